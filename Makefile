@@ -1,0 +1,94 @@
+# Set-up and checks of tcpdelay. `make help` lists the targets.
+
+PYTHON ?= python3
+LOCK_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--only-binary :all: --custom-compile-command "make lock" $(LOCK_FLAGS)
+
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+BENCHMARKS := $(wildcard benchmarks/bench_*.py)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help report test docs notebooks bench lock clean
+
+help: ## list the targets
+	@echo "Usage: make TARGET [PYTHON=python3.12]"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
+
+report: $(STAMPS)/package ## set up .venv and write a guideline report from examples/ping.txt
+	@$(BIN)/tcpdelay report --ping examples/ping.txt --app voip
+	@$(BIN)/tcpdelay report --ping examples/ping.txt --app voip -o report.html --format html
+	@echo "The same report for a browser: $(CURDIR)/report.html"
+
+test: $(STAMPS)/dev ## lint, check types and run the tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+docs: $(STAMPS)/dev ## build the documentation into docs/_build/html
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	@echo "The documentation: $(CURDIR)/docs/_build/html/index.html"
+
+notebooks: $(STAMPS)/dev ## run every notebook from its first cell to its last
+ifeq ($(NOTEBOOKS),)
+	@echo "No notebooks to run."
+else
+	$(BIN)/jupyter execute --timeout=600 $(NOTEBOOKS)
+endif
+
+bench: $(STAMPS)/bench ## run the benchmarks
+ifeq ($(BENCHMARKS),)
+	@echo "No benchmarks to run."
+else
+	$(BIN)/python -m pytest --benchmark-only $(BENCHMARKS)
+endif
+
+lock: $(STAMPS)/dev ## write locks/ anew from pyproject.toml; LOCK_FLAGS=--upgrade takes the newest versions
+	$(LOCK) pyproject.toml --group build --extra dev --extra docs --extra notebooks --extra test -o locks/dev.lock
+	$(LOCK) pyproject.toml --group build --constraints locks/dev.lock -o locks/runtime.lock
+	$(LOCK) pyproject.toml --group build --extra bench --extra test --constraints locks/dev.lock -o locks/bench.lock
+
+clean: ## remove .venv and everything that make wrote
+	rm -rf $(VENV) docs/_build docs/generated report.html .mypy_cache .pytest_cache .ruff_cache .benchmarks
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "tcpdelay needs Python 3.11 or later, but $(PYTHON) is" \
+	    "$$($(PYTHON) -c 'import platform; print("Python " + platform.python_version())' 2>/dev/null || echo missing);" \
+	    "name another: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  package=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	    echo "$(PYTHON) cannot make virtual environments yet; run: sudo apt-get install -y $$package" >&2; exit 1; fi; \
+	  echo "Installing $$package ..."; \
+	  export DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes; \
+	  apt-get -qq update </dev/null && apt-get -qq install -y $$package </dev/null >/dev/null; }
+	@echo "Creating $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/runtime: locks/runtime.lock | $(STAMPS)/venv
+	@echo "Installing the locked dependencies ..."
+	@$(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+$(STAMPS)/package: pyproject.toml $(STAMPS)/runtime
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(STAMPS)/dev: locks/dev.lock $(STAMPS)/package
+	@echo "Installing the locked tools for tests, docs and notebooks ..."
+	@$(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+$(STAMPS)/bench: locks/bench.lock $(STAMPS)/package
+	@echo "Installing the locked tools for benchmarks ..."
+	@$(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
