@@ -1,0 +1,75 @@
+"""tcpdelay: how late the packets of a real-time flow are over TCP."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tcpdelay.applications import Target
+    from tcpdelay.chain.model import DelayModel
+    from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.guideline import Guideline, guideline
+    from tcpdelay.predict import predict_delay
+    from tcpdelay.scenario import Flow, Path, Stack
+    from tcpdelay.validity import ValidityWarning
+
+__all__ = [
+    "DelayDistribution",
+    "DelayModel",
+    "Flow",
+    "Guideline",
+    "Path",
+    "Stack",
+    "Target",
+    "ValidityWarning",
+    "__version__",
+    "guideline",
+    "predict_delay",
+]
+__version__ = "0.1.0"
+
+# Loaded when first asked for: the solver's compiler alone takes longer to import than `tcpdelay --help` may take.
+_HOME = {
+    "DelayDistribution": "tcpdelay.distribution",
+    "DelayModel": "tcpdelay.chain.model",
+    "Flow": "tcpdelay.scenario",
+    "Guideline": "tcpdelay.guideline",
+    "Path": "tcpdelay.scenario",
+    "Stack": "tcpdelay.scenario",
+    "Target": "tcpdelay.applications",
+    "ValidityWarning": "tcpdelay.validity",
+    "guideline": "tcpdelay.guideline",
+    "predict_delay": "tcpdelay.predict",
+}
+
+
+class _Package(ModuleType):
+    """The package, whose public names stay what they are when a submodule of the same name is imported.
+
+    Importing a submodule sets it as an attribute of its package; `tcpdelay.guideline` is the function.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+if not TYPE_CHECKING:  # so that type checkers go on to report names that do not exist
+
+    def __getattr__(name: str) -> object:
+        """Import a public name from the module that defines it."""
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

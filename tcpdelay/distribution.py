@@ -1,0 +1,181 @@
+"""What is answered: the distribution of the delays that the packets of a flow see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CUMULATION_NOISE = 1e-12
+"""Slack with which a cumulative weight counts as having reached a probability."""
+WEIGHT_SUM_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class DelayDistribution:
+    """Delays from write to in-order read, and how likely each is.
+
+    Parameters
+    ----------
+    values : ndarray, shape (n,)
+        Delays [s], strictly ascending; at least one, and none below 0. Infinite ones mean "never".
+    weights : ndarray, shape (n,)
+        Probability of each delay, summing to 1.
+    one_way_delay : float
+        Delay of the network alone [s], without what TCP adds.
+    sustainable : bool
+        False where the flow offers more than TCP can carry, so that the backlog grows for ever.
+    truncated_mass : float
+        Probability that the model's backlog stands at its bound; 0 where nothing is cut off.
+
+    Raises
+    ------
+    ValueError
+        If the two arrays do not describe a distribution.
+
+    Examples
+    --------
+    >>> d = DelayDistribution(np.array([0.05, 0.15]), np.array([0.9, 0.1]), one_way_delay=0.05)
+    >>> round(d.mean, 3), d.quantile(0.95), d.late_fraction(0.1)
+    (0.06, 0.15, 0.1)
+    """
+
+    values: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    one_way_delay: float
+    sustainable: bool = True
+    truncated_mass: float = 0.0
+
+    def __post_init__(self) -> None:
+        values, weights = self.values, self.weights
+        if values.ndim != 1 or values.shape != weights.shape or values.size == 0:
+            raise ValueError(
+                f"values and weights must be 1-d and of one length, got {values.shape} and {weights.shape}"
+            )
+        if not values[0] >= 0 or not np.all(values[1:] > values[:-1]):
+            raise ValueError("values must be strictly ascending delays from 0 on")
+        if not weights.min() >= 0 or abs(weights.sum() - 1) > WEIGHT_SUM_TOLERANCE:
+            raise ValueError(f"weights must be probabilities that sum to 1, got a sum of {weights.sum()}")
+
+    @classmethod
+    def unsustainable(cls, one_way_delay: float) -> DelayDistribution:
+        """Return the distribution of a flow that TCP cannot carry: every delay grows without bound.
+
+        Examples
+        --------
+        >>> DelayDistribution.unsustainable(0.05).quantile(0.5)
+        inf
+        """
+        return cls(np.array([np.inf]), np.array([1.0]), one_way_delay, sustainable=False)
+
+    @classmethod
+    def from_samples(cls, samples: ArrayLike, one_way_delay: float) -> DelayDistribution:
+        """Return the empirical distribution of measured delays [s], a one-dimensional array of at least one.
+
+        Examples
+        --------
+        >>> DelayDistribution.from_samples([0.2, 0.1, 0.1, 0.1], one_way_delay=0.1).weights.tolist()
+        [0.75, 0.25]
+        """
+        values, counts = np.unique(np.asarray(samples, np.float64), return_counts=True)
+        if values.size == 0:
+            raise ValueError("samples must hold at least one delay")
+        return cls(values, counts / counts.sum(), one_way_delay)
+
+    @cached_property
+    def _cumulative(self) -> NDArray[np.float64]:
+        return np.cumsum(self.weights)
+
+    @cached_property
+    def mean(self) -> float:
+        """Mean delay [s]."""
+        return float(self.values @ self.weights)
+
+    @cached_property
+    def std(self) -> float:
+        """Standard deviation of the delay [s], the jitter of the flow; infinite where the mean is."""
+        if not np.isfinite(self.mean):
+            return float("inf")
+        return float(np.sqrt((self.values - self.mean) ** 2 @ self.weights))
+
+    @property
+    def jitter(self) -> float:
+        """Standard deviation of the delay [s]."""
+        return self.std
+
+    @property
+    def worst(self) -> float:
+        """Largest delay that occurs [s]."""
+        return float(self.values[-1])
+
+    @overload
+    def quantile(self, probability: float) -> float: ...
+    @overload
+    def quantile(self, probability: NDArray[np.float64] | list[float]) -> NDArray[np.float64]: ...
+    def quantile(self, probability: ArrayLike) -> float | NDArray[np.float64]:
+        """Return the smallest delay d with P(delay <= d) >= probability.
+
+        Parameters
+        ----------
+        probability : float or array_like
+            Probabilities, 0 to 1; any shape.
+
+        Returns
+        -------
+        float or ndarray
+            Delays [s], in the shape of `probability`.
+
+        Raises
+        ------
+        ValueError
+            If a probability lies outside 0 to 1.
+        """
+        wanted = np.asarray(probability, np.float64)
+        if not np.all((wanted >= 0) & (wanted <= 1)):
+            raise ValueError(f"probability must lie between 0 and 1, got {probability!r}")
+        places = np.searchsorted(self._cumulative, wanted - CUMULATION_NOISE)
+        result = self.values[np.minimum(places, self.values.size - 1)]
+        return float(result) if wanted.ndim == 0 else result
+
+    @overload
+    def late_fraction(self, playout_delay: float) -> float: ...
+    @overload
+    def late_fraction(self, playout_delay: NDArray[np.float64] | list[float]) -> NDArray[np.float64]: ...
+    def late_fraction(self, playout_delay: ArrayLike) -> float | NDArray[np.float64]:
+        """Return P(delay > playout_delay): the packets that come too late for a playout after `playout_delay` [s]."""
+        limit = np.asarray(playout_delay, np.float64)
+        if np.any(np.isnan(limit)):
+            raise ValueError("playout_delay must be a number of seconds, got nan")
+        # Summed from the top, so that a small fraction keeps its digits.
+        beyond = np.append(np.cumsum(self.weights[::-1])[::-1], 0.0)
+        slack = CUMULATION_NOISE * np.where(np.isfinite(limit), np.abs(limit), 0.0)
+        result = np.minimum(beyond[np.searchsorted(self.values, limit + slack, side="right")], 1.0)
+        return float(result) if limit.ndim == 0 else result
+
+    @overload
+    def cdf(self, delay: float) -> float: ...
+    @overload
+    def cdf(self, delay: NDArray[np.float64] | list[float]) -> NDArray[np.float64]: ...
+    def cdf(self, delay: ArrayLike) -> float | NDArray[np.float64]:
+        """Return P(delay <= d) for each d [s] in `delay`."""
+        result = 1.0 - np.asarray(self.late_fraction(np.asarray(delay, np.float64)))
+        return float(result) if result.ndim == 0 else result
+
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw the distribution; the parameters are those of `tcpdelay.report.charts.plot_distribution`."""
+        from tcpdelay.report.charts import plot_distribution
+
+        return plot_distribution(self, ax, **options)
+
+    def __repr__(self) -> str:
+        if not self.sustainable and not np.isfinite(self.mean):
+            return f"DelayDistribution(unsustainable, one_way_delay={self.one_way_delay:.4g} s)"
+        p50, p95, p99 = self.quantile([0.5, 0.95, 0.99])
+        note = "" if self.sustainable else ", unsustainable"
+        return f"DelayDistribution(mean={self.mean:.4g} s, p50={p50:.4g} s, p95={p95:.4g} s, p99={p99:.4g} s{note})"

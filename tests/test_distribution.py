@@ -1,0 +1,85 @@
+"""DelayDistribution: its statistics against NumPy's on samples, its invariants, and what it refuses."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tcpdelay import DelayDistribution
+
+samples = st.lists(st.integers(0, 400).map(lambda n: n / 1000), min_size=1, max_size=200)
+
+
+@given(samples)
+def test_statistics_are_those_of_the_samples(delays):
+    distribution = DelayDistribution.from_samples(delays, one_way_delay=0.0)
+    assert distribution.mean == pytest.approx(np.mean(delays), rel=1e-12, abs=1e-15)
+    assert distribution.std == pytest.approx(np.std(delays), rel=1e-9, abs=1e-9)
+    for share in (0.0, 0.25, 0.5, 0.95, 1.0):
+        assert distribution.quantile(share) == np.quantile(delays, share, method="inverted_cdf")
+    for limit in (0.0, 0.1, 0.2505, 1.0):
+        assert distribution.late_fraction(limit) == pytest.approx(np.mean(np.array(delays) > limit), abs=1e-12)
+    assert distribution.worst == max(delays)
+
+
+@given(samples, st.floats(0.001, 1.0))
+def test_quantile_and_late_fraction_are_inverse(delays, share):
+    distribution = DelayDistribution.from_samples(delays, one_way_delay=0.0)
+    reached = distribution.quantile(share)
+    assert distribution.late_fraction(reached) <= 1 - share + 1e-9
+    assert distribution.cdf(reached) == 1 - distribution.late_fraction(reached)
+
+
+def test_arrays_keep_their_shape():
+    distribution = DelayDistribution.from_samples([0.1, 0.2, 0.3, 0.4], one_way_delay=0.1)
+    assert distribution.quantile([0.25, 0.5]).tolist() == [0.1, 0.2]
+    assert distribution.late_fraction(np.array([[0.1], [0.35]])).tolist() == [[0.75], [0.25]]
+    assert isinstance(distribution.quantile(0.5), float)
+
+
+def test_tiny_late_fractions_keep_their_digits():
+    distribution = DelayDistribution(np.array([0.1, 0.2, 0.3]), np.array([1 - 2e-17, 1e-17, 1e-17]), 0.1)
+    assert distribution.late_fraction(0.15) == pytest.approx(2e-17, rel=1e-12)
+
+
+def test_unsustainable_is_infinitely_late():
+    distribution = DelayDistribution.unsustainable(0.05)
+    assert not distribution.sustainable
+    assert distribution.quantile(0.01) == distribution.mean == distribution.std == np.inf
+    assert distribution.late_fraction(1e9) == 1.0
+    assert "unsustainable" in repr(distribution)
+
+
+@pytest.mark.parametrize(
+    ("values", "weights"),
+    [
+        ([], []),
+        ([0.1, 0.1], [0.5, 0.5]),
+        ([0.2, 0.1], [0.5, 0.5]),
+        ([-0.1, 0.1], [0.5, 0.5]),
+        ([0.1, np.nan], [0.5, 0.5]),
+        ([0.1, 0.2], [0.5, 0.4]),
+        ([0.1, 0.2], [1.5, -0.5]),
+        ([0.1, 0.2], [1.0]),
+        ([0.1], [np.nan]),
+    ],
+)
+def test_what_is_no_distribution_is_refused(values, weights):
+    with pytest.raises(ValueError, match="must"):
+        DelayDistribution(np.array(values), np.array(weights), 0.0)
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.1, np.nan, [0.5, 2.0]])
+def test_quantiles_of_no_probability_are_refused(probability):
+    with pytest.raises(ValueError, match="probability must lie between 0 and 1"):
+        DelayDistribution.from_samples([0.1], 0.1).quantile(probability)
+
+
+def test_late_fraction_of_nan_is_refused():
+    with pytest.raises(ValueError, match="playout_delay"):
+        DelayDistribution.from_samples([0.1], 0.1).late_fraction(float("nan"))
+
+
+def test_empty_samples_are_refused():
+    with pytest.raises(ValueError, match="samples must hold at least one delay"):
+        DelayDistribution.from_samples([], 0.1)

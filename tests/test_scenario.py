@@ -1,0 +1,84 @@
+"""What Flow, Path and Stack accept, and how they refuse the rest."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tcpdelay import DelayModel, Flow, Path, Stack
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Flow(0, 0.02), "packet_size must lie between 1 and"),
+        (lambda: Flow(-3, 0.02), "packet_size must lie between 1 and"),
+        (lambda: Flow(174.5, 0.02), "packet_size must be a whole number of bytes, got 174.5"),
+        (lambda: Flow(True, 0.02), "packet_size must be a number in bytes, got True"),
+        (lambda: Flow(174, 61), "20 ms is 0.020"),
+        (lambda: Flow(174, math.nan), "interval must be finite"),
+        (lambda: Flow(174, "20ms"), "interval must be a number in s, got '20ms'"),
+        (lambda: Flow.from_bitrate(0), "bitrate must be above 0"),
+        (lambda: Flow.from_bitrate(1e15), "bitrate must lie between"),
+        (lambda: Path(100, 0.02), "rtt must lie between 1e-06 and 60 s, got 100; .* 100 ms is 0.100"),
+        (lambda: Path(0, 0.02), "rtt must lie between"),
+        (lambda: Path(math.inf, 0.02), "rtt must be finite"),
+        (lambda: Path(0.1, 2), "loss must be a fraction from 0 to below 1, got 2; for 2 % write 0.02"),
+        (lambda: Path(0.1, -0.1), "loss must be a fraction"),
+        (lambda: Path(0.1, 1.0), "loss must be a fraction"),
+        (lambda: Path(0.1, math.nan), "loss must be finite"),
+        (lambda: Path(0.1, 0.1, "bursty"), "loss_pattern must be one of 'random', 'correlated', got 'bursty'"),
+        (lambda: Path(0.1, 0.1, bottleneck="bits"), "bottleneck must be one of"),
+        (lambda: Path(0.1, 0.1, one_way_delay=0.2), "one_way_delay must lie between 0 and 0.1"),
+        (lambda: Stack.newreno_2008("tahoe"), "variant must be one of"),
+        (lambda: Stack.newreno_2008(mss=10), "mss must lie between 88 and 65495 bytes, got 10"),
+        (lambda: Stack.newreno_2008(initial_timeout=0), "initial_timeout must lie between"),
+        (lambda: Stack.newreno_2008(limited_transmit=1), "limited_transmit must be True or False, got 1"),
+        (lambda: Stack.newreno_2008(backlog_bound="none"), "backlog_bound must be one of"),
+        (lambda: DelayModel(Flow(174, 0.02), Path(0.1, 0.02), Stack()), "stack must come from one of the profiles"),
+    ],
+)
+def test_wrong_values_are_named(make, message):
+    with pytest.raises(ValueError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_bitrate_and_packets_are_two_views_of_one_flow():
+    flow = Flow.from_bitrate(50e6, 1448)
+    assert flow.bitrate == pytest.approx(50e6)
+    assert flow.packet_rate == pytest.approx(50e6 / 8 / 1448)
+
+
+def test_whole_floats_and_numpy_numbers_are_numbers():
+    import numpy as np
+
+    assert Flow(np.int64(174), np.float32(0.5)) == Flow(174.0, 0.5)
+
+
+anything = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.integers(-(10**12), 10**12),
+    st.sampled_from([0, -1, 1e-9, 1e9, 2.0, 100, None, "100ms", True, float("nan")]),
+    st.floats(1e-4, 0.5),
+)
+
+
+@settings(max_examples=2000)
+@given(anything, anything, anything, anything, st.sampled_from(["published", "grow"]))
+def test_any_scenario_is_answered_or_refused_in_one_line(packet_size, interval, rtt, loss, backlog_bound):
+    try:
+        model = DelayModel(
+            Flow(packet_size, interval), Path(rtt, loss), Stack.newreno_2008(backlog_bound=backlog_bound)
+        )
+        if model.load > 300:
+            return  # answered too, but not in a test's time
+        delays = model.delay_distribution()
+    except ValueError as error:
+        message = str(error)
+    else:
+        assert delays.values[0] >= model.path.forward_delay
+        return
+    assert "\n" not in message
+    assert len(message) < 300
