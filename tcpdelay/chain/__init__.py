@@ -1,0 +1,1 @@
+"""The Markov chain: loss events, transitions, reachable states, stationary distribution, delays."""

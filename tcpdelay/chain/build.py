@@ -1,0 +1,155 @@
+"""From transitions to a state space: which states can be reached, their numbers, and the sparse transition matrix."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tcpdelay.chain.transitions import Phases, Transitions, landing
+
+
+class Rows(NamedTuple):
+    """Where the backlogs `low[i]` to `high[i]` of phase i stand in one array of all cells, from `offset[i]` on.
+
+    A phase that cannot be reached has `low[i] > high[i]` and no cells.
+    """
+
+    low: NDArray[np.int64]
+    high: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    bound: int
+
+
+@njit(cache=True)
+def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: int) -> Rows:
+    """Smallest interval of backlogs per phase that holds every state reachable from (`start`, empty backlog)."""
+    count = phases.window.size
+    low = np.full(count, bound + 1)
+    high = np.full(count, -1)
+    low[start] = high[start] = 0
+    changed = True
+    while changed:
+        changed = False
+        for phase in range(count):
+            if low[phase] > high[phase]:
+                continue
+            for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+                if transitions.probability[event] <= 0.0:
+                    continue
+                # The landing place moves with the backlog, so the ends of the interval land at its ends; only the
+                # step from an empty to a non-empty backlog changes the phase.
+                shift = transitions.shift[event]
+                if low[phase] + shift <= 0:
+                    empty = transitions.target_when_empty[event]
+                    if low[empty] > 0 or high[empty] < 0:
+                        low[empty] = 0
+                        high[empty] = max(high[empty], 0)
+                        changed = True
+                if high[phase] + shift > 0:
+                    target = transitions.target[event]
+                    lowest = min(max(low[phase] + shift, 1), bound)
+                    highest = min(high[phase] + shift, bound)
+                    if lowest < low[target] or highest > high[target]:
+                        low[target] = min(low[target], lowest)
+                        high[target] = max(high[target], highest)
+                        changed = True
+    offset = np.zeros(count + 1, np.int64)
+    for phase in range(count):
+        offset[phase + 1] = offset[phase] + max(high[phase] - low[phase] + 1, 0)
+    return Rows(low, high, offset, bound)
+
+
+@njit(cache=True)
+def number_states(phases: Phases, transitions: Transitions, rows: Rows, start: int) -> NDArray[np.int64]:
+    """Return the number of each cell's state, or -1 for a cell that no path from the start leads to.
+
+    States are numbered by phase, then backlog.
+    """
+    cells = rows.offset[-1]
+    number = np.full(cells, -1)
+    waiting_phase = np.empty(cells, np.int64)
+    waiting_backlog = np.empty(cells, np.int64)
+    waiting_phase[0], waiting_backlog[0] = start, 0
+    number[rows.offset[start] - rows.low[start]] = 0
+    waiting = 1
+    while waiting > 0:
+        waiting -= 1
+        phase, backlog = waiting_phase[waiting], waiting_backlog[waiting]
+        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+            if transitions.probability[event] <= 0.0:
+                continue
+            target, after = landing(transitions, event, backlog, rows.bound)
+            cell = rows.offset[target] + after - rows.low[target]
+            if number[cell] < 0:
+                number[cell] = 0
+                waiting_phase[waiting], waiting_backlog[waiting] = target, after
+                waiting += 1
+    states = 0
+    for cell in range(cells):
+        if number[cell] == 0:
+            number[cell] = states
+            states += 1
+    return number
+
+
+@njit(cache=True)
+def list_states(phases: Phases, rows: Rows, number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Phase and backlog of every state, in the order of their numbers."""
+    states = 0
+    for cell in range(number.size):
+        states += number[cell] >= 0
+    phase_of = np.empty(states, np.int64)
+    backlog_of = np.empty(states, np.int64)
+    for phase in range(phases.window.size):
+        for cell in range(rows.offset[phase], rows.offset[phase + 1]):
+            if number[cell] >= 0:
+                phase_of[number[cell]] = phase
+                backlog_of[number[cell]] = rows.low[phase] + cell - rows.offset[phase]
+    return phase_of, backlog_of
+
+
+@njit(cache=True)
+def compressed_rows(
+    phases: Phases,
+    transitions: Transitions,
+    rows: Rows,
+    number: NDArray[np.int64],
+    phase_of: NDArray[np.int64],
+    backlog_of: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Probabilities, column numbers and row pointers of the transition matrix in compressed-sparse-row form.
+
+    Events that lead to the same state share one entry; the columns of a row ascend.
+    """
+    states = phase_of.size
+    entries = 0
+    for state in range(states):
+        phase = phase_of[state]
+        entries += phases.first_transition[phase + 1] - phases.first_transition[phase]
+    probability = np.empty(entries)
+    column = np.empty(entries, np.int64)
+    pointer = np.zeros(states + 1, np.int64)
+    filled = 0
+    for state in range(states):
+        phase, begin = phase_of[state], filled
+        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+            chance = transitions.probability[event]
+            if chance <= 0.0:
+                continue
+            target, after = landing(transitions, event, backlog_of[state], rows.bound)
+            to = number[rows.offset[target] + after - rows.low[target]]
+            place = begin
+            while place < filled and column[place] < to:
+                place += 1
+            if place < filled and column[place] == to:
+                probability[place] += chance
+                continue
+            for moved in range(filled, place, -1):
+                column[moved], probability[moved] = column[moved - 1], probability[moved - 1]
+            column[place], probability[place] = to, chance
+            filled += 1
+        pointer[state + 1] = filled
+    return probability[:filled], column[:filled], pointer

@@ -1,0 +1,274 @@
+"""One scenario's chain: its states, its transition matrix, its stationary distribution and the delays that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.chain.build import Rows, compressed_rows, list_states, number_states, reachable_rows
+from tcpdelay.chain.delays import (
+    backlogged_time,
+    delay_lattices,
+    mean_delay_parts,
+    merge_lattices,
+    probability_at_bound,
+)
+from tcpdelay.chain.newreno_2008 import (
+    BACKLOG_PER_LOAD,
+    backlogged_phase,
+    parameters,
+    phase_count,
+    published_transitions,
+    start_phase,
+)
+from tcpdelay.chain.phase_chain import backlog_drift
+from tcpdelay.chain.stationary import ACCEPTED_RESIDUAL, MAX_SWEEPS, Solution, solve_by_sweeps
+from tcpdelay.chain.transitions import Phases, Transitions
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.scenario import Flow, NewReno2008, Path, Stack
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+LARGEST_MEMORY = 4 * 2**30
+"""Memory that one chain may take [bytes]."""
+BYTES_PER_CELL = 60
+"""Measured peak per cell: visits, inflow and the acceleration's history."""
+BYTES_PER_PHASE = 600
+LARGEST_GROWN_CHAIN = 3_000_000
+"""Cells up to which a backlog bound grows; a backlog that needs more is as good as endless."""
+NEGLIGIBLE_TRUNCATION = 1e-6
+"""Probability at the bound below which a backlog counts as not cut off."""
+SETTLED = 1e-4
+"""Probability at the bound, relative to what a target allows to be late, at which the target's answer is settled."""
+STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
+
+
+@dataclass(frozen=True)
+class DelayParts:
+    """Where the mean delay comes from [s].
+
+    Parameters
+    ----------
+    network : float
+        The one-way delay of the path.
+    backlog : float
+        Waiting in the send buffer while the window is too small.
+    head_of_line : float
+        Waiting at the receiver for a retransmission.
+    timeouts : float
+        Waiting in the send buffer because of a retransmission timeout, until that backlog is gone.
+    """
+
+    network: float
+    backlog: float
+    head_of_line: float
+    timeouts: float
+
+
+class DelayModel:
+    """The Markov chain of one flow over one path with one TCP stack, solved when asked.
+
+    Parameters
+    ----------
+    flow : Flow
+        Packet size [bytes] and interval [s].
+    path : Path
+        Round-trip time [s], loss and queue.
+    stack : Stack
+        The TCP implementation, such as `Stack.newreno_2008()`.
+
+    Raises
+    ------
+    ValueError
+        If the chain would need more than 4 GiB of memory, or the flow does not go with the path.
+
+    Examples
+    --------
+    >>> from tcpdelay import DelayModel, Flow, Path, Stack
+    >>> m = DelayModel(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008())
+    >>> len(m.states), m.transition_matrix.shape
+    (318, (318, 318))
+    >>> round(m.delay_distribution().quantile(0.95), 3)
+    0.19
+    """
+
+    def __init__(self, flow: Flow, path: Path, stack: Stack) -> None:
+        if not isinstance(stack, NewReno2008):
+            raise ValueError(f"stack must come from one of the profiles, such as Stack.newreno_2008(), got {stack!r}")
+        self.flow = flow
+        self.path = path
+        self.stack = stack
+        self._parameters = parameters(flow, path, stack)
+        # Even a chain with a single backlog per phase has to fit before its phases are made.
+        self._require_memory(phase_count(self.load) * BYTES_PER_PHASE)
+
+    @property
+    def load(self) -> int:
+        """Load r: packets written per round-trip time."""
+        return self._parameters.load
+
+    def _require_memory(self, needed: float) -> None:
+        if needed > LARGEST_MEMORY:
+            raise ValueError(
+                f"the chain needs about {needed / 2**30:.1f} GiB for {self.load} packets per round-trip time, "
+                f"and at most {LARGEST_MEMORY / 2**30:.0f} GiB are allowed; "
+                "use a longer interval, larger packets or a shorter rtt"
+            )
+
+    @cached_property
+    def _structure(self) -> tuple[Phases, Transitions]:
+        return published_transitions(self._parameters)
+
+    def _rows_within(self, bound: int) -> Rows:
+        phases, transitions = self._structure
+        return reachable_rows(phases, transitions, start_phase(self.load), bound)
+
+    @cached_property
+    def backlog_drift(self) -> float:
+        """Mean change of a backlog that never runs dry, in packets per second; not negative where TCP cannot keep up.
+
+        The source's rate minus this drift's size is what TCP could carry at most.
+        """
+        if self.path.loss == 0:
+            return -np.inf
+        phases, transitions = self._structure
+        return backlog_drift(phases, transitions, backlogged_phase(self.load))
+
+    def _solutions(self) -> Iterator[tuple[Rows, Solution, float]]:
+        """Yield the chain's rows, solution and probability at the bound, for the published bound and doubled ones.
+
+        Ends early where the backlog drifts upwards, or where it would take too many cells to hold it.
+        """
+        bound = BACKLOG_PER_LOAD * self.load
+        rows = self._rows_within(bound)
+        while True:
+            self._require_memory(float(rows.offset[-1]) * BYTES_PER_CELL)
+            solution = self._solve(rows)
+            yield rows, solution, probability_at_bound(self._structure[0], rows, solution.probability)
+            bound *= 2
+            rows = self._rows_within(bound)
+            if self.backlog_drift >= 0 or rows.offset[-1] > LARGEST_GROWN_CHAIN:
+                return
+
+    @cached_property
+    def _solved(self) -> tuple[Rows, Solution] | None:
+        """Rows and solution, or None where the backlog has no finite bound and the stack asks to say so."""
+        for rows, solution, cut in self._solutions():
+            if self.stack.backlog_bound == "published" or cut < NEGLIGIBLE_TRUNCATION:
+                return rows, solution
+        return None
+
+    def _distribution(self, rows: Rows, solution: Solution) -> DelayDistribution:
+        phases, transitions = self._structure
+        cut = probability_at_bound(phases, rows, solution.probability)
+        queued, late = delay_lattices(phases, transitions, rows, solution.probability, self.load)
+        values, weights = merge_lattices(
+            queued, late, self.path.forward_delay, self.path.rtt, self.flow.interval, self.load
+        )
+        if values.size == 0:
+            # Packets so large that no window ever holds a whole one.
+            return DelayDistribution.unsustainable(self.path.forward_delay)
+        sustainable = cut < NEGLIGIBLE_TRUNCATION or self.backlog_drift < 0
+        return DelayDistribution(values, weights, self.path.forward_delay, sustainable, cut)
+
+    def meets(self, limit: float, quantile: float) -> bool:
+        """Say whether a share `quantile` of the packets arrives within `limit` [s], with no more work than that takes.
+
+        A wider bound only lets the backlog grow, so that a target missed within a narrow one is missed; and a target
+        met is settled once what is cut off is a ten-thousandth of what it allows to be late.
+        """
+        for rows, solution, cut in self._solutions():
+            if self._distribution(rows, solution).quantile(quantile) > limit:
+                return False
+            if self.stack.backlog_bound == "published" or cut < max(SETTLED * (1 - quantile), NEGLIGIBLE_TRUNCATION):
+                return True
+        return False
+
+    def _solve(self, rows: Rows) -> Solution:
+        phases, transitions = self._structure
+        start = start_phase(self.load)
+        if self.path.loss == 0:
+            # Nothing is ever lost: the chain stays where it starts.
+            return Solution(np.ones(1), 0.0, 0)
+        solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
+        if solution.residual > ACCEPTED_RESIDUAL:
+            from tcpdelay.chain.direct import solve_directly
+
+            return solve_directly(phases, transitions, rows, start)
+        return solution
+
+    def _finite(self) -> tuple[Rows, Solution]:
+        if self._solved is None:
+            raise ValueError(
+                "the backlog of this flow has no finite bound: TCP cannot carry it (sustainable is False); "
+                "Stack.newreno_2008(backlog_bound='published') cuts the backlog off as published"
+            )
+        return self._solved
+
+    @cached_property
+    def _numbering(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        rows, _ = self._finite()
+        phases, transitions = self._structure
+        number = number_states(phases, transitions, rows, start_phase(self.load))
+        return (number, *list_states(phases, rows, number))
+
+    @cached_property
+    def states(self) -> NDArray[np.void]:
+        """Reachable states as a structured array of (w, b, l): window, backlog [packets], recovery phase."""
+        phases, _ = self._structure
+        _, phase_of, backlog_of = self._numbering
+        states = np.empty(phase_of.size, STATE)
+        states["w"], states["b"], states["l"] = phases.window[phase_of], backlog_of, phases.recovery[phase_of]
+        return states
+
+    @cached_property
+    def transition_matrix(self) -> scipy.sparse.csr_array:
+        """Transition probabilities between `states`, in their order; each row sums to 1."""
+        import scipy.sparse
+
+        rows, _ = self._finite()
+        number, phase_of, backlog_of = self._numbering
+        entries = compressed_rows(*self._structure, rows, number, phase_of, backlog_of)
+        return scipy.sparse.csr_array(entries, shape=(phase_of.size, phase_of.size))
+
+    @cached_property
+    def stationary_distribution(self) -> NDArray[np.float64]:
+        """Stationary probabilities of `states`, in their order, summing to 1."""
+        number, _, _ = self._numbering
+        return self._finite()[1].probability[number >= 0]
+
+    @property
+    def residual(self) -> float:
+        """Sum over all states of ``|pi Q - pi|`` of the stationary distribution found."""
+        return self._finite()[1].residual
+
+    @cached_property
+    def backlogged_time_fraction(self) -> float:
+        """Share of time in which packets wait in the send buffer: 1 where TCP cannot carry the flow."""
+        if self._solved is None:
+            return 1.0
+        rows, solution = self._solved
+        return backlogged_time(*self._structure, rows, solution.probability)
+
+    @cached_property
+    def delay_parts(self) -> DelayParts:
+        """Where the mean delay comes from; the parts add up to the mean. Infinite backlog where it is not finite."""
+        if self._solved is None:
+            return DelayParts(self.path.forward_delay, np.inf, 0.0, 0.0)
+        if self.path.loss == 0:
+            return DelayParts(self.path.forward_delay, 0.0, 0.0, 0.0)
+        rows, solution = self._solved
+        parts = mean_delay_parts(*self._structure, rows, solution.probability, self.path.rtt, self.flow.interval)
+        return DelayParts(self.path.forward_delay, *parts)
+
+    def delay_distribution(self) -> DelayDistribution:
+        """Return the distribution of the delay from write to in-order read."""
+        if self._solved is None:
+            return DelayDistribution.unsustainable(self.path.forward_delay)
+        return self._distribution(*self._solved)

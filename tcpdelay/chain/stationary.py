@@ -1,0 +1,176 @@
+"""The stationary distribution: block Gauss-Seidel, accelerated, with a direct solution to fall back on.
+
+The phases are ordered so that a run of successes only moves forward. One sweep carries all probability that stands at
+the *feedback* cells (where losses lead back to) along every forward path, exactly, and returns what flows back:
+y -> T y with T stochastic. The fixed point of T gives the visits of all cells and, scaled, the stationary
+distribution. After a sweep the residual pi Q - pi is the change of y exactly, so that it costs nothing to state. Slow
+modes that live in the phases are removed by aggregation and disaggregation (Koury, McAllister, Stewart 1984), and so
+are those of the backlog.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tcpdelay.chain.acceleration import extrapolate, new_history, remember
+from tcpdelay.chain.backlog_chain import correct_backlog
+from tcpdelay.chain.build import Rows
+from tcpdelay.chain.phase_chain import aggregate, settle
+from tcpdelay.chain.sweep import copy, scale, sweep, total
+from tcpdelay.chain.transitions import Phases, Transitions
+
+TOLERANCE = 1e-13
+"""Change per sweep, relative to the probability that flows back, at which the iteration stops.
+
+Where losses are rare most visits are to states without one, and |pi Q - pi| alone would stop too early for the others.
+"""
+ACCEPTED_RESIDUAL = 1e-13
+"""Largest sum of |pi Q - pi| that counts as solved."""
+MAX_SWEEPS = 1000
+SWEEPS_PER_EXTRAPOLATION = 3
+FIRST_CORRECTION = 16
+"""Sweep from which the phases are corrected by aggregation; quickly mixing chains are done before."""
+
+
+SWEEPS_PER_REVIEW = 20
+SLOW = 0.01
+"""Progress in that many sweeps from which on the backlog is corrected as well: near saturation it wanders for long."""
+FINEST_CORRECTION = 1e-14
+"""Smallest relative change to which the chain of phases is iterated."""
+
+
+class Solution(NamedTuple):
+    """Probability of every cell, the residual sum |pi Q - pi| and the number of sweeps."""
+
+    probability: NDArray[np.float64]
+    residual: float
+    sweeps: int
+
+
+@njit(cache=True)
+def feedback_phases(phases: Phases, transitions: Transitions, start: int) -> NDArray[np.bool_]:
+    """Phases that a phase behind them in the order leads back to: between sweeps all probability stands there."""
+    feedback = np.zeros(phases.window.size, np.bool_)
+    feedback[start] = True
+    for phase in range(phases.window.size):
+        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+            if transitions.probability[event] > 0.0:
+                for target in (transitions.target[event], transitions.target_when_empty[event]):
+                    if target < phase:
+                        feedback[target] = True
+    return feedback
+
+
+@njit(cache=True)
+def _feedback_spans(feedback: NDArray[np.bool_], rows: Rows) -> NDArray[np.int64]:
+    """First cell, end cell and place among the packed feedback cells of every feedback phase with any cell."""
+    spans = np.zeros((feedback.size, 3), np.int64)
+    filled, place = 0, 0
+    for phase in range(feedback.size):
+        begin, end = rows.offset[phase], rows.offset[phase + 1]
+        if feedback[phase] and begin < end:
+            spans[filled, 0], spans[filled, 1], spans[filled, 2] = begin, end, place
+            place += end - begin
+            filled += 1
+    return spans[:filled]
+
+
+@njit(cache=True)
+def _pack(spans: NDArray[np.int64], cells: NDArray[np.float64], packed: NDArray[np.float64]) -> None:
+    """Copy the feedback cells side by side."""
+    for span in range(spans.shape[0]):
+        begin, end, place = spans[span, 0], spans[span, 1], spans[span, 2]
+        copy(cells[begin:end], packed[place : place + end - begin])
+
+
+@njit(cache=True)
+def _unpack(spans: NDArray[np.int64], packed: NDArray[np.float64], cells: NDArray[np.float64]) -> None:
+    """Copy the feedback cells back to where they stand."""
+    for span in range(spans.shape[0]):
+        begin, end, place = spans[span, 0], spans[span, 1], spans[span, 2]
+        copy(packed[place : place + end - begin], cells[begin:end])
+
+
+@njit(cache=True, fastmath={"reassoc"})
+def _distance(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
+    """Sum of the differences' sizes."""
+    result = 0.0
+    for i in range(left.size):
+        result += abs(left[i] - right[i])
+    return result
+
+
+@njit(cache=True)
+def _correct_phases(
+    phases: Phases,
+    transitions: Transitions,
+    rows: Rows,
+    visits: NDArray[np.float64],
+    inflow: NDArray[np.float64],
+    tolerance: float,
+) -> None:
+    """Scale the inflow of each phase to what the chain of phases alone says that it should be."""
+    phase_chain, phase_events, phase_rows = aggregate(phases, transitions, rows, visits)
+    now = np.zeros(phase_rows.offset[-1])
+    for phase in range(phases.window.size):
+        if rows.offset[phase] < rows.offset[phase + 1]:
+            now[phase_rows.offset[phase]] = total(inflow[rows.offset[phase] : rows.offset[phase + 1]])
+    balanced = np.zeros(now.size)
+    copy(now, balanced)
+    settle(phase_chain, phase_events, phase_rows, balanced, tolerance)
+    sum_now = total(now)
+    for phase in range(phases.window.size):
+        if rows.offset[phase] < rows.offset[phase + 1]:
+            cell = phase_rows.offset[phase]
+            if now[cell] > 0 and balanced[cell] > 0:
+                scale(inflow[rows.offset[phase] : rows.offset[phase + 1]], balanced[cell] * sum_now / now[cell])
+
+
+@njit(cache=True)
+def solve_by_sweeps(phases: Phases, transitions: Transitions, rows: Rows, start: int, max_sweeps: int) -> Solution:
+    """Stationary distribution over all cells, or the nearest found within `max_sweeps`."""
+    cells = rows.offset[-1]
+    inflow, visits = np.zeros(cells), np.zeros(cells)
+    spans = _feedback_spans(feedback_phases(phases, transitions, start), rows)
+    last = spans.shape[0] - 1
+    size = spans[last, 2] + spans[last, 1] - spans[last, 0]
+    before, after = np.zeros(size), np.zeros(size)
+    history = new_history(size)
+    stored = -1
+
+    inflow[rows.offset[start] - rows.low[start]] = 1.0
+    _pack(spans, inflow, before)
+    residual, sweeps = np.inf, 0
+    moved_at_review, backlog_wanders = np.inf, False
+    while sweeps < max_sweeps:
+        sweep(phases, transitions, rows, inflow, visits)
+        sweeps += 1
+        _pack(spans, inflow, after)
+        # Rounding lets the sum drift; the iteration must not follow it.
+        scale(after, 1 / total(after))
+        moved = _distance(after, before)
+        residual = moved / total(visits)
+        if moved <= TOLERANCE:
+            break
+        if sweeps >= FIRST_CORRECTION:
+            if sweeps == FIRST_CORRECTION:
+                stored = -1
+            if sweeps % SWEEPS_PER_REVIEW == 0 and not backlog_wanders:
+                backlog_wanders = moved > SLOW * moved_at_review
+                moved_at_review = moved
+                stored = -1 if backlog_wanders else stored
+            _correct_phases(phases, transitions, rows, visits, inflow, max(0.1 * moved, FINEST_CORRECTION))
+            if backlog_wanders:
+                correct_backlog(phases, transitions, rows, visits, inflow)
+            _pack(spans, inflow, after)
+            scale(after, 1 / total(after))
+        stored = remember(history, stored, before, after)
+        if sweeps % SWEEPS_PER_EXTRAPOLATION == 1:
+            extrapolate(history, stored, before)
+        _unpack(spans, before, inflow)
+    scale(visits, 1 / total(visits))
+    return Solution(visits, residual, sweeps)

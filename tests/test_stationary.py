@@ -1,0 +1,112 @@
+"""The pieces of the solver: elimination, acceleration, the chain of phases, the drift of the backlog."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tcpdelay import DelayModel, Flow, Path, Stack
+from tcpdelay.chain.acceleration import extrapolate, new_history, remember
+from tcpdelay.chain.gth import gth_solve
+from tcpdelay.chain.newreno_2008 import start_phase
+from tcpdelay.chain.stationary import solve_by_sweeps
+from tcpdelay.chain.sweep import sweep
+
+
+def gth_in_numpy(matrix):
+    """The published algorithm, a line a step."""
+    a = matrix.copy()
+    for last in range(len(a) - 1, 0, -1):
+        a[:last, last] /= a[last, :last].sum()
+        a[:last, :last] += np.outer(a[:last, last], a[last, :last])
+    x = np.ones(len(a))
+    for state in range(1, len(a)):
+        x[state] = x[:state] @ a[:state, state]
+    return x / x.sum()
+
+
+@given(st.integers(1, 12), st.integers(0, 2**32 - 1))
+def test_compiled_elimination_is_the_plain_one(states, seed):
+    matrix = np.random.default_rng(seed).random((states, states)) ** 6 + 1e-9
+    matrix /= matrix.sum(axis=1, keepdims=True)
+    probability = gth_solve(matrix)
+    assert np.allclose(probability, gth_in_numpy(matrix), rtol=1e-12, atol=0)
+    assert np.abs(probability @ matrix - probability).max() < 1e-14
+
+
+def test_elimination_keeps_the_digits_of_rare_states():
+    # Nearly decomposable: the ratio of the two probabilities is that of the two rates, 1e-12 apart.
+    matrix = np.array([[1 - 1e-18, 1e-18], [1e-6, 1 - 1e-6]])
+    probability = gth_solve(matrix)
+    assert probability[1] / probability[0] == pytest.approx(1e-12, rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (4,), (6000, 6000)])
+def test_elimination_refuses_what_it_cannot_do(shape):
+    with pytest.raises(ValueError, match="matrix must"):
+        gth_solve(np.broadcast_to(0.1, shape))
+
+
+def test_extrapolation_solves_a_linear_iteration_in_a_few_steps():
+    # A contraction with four modes is solved exactly once four steps are remembered.
+    rates = np.array([0.99, 0.9, 0.5, 0.1])
+    offset = np.array([1.0, 2.0, 3.0, 4.0])
+    iterate, history, stored = np.zeros(4), new_history(4), -1
+    for _ in range(8):
+        stored = remember(history, stored, iterate, rates * iterate + offset)
+        extrapolate(history, stored, iterate)
+    assert iterate == pytest.approx(offset / (1 - rates), rel=1e-7)
+
+
+def structure(flow, path, stack):
+    model = DelayModel(flow, path, stack)
+    phases, transitions = model._structure
+    return model, phases, transitions, model._rows_within(16 * model.load), start_phase(model.load)
+
+
+@pytest.mark.parametrize(
+    ("flow", "path"),
+    [(Flow(174, 0.020), Path(0.1, 0.02)), (Flow(15_000, 0.020), Path(0.1, 0.3)), (Flow(1448, 0.05), Path(0.3, 0.05))],
+)
+def test_a_sweep_moves_probability_as_the_matrix_does(flow, path):
+    model, phases, transitions, rows, start = structure(flow, path, Stack.newreno_2008())
+    inflow, visits = np.zeros(rows.offset[-1]), np.zeros(rows.offset[-1])
+    inflow[rows.offset[start] - rows.low[start]] = 1.0
+    for _ in range(3):
+        before = inflow.copy()
+        sweep(phases, transitions, rows, inflow, visits)
+        number, _, _ = model._numbering
+        reachable = number >= 0
+        # What is visited comes from what came in and from the visits before; what is left flows back.
+        expected = visits[reachable] @ model.transition_matrix + before[reachable] - inflow[reachable]
+        assert np.abs(visits[reachable] - expected).max() <= 1e-12 * visits.max()
+        assert visits[~reachable].sum() == 0
+        assert inflow.sum() == pytest.approx(1, abs=1e-12)
+
+
+def test_sweeps_that_are_cut_short_say_so():
+    _, phases, transitions, rows, start = structure(Flow(1448, 0.020), Path(0.2, 0.02), Stack.newreno_2008())
+    short = solve_by_sweeps(phases, transitions, rows, start, 5)
+    assert short.sweeps == 5
+    assert short.residual > 1e-6
+    assert solve_by_sweeps(phases, transitions, rows, start, 1000).residual <= 1e-13
+
+
+def test_drift_is_that_of_a_backlog_that_never_ends():
+    """Simulate the phases of an endless backlog and measure its growth."""
+    model, phases, transitions, _, _ = structure(Flow(1448, 0.020), Path(0.100, 0.05), Stack.newreno_2008())
+    random = np.random.default_rng(1)
+    phase, packets, time, batches = start_phase(model.load) - 1, 0.0, 0.0, []
+    for step in range(1, 60_001):
+        events = slice(phases.first_transition[phase], phases.first_transition[phase + 1])
+        chances = transitions.probability[events]
+        event = events.start + random.choice(chances.size, p=chances / chances.sum())
+        packets += transitions.shift[event]
+        time += transitions.duration[event]
+        phase = transitions.target[event]
+        if step % 2000 == 0:
+            batches.append(packets / time)
+            packets = time = 0.0
+    error = np.std(batches, ddof=1) / np.sqrt(len(batches))
+    assert abs(np.mean(batches) - model.backlog_drift) < 4 * error + 0.01
+    assert error < 0.05 * abs(model.backlog_drift) + 0.2
