@@ -1,0 +1,122 @@
+"""What a recording says about a path: round-trip time and loss, each with how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from scipy.special import betaincinv
+
+from tcpdelay.scenario import Path
+
+Source = Literal["ping", "ss"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathEstimate:
+    """Round-trip time and loss of a path, estimated from counts.
+
+    Parameters
+    ----------
+    source : {"ping", "ss"}
+        The program that measured.
+    rtt : float
+        Mean round-trip time [s], above 0; from `ss` the kernel's smoothed one.
+    sent : int
+        Packets or segments sent, at least 1.
+    lost : int
+        How many of them were lost, 0 to `sent`.
+    rtt_min, rtt_max : float, optional
+        Smallest and largest round-trip time [s].
+    rtt_deviation : float, optional
+        Standard deviation from `ping`, smoothed mean deviation from `ss` [s].
+    rtt_interval : tuple of float, optional
+        95 % confidence interval of the mean round-trip time [s].
+    mss : int, optional
+        Largest segment payload in use [bytes].
+    congestion_window : int, optional
+        Congestion window at the time of recording [segments].
+
+    Raises
+    ------
+    ValueError
+        If `rtt`, `sent` or `lost` lies outside its range.
+
+    Examples
+    --------
+    >>> estimate = PathEstimate(source="ping", rtt=0.1, sent=20, lost=0)
+    >>> estimate.loss, round(estimate.loss_interval[1], 3), round(estimate.loss_for_prediction, 4)
+    (0.0, 0.168, 0.0112)
+    """
+
+    source: Source
+    rtt: float
+    sent: int
+    lost: int
+    rtt_min: float | None = None
+    rtt_max: float | None = None
+    rtt_deviation: float | None = None
+    rtt_interval: tuple[float, float] | None = None
+    mss: int | None = None
+    congestion_window: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rtt > 0:
+            raise ValueError(f"rtt must be above 0 s, got {self.rtt:g}")
+        if self.sent < 1:
+            raise ValueError(f"sent must be at least 1, got {self.sent}")
+        if not 0 <= self.lost <= self.sent:
+            raise ValueError(f"lost must lie between 0 and sent = {self.sent}, got {self.lost}")
+
+    @property
+    def loss(self) -> float:
+        """Point estimate of the loss: the lost share of what was sent, a fraction from 0 to 1."""
+        return self.lost / self.sent
+
+    @property
+    def loss_interval(self) -> tuple[float, float]:
+        """95 % confidence interval of the loss, two fractions from 0 to 1.
+
+        The exact interval of Clopper and Pearson, Biometrika 26, 1934, doi 10.1093/biomet/26.4.404. It takes the
+        losses as independent; on a path that loses several packets in a row the true interval is wider.
+        """
+        kept = self.sent - self.lost
+        low = float(betaincinv(self.lost, kept + 1, 0.025)) if self.lost else 0.0
+        high = float(betaincinv(self.lost + 1, kept, 0.975)) if kept else 1.0
+        return low, high
+
+    @property
+    def loss_for_prediction(self) -> float:
+        """The loss to predict with: the point estimate, or a small positive loss if nothing was lost.
+
+        Nothing lost in n packets does not make a path free of loss, and a prediction at loss 0 would promise that no
+        packet is ever late. Then the median of the loss given the count under Jeffreys' prior is taken, that is of
+        Beta(1/2, n + 1/2): about 0.23 / n, as likely too high as too low. The prior is the one recommended for
+        binomial proportions by Brown, Cai and DasGupta, Statistical Science 16(2), 2001, doi 10.1214/ss/1009213286.
+        """
+        return self.loss if self.lost else float(betaincinv(0.5, self.sent + 0.5, 0.5))
+
+    def path(self, **changes: Any) -> Path:
+        """Return the path to predict for.
+
+        Parameters
+        ----------
+        **changes
+            Arguments of `tcpdelay.scenario.Path` that replace what was estimated (`rtt`, `loss`) or add to it.
+
+        Returns
+        -------
+        tcpdelay.scenario.Path
+            The path with this round-trip time and `loss_for_prediction`.
+
+        Raises
+        ------
+        ValueError
+            If everything was lost, or a value lies outside the range of `Path`.
+
+        Examples
+        --------
+        >>> PathEstimate(source="ping", rtt=0.1, sent=200, lost=4).path(loss_pattern="correlated").loss
+        0.02
+        """
+        return Path(**{"rtt": self.rtt, "loss": self.loss_for_prediction, **changes})

@@ -1,0 +1,293 @@
+"""Quantities as people write them on a command line, and as a report prints them.
+
+Inside the package times are seconds, losses fractions, rates bit/s and sizes bytes. Rendering uses quantiphy, which
+picks the prefix and carries the rounding over it. Reading does not: quantiphy takes "0,1s" for one second, "2min" for
+two milli-inches and "1mbit/s" for a bit in 1000 seconds, and a unit table of our own can also say what is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from quantiphy import Quantity
+
+MAX_LENGTH = 64
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]")
+
+# Keys in lower case: nobody means megaseconds by "100MS".
+_TIME_UNITS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("ms", "msec", "msecs", "millisecond", "milliseconds"), 1e-3),
+    **dict.fromkeys(("us", "\u00b5s", "\u03bcs", "usec", "usecs", "microsecond", "microseconds"), 1e-6),
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
+}
+_BINARY_PREFIXES = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30}
+# "m" is mega: nobody sends thousandths of a bit.
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, **_BINARY_PREFIXES}
+
+_TIME_EXAMPLE = "write 100ms or 0.1s"
+_FRACTION_EXAMPLE = "write 2% or 0.02"
+_RATE_EXAMPLE = "write 64kbit/s or 2.5Mbit/s"
+_SIZE_EXAMPLE = "write 174, 1448B or 1.4kB"
+
+
+class _Rendered(Quantity):
+    """A quantity in three significant digits, with the micro sign."""
+
+    prec = 2
+    map_sf = {"u": "\u00b5"}  # noqa: RUF012
+
+
+def _split(text: str, name: str, kind: str, example: str) -> tuple[float, str, str]:
+    """Return the number, the unit and the quoted text of one quantity, or say what is wrong with it."""
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"{name}: {len(text)} characters are too many for a {kind}; {example}")
+    stripped = text.strip()
+    shown = repr(stripped)
+    if not stripped:
+        raise ValueError(f"{name}: empty, but a {kind} is needed; {example}")
+    if _DECIMAL_COMMA.match(stripped):
+        raise ValueError(f"{name}: {shown} has a comma; use a decimal point, {example}")
+    match = _NUMBER.match(stripped)
+    if match is None:
+        raise ValueError(f"{name}: {shown} is no {kind}; {example}")
+    number = float(match.group())
+    if math.isinf(number):
+        raise ValueError(f"{name}: {shown} is too large for a {kind}; {example}")
+    if number < 0:
+        raise ValueError(f"{name}: {shown} is negative, but a {kind} cannot be; {example}")
+    return number, stripped[match.end() :].strip(), shown
+
+
+def _positive(value: float, name: str, shown: str, kind: str, allow_zero: bool) -> float:
+    if math.isinf(value):
+        raise ValueError(f"{name}: {shown} is too large for a {kind}")
+    if value == 0 and not allow_zero:
+        raise ValueError(f"{name}: {shown} is 0, but the {kind} must be above 0")
+    return value
+
+
+def parse_time(text: str, name: str, *, allow_zero: bool = False) -> float:
+    """Read a time with its unit.
+
+    Parameters
+    ----------
+    text : str
+        A number and s, ms, us (or µs) or min, in any case, with or without a space; at most 64 characters.
+    name : str
+        The option the text was given to; every error message starts with it.
+    allow_zero : bool
+        Whether 0 is a valid time.
+
+    Returns
+    -------
+    float
+        The time [s], finite.
+
+    Raises
+    ------
+    ValueError
+        If the text is no such time: no number, no unit, an unknown one, negative, or 0 where that is not allowed.
+
+    Examples
+    --------
+    >>> parse_time("100ms", "--rtt"), parse_time("2 min", "--duration")
+    (0.1, 120.0)
+    >>> parse_time("100", "--rtt")
+    Traceback (most recent call last):
+    ValueError: --rtt: '100' has no unit; write 100ms or 0.1s
+    """
+    number, unit, shown = _split(text, name, "time", _TIME_EXAMPLE)
+    if not unit:
+        raise ValueError(f"{name}: {shown} has no unit; {_TIME_EXAMPLE}")
+    if unit.lower() == "m":
+        raise ValueError(f"{name}: in {shown} the unit {unit!r} could be milliseconds or minutes; write ms or min")
+    if unit.lower() not in _TIME_UNITS:
+        raise ValueError(f"{name}: unknown time unit {unit!r}; use s, ms, us or min")
+    scale = _TIME_UNITS[unit.lower()]
+    # Dividing by a whole number gives the float nearest to the decimal that was written: 7 ms is 0.007.
+    value = number / round(1 / scale) if scale < 1 else number * scale
+    return _positive(value, name, shown, "time", allow_zero)
+
+
+def parse_fraction(text: str, name: str, *, allow_zero: bool = True) -> float:
+    """Read a fraction below 1, written as such or as a percentage.
+
+    Parameters
+    ----------
+    text : str
+        "2%", "0.5 %" or "0.02"; from 0 to below 1; at most 64 characters.
+    name : str
+        The option the text was given to; every error message starts with it.
+    allow_zero : bool
+        Whether 0 is a valid fraction.
+
+    Returns
+    -------
+    float
+        The fraction, 0 to below 1.
+
+    Raises
+    ------
+    ValueError
+        If the text is no such fraction. A bare 1 or above is refused: whether it means percent is a guess.
+
+    Examples
+    --------
+    >>> parse_fraction("2%", "--loss"), parse_fraction("0.02", "--loss")
+    (0.02, 0.02)
+    >>> parse_fraction("2", "--loss")
+    Traceback (most recent call last):
+    ValueError: --loss: 2 is neither a fraction below 1 nor a percentage; write 2% or 0.02
+    """
+    number, unit, shown = _split(text, name, "fraction", _FRACTION_EXAMPLE)
+    if unit not in ("", "%"):
+        raise ValueError(f"{name}: unknown unit {unit!r} of a fraction; {_FRACTION_EXAMPLE}")
+    if unit == "" and number >= 1:
+        hint = f"write {number:g}% or {number / 100:g}" if number < 100 else _FRACTION_EXAMPLE
+        raise ValueError(f"{name}: {number:g} is neither a fraction below 1 nor a percentage; {hint}")
+    value = number / 100 if unit else number
+    if value >= 1:
+        raise ValueError(f"{name}: {shown} is not below 100%; {_FRACTION_EXAMPLE}")
+    return _positive(value, name, shown, "fraction", allow_zero)
+
+
+def parse_rate(text: str, name: str, *, allow_zero: bool = False) -> float:
+    """Read a bit rate, in bits or bytes per second.
+
+    Parameters
+    ----------
+    text : str
+        A number, an optional prefix k, M, G, Ki, Mi or Gi in any case, and bit/s, bps or B/s; at most 64 characters.
+        A lower-case b is a bit, an upper-case B a byte; k is 1000, Ki is 1024.
+    name : str
+        The option the text was given to; every error message starts with it.
+    allow_zero : bool
+        Whether 0 is a valid rate.
+
+    Returns
+    -------
+    float
+        The rate [bit/s], finite.
+
+    Raises
+    ------
+    ValueError
+        If the text is no such rate: no number, no unit, an unknown one, negative, or 0 where that is not allowed.
+
+    Examples
+    --------
+    >>> parse_rate("64kbit/s", "--bitrate"), parse_rate("8 kB/s", "--bitrate")
+    (64000.0, 64000.0)
+    >>> parse_rate("64k", "--bitrate")
+    Traceback (most recent call last):
+    ValueError: --bitrate: unknown rate unit 'k'; use bit/s, kbit/s, Mbit/s, kB/s or MB/s
+    """
+    number, unit, shown = _split(text, name, "rate", _RATE_EXAMPLE)
+    if not unit:
+        raise ValueError(f"{name}: {shown} has no unit; {_RATE_EXAMPLE}")
+    scale = _rate_scale(unit)
+    if scale is None:
+        raise ValueError(f"{name}: unknown rate unit {unit!r}; use bit/s, kbit/s, Mbit/s, kB/s or MB/s")
+    return _positive(number * scale, name, shown, "rate", allow_zero)
+
+
+def _rate_scale(unit: str) -> float | None:
+    """Return the bits per second in one `unit`, or None if there is no such unit."""
+    match = re.fullmatch(r"([kKmMgG]i?)?(.+)", unit)
+    if match is None:
+        return None
+    prefix, base = match.groups(default="")
+    if base in ("b/s", "bps") or base.lower() in ("bit/s", "bits/s", "bitps"):
+        return _PREFIXES[prefix.lower()]
+    if base in ("B/s", "Bps") or base.lower() in ("byte/s", "bytes/s"):
+        return 8 * _PREFIXES[prefix.lower()]
+    return None
+
+
+def parse_size(text: str, name: str, *, allow_zero: bool = False) -> int:
+    """Read a size in bytes.
+
+    Parameters
+    ----------
+    text : str
+        A number, alone or with B, kB, MB, GB, KiB, MiB or GiB; whole in bytes; at most 64 characters.
+    name : str
+        The option the text was given to; every error message starts with it.
+    allow_zero : bool
+        Whether 0 is a valid size.
+
+    Returns
+    -------
+    int
+        The size [bytes].
+
+    Raises
+    ------
+    ValueError
+        If the text is no such size: no number, an unknown unit, a part of a byte, negative, or 0 where that is not
+        allowed.
+
+    Examples
+    --------
+    >>> parse_size("174", "--packet-size"), parse_size("1.4kB", "--packet-size"), parse_size("1KiB", "--packet-size")
+    (174, 1400, 1024)
+    >>> parse_size("1kb", "--packet-size")
+    Traceback (most recent call last):
+    ValueError: --packet-size: unknown size unit 'kb'; use B, kB, MB, KiB or MiB
+    """
+    number, unit, shown = _split(text, name, "size", _SIZE_EXAMPLE)
+    match = re.fullmatch(r"(?:([kKmMgG]i?)?(?:B|[bB]ytes?))?", unit)
+    if match is None:
+        raise ValueError(f"{name}: unknown size unit {unit!r}; use B, kB, MB, KiB or MiB")
+    size = _positive(number * _PREFIXES[(match.group(1) or "").lower()], name, shown, "size", allow_zero)
+    # 1.001 kB is 1000.9999999999999 in floating point.
+    if abs(size - round(size)) > 1e-9 * max(size, 1.0):
+        raise ValueError(f"{name}: {shown} is {size:g} bytes, but a size is a whole number of bytes")
+    return round(size)
+
+
+def format_time(seconds: float) -> str:
+    """Return a time [s] in three significant digits and a handy unit; "never" if it is infinite.
+
+    Examples
+    --------
+    >>> format_time(0.138), format_time(1.35), format_time(850e-6), format_time(float("inf"))
+    ('138 ms', '1.35 s', '850 µs', 'never')
+    """
+    if seconds == math.inf:
+        return "never"
+    if abs(seconds) >= 999.5:
+        return f"{seconds:.0f} s" if abs(seconds) < 1e6 else f"{seconds:.2e} s"
+    return str(_Rendered(seconds, "s").render())
+
+
+def format_fraction(fraction: float) -> str:
+    """Return a fraction, 0 to 1, as a percentage in three significant digits that is never rounded to 0 or 100.
+
+    Examples
+    --------
+    >>> format_fraction(0.02), format_fraction(0.00014), format_fraction(1e-9), format_fraction(0.99999)
+    ('2 %', '0.014 %', '< 0.001 %', '> 99.9 %')
+    """
+    if 0 < fraction < 1e-5:
+        return "< 0.001 %"
+    if 0.9995 <= fraction < 1:
+        return "> 99.9 %"
+    return f"{100 * fraction:.3g} %"
+
+
+def format_rate(rate: float) -> str:
+    """Return a bit rate [bit/s] in three significant digits; "unlimited" if it is infinite.
+
+    Examples
+    --------
+    >>> format_rate(69_600), format_rate(2.5e6), format_rate(float("inf"))
+    ('69.6 kbit/s', '2.5 Mbit/s', 'unlimited')
+    """
+    if rate == math.inf:
+        return "unlimited"
+    return str(_Rendered(rate, "bit/s").render())
