@@ -1,0 +1,117 @@
+"""Typical real-time applications: what they send, and how late it may come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tcpdelay.scenario import Flow
+
+
+@dataclass(frozen=True)
+class Target:
+    """A demand on the delay: the `quantile` of it must not be above `limit`.
+
+    Parameters
+    ----------
+    limit : float
+        Largest delay [s] at which a packet is still of use, above 0.
+    quantile : float
+        Share of the packets that must arrive by then, above 0 and below 1.
+
+    Raises
+    ------
+    ValueError
+        If a value lies outside its range.
+
+    Examples
+    --------
+    >>> Target(limit=0.2).quantile
+    0.95
+    """
+
+    limit: float
+    quantile: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0 < self.limit < float("inf"):
+            raise ValueError(f"limit must be a number of seconds above 0, got {self.limit}")
+        if not 0 < self.quantile < 1:
+            raise ValueError(f"quantile must lie between 0 and 1, got {self.quantile}")
+
+
+@dataclass(frozen=True)
+class Application:
+    """A preset: the flow of a typical application and the delay it can bear."""
+
+    name: str
+    title: str
+    flow: Flow
+    target: Target
+    basis: str
+
+
+_PRESETS = (
+    Application(
+        "voip",
+        "Telephony, G.711",
+        Flow(174, 0.020),
+        Target(0.200, 0.95),
+        "160 B of G.711 every 20 ms, 12 B RTP and 2 B framing (RFC 4571); 95 % within 200 ms (Brosh et al. 2010)",
+    ),
+    Application(
+        "opus",
+        "Voice, Opus 24 kbit/s",
+        Flow(74, 0.020),
+        Target(0.200, 0.95),
+        "60 B of Opus every 20 ms (RFC 6716), 12 B RTP and 2 B framing; 95 % within 200 ms",
+    ),
+    Application(
+        "voice-agent",
+        "Voice agent over WebSocket, PCM",
+        Flow(968, 0.020),
+        Target(0.300, 0.95),
+        "960 B of 16-bit PCM at 24 kHz every 20 ms and an 8 B masked WebSocket header (RFC 6455); 95 % within 300 ms",
+    ),
+    Application(
+        "live-video",
+        "Live video uplink, 2.5 Mbit/s",
+        Flow.from_bitrate(2_500_000, 1448),
+        Target(5.0, 0.999),
+        "full segments at 2.5 Mbit/s; all but one packet in a thousand within a start-up delay of 5 s",
+    ),
+    Application(
+        "remote-control",
+        "Remote control, 50 commands a second",
+        Flow(64, 0.020),
+        Target(0.150, 0.99),
+        "64 B every 20 ms; 99 % within 150 ms",
+    ),
+    Application(
+        "game",
+        "Game state, 30 updates a second",
+        Flow(100, 1 / 30),
+        Target(0.100, 0.95),
+        "100 B every 33 ms; 95 % within 100 ms",
+    ),
+)
+
+APPLICATIONS = {application.name: application for application in _PRESETS}
+"""The presets by name."""
+
+
+def application(name: str) -> Application:
+    """Return the preset called `name`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such preset; the message lists those that there are.
+
+    Examples
+    --------
+    >>> application("voip").flow
+    Flow(packet_size=174, interval=0.02)
+    """
+    if name not in APPLICATIONS:
+        raise ValueError(f"app must be one of {', '.join(APPLICATIONS)}, got {name!r}")
+    return APPLICATIONS[name]
