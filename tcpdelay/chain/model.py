@@ -135,7 +135,7 @@ class DelayModel:
 
         The source's rate minus this drift's size is what TCP could carry at most.
         """
-        if self.path.loss == 0:
+        if self._parameters.loss == 0:
             return -np.inf
         phases, transitions = self._structure
         return backlog_drift(phases, transitions, backlogged_phase(self.load))
@@ -193,7 +193,7 @@ class DelayModel:
     def _solve(self, rows: Rows) -> Solution:
         phases, transitions = self._structure
         start = start_phase(self.load)
-        if self.path.loss == 0:
+        if self._parameters.loss == 0:
             # Nothing is ever lost: the chain stays where it starts.
             return Solution(np.ones(1), 0.0, 0)
         solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
@@ -261,7 +261,7 @@ class DelayModel:
         """Where the mean delay comes from; the parts add up to the mean. Infinite backlog where it is not finite."""
         if self._solved is None:
             return DelayParts(self.path.forward_delay, np.inf, 0.0, 0.0)
-        if self.path.loss == 0:
+        if self._parameters.loss == 0:
             return DelayParts(self.path.forward_delay, 0.0, 0.0, 0.0)
         rows, solution = self._solved
         parts = mean_delay_parts(*self._structure, rows, solution.probability, self.path.rtt, self.flow.interval)

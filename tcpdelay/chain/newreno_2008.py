@@ -27,6 +27,8 @@ BACKOFF_STAGES = 6
 WINDOW_PER_LOAD = 8
 BACKLOG_PER_LOAD = 16
 DUPLICATE_ACKS = 3
+NEGLIGIBLE_LOSS = 1e-15
+"""Loss of a packet below which none is lost: it would change no delay's probability by more than rounding does."""
 
 
 class Parameters(NamedTuple):
@@ -62,6 +64,7 @@ def parameters(flow: Flow, path: Path, stack: NewReno2008) -> Parameters:
                 f"packet_size must be below mss / loss = {stack.mss / path.loss:g} bytes behind a byte-based "
                 f"bottleneck, got {flow.packet_size}"
             )
+    lossless = loss_of_one_packet < NEGLIGIBLE_LOSS
     return Parameters(
         load=max(1, round_half_up(path.rtt / flow.interval)),
         packet_size=flow.packet_size,
@@ -69,8 +72,8 @@ def parameters(flow: Flow, path: Path, stack: NewReno2008) -> Parameters:
         interval=flow.interval,
         rtt=path.rtt,
         initial_timeout=stack.first_timeout(path.rtt),
-        loss=path.loss,
-        loss_of_one_packet=loss_of_one_packet,
+        loss=0.0 if lossless else path.loss,
+        loss_of_one_packet=0.0 if lossless else loss_of_one_packet,
         variant=VARIANT_CODES[stack.variant],
         correlated=path.loss_pattern == "correlated",
         limited_transmit=stack.limited_transmit,

@@ -1,0 +1,213 @@
+"""The options that describe a scenario on the command line, declared once for all commands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial, wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from tcpdelay.applications import APPLICATIONS, Application, application
+from tcpdelay.cli.errors import argument_errors
+from tcpdelay.scenario import BacklogBound, Bottleneck, LossPattern, Variant
+from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
+
+OUTPUT = "What comes out"
+_FLOW, _PATH, _TARGET, _TCP = "What is sent", "The path it takes", "When it is late", "The TCP that carries it"
+
+
+def _quantity(
+    name: str, parse: Callable[..., float], metavar: str, panel: str, description: str, default: str | bool = False
+) -> Any:
+    return typer.Option(
+        name,
+        parser=partial(parse, name=name),
+        metavar=metavar,
+        help=description,
+        rich_help_panel=panel,
+        show_default=default,
+    )
+
+
+def _choice(name: str, panel: str, description: str) -> Any:
+    return typer.Option(name, help=description, rich_help_panel=panel)
+
+
+def _application(name: str) -> Application:
+    with argument_errors():
+        return application(name)
+
+
+def _application_names() -> list[str]:
+    return list(APPLICATIONS)
+
+
+def _file_name(text: str) -> str:
+    if not text:
+        raise ValueError("the name of the file is empty")
+    return text
+
+
+def _file(name: str, description: str) -> Any:
+    return typer.Option(
+        name, parser=_file_name, metavar="FILE", help=description, rich_help_panel=_PATH, show_default=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioOptions:
+    """A scenario as given on the command line; None where an option is absent.
+
+    Quantities are in seconds, bytes, bit/s and fractions, as their parsers return them.
+    """
+
+    app: Annotated[
+        Application | None,
+        typer.Option(
+            "--app",
+            parser=_application,
+            metavar="|".join(APPLICATIONS),
+            autocompletion=_application_names,
+            help="A typical application: its packets, and how late they may come. Other options override it.",
+            rich_help_panel=_FLOW,
+            show_default=False,
+        ),
+    ] = None
+    packet_size: Annotated[
+        int | None, _quantity("--packet-size", parse_size, "SIZE", _FLOW, "Bytes per packet, such as 174.")
+    ] = None
+    interval: Annotated[
+        float | None,
+        _quantity("--interval", parse_time, "TIME", _FLOW, "Time from one packet to the next, such as 20ms."),
+    ] = None
+    bitrate: Annotated[
+        float | None,
+        _quantity(
+            "--bitrate",
+            parse_rate,
+            "RATE",
+            _FLOW,
+            "Such as 64kbit/s; beside one of the two above, or alone for full segments.",
+        ),
+    ] = None
+
+    rtt: Annotated[float | None, _quantity("--rtt", parse_time, "TIME", _PATH, "Round-trip time, such as 100ms.")] = (
+        None
+    )
+    loss: Annotated[
+        float | None,
+        _quantity("--loss", parse_fraction, "SHARE", _PATH, "Share of the segments that is lost, such as 2%."),
+    ] = None
+    ping: Annotated[
+        str | None, _file("--ping", "What ping printed; measures --rtt and --loss, unless they are given.")
+    ] = None
+    ss: Annotated[
+        str | None, _file("--ss", "What 'ss -tin' printed; measures --rtt, --loss and --mss, unless they are given.")
+    ] = None
+    connection: Annotated[
+        str | None,
+        typer.Option(
+            "--connection",
+            metavar="ADDRESS",
+            help="Which one, if --ss shows several: either end of it, or a part of that.",
+            rich_help_panel=_PATH,
+            show_default=False,
+        ),
+    ] = None
+    loss_pattern: Annotated[
+        LossPattern, _choice("--loss-pattern", _PATH, "Independent losses, or the rest of a round with its first.")
+    ] = "random"
+    bottleneck: Annotated[
+        Bottleneck, _choice("--bottleneck", _PATH, "What its queue counts; one of bytes spares small packets.")
+    ] = "packets"
+    one_way_delay: Annotated[
+        float | None,
+        _quantity(
+            "--one-way-delay",
+            partial(parse_time, allow_zero=True),
+            "TIME",
+            _PATH,
+            "Delay to the receiver without TCP.",
+            "half the round-trip time",
+        ),
+    ] = None
+
+    limit: Annotated[
+        float | None,
+        _quantity("--limit", parse_time, "TIME", _TARGET, "Largest delay of any use.", "that of --app, or 200ms"),
+    ] = None
+    quantile: Annotated[
+        float | None,
+        _quantity(
+            "--quantile",
+            partial(parse_fraction, allow_zero=False),
+            "SHARE",
+            _TARGET,
+            "Share of the packets that must arrive by then.",
+            "that of --app, or 95%",
+        ),
+    ] = None
+
+    variant: Annotated[Variant, _choice("--variant", _TCP, "How several losses of one window are repaired.")] = (
+        "newreno"
+    )
+    limited_transmit: Annotated[
+        bool,
+        _choice("--limited-transmit/--no-limited-transmit", _TCP, "New data on the first duplicate ACKs (RFC 3042)."),
+    ] = False
+    window_validation: Annotated[
+        bool, _choice("--window-validation/--no-window-validation", _TCP, "Smaller windows after idling (RFC 2861).")
+    ] = False
+    initial_timeout: Annotated[
+        float | None,
+        _quantity("--initial-timeout", parse_time, "TIME", _TCP, "First retransmission timeout.", "4 round-trip times"),
+    ] = None
+    mss: Annotated[
+        int | None,
+        _quantity("--mss", parse_size, "SIZE", _TCP, "Largest segment payload.", "that of --ss, or 1448B"),
+    ] = None
+    backlog_bound: Annotated[
+        BacklogBound, _choice("--backlog-bound", _TCP, "Cut the send buffer off as published, or let it grow.")
+    ] = "grow"
+
+
+class GroupedHelp(TyperCommand):
+    """A command whose help shows its options under the headings they were declared with."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options into the help."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(ctx):
+            entry = option.get_help_record(ctx)
+            if entry is not None:
+                groups.setdefault(getattr(option, "rich_help_panel", None) or "Other", []).append(entry)
+        for heading, entries in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(entries)
+
+
+def with_scenario(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` the options of a scenario besides its own; its first argument takes them together."""
+    scenario_hints = get_type_hints(ScenarioOptions, include_extras=True)
+    own_hints = get_type_hints(command, include_extras=True)
+    shared = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=scenario_hints[field.name]
+        )
+        for field in fields(ScenarioOptions)
+    ]
+    own = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=own_hints[name])
+        for name, parameter in list(inspect.signature(command).parameters.items())[1:]
+    ]
+
+    @wraps(command)
+    def take_options(**values: Any) -> None:
+        command(ScenarioOptions(**{field.name: values.pop(field.name) for field in fields(ScenarioOptions)}), **values)
+
+    take_options.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
+    return take_options

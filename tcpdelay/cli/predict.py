@@ -1,0 +1,139 @@
+"""`tcpdelay predict`: the delay distribution in a few numbers, or as a chart."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tcpdelay.cli.errors import argument_errors
+from tcpdelay.cli.files import write_atomically
+from tcpdelay.cli.options import OUTPUT, ScenarioOptions, with_scenario
+from tcpdelay.cli.progress import predicting
+from tcpdelay.cli.scenario import Scenario, read_scenario
+from tcpdelay.units import format_fraction, format_rate, format_time
+
+if TYPE_CHECKING:
+    from tcpdelay.distribution import DelayDistribution
+
+Format = Literal["text", "json", "csv"]
+
+CHART_SUFFIXES = (".svg", ".png", ".pdf")
+SUMMARY = "Predict the delay distribution in a few numbers."
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay predict --rtt 100ms --loss 2% --app voip
+  tcpdelay predict --rtt 60ms --loss 0.5% --packet-size 160 --interval 20ms
+  tcpdelay predict --rtt 60ms --loss 0.5% --bitrate 300kbit/s --format csv
+  tcpdelay predict --rtt 100ms --loss 2% --app voip --chart delays.svg
+"""
+
+
+@with_scenario
+def predict(
+    options: ScenarioOptions,
+    output_format: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="json and csv hold seconds, bytes, bit/s and fractions; infinite is null in json, inf in csv.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = "text",
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw the distribution, as .svg, .png or .pdf.",
+            rich_help_panel=OUTPUT,
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Predict the delay from write to in-order read: mean, jitter, quantiles, and the share that comes late."""
+    if chart is not None and chart.suffix.lower() not in CHART_SUFFIXES:
+        raise typer.BadParameter(f"--chart: {str(chart)!r} does not end in one of {', '.join(CHART_SUFFIXES)}")
+    scenario = read_scenario(options)
+    with argument_errors(), predicting():
+        from tcpdelay.predict import predict_delay
+
+        distribution = predict_delay(scenario.flow, scenario.path, scenario.stack)
+    if chart is not None:
+        image = draw(distribution, scenario.target.limit, chart.suffix.lower().removeprefix("."))
+        write_atomically(chart, image, "--chart")
+    if output_format == "text":
+        print_text(scenario, distribution)
+    else:
+        print_record(record(scenario, distribution), output_format)
+
+
+def record(scenario: Scenario, distribution: DelayDistribution) -> dict[str, Any]:
+    """Return scenario and prediction as one flat row, in seconds, bytes, bit/s and fractions."""
+    from tcpdelay.guideline import REPORTED_QUANTILES
+
+    flow, path, target = scenario.flow, scenario.path, scenario.target
+    return {
+        "rtt": path.rtt,
+        "loss": path.loss,
+        "packet_size": flow.packet_size,
+        "interval": flow.interval,
+        "bitrate": flow.bitrate,
+        "limit": target.limit,
+        "quantile": target.quantile,
+        "mean": distribution.mean,
+        "jitter": distribution.jitter,
+        **{f"p{100 * q:g}": distribution.quantile(q) for q in REPORTED_QUANTILES},
+        "target_quantile": distribution.quantile(target.quantile),
+        "late_fraction": distribution.late_fraction(target.limit),
+        "sustainable": distribution.sustainable,
+    }
+
+
+def print_record(row: dict[str, Any], output_format: Literal["json", "csv"]) -> None:
+    """Print one row as a JSON object, or as CSV with a header."""
+    if output_format == "json":
+        print(json.dumps({key: None if value == math.inf else value for key, value in row.items()}, indent=2))
+        return
+    table = csv.DictWriter(sys.stdout, row, lineterminator="\n")
+    table.writeheader()
+    table.writerow(row)
+
+
+def print_text(scenario: Scenario, distribution: DelayDistribution) -> None:
+    """Print the prediction for people."""
+    from tcpdelay.guideline import REPORTED_QUANTILES
+
+    flow, path, target = scenario.flow, scenario.path, scenario.target
+    rows = [("mean", format_time(distribution.mean)), ("jitter", format_time(distribution.jitter))]
+    for q in sorted({*REPORTED_QUANTILES, target.quantile}):
+        rows.append((f"{format_fraction(q)} come within", format_time(distribution.quantile(q))))
+    late = format_fraction(distribution.late_fraction(target.limit))
+    rows.append((f"later than {format_time(target.limit)}", late))
+    rows.append(("sustainable", "yes" if distribution.sustainable else "no: the backlog grows for ever"))
+    print(
+        f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}), "
+        f"round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
+    )
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:
+        print(f"{label:<{width}}  {value}")
+
+
+def draw(distribution: DelayDistribution, limit: float, image_format: str) -> bytes:
+    """Return the chart of a distribution with a mark at `limit` [s], as "svg", "png" or "pdf"."""
+    from matplotlib.figure import Figure
+
+    from tcpdelay.report.charts import plot_distribution
+
+    figure = Figure(layout="constrained")
+    plot_distribution(distribution, figure.subplots(), thresholds={"limit": limit})
+    image = io.BytesIO()
+    figure.savefig(image, format=image_format)
+    return image.getvalue()

@@ -1,0 +1,112 @@
+"""The program: its commands, its exit status, and nothing but one line if something is wrong."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from tcpdelay import __version__
+from tcpdelay.cli import predict, report
+from tcpdelay.cli.errors import one_line, print_warning, printable
+from tcpdelay.cli.options import GroupedHelp
+from tcpdelay.validity import ValidityWarning
+
+INTERRUPTED = 130
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay report --rtt 100ms --loss 2% --app voip
+  tcpdelay predict --rtt 100ms --loss 2% --app voip
+  tcpdelay report --help
+"""
+
+# Rich would frame the help, and cut off the names of options to fit 80 columns.
+app = typer.Typer(
+    help="How late are the packets of a real-time flow over TCP, and what helps?",
+    epilog=EXAMPLES,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("report", cls=GroupedHelp, epilog=report.EXAMPLES, short_help=report.SUMMARY)(report.report)
+app.command("predict", cls=GroupedHelp, epilog=predict.EXAMPLES, short_help=predict.SUMMARY)(predict.predict)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tcpdelay {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _without_command(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What follows the name of the command; by default the arguments of this process.
+
+    Returns
+    -------
+    int
+        The exit status: 0, or 2 for bad input, 130 if interrupted, 1 if the output cannot be written.
+
+    Examples
+    --------
+    >>> main(["--version"])  # doctest: +ELLIPSIS
+    tcpdelay ...
+    0
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    _make_writable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", ValidityWarning)
+            warnings.showwarning = print_warning
+            status = typer.main.get_command(app).main(arguments, prog_name="tcpdelay", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.TyperException as error:
+        commands = {command.name for command in app.registered_commands}
+        named = [argument for argument in arguments[:1] if argument in commands]
+        print(one_line(error, " ".join(["tcpdelay", *named])), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except OSError as error:
+        _give_up_output(error)
+        return 1
+    return status if isinstance(status, int) else 0
+
+
+def _make_writable() -> None:
+    # A stream that the caller has closed is None.
+    sys.stdout = sys.stdout or io.StringIO()
+    sys.stderr = sys.stderr or io.StringIO()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal without the micro sign gets a question mark, not an exception.
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _give_up_output(error: OSError) -> None:
+    if not isinstance(error, BrokenPipeError):
+        print(printable(f"tcpdelay: {error.strerror or error}"), file=sys.stderr)
+    # What is left in the buffer would fail once more when Python flushes it at its end.
+    with suppress(io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,110 @@
+"""`tcpdelay report`: the guideline, in the terminal or as a file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tcpdelay.cli.errors import argument_errors
+from tcpdelay.cli.files import refuse_directory, write_atomically
+from tcpdelay.cli.options import OUTPUT, ScenarioOptions, with_scenario
+from tcpdelay.cli.progress import predicting
+from tcpdelay.cli.scenario import read_scenario
+
+if TYPE_CHECKING:
+    from tcpdelay.guideline import Guideline
+
+Format = Literal["text", "markdown", "html", "json"]
+
+SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json"}
+TEXT_FILE_WIDTH = 100
+"""Columns of a text report in a file."""
+SUMMARY = "Print the guideline: does it work, and what helps?"
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay report --rtt 100ms --loss 2% --app voip
+  tcpdelay report --rtt 100ms --loss 2% --app voip --limit 150ms -o voip.html
+  tcpdelay report --ping examples/ping.txt --app voice-agent
+  tcpdelay report --ss examples/ss.txt --app voip --format markdown
+  tcpdelay report --ss examples/ss-several.txt --connection 10.0.3.2:5003 \\
+      --packet-size 200 --bitrate 64kbit/s --format json
+
+\b
+To measure a path:
+  ping -c 200 HOST > ping.txt
+  ss -tin > ss.txt             # at the end that sends, while it does
+"""
+
+
+@with_scenario
+def report(
+    options: ScenarioOptions,
+    output_format: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            help="How to write the report.",
+            rich_help_panel=OUTPUT,
+            show_default="by the suffix of --output, or text",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write to a file, such as one in .txt, .md, .html or .json.",
+            rich_help_panel=OUTPUT,
+            show_default="the terminal",
+        ),
+    ] = None,
+) -> None:
+    """Print the guideline report: whether it works, how far that holds, and what to set or change."""
+    chosen = output_format or format_by_suffix(output)
+    scenario = read_scenario(options)
+    with argument_errors(), predicting():
+        from tcpdelay.guideline import guideline
+
+        findings = guideline(scenario.flow, scenario.path, scenario.stack, scenario.target, scenario.estimate)
+    if output is not None:
+        write_atomically(output, rendered(findings, chosen).encode(), "--output")
+    elif chosen == "text":
+        from rich.console import Console
+
+        from tcpdelay.report.text import print_report
+
+        print_report(findings, Console())
+    else:
+        print(rendered(findings, chosen), end="")
+
+
+def format_by_suffix(output: Path | None) -> Format:
+    """Return the format that a file's name asks for, or text for the terminal."""
+    if output is None:
+        return "text"
+    suffix = output.suffix.lower()
+    if suffix not in SUFFIXES:
+        refuse_directory(output, "--output")
+        raise typer.BadParameter(
+            f"--output: {str(output)!r} does not end in one of {', '.join(SUFFIXES)}; choose with --format"
+        )
+    return SUFFIXES[suffix]
+
+
+def rendered(findings: Guideline, chosen: Format) -> str:
+    """Return the report as the text of a file."""
+    if chosen == "text":
+        from rich.console import Console
+
+        from tcpdelay.report.text import print_report
+
+        page = io.StringIO()
+        print_report(findings, Console(file=page, width=TEXT_FILE_WIDTH, force_terminal=False, color_system=None))
+        return page.getvalue()
+    render = {"markdown": findings.to_markdown, "html": findings.to_html, "json": findings.to_json}[chosen]
+    return render().rstrip("\n") + "\n"

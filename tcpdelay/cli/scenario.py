@@ -1,0 +1,138 @@
+"""From the options to the scenario: measurements are read, presets and defaults filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tcpdelay.applications import Target
+from tcpdelay.cli.errors import argument_errors
+from tcpdelay.cli.options import ScenarioOptions
+from tcpdelay.scenario import MAX_PACKET_SIZE, Flow, NewReno2008, Path, Stack
+
+if TYPE_CHECKING:
+    from tcpdelay.capture import PathEstimate
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a prediction needs: flow, path, TCP, the demand on the delay, and the measurement behind the path."""
+
+    flow: Flow
+    path: Path
+    stack: NewReno2008
+    target: Target
+    estimate: PathEstimate | None
+
+
+def read_scenario(options: ScenarioOptions) -> Scenario:
+    """Return the scenario, measurements read in.
+
+    Raises
+    ------
+    typer.BadParameter
+        If options are missing, contradict each other or have values out of range, or a file cannot be used.
+    """
+    estimate = _estimate(options)
+    with argument_errors():
+        stack = _stack(options, estimate)
+        path = _path(options, estimate)
+        flow = _flow(options, stack.mss)
+        target = options.app.target if options.app else Target(limit=0.200)
+        if options.limit is not None:
+            target = replace(target, limit=options.limit)
+        if options.quantile is not None:
+            target = replace(target, quantile=options.quantile)
+    # The intervals of a measurement say nothing about what was given in its place.
+    if options.loss is not None:
+        estimate = None
+    if estimate is not None and options.rtt is not None:
+        estimate = replace(estimate, rtt_interval=None)
+    return Scenario(flow, path, stack, target, estimate)
+
+
+def _estimate(options: ScenarioOptions) -> PathEstimate | None:
+    if options.ping is not None and options.ss is not None:
+        raise typer.BadParameter("--ping and --ss: give one measurement, not both")
+    if options.connection is not None and options.ss is None:
+        raise typer.BadParameter("--connection: chooses from what --ss holds, but --ss is missing")
+    if options.ping is not None:
+        from tcpdelay.capture import read_ping
+
+        with argument_errors("--ping"):
+            return read_ping(options.ping)
+    if options.ss is not None:
+        from tcpdelay.capture import read_ss
+
+        with argument_errors("--ss"):
+            return read_ss(options.ss, options.connection).estimate()
+    return None
+
+
+def _path(options: ScenarioOptions, estimate: PathEstimate | None) -> Path:
+    measured = {"rtt": options.rtt, "loss": options.loss}
+    missing = [f"--{name}" for name, value in measured.items() if value is None]
+    if missing and estimate is None:
+        verb = "is" if len(missing) == 1 else "are"
+        raise typer.BadParameter(
+            f"{' and '.join(missing)} {verb} missing; write --rtt 100ms --loss 2%, or measure with --ping or --ss"
+        )
+    arguments: dict[str, Any] = {
+        **{name: value for name, value in measured.items() if value is not None},
+        "loss_pattern": options.loss_pattern,
+        "bottleneck": options.bottleneck,
+        "one_way_delay": options.one_way_delay,
+    }
+    return Path(**arguments) if estimate is None else estimate.path(**arguments)
+
+
+def _flow(options: ScenarioOptions, mss: int) -> Flow:
+    size, interval, bitrate = options.packet_size, options.interval, options.bitrate
+    if size and interval and bitrate:
+        raise typer.BadParameter(
+            "--packet-size, --interval and --bitrate: give two of them; the third follows from these"
+        )
+    if bitrate and interval:
+        return Flow(_packet_size(bitrate, interval), interval)
+    if bitrate and size is None and options.app is not None:
+        _packet_size(bitrate, options.app.flow.interval)
+        # As for the margin of the bitrate in the report, so that its edge can be tried out.
+        from tcpdelay.margins import at_bitrate
+
+        return at_bitrate(options.app.flow, bitrate, mss)
+    if bitrate:
+        return Flow.from_bitrate(bitrate, size or mss)
+    if options.app is not None:
+        size, interval = size or options.app.flow.packet_size, interval or options.app.flow.interval
+    if size and interval:
+        return Flow(size, interval)
+    if size or interval:
+        given, other = ("--packet-size", "--interval") if size else ("--interval", "--packet-size")
+        raise typer.BadParameter(f"{given} needs {other}, --bitrate or --app beside it")
+    raise typer.BadParameter(
+        "the flow is missing; write --app voip, two of --packet-size, --interval and --bitrate, or --bitrate alone"
+    )
+
+
+def _stack(options: ScenarioOptions, estimate: PathEstimate | None) -> NewReno2008:
+    mss = options.mss or (estimate.mss if estimate else None)
+    return Stack.newreno_2008(
+        variant=options.variant,
+        limited_transmit=options.limited_transmit,
+        window_validation=options.window_validation,
+        initial_timeout=options.initial_timeout,
+        backlog_bound=options.backlog_bound,
+        **({} if mss is None else {"mss": mss}),
+    )
+
+
+def _packet_size(bitrate: float, interval: float) -> int:
+    size = bitrate * interval / 8
+    if not 1 <= size <= MAX_PACKET_SIZE:
+        raise typer.BadParameter(
+            f"--bitrate: {bitrate:g} bit/s at an interval of {interval:g} s make packets of {size:g} bytes, "
+            f"which must be 1 to {MAX_PACKET_SIZE}"
+        )
+    return round(size)

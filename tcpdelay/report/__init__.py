@@ -1,0 +1,1 @@
+"""Guidelines turned into reports for people: terminal, Markdown and HTML, with charts."""

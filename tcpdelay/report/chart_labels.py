@@ -1,0 +1,181 @@
+"""Axes and labels of the charts: round ticks with units, and names placed where they do not overlap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from tcpdelay.units import format_fraction, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+Align = Literal["left", "center", "right"]
+
+LABEL_SIZE = 10.0
+DASHED, DOTTED = (0, (4, 2)), (0, (1, 2))
+MOST_TICKS = 6
+_LINE_HEIGHT = 1.35 * LABEL_SIZE
+_LEADER = 10.0
+"""Length of a leader to the first line of names [points]."""
+_CHARACTER_WIDTH = 0.56 * LABEL_SIZE
+
+
+def tidy(ax: Axes) -> None:
+    """Leave out the frame's top and right, which carry no scale."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=LABEL_SIZE)
+    ax.xaxis.label.set_fontsize(LABEL_SIZE)
+    ax.yaxis.label.set_fontsize(LABEL_SIZE)
+
+
+def message(ax: Axes, text: str) -> Axes:
+    """Write `text` in place of a chart that cannot be drawn."""
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center")
+    return ax
+
+
+def linear_time_axis(axis: Axis) -> None:
+    """Give an axis in seconds few ticks, each with its unit."""
+    axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(EngFormatter("s"))
+
+
+def fraction_axis(axis: Axis) -> None:
+    """Label an axis of fractions in percent."""
+    axis.set_major_formatter(FuncFormatter(lambda fraction, _: format_fraction(fraction)))
+    axis.set_minor_locator(NullLocator())
+
+
+def time_axis(axis: Axis) -> None:
+    """Label a logarithmic axis in seconds with a handy unit."""
+    axis.set_major_formatter(FuncFormatter(lambda delay, _: format_time(delay)))
+    axis.set_minor_locator(NullLocator())
+
+
+def round_ticks(axis: Axis, low: float, high: float) -> None:
+    """Put the ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, or at fewer where those are many."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [digit * 10.0**decade for decade in decades for digit in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= MOST_TICKS:
+            break
+    axis.set_major_locator(FixedLocator(ticks))
+
+
+def note(ax: Axes, text: str, xy: tuple[float, float], offset: tuple[float, float], align: Align, color: str) -> None:
+    """Write `text` at `offset` points from a place in the data; above it, or below for a negative offset."""
+    ax.annotate(
+        text,
+        xy,
+        offset,
+        textcoords="offset points",
+        ha=align,
+        va="top" if offset[1] < 0 else "bottom",
+        fontsize=LABEL_SIZE,
+        color=color,
+    )
+
+
+def mark(ax: Axes, named: Sequence[tuple[str, float]]) -> None:
+    """Draw a dashed vertical line at each place, with its name above the axes; infinite places are left out."""
+    shown = [(text, place) for text, place in named if math.isfinite(place)]
+    for _, place in shown:
+        ax.axvline(place, color=ax.xaxis.label.get_color(), linewidth=1.0, linestyle=DASHED)
+    names_above(ax, shown)
+
+
+def names_above(ax: Axes, named: Sequence[tuple[str, float]]) -> None:
+    """Write each name above the axes at its place, on as many lines as it takes for none to overlap."""
+    width, taken = _width(ax), _Lines()
+    for text, place in named:
+        x, length = width * _share_of_axis(ax, place), _length(text)
+        align: Align = "left" if x < length / 2 else "right" if x > width - length / 2 else "center"
+        start = x - {"left": 0.0, "center": length / 2, "right": length}[align]
+        _write_outside(ax, text, place, 4.0 + taken.put(start, length) * _LINE_HEIGHT, align, leader=False)
+
+
+def names_of_parts(ax: Axes, parts: Sequence[tuple[str, float, float]]) -> None:
+    """Name the parts of a horizontal bar, given from left to right as name, start and end.
+
+    A name that fits stands above its part. The others have a leader to it: they end at the leader, and those further
+    right stand higher, so that no leader crosses a name; without room on the left they start at a leader downwards.
+    """
+    width, above, below = _width(ax), _Lines(), _Lines()
+    with_leader = []
+    for text, start, end in parts:
+        x, length = width * _share_of_axis(ax, (start + end) / 2), _length(text)
+        if length <= width * (_share_of_axis(ax, end) - _share_of_axis(ax, start)):
+            above.put(x - length / 2, length)
+            _write_outside(ax, text, (start + end) / 2, 4.0, "center", leader=False)
+        else:
+            with_leader.append((text, (start + end) / 2, x, length))
+    line = 0
+    for text, place, x, length in with_leader:
+        if x >= length:
+            line = above.put(x - length, length, line)
+            _write_outside(ax, text, place, _LEADER + line * _LINE_HEIGHT, "right", leader=True)
+            line += 1
+    line = 0
+    for text, place, x, length in reversed(with_leader):
+        if x < length:
+            line = below.put(x, length, line)
+            _write_outside(ax, text, place, -_LEADER - line * _LINE_HEIGHT, "left", leader=True)
+            line += 1
+    ax.xaxis.labelpad = 4.0 + (_LEADER + len(below.spans) * _LINE_HEIGHT if below.spans else 0.0)
+
+
+class _Lines:
+    """Lines of text, and what stands where on them [points]."""
+
+    def __init__(self) -> None:
+        self.spans: list[list[tuple[float, float]]] = []
+
+    def put(self, start: float, length: float, lowest: int = 0) -> int:
+        """Take up room on the first line from `lowest` on where it is free, and return the line's number."""
+        end, line = start + length, lowest
+        while line < len(self.spans) and any(start < high and low < end for low, high in self.spans[line]):
+            line += 1
+        self.spans += [[] for _ in range(line + 1 - len(self.spans))]
+        self.spans[line].append((start, end))
+        return line
+
+
+def _width(ax: Axes) -> float:
+    figure = ax.get_figure()
+    assert isinstance(figure, Figure)
+    return float(72 * figure.get_figwidth() * ax.get_position().width)
+
+
+def _share_of_axis(ax: Axes, place: float) -> float:
+    return float(ax.transAxes.inverted().transform(ax.transData.transform((place, 1.0)))[0])
+
+
+def _length(text: str) -> float:
+    return _CHARACTER_WIDTH * len(text) + 8
+
+
+def _write_outside(ax: Axes, text: str, place: float, height: float, align: Align, leader: bool) -> None:
+    ax.annotate(
+        text,
+        (place, 1.0 if height > 0 else 0.0),
+        (0.0, height),
+        xycoords=ax.get_xaxis_transform(),
+        textcoords="offset points",
+        ha=align,
+        va="bottom" if height > 0 else "top",
+        fontsize=LABEL_SIZE,
+        arrowprops=_leader(ax, align) if leader else None,
+    )
+
+
+def _leader(ax: Axes, align: Align) -> dict[str, object]:
+    color = ax.xaxis.label.get_color()
+    return {"arrowstyle": "-", "linewidth": 0.8, "color": color, "relpos": (float(align == "right"), 0.5), "shrinkB": 0}

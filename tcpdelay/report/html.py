@@ -1,0 +1,128 @@
+"""The report as one self-contained HTML page."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tcpdelay.report import phrases
+from tcpdelay.report.charts import plot_delay_parts, plot_distribution, plot_quantile_against_loss
+from tcpdelay.report.content import content
+from tcpdelay.report.svg import inline_svg
+from tcpdelay.units import format_fraction, format_time
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.axes import Axes
+
+    from tcpdelay.guideline import Guideline
+
+CHART_WIDTH, CHART_HEIGHT, BAR_HEIGHT, PART_HEIGHT = 4.6, 3.0, 0.8, 0.2
+"""Sizes of the charts [inches], such that their text has about the page's size on a phone."""
+
+
+_UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:[mµ]?s|B|[kMG]?bit/s)\b|%)")
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart of the page, and the words above it."""
+
+    caption: str
+    svg: Markup
+
+
+def to_html(guideline: Guideline) -> str:
+    """Return the report on `guideline` as a page that needs nothing from elsewhere: style and charts are inside.
+
+    Examples
+    --------
+    >>> from tcpdelay import guideline
+    >>> page = to_html(guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020))
+    >>> "Works, with" in page, "http" in page
+    (True, False)
+    """
+    template = _environment().get_template("report.html.j2")
+    return template.render(report=content(guideline), charts=charts(guideline))
+
+
+def charts(guideline: Guideline) -> dict[str, list[Chart]]:
+    """Return the charts by the section they belong to; none of the delays where TCP cannot carry the flow."""
+    target, distribution, parts = guideline.target, guideline.distribution, guideline.parts
+    limit, quantile = format_time(target.limit), phrases.quantile_name(target.quantile)
+    drawn = {
+        "margins": [
+            _chart(
+                "loss-chart",
+                f"{quantile} delay against loss",
+                f"The {quantile} delay rises with the loss. {' '.join(phrases.verdict(guideline))}",
+                lambda ax: plot_quantile_against_loss(guideline, ax),
+            )
+        ]
+    }
+    if not math.isfinite(distribution.mean):
+        return drawn
+    marks = {"limit": target.limit}
+    drawn["delays"] = [
+        _chart(
+            "shares-chart",
+            "Distribution of the delay",
+            f"Half of the packets arrive within {format_time(distribution.quantile(0.5))}, "
+            f"{format_fraction(target.quantile)} within {format_time(guideline.quantile)}.",
+            lambda ax: plot_distribution(distribution, ax, thresholds=marks),
+        ),
+        _chart(
+            "survival-chart",
+            "Packets that come later",
+            f"{format_fraction(guideline.late_fraction)} of the packets come later than {limit}.",
+            lambda ax: plot_distribution(distribution, ax, thresholds=marks, kind="survival"),
+        ),
+    ]
+    drawn["parts"] = [
+        _chart(
+            "parts-chart",
+            "Parts of the mean delay",
+            f"Network {format_time(parts.network)}, backlog {format_time(parts.backlog)}, "
+            f"head of line {format_time(parts.head_of_line)}, timeouts {format_time(parts.timeouts)}.",
+            lambda ax: plot_delay_parts(guideline, ax),
+            height=BAR_HEIGHT + PART_HEIGHT * sum(delay > 0 for delay in astuple(parts)),
+        )
+    ]
+    return drawn
+
+
+def _chart(
+    name: str, caption: str, description: str, draw: Callable[[Axes], object], height: float = CHART_HEIGHT
+) -> Chart:
+    return Chart(caption, inline_svg(draw, name, caption, description, (CHART_WIDTH, height)))
+
+
+def keep_units(text: object) -> object:
+    r"""Return `text` with spaces before units that do not break; markup stays as it is.
+
+    Examples
+    --------
+    >>> keep_units("within 190 ms")
+    'within 190\xa0ms'
+    """
+    return _UNIT_SPACE.sub("\u00a0", text) if isinstance(text, str) and not hasattr(text, "__html__") else text
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tcpdelay.report"),
+        autoescape=True,
+        finalize=keep_units,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["code_spans"] = phrases.code_spans
+    return environment

@@ -1,0 +1,302 @@
+"""Findings in words: the sentences that the terminal, Markdown and HTML reports share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import TYPE_CHECKING
+
+from tcpdelay.throughput import RULE_OF_THUMB_UTILIZATION
+from tcpdelay.units import format_fraction, format_rate, format_time
+
+if TYPE_CHECKING:
+    from tcpdelay.applications import Target
+    from tcpdelay.capture.estimate import PathEstimate
+    from tcpdelay.guideline import Guideline
+    from tcpdelay.margins import Margin
+    from tcpdelay.recommendations import Effect, Recommendation, Status
+    from tcpdelay.scenario import Stack
+
+NEVER = "never settles: TCP cannot carry this flow"
+
+STATUS: dict[Status, str] = {
+    "set": "set it",
+    "not a setting": "change the application",
+    "default": "already the default",
+    "built in": "built in",
+    "gone": "no longer exists",
+}
+"""What a reader has to do about a rule on today's Linux; what needs doing stands first."""
+
+QUANTITY = {"loss": "Loss", "rtt": "Round-trip time", "bitrate": "Bitrate"}
+
+_NEGLIGIBLE_TIME = 1e-6
+_CODE = re.compile(
+    r"`([^`]+)`|(setsockopt\([^()`]*\)|sysctl [\w.]+(?:=\w+)?|net\.ipv4\.\w+(?:=\w+)?|ioctl \w+|\b(?:TCP|SO)_\w+"
+    r"|send\(\)|(?:tc qdisc|ip route) [^,;()`]*?\w(?= in |[,;()`]| \(|$))"
+)
+
+
+def quantile_name(quantile: float) -> str:
+    """Return the usual short name of a quantile.
+
+    Examples
+    --------
+    >>> quantile_name(0.95), quantile_name(0.999)
+    ('p95', 'p99.9')
+    """
+    return f"p{100 * quantile:.6g}"
+
+
+def sentence(text: str) -> str:
+    """Return `text` with a capital letter and a full stop; a name of an argument at its start keeps its case.
+
+    Examples
+    --------
+    >>> sentence("the chain counts it"), sentence("packet_size 1500 is long")
+    ('The chain counts it.', 'packet_size 1500 is long.')
+    """
+    first = text.split(" ", 1)[0]
+    start = text[:1] if "_" in first else text[:1].upper()
+    return start + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def format_quantity(quantity: str, value: float) -> str:
+    """Return a value of a margin's quantity ("loss", "rtt" or "bitrate") with its unit.
+
+    Examples
+    --------
+    >>> format_quantity("loss", 0.02), format_quantity("rtt", 0.1), format_quantity("bitrate", 69_600)
+    ('2 %', '100 ms', '69.6 kbit/s')
+    """
+    return {"loss": format_fraction, "rtt": format_time, "bitrate": format_rate}[quantity](value)
+
+
+def headline(guideline: Guideline) -> str:
+    """Return the verdict in a few words."""
+    spare = guideline.target.limit - guideline.quantile
+    if guideline.verdict == "uncertain":
+        return "Uncertain: the measurement does not settle it"
+    if guideline.verdict == "works":
+        room = "nothing" if spare < _NEGLIGIBLE_TIME else format_time(spare)
+        return f"Works, with {room} to spare"
+    if math.isinf(guideline.quantile):
+        return "Does not work: TCP cannot carry this flow"
+    return f"Does not work: {format_time(-spare)} too late"
+
+
+def verdict(guideline: Guideline) -> list[str]:
+    """Return the sentences that explain the headline, the target's quantile against its limit first."""
+    target, distribution = guideline.target, guideline.distribution
+    share, limit = format_fraction(target.quantile), format_time(target.limit)
+    if math.isinf(guideline.quantile):
+        sentences = [
+            f"{share} of the packets should arrive within {limit}, but the delay never settles: packets pile up in the "
+            "send buffer for as long as the flow sends.",
+            _capacity(guideline),
+        ]
+    else:
+        sentences = [
+            f"{share} of the packets arrive within {format_time(guideline.quantile)}; the limit is {limit}. "
+            f"{format_fraction(guideline.late_fraction)} of the packets come later than that."
+        ]
+        if not distribution.sustainable:
+            sentences.append(
+                "But TCP cannot carry this flow: the figures depend on where the published chain cuts off its backlog."
+            )
+    if guideline.verdict == "uncertain":
+        met = guideline.quantile <= target.limit
+        sentences.append(
+            f"On the path as measured it {'works' if met else 'does not work'}, but not so over all of the "
+            "measurement's 95 % confidence interval. Measure for longer to be sure."
+        )
+    return sentences
+
+
+def _capacity(guideline: Guideline) -> str:
+    offered, most = format_rate(guideline.flow.bitrate), guideline.largest_sustainable_rate
+    if most.edge is None:
+        return f"The flow offers {offered}; no lower rate was found that TCP carries here."
+    return f"The flow offers {offered}; TCP carries up to {format_quantity(most.quantity, most.edge)} here."
+
+
+def format_edge(margin: Margin) -> str:
+    """Return the edge of a margin with its unit, and whether there may be more.
+
+    Examples
+    --------
+    >>> from tcpdelay.margins import Margin
+    >>> format_edge(Margin("loss", 0.02, 0.025)), format_edge(Margin("loss", 0.02, 0.5, at_least=True))
+    ('2.5 %', '50 % or more')
+    >>> format_edge(Margin("loss", 0.02, None))
+    'none found'
+    """
+    if margin.edge is None:
+        return "none found"
+    return format_quantity(margin.quantity, margin.edge) + (" or more" if margin.at_least else "")
+
+
+def room(margin: Margin, works: bool) -> str:
+    """Return how far a quantity may go, or how far it has to.
+
+    Parameters
+    ----------
+    margin : Margin
+        The quantity, its value now and its edge.
+    works : bool
+        Whether the target is met now.
+
+    Examples
+    --------
+    >>> from tcpdelay.margins import Margin
+    >>> room(Margin("loss", 0.02, 0.025), works=True), room(Margin("rtt", 0.2, 0.15), works=False)
+    ('25 % more', '25 % less needed')
+    """
+    if margin.edge is None:
+        return "lower is not enough alone"
+    edge = format_quantity(margin.quantity, margin.edge)
+    if not works:
+        return f"{_percent(1 - margin.edge / margin.now)} less needed"
+    if margin.at_least:
+        return "no limit found"
+    if edge == format_quantity(margin.quantity, margin.now):
+        return "at its edge"
+    if margin.now == 0:
+        return f"up to {edge}"
+    ratio = margin.edge / margin.now
+    return f"{_percent(ratio - 1)} more" if ratio < 2 else f"{ratio:.2g} times as much"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.995 else "more than 99 %"
+
+
+def effect(found: Effect | None, target: Target) -> str | None:
+    """Return what a rule does to the target's quantile, or None where nothing can be said.
+
+    Examples
+    --------
+    >>> from tcpdelay.applications import Target
+    >>> from tcpdelay.recommendations import Effect
+    >>> effect(Effect("chain", 0.246, 0.190), Target(0.2))
+    'p95 246 ms → 190 ms, which meets the limit (chain)'
+    >>> effect(Effect("bound", saves_up_to=0.040), Target(0.2))
+    'saves up to 40 ms per packet'
+    """
+    if found is None:
+        return None
+    if found.saves_up_to is not None:
+        return f"saves up to {format_time(found.saves_up_to)} per packet"
+    if found.without is None or found.with_rule is None:
+        return None
+    name, before, after = quantile_name(target.quantile), format_time(found.without), format_time(found.with_rule)
+    basis = f"({found.basis})"
+    if math.isinf(found.without) and math.isinf(found.with_rule):
+        return f"not enough alone: TCP still cannot carry the flow {basis}"
+    if math.isinf(found.with_rule):
+        return f"worse here: TCP could no longer carry the flow {basis}"
+    reached = ", which meets the limit" if found.with_rule <= target.limit < found.without else ""
+    if math.isinf(found.without):
+        return f"TCP can then carry the flow: {name} {after}{reached} {basis}"
+    if before == after:
+        return f"{name} stays at {after} {basis}"
+    worse = ", worse here" if found.with_rule > found.without else ""
+    return f"{name} {before} → {after}{reached}{worse} {basis}"
+
+
+def is_worse(found: Effect | None) -> bool:
+    """Say whether a rule, though it holds, would raise the target's quantile here."""
+    return (
+        found is not None
+        and found.without is not None
+        and found.with_rule is not None
+        and found.with_rule > found.without
+    )
+
+
+def why_not(rule: Recommendation, target: Target) -> str:
+    """Return a rule that does not help here, with the condition it needs or the harm it would do."""
+    if not rule.applies:
+        return f"{rule.title}: only for {rule.condition}"
+    return f"{rule.title}: {effect(rule.effect, target)}"
+
+
+def utilization(guideline: Guideline) -> str:
+    """Return how the connection's utilization compares with the rule of thumb of one third."""
+    if guideline.utilization <= RULE_OF_THUMB_UTILIZATION:
+        return "below one third, the rule of thumb for little added delay"
+    return "above one third, the rule of thumb for little added delay"
+
+
+def measured_loss(estimate: PathEstimate, predicted_with: float) -> str:
+    """Return what a count of losses says about the loss, and with which loss the report predicts.
+
+    Examples
+    --------
+    >>> from tcpdelay.capture.estimate import PathEstimate
+    >>> measured_loss(PathEstimate(source="ping", rtt=0.1, sent=20, lost=0), 0.0112)
+    '0 of 20 lost, which is not 0 %: up to 16.8 % fits with it (95 % confidence). Predicted with 1.12 %.'
+    """
+    low, high = (format_fraction(end) for end in estimate.loss_interval)
+    predicted = f"Predicted with {format_fraction(predicted_with)}."
+    counts = f"{estimate.lost} of {estimate.sent} lost"
+    if estimate.lost == 0:
+        return f"{counts}, which is not 0 %: up to {high} fits with it (95 % confidence). {predicted}"
+    return f"{counts} = {format_fraction(estimate.loss)}, 95 % confidence interval {low} to {high}. {predicted}"
+
+
+def measured_rtt(estimate: PathEstimate) -> str:
+    """Return the measured round-trip time with its confidence interval, or the interval's absence.
+
+    Examples
+    --------
+    >>> from tcpdelay.capture.estimate import PathEstimate
+    >>> measured_rtt(PathEstimate(source="ping", rtt=0.1, sent=20, lost=0, rtt_interval=(0.098, 0.102)))
+    '100 ms in the mean, 95 % confidence interval 98 ms to 102 ms.'
+    """
+    mean = format_time(estimate.rtt)
+    if estimate.rtt_interval is None:
+        return f"{mean}, smoothed; without a confidence interval."
+    low, high = (format_time(end) for end in estimate.rtt_interval)
+    return f"{mean} in the mean, 95 % confidence interval {low} to {high}."
+
+
+def stack_words(stack: Stack) -> str:
+    """Return the TCP profile and its switches.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario import Stack
+    >>> stack_words(Stack.newreno_2008())
+    'NewReno2008: variant newreno, limited transmit off, window validation off, mss 1448 B, backlog bound published'
+    """
+    words = []
+    for field in dataclasses.fields(stack):
+        value = getattr(stack, field.name)
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            value = "on" if value else "off"
+        elif field.name.endswith("timeout"):
+            value = format_time(value)
+        elif field.name == "mss":
+            value = f"{value} B"
+        words.append(f"{field.name.replace('_', ' ')} {value}")
+    return f"{type(stack).__name__}: {', '.join(words)}"
+
+
+def code_spans(text: str) -> list[tuple[str, bool]]:
+    """Split a setting into prose and what is typed as it stands: pairs of a text and whether it is code.
+
+    Examples
+    --------
+    >>> code_spans("sysctl net.ipv4.tcp_sack=1 on both ends")
+    [('sysctl net.ipv4.tcp_sack=1', True), (' on both ends', False)]
+    """
+    spans: list[tuple[str, bool]] = []
+    end = 0
+    for match in _CODE.finditer(text):
+        spans += [(text[end : match.start()], False), (match[1] or match[2], True)]
+        end = match.end()
+    return [(part, code) for part, code in [*spans, (text[end:], False)] if part]

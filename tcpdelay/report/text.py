@@ -1,0 +1,114 @@
+"""The report in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.padding import Padding
+from rich.segment import Segment, Segments
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from tcpdelay.report import phrases
+from tcpdelay.report.content import content
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from tcpdelay.guideline import Guideline
+    from tcpdelay.report.content import Advice, Section
+    from tcpdelay.report.tables import Table
+
+WIDEST = 100
+"""Columns beyond which lines get hard to read."""
+VERDICT_STYLE = {"works": "bold green", "uncertain": "bold yellow", "fails": "bold red"}
+
+
+def print_report(guideline: Guideline, console: Console) -> None:
+    """Print the report on `guideline`; everything that colour says is in the words too.
+
+    Parameters
+    ----------
+    guideline : Guideline
+        The findings.
+    console : rich.console.Console
+        Where to print, at up to 100 columns.
+
+    Examples
+    --------
+    >>> from rich.console import Console
+    >>> from tcpdelay import guideline
+    >>> findings = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
+    >>> print_report(findings, Console(width=80))  # doctest: +ELLIPSIS
+    Works, with 10 ms to spare
+    ...
+    """
+    report, width = content(guideline), min(console.width, WIDEST)
+    _print(Text(report.headline, VERDICT_STYLE[report.verdict]), console, width)
+    for sentence in report.explanation:
+        _print(Text(sentence), console, width)
+    for section in report.sections:
+        console.print()
+        _print_section(section, console, width)
+
+
+def _print_section(section: Section, console: Console, width: int) -> None:
+    _print(Text(section.title.upper(), "bold"), console, width)
+    for paragraph in section.paragraphs:
+        _print(Text(paragraph), console, width)
+    for i, table in enumerate(section.tables):
+        if i:
+            console.print()
+        _print(_figures(table), console, width)
+    for title, rules in section.advice:
+        console.print()
+        _print(Text(title, "bold underline"), console, width)
+        for rule in rules:
+            _print_rule(rule, console, width)
+    for point in section.points:
+        _print(_hanging("-", Text(point), 2), console, width)
+
+
+def _print_rule(rule: Advice, console: Console, width: int) -> None:
+    title = Text.assemble((rule.title, "bold"), " [", (rule.status, "bold" if rule.to_do else ""), "]")
+    _print(_hanging("-", title, 2), console, width)
+    lines = [("why", Text(rule.reason)), ("when", Text(rule.condition))]
+    if rule.effect:
+        lines.append(("effect", Text(rule.effect)))
+    spans = phrases.code_spans(rule.setting)
+    lines.append(("how", Text.assemble(*((part, "cyan" if typed else "") for part, typed in spans))))
+    for name, text in lines:
+        _print(Padding(_hanging(name, text, 7), (0, 0, 0, 2)), console, width)
+
+
+def _print(renderable: RenderableType, console: Console, width: int) -> None:
+    """Print without the blanks that fill up tables on the right; files are better off without them."""
+    for line in console.render_lines(renderable, console.options.update_width(width), pad=False):
+        while line and not line[-1].text.strip():
+            line.pop()
+        if line:
+            line[-1] = Segment(line[-1].text.rstrip(), line[-1].style)
+        console.print(Segments([*line, Segment.line()]), end="")
+
+
+def _hanging(name: str, text: Text, indent: int) -> RichTable:
+    """Return `text` with `name` to the left of its first line."""
+    grid = RichTable.grid()
+    grid.add_column(width=indent)
+    grid.add_column()
+    grid.add_row(Text(name), text)
+    return grid
+
+
+def _figures(table: Table) -> RichTable:
+    figures = RichTable(
+        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", show_header=table.headed
+    )
+    for i, column in enumerate(table.columns):
+        figures.add_column(
+            Text(column), justify="right" if i in table.numeric else "left", no_wrap=i == 0 or i in table.numeric
+        )
+    for i, row in enumerate(table.rows):
+        figures.add_row(*map(Text, row), style="bold" if i == table.emphasis else "")
+    return figures

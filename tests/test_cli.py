@@ -1,0 +1,713 @@
+import contextlib
+import csv
+import importlib
+import io
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tcpdelay as td
+from tcpdelay.applications import APPLICATIONS
+from tcpdelay.capture import read_ping, read_ss
+from tcpdelay.chain import model
+from tcpdelay.cli import main
+from tcpdelay.cli.options import ScenarioOptions
+from tcpdelay.cli.scenario import read_scenario
+from tcpdelay.predict import DEFAULT_STACK
+from tcpdelay.scenario import NewReno2008
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+PATH = ["--rtt", "100ms", "--loss", "2%"]
+VOIP = [*PATH, "--app", "voip"]
+
+
+@pytest.fixture
+def run(capfd, tmp_path, monkeypatch):
+    """Run a command in an empty directory; return its exit status, what it printed, and its errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        capfd.readouterr()
+        status = main([str(argument) for argument in arguments])
+        return status, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def predicted(run):
+    """Return the row that `tcpdelay predict --format json` prints, after no complaint but a warning."""
+
+    def predicted(*arguments):
+        status, printed, errors = run("predict", "--format", "json", *arguments)
+        assert status == 0, errors
+        return json.loads(printed)
+
+    return predicted
+
+
+def process(*arguments, python=(), **options):
+    """Start `python -m tcpdelay` in a process of its own, with a terminal 80 columns wide and without colour."""
+    unwanted = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "PYTHONWARNINGS", "PYTHONUNBUFFERED")
+    environment = {name: value for name, value in os.environ.items() if name not in unwanted}
+    return subprocess.Popen(
+        [sys.executable, *python, "-m", "tcpdelay", *arguments],
+        cwd=ROOT,
+        env={**environment, "COLUMNS": "80"},
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_predict_prints_what_the_library_predicts(predicted):
+    expected = td.predict_delay(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
+    row = predicted(*PATH, "--packet-size", "174", "--interval", "20ms", "--limit", "150ms", "--quantile", "99.9%")
+    assert row == {
+        "rtt": 0.1,
+        "loss": 0.02,
+        "packet_size": 174,
+        "interval": 0.02,
+        "bitrate": 69600.0,
+        "limit": 0.15,
+        "quantile": pytest.approx(0.999, rel=1e-15),
+        "mean": expected.mean,
+        "jitter": expected.std,
+        "p50": expected.quantile(0.5),
+        "p95": expected.quantile(0.95),
+        "p99": expected.quantile(0.99),
+        "target_quantile": expected.quantile(0.999),
+        "late_fraction": expected.late_fraction(0.15),
+        "sustainable": True,
+    }
+
+
+def test_csv_holds_the_same_row_as_json(run, predicted):
+    _, printed, _ = run("predict", *VOIP, "--format", "csv")
+    (row,) = csv.DictReader(io.StringIO(printed))
+    assert {key: str(value) for key, value in predicted(*VOIP).items()} == row
+
+
+def test_text_shows_rounded_numbers_and_the_wanted_quantile(run, predicted):
+    row = predicted(*VOIP, "--quantile", "99.9%")
+    status, printed, errors = run("predict", *VOIP, "--quantile", "99.9%")
+    assert (status, errors) == (0, "")
+    lines = dict(re.split(r" {2,}", line) for line in printed.splitlines()[1:])
+    assert float(lines["mean"].removesuffix(" ms")) == pytest.approx(1000 * row["mean"], rel=5e-3)
+    assert lines["95 % come within"] == f"{1000 * row['p95']:.0f} ms"
+    assert lines["99.9 % come within"] == f"{1000 * row['target_quantile']:.0f} ms"
+    assert float(lines["later than 200 ms"].removesuffix(" %")) == pytest.approx(100 * row["late_fraction"], rel=5e-3)
+    assert lines["sustainable"] == "yes"
+
+
+def test_a_load_that_tcp_cannot_carry_has_no_number(run, predicted):
+    overload = ["--rtt", "300ms", "--loss", "10%", "--bitrate", "1Mbit/s"]
+    row = predicted(*overload)
+    assert (row["mean"], row["p50"], row["late_fraction"], row["sustainable"]) == (None, None, 1.0, False)
+    _, printed, _ = run("predict", *overload, "--format", "csv")
+    (row,) = csv.DictReader(io.StringIO(printed))
+    assert (float(row["p99"]), row["sustainable"]) == (math.inf, "False")
+    _, printed, _ = run("predict", *overload)
+    assert re.search(r"^mean +never$", printed, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("options", "packet_size", "interval"),
+    [
+        ("--packet-size 160 --interval 20ms", 160, 0.020),
+        ("--packet-size 160 --bitrate 64kbit/s", 160, 0.020),
+        ("--interval 20ms --bitrate 64kbit/s", 160, 0.020),
+        ("--interval 33ms --bitrate 24kbit/s", 99, 0.033),
+        ("--bitrate 1Mbit/s", 1448, 0.011584),
+        ("--bitrate 1Mbit/s --mss 1000", 1000, 0.008),
+        ("--app voip", 174, 0.020),
+        ("--app voip --interval 30ms", 174, 0.030),
+        ("--app voip --packet-size 94", 94, 0.020),
+        ("--app voip --packet-size 94 --interval 30ms", 94, 0.030),
+        ("--app voip --bitrate 64kbit/s", 160, 0.020),
+        ("--app voip --bitrate 1158.4kbit/s", 1448, 0.010),
+        ("--app voip --packet-size 160 --bitrate 128kbit/s", 160, 0.010),
+        ("--app voip --interval 10ms --bitrate 64kbit/s", 80, 0.010),
+    ],
+)
+def test_any_two_of_size_interval_and_bitrate_make_a_flow(predicted, options, packet_size, interval):
+    row = predicted("--rtt", "40ms", "--loss", "1%", *options.split())
+    assert (row["packet_size"], row["interval"]) == (packet_size, pytest.approx(interval))
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_an_application_brings_its_flow_and_its_target(predicted, name):
+    preset = APPLICATIONS[name]
+    row = predicted(*PATH, "--app", name)
+    assert (row["packet_size"], row["interval"]) == (preset.flow.packet_size, preset.flow.interval)
+    assert (row["limit"], row["quantile"]) == (preset.target.limit, preset.target.quantile)
+    row = predicted(*PATH, "--app", name, "--limit", "1s")
+    assert (row["limit"], row["quantile"]) == (1.0, preset.target.quantile)
+
+
+def test_every_argument_of_the_library_is_an_option():
+    arguments = {field.name for made in (td.Flow, td.Path, NewReno2008, td.Target) for field in fields(made)}
+    assert arguments <= {field.name for field in fields(ScenarioOptions)}
+    scenario = read_scenario(ScenarioOptions(rtt=0.1, loss=0.02, bitrate=1e6))
+    assert (scenario.stack, scenario.path) == (DEFAULT_STACK, td.Path(rtt=0.1, loss=0.02))
+    assert scenario.target == td.Target(limit=0.2, quantile=0.95)
+    given = read_scenario(
+        ScenarioOptions(
+            rtt=0.1,
+            loss=0.02,
+            loss_pattern="correlated",
+            bottleneck="bytes",
+            one_way_delay=0.02,
+            packet_size=100,
+            interval=0.01,
+            limit=0.3,
+            quantile=0.9,
+            variant="sack",
+            limited_transmit=True,
+            window_validation=True,
+            initial_timeout=1.0,
+            mss=1000,
+            backlog_bound="published",
+        )
+    )
+    assert given.flow == td.Flow(100, 0.01)
+    assert given.path == td.Path(0.1, 0.02, "correlated", "bytes", 0.02)
+    assert given.stack == NewReno2008("sack", True, True, 1.0, 1000, "published")
+    assert given.target == td.Target(0.3, 0.9)
+
+
+def test_flags_reach_the_model(predicted):
+    plain, changed = (predicted(*VOIP, flag)["p95"] for flag in ("--no-limited-transmit", "--limited-transmit"))
+    assert changed < plain
+    assert predicted(*VOIP, "--one-way-delay", "0ms")["p50"] == 0
+
+
+def test_a_ping_recording_replaces_rtt_and_loss(predicted):
+    measured = read_ping(EXAMPLES / "ping.txt")
+    row = predicted("--ping", EXAMPLES / "ping.txt", "--app", "voip")
+    assert (row["rtt"], row["loss"]) == (measured.rtt, measured.loss)
+    row = predicted("--ping", EXAMPLES / "ping.txt", "--app", "voip", "--rtt", "50ms")
+    assert (row["rtt"], row["loss"]) == (0.05, measured.loss)
+    row = predicted("--ping", EXAMPLES / "ping.txt", "--app", "voip", "--loss", "1%")
+    assert (row["rtt"], row["loss"]) == (measured.rtt, 0.01)
+
+
+def test_an_ss_recording_brings_its_segment_size_too(tmp_path):
+    recording = tmp_path / "ss.txt"
+    recording.write_text((EXAMPLES / "ss.txt").read_text().replace(" mss:1448 ", " mss:1200 "))
+    connection = read_ss(recording)
+    scenario = read_scenario(ScenarioOptions(ss=str(recording), bitrate=1e5))
+    assert (scenario.path.rtt, scenario.path.loss) == (connection.rtt, connection.estimate().loss)
+    assert scenario.flow.packet_size == scenario.stack.mss == 1200
+    assert read_scenario(ScenarioOptions(ss=str(recording), bitrate=1e5, mss=536)).stack.mss == 536
+    several = ScenarioOptions(ss=str(EXAMPLES / "ss-several.txt"), connection="10.0.3.2:5003", bitrate=1e5)
+    assert read_scenario(several).path.rtt == read_ss(EXAMPLES / "ss-several.txt", "10.0.3.2:5003").rtt
+
+
+def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridden(run):
+    def reported(*options):
+        status, printed, errors = run("report", "--ping", EXAMPLES / "ping-clean.txt", "--app", "voip", *options)
+        assert (status, errors) == (0, "")
+        return json.loads(printed)
+
+    measured = read_ping(EXAMPLES / "ping-clean.txt")
+    found = reported("--format", "json")
+    assert found["estimate"]["lost"] == 0
+    assert found["path"]["loss"] == measured.loss_for_prediction > 0
+    assert [end["loss"] for end in found["alternatives"]] == list(measured.loss_interval)
+    assert [end["rtt"] for end in found["alternatives"]] == list(measured.rtt_interval)
+    found = reported("--format", "json", "--rtt", "30ms")
+    assert [end["rtt"] for end in found["alternatives"]] == [0.03, 0.03]
+    assert [end["loss"] for end in found["alternatives"]] == list(measured.loss_interval)
+    found = reported("--format", "json", "--loss", "1%")
+    assert (found["path"]["loss"], found["estimate"], found["alternatives"]) == (0.01, None, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["repor"], "tcpdelay: no such command 'repor'. Did you mean 'report'?"),
+        (["--nonsense"], "tcpdelay: no such option: --nonsense"),
+        (["report", "--los", "2%"], "tcpdelay report: no such option: --los (Possible options: --loss, --mss, --ss)"),
+        (["report", "--rtt"], "tcpdelay report: option '--rtt' requires an argument"),
+        (["predict", *VOIP, "more"], "tcpdelay predict: got unexpected extra argument(s) (more)"),
+        (["report"], "tcpdelay report: --rtt and --loss are missing; write --rtt 100ms --loss 2%, or measure with"),
+        (["predict", "--rtt", "1s"], "tcpdelay predict: --loss is missing; write --rtt 100ms --loss 2%, or measure"),
+        (["predict", *PATH], "tcpdelay predict: the flow is missing; write --app voip, two of --packet-size, --int"),
+        (
+            ["predict", *PATH, "--packet-size", "9"],
+            "tcpdelay predict: --packet-size needs --interval, --bitrate or --app beside it",
+        ),
+        (
+            ["predict", *PATH, "--interval", "9ms"],
+            "tcpdelay predict: --interval needs --packet-size, --bitrate or --app beside it",
+        ),
+        (
+            ["predict", *VOIP, "--packet-size", "9", "--interval", "9ms", "--bitrate", "8kbit/s"],
+            "tcpdelay predict: --packet-size, --interval and --bitrate: give two of them; the third follows from these",
+        ),
+        (
+            ["report", *VOIP, "--loss", "2"],
+            "tcpdelay report: --loss: 2 is neither a fraction below 1 nor a percentage;",
+        ),
+        (["report", *VOIP, "--loss", "120%"], "tcpdelay report: --loss: '120%' is not below 100%; write 2% or 0.02"),
+        (["report", *VOIP, "--loss", "-1%"], "tcpdelay report: --loss: '-1%' is negative, but a fraction cannot be;"),
+        (["report", *VOIP, "--rtt", "100"], "tcpdelay report: --rtt: '100' has no unit; write 100ms or 0.1s"),
+        (["report", *VOIP, "--rtt", "2min"], "tcpdelay report: --rtt: must lie between 1e-06 and 60 s, got 120"),
+        (["report", *VOIP, "--rtt", "nan"], "tcpdelay report: --rtt: 'nan' is no time; write 100ms or 0.1s"),
+        (["report", *VOIP, "--rtt", ""], "tcpdelay report: --rtt: empty, but a time is needed; write 100ms or 0.1s"),
+        (
+            ["report", *VOIP, "--one-way-delay", "200ms"],
+            "tcpdelay report: --one-way-delay: must lie between 0 and 0.1 s (the round-trip time), got 0.2",
+        ),
+        (
+            ["report", *VOIP, "--packet-size", "11MB"],
+            "tcpdelay report: --packet-size: must lie between 1 and 1e+07 bytes, got 1.1e+07",
+        ),
+        (["report", *VOIP, "--mss", "50B"], "tcpdelay report: --mss: must lie between 88 and 65495 bytes, got 50"),
+        (
+            ["report", *VOIP, "--initial-timeout", "3min"],
+            "tcpdelay report: --initial-timeout: must lie between 1e-06 and 120 s, got 180",
+        ),
+        (
+            ["report", *PATH, "--bitrate", "1bit/s"],
+            "tcpdelay report: --bitrate: must lie between 193.067 and 1.1584e+11 bit/s for packets of 1448 bytes, "
+            "got 1",
+        ),
+        (
+            ["report", *VOIP, "--bitrate", "8bit/s"],
+            "tcpdelay report: --bitrate: 8 bit/s at an interval of 0.02 s make packets of 0.02 bytes, which must be 1",
+        ),
+        (
+            ["report", *PATH, "--interval", "1min", "--bitrate", "9e300Gbit/s"],
+            "tcpdelay report: --bitrate: '9e300Gbit/s' is too large for a rate",
+        ),
+        (["report", *VOIP, "--quantile", "100%"], "tcpdelay report: --quantile: '100%' is not below 100%;"),
+        (["report", *VOIP, "--quantile", "0%"], "tcpdelay report: --quantile: '0%' is 0, but the fraction must be abo"),
+        (["report", *VOIP, "--limit", "0ms"], "tcpdelay report: --limit: '0ms' is 0, but the time must be above 0"),
+        (
+            ["report", *PATH, "--app", "voi[p]"],
+            "tcpdelay report: --app: must be one of voip, opus, voice-agent, live-video, remote-control, game, "
+            "got 'voi[p]'",
+        ),
+        (
+            ["report", *VOIP, "--variant", "[bold]reno"],
+            "tcpdelay report: --variant: '[bold]reno' is not one of 'newreno', 'sack', 'reno'",
+        ),
+        (
+            ["report", *VOIP, "--format", "xml"],
+            "tcpdelay report: --format: 'xml' is not one of 'text', 'markdown', 'html', 'json'",
+        ),
+        (
+            ["predict", *VOIP, "--format", "xml"],
+            "tcpdelay predict: --format: 'xml' is not one of 'text', 'json', 'csv'",
+        ),
+        (["predict", *VOIP, "a\nb\x1b[31m"], r"tcpdelay predict: got unexpected extra argument(s) (a\x0ab\x1b[31m)"),
+        (["report", *VOIP, "--limited-transmit=1"], "tcpdelay report: option '--limited-transmit' does not take a val"),
+        (
+            ["report", *VOIP, "--connection", "a"],
+            "tcpdelay report: --connection: chooses from what --ss holds, but --ss",
+        ),
+        (
+            ["report", "--ping", "a", "--ss", "b", "--app", "voip"],
+            "tcpdelay report: --ping and --ss: give one measurement, not both",
+        ),
+        (["report", *VOIP, "--ping", ""], "tcpdelay report: --ping: the name of the file is empty"),
+        (
+            ["report", "--ss", EXAMPLES / "ss-several.txt", "--app", "voip"],
+            f"tcpdelay report: --ss: {EXAMPLES / 'ss-several.txt'}: 4 connections, choose one by its address: 10.0.3.1",
+        ),
+        (
+            ["predict", *PATH, "--packet-size", "1B", "--interval", "1us"],
+            "tcpdelay predict: the chain needs about ",
+        ),
+        (
+            ["predict", *VOIP, "--chart", "delays[1].gif"],
+            "tcpdelay predict: --chart: 'delays[1].gif' does not end in one of .svg, .png, .pdf",
+        ),
+        (
+            ["report", *VOIP, "-o", "report[1].docx"],
+            "tcpdelay report: --output: 'report[1].docx' does not end in one of .txt, .md, .html, .json; choose with",
+        ),
+        (["report", *VOIP, "-o", "."], "tcpdelay report: --output: '.' is a directory; name a file"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line_that_names_it(run, arguments, message):
+    status, printed, errors = run(*arguments)
+    assert (status, printed) == (2, "")
+    (line,) = (line for line in errors.splitlines() if not line.startswith("warning: "))
+    assert line.startswith(message)
+    assert "in seconds" not in line
+
+
+@pytest.mark.parametrize("option", ["--ping", "--ss"])
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("missing", "cannot be read: No such file or directory"),
+        ("directory", "cannot be read: Is a directory"),
+        ("empty", "is empty; the text that "),
+        ("truncated", ""),
+        ("binary", "holds binary data, not the text that "),
+        ("of something else", "no "),
+    ],
+)
+def test_a_recording_that_cannot_be_used_is_named(run, tmp_path, option, kind, message):
+    recording = tmp_path / "recording.txt"
+    complete = (EXAMPLES / f"{option.removeprefix('--')}.txt").read_bytes()
+    content = {
+        "empty": b"",
+        "truncated": complete[: complete.index(b" retrans:") if option == "--ss" else -30],
+        "binary": b"\0" * 100,
+        "of something else": b"Hello, world.\n",
+    }
+    if kind == "directory":
+        recording.mkdir()
+    elif kind in content:
+        recording.write_bytes(content[kind])
+    status, printed, errors = run("report", "--app", "voip", option, recording)
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith(f"tcpdelay report: {option}: {recording}: {message}")
+
+
+def test_a_warning_is_one_line_without_a_place_in_the_source(run):
+    status, printed, errors = run("predict", *PATH, "--app", "remote-control")
+    assert status == 0
+    assert "sustainable" in printed
+    assert errors == "warning: packet size 64 bytes lies outside the validated range of 174 to 1448 bytes\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("r.md", "# "), ("r.html", "<!DOCTYPE html>"), ("r.json", "{"), ("r.txt", ""), ("[r].MD", "# ")],
+)
+def test_the_suffix_chooses_the_format(run, tmp_path, name, start):
+    assert run("report", *VOIP, "-o", name) == (0, "", "")
+    text = (tmp_path / name).read_text()
+    assert text.lower().startswith(start.lower())
+    assert text.endswith("\n")
+    assert "\x1b" not in text
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_format_goes_before_the_suffix_and_the_terminal_gets_the_same(run, tmp_path):
+    assert run("report", *VOIP, "-o", "r.html", "--format", "json") == (0, "", "")
+    in_file = (tmp_path / "r.html").read_text()
+    assert run("report", *VOIP, "--format", "json") == (0, in_file, "")
+    assert json.loads(in_file)["verdict"] == "works"
+    assert run("report", *VOIP, "--format", "markdown")[1].startswith("# ")
+
+
+def test_the_text_report_shows_the_numbers(run):
+    status, printed, errors = run("report", *VOIP)
+    assert (status, errors) == (0, "")
+    assert "190 ms" in printed
+
+
+@pytest.mark.parametrize("command", [["predict", *VOIP, "--chart"], ["report", *VOIP, "-o"]])
+def test_an_output_that_cannot_be_written_is_refused(run, tmp_path, command):
+    suffix = ".svg" if command[0] == "predict" else ".md"
+    option = "--chart" if command[0] == "predict" else "--output"
+    (tmp_path / "file").touch()
+    (tmp_path / f"directory{suffix}").mkdir()
+    for name, reason in [
+        (f"missing/x{suffix}", "cannot be written: No such file or directory"),
+        (f"file/x{suffix}", "cannot be written: Not a directory"),
+        (f"directory{suffix}", "cannot be written: Is a directory"),
+        ("x" * 300 + suffix, "cannot be written: File name too long"),
+    ]:
+        status, printed, errors = run(*command, name)
+        assert (status, printed, errors.count("\n")) == (2, "", 1)
+        assert errors.startswith(f"tcpdelay {command[0]}: {option}: {name!r} {reason}")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", f"directory{suffix}"}
+
+
+def test_a_write_protected_file_is_not_replaced(run, tmp_path, monkeypatch):
+    kept = tmp_path / "r.json"
+    kept.write_text("kept")
+    monkeypatch.setattr(Path, "replace", lambda *_: pytest.fail("replaced"))
+
+    def refuse(path, mode="r", *_, **__):
+        assert (path, mode) == (Path("r.json"), "ab")
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    status, _, errors = run("report", *VOIP, "-o", "r.json")
+    assert (status, errors) == (
+        2,
+        "tcpdelay report: --output: 'r.json' cannot be written: Permission denied\n",
+    )
+    monkeypatch.undo()
+    assert kept.read_text() == "kept"
+
+
+def test_a_file_is_replaced_at_once_or_not_at_all(run, tmp_path, monkeypatch):
+    (tmp_path / "r.json").write_text("old")
+    (tmp_path / "link.json").symlink_to("r.json")
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    status, _, errors = run("report", *VOIP, "-o", "link.json")
+    assert (status, errors.split(": ")[-1]) == (2, "No space left on device\n")
+    assert (tmp_path / "r.json").read_text() == "old"
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert run("report", *VOIP, "-o", "link.json")[0] == 0
+    assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "works"
+    assert (tmp_path / "link.json").is_symlink()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(run, tmp_path):
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()), daemon=True)
+    reader.start()
+    assert run("report", *VOIP, "-o", "pipe.json")[0] == 0
+    reader.join(timeout=10)
+    assert json.loads(received[0])["verdict"] == "works"
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".PDF", b"%PDF")])
+def test_a_chart_is_drawn(run, tmp_path, suffix, magic):
+    status, printed, errors = run("predict", *VOIP, "--chart", f"delays{suffix}")
+    assert (status, errors) == (0, "")
+    assert "sustainable" in printed
+    assert (tmp_path / f"delays{suffix}").read_bytes().startswith(magic)
+
+
+def test_a_chart_is_drawn_even_where_tcp_cannot_carry_the_load(run, tmp_path):
+    overload = ["--rtt", "300ms", "--loss", "10%", "--bitrate", "1Mbit/s"]
+    assert run("predict", *overload, "--chart", "delays.svg")[0] == 0
+    assert b"</svg>" in (tmp_path / "delays.svg").read_bytes()
+
+
+def examples(printed):
+    """Return the arguments of each command in a help text; a line that ends in a backslash goes on."""
+    joined = re.sub(r" *\\\n +", " ", printed)
+    return [shlex.split(line)[1:] for line in joined.splitlines() if line.strip().startswith("tcpdelay ")]
+
+
+@pytest.mark.parametrize("command", [[], ["report"], ["predict"]])
+def test_every_example_of_the_help_runs_as_written(run, tmp_path, command):
+    with process(*command, "--help", stdout=subprocess.PIPE) as started:
+        printed, errors = started.communicate()
+    assert (started.returncode, errors) == (0, "")
+    assert max(map(len, printed.splitlines())) <= 80
+    found = examples(printed)
+    assert len(found) >= 3
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    for arguments in found:
+        status, _, errors = run(*arguments)
+        assert status == 0, arguments
+        assert all(line.startswith("warning: ") for line in errors.splitlines()), arguments
+        if "-o" in arguments or "--chart" in arguments:
+            assert (tmp_path / arguments[-1]).stat().st_size > 1000
+
+
+def test_the_help_names_every_option_in_full(run):
+    _, printed, _ = run("report", "--help")
+    for field in fields(ScenarioOptions):
+        assert f"--{field.name.replace('_', '-')}" in printed
+    assert "\nWhat is sent:\n  --app " in printed
+    assert "\nWhat comes out:\n  --format " in printed
+    assert "[default: grow]" in printed
+
+
+def test_alone_it_explains_itself(run):
+    status, printed, errors = run()
+    assert (status, errors) == (0, "")
+    assert run("--help") == run("-h") == (0, printed, "")
+    assert "report" in printed
+    assert "predict" in printed
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("tcpdelay re", "report"),
+        ("tcpdelay report --app v", "voip\nvoice-agent"),
+        ("tcpdelay predict --variant s", "sack"),
+    ],
+)
+def test_the_shell_completes_commands_and_values(monkeypatch, capfd, typed, completed):
+    monkeypatch.setenv("_TCPDELAY_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    assert capfd.readouterr() == (f"{completed}\n", "")
+
+
+def test_version(run):
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert run("--version") == (0, f"tcpdelay {declared}\n", "")
+
+
+def test_an_interrupt_is_quiet(run, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tcpdelay.predict.DelayModel", interrupted)
+    assert run("predict", *VOIP) == (130, "", "")
+    monkeypatch.setattr("typer.main.get_command", interrupted)
+    assert run("--help") == (130, "", "")
+
+
+def test_an_interrupt_ends_a_long_prediction_at_once():
+    with process("predict", "--rtt", "10s", "--loss", "0.1%", "--app", "live-video", stdout=subprocess.PIPE) as started:
+        assert started.stderr.readline().startswith("warning: ")
+        time.sleep(1)
+        sent = time.monotonic()
+        started.send_signal(signal.SIGINT)
+        assert started.communicate() == ("", "")
+    assert started.returncode == -signal.SIGINT
+    assert time.monotonic() - sent < 1
+
+
+def test_closed_streams_do_no_harm():
+    command = f"{shlex.join([sys.executable, '-m', 'tcpdelay', 'predict', *VOIP])}"
+    finished = subprocess.run(f"{command} >&-; {command} --rtt 1 2>&-", shell=True, cwd=ROOT, capture_output=True)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (2, b"", b"")
+
+
+@pytest.mark.parametrize("command", [["predict", *VOIP], ["report", *VOIP], ["--help"]])
+@pytest.mark.parametrize("python", [(), ("-u",)])
+def test_a_reader_that_goes_away_is_no_error(command, python):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with process(*command, python=python, stdout=writing) as started:
+        os.close(writing)
+        _, errors = started.communicate()
+    assert (started.returncode, errors) == (1, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("command", [["predict", *VOIP], ["report", *VOIP, "--format", "json"]])
+def test_a_full_disk_is_one_line(command):
+    with Path("/dev/full").open("w") as full, process(*command, stdout=full) as started:
+        _, errors = started.communicate()
+    assert (started.returncode, errors) == (1, "tcpdelay: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"), [(["report", *VOIP], "190 ms"), (["predict", *VOIP, "--rtt", "1ms"], "500 ?s")]
+)
+def test_an_ascii_terminal_gets_its_answer(monkeypatch, command, shown):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    with process(*command, stdout=subprocess.PIPE) as started:
+        printed, errors = started.communicate()
+    assert (started.returncode, [line for line in errors.splitlines() if not line.startswith("warning: ")]) == (0, [])
+    assert shown in printed
+
+
+HEAVY = ("numba", "numpy", "scipy", "matplotlib", "jinja2")
+
+
+@pytest.mark.parametrize("code", ["import tcpdelay", "import tcpdelay.cli; tcpdelay.cli.main(['report', '--help'])"])
+def test_the_help_waits_for_no_heavy_import(code):
+    check = f"import sys; {code}; print('loaded', *set(sys.modules) & set({HEAVY}), file=sys.stderr)"
+    finished = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert finished.stderr == "loaded\n"
+
+
+WHATEVER_WAS_IMPORTED = """
+import importlib, pkgutil, sys, types
+import tcpdelay
+import tcpdelay.guideline
+assert isinstance(tcpdelay.guideline, types.FunctionType)
+for found in pkgutil.walk_packages(tcpdelay.__path__, "tcpdelay."):
+    if found.name != "tcpdelay.__main__":
+        importlib.import_module(found.name)
+for name in tcpdelay.__all__:
+    value = getattr(tcpdelay, name)
+    assert name == "__version__" or value.__name__ == name, (name, value)
+    assert not isinstance(value, types.ModuleType), name
+assert isinstance(sys.modules["tcpdelay.guideline"], types.ModuleType)
+assert dir(tcpdelay) == sorted(tcpdelay.__all__)
+"""
+
+
+def test_public_names_are_what_they_say_whatever_was_imported():
+    finished = subprocess.run([sys.executable, "-c", WHATEVER_WAS_IMPORTED], cwd=ROOT, capture_output=True, text=True)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    with pytest.raises(AttributeError, match="module 'tcpdelay' has no attribute 'nonsense'"):
+        _ = td.nonsense
+
+
+def test_type_checkers_see_the_names_that_exist_at_run_time():
+    source = (ROOT / "tcpdelay" / "__init__.py").read_text()
+    block = source.partition("if TYPE_CHECKING:\n")[2].partition("\n\n")[0]
+    imported = [name for line in block.splitlines() for name in line.partition(" import ")[2].split(", ")]
+    assert sorted([*imported, "__version__"]) == sorted(td.__all__)
+    for line in block.splitlines():
+        home = sys.modules.get(line.split()[1]) or importlib.import_module(line.split()[1])
+        for name in line.partition(" import ")[2].split(", "):
+            assert getattr(td, name) is getattr(home, name)
+
+
+NUMBERS = st.sampled_from(
+    ["0", "-0", "-1", "1", "2", "100", "0.02", "1e-9", "1e9", "1e308", "1e999", "nan", "inf", "-inf", "0x10", "1,5"]
+) | st.sampled_from(["1_000", "\u0663", "½", "", "9" * 70, "+5", "1..2", ".", "1e", "--"])
+UNITS = st.sampled_from(
+    ["", "%", "%%", " %", "s", "ms", "us", "µs", "MS", "min", "m", "h", "B", "kB", "GB", "bit", "bit/s", "kbit/s"]
+) | st.sampled_from(["Gbit/s", "bps", " ", "\t", "\u017f", "\u202e", "[red]", "\x1b[0m", "\n", "\U0001f4a5"])
+WORDS = st.sampled_from(["voip", "game", "random", "bytes", "sack", "grow", "json", "csv", "a b", "./", "no/such/file"])
+VALUES = st.builds("{}{}".format, NUMBERS, UNITS) | WORDS | st.text(max_size=12)
+VALUED = [f"--{field.name.replace('_', '-')}" for field in fields(ScenarioOptions) if field.default is not False]
+GIVEN = st.tuples(st.sampled_from(VALUED), VALUES)
+BASE = st.sampled_from([[], PATH, VOIP, [*PATH, "--bitrate", "64kbit/s"], ["--ping", str(EXAMPLES / "ping.txt")]])
+EXTRA = (
+    st.just([])
+    | VALUES.map(lambda value: [value])
+    | st.sampled_from(
+        [
+            ["--limited-transmit"],
+            ["--format", "csv"],
+            ["--chart", "x.gif"],
+            ["--chart", ""],
+            ["--nonsense"],
+            ["--"],
+            ["-"],
+        ]
+    )
+)
+
+
+@settings(max_examples=500)
+@given(base=BASE, options=st.lists(GIVEN, max_size=3), extra=EXTRA)
+def test_whatever_is_typed_gives_an_answer_or_one_line(base, options, extra):
+    arguments = ["predict", *base, *(word for option in options for word in option), *extra]
+    printed, errors = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(errors),
+    ):
+        # Larger chains are refused, so that no input takes long.
+        patched.setattr(model, "LARGEST_MEMORY", 2**22)
+        status = main(arguments)
+    complaints = [line for line in errors.getvalue().split("\n")[:-1] if not line.startswith("warning: ")]
+    if status == 0:
+        assert not complaints
+        assert printed.getvalue()
+    else:
+        assert (status, printed.getvalue(), len(complaints)) == (2, "", 1)
+        assert complaints[0].startswith("tcpdelay predict: ")
+        assert complaints[0].isprintable()

@@ -1,0 +1,583 @@
+import dataclasses
+import io
+import itertools
+import math
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from tcpdelay import DelayDistribution, DelayModel, Flow, Path, Stack, Target, guideline
+from tcpdelay.capture.estimate import PathEstimate
+from tcpdelay.recommendations import Effect
+from tcpdelay.report import charts, phrases
+from tcpdelay.report.content import content
+from tcpdelay.report.loss_curve import loss_curve
+from tcpdelay.report.markdown import escape
+from tcpdelay.report.svg import VARIABLES
+from tcpdelay.report.text import print_report
+from tcpdelay.units import parse_fraction, parse_rate, parse_time
+
+VOIP = Flow(174, 0.020)
+NOTHING_LOST = PathEstimate(source="ping", rtt=0.1, sent=20, lost=0, rtt_interval=(0.098, 0.102))
+CASES = {
+    "works": lambda: guideline(VOIP, Path(rtt=0.100, loss=0.02)),
+    "fails": lambda: guideline(VOIP, Path(rtt=0.250, loss=0.03), target=Target(0.3, 0.99)),
+    "never": lambda: guideline(Flow(968, 0.020), Path(rtt=0.250, loss=0.2)),
+    "estimated": lambda: guideline(VOIP, NOTHING_LOST.path(), estimate=NOTHING_LOST),
+    "lossless": lambda: guideline(VOIP, Path(rtt=0.100, loss=0)),
+}
+FORMATS = ("html", "markdown", "text")
+HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(1)> [bold]a[/bold] | `b` *c* {{ 7*7 }}\n# d'
+
+
+@pytest.fixture(scope="module")
+def findings():
+    return {name: make() for name, make in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def pages(findings):
+    return {name: found.to_html() for name, found in findings.items()}
+
+
+def as_text(found, width=100, **options):
+    page = io.StringIO()
+    print_report(found, Console(file=page, width=width, **options))
+    return page.getvalue()
+
+
+def rendered(found, output_format, width=100):
+    if output_format == "text":
+        return as_text(found, width)
+    return found.to_html() if output_format == "html" else found.to_markdown()
+
+
+class Page(HTMLParser):
+    """The elements of a page, each with its attributes and text; an end tag that closes nothing is an error."""
+
+    EMPTY = frozenset({"meta", "br", "img", "link", "hr", "input"})
+
+    def __init__(self, source):
+        super().__init__(convert_charrefs=True)
+        self.open, self.elements = [], []
+        self.feed(source)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        element = {"tag": tag, "attributes": dict(attrs), "text": "", "within": tuple(e["tag"] for e in self.open)}
+        assert len(element["attributes"]) == len(attrs), f"attribute of {tag} given twice"
+        self.elements.append(element)
+        if tag not in self.EMPTY:
+            self.open.append(element)
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop()["tag"] == tag
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.EMPTY:
+            self.handle_endtag(tag)
+
+    def handle_data(self, data):
+        for element in self.open:
+            element["text"] += data.replace("\u00a0", " ")
+
+    def all(self, *tags):
+        return [element for element in self.elements if element["tag"] in tags]
+
+    def rows(self):
+        """Return the cells of all table rows by the first cell."""
+        cells = []
+        for element in self.all("tr", "th", "td"):
+            if element["tag"] == "tr":
+                cells.append([])
+            else:
+                cells[-1].append(element["text"])
+        return cells
+
+
+def markdown_rows(source):
+    lines = [line for line in source.splitlines() if line.startswith("|")]
+    return [
+        [re.sub(r"\\(.)", r"\1", cell.strip().strip("*")) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in lines
+    ]
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+@pytest.mark.parametrize(
+    ("case", "headline"),
+    [
+        ("works", "Works, with 10 ms to spare"),
+        ("fails", "Does not work: "),
+        ("never", "Does not work: TCP cannot carry this flow"),
+        ("estimated", "Uncertain: the measurement does not settle it"),
+        ("lossless", "Works, with 150 ms to spare"),
+    ],
+)
+def test_verdict_stands_first(findings, case, headline, output_format):
+    report = rendered(findings[case], output_format).replace("\u00a0", " ")
+    if output_format == "html":
+        report = Page(report).all("h1")[0]["text"]
+    assert report.removeprefix("# ").startswith(headline)
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+@pytest.mark.parametrize("case", CASES)
+def test_no_number_is_left_raw(findings, case, output_format):
+    report = rendered(findings[case], output_format)
+    if output_format == "html":
+        report = " ".join(element["text"] for element in Page(report).all("header", "main"))
+    assert not re.search(r"\b(inf|nan|None|True|False)\b|\d\.\d{4}", report)
+
+
+@pytest.mark.parametrize("output_format", ["html", "markdown"])
+@pytest.mark.parametrize("case", ["works", "fails", "estimated"])
+def test_figures_are_those_of_the_guideline(findings, case, output_format):
+    found = findings[case]
+    report = rendered(found, output_format)
+    rows = {}
+    for row in Page(report).rows() if output_format == "html" else markdown_rows(report):
+        rows.setdefault((row[0], len(row)), row)
+    distribution, digits = found.distribution, {"rel": 5.1e-3}
+
+    def time(name, columns, place):
+        return parse_time(rows[name, columns][place], name, allow_zero=True)
+
+    for q in (0.5, 0.95, 0.99):
+        assert time(f"p{100 * q:.0f}", 3, 1) == pytest.approx(distribution.quantile(q), **digits)
+    assert time("mean", 3, 1) == pytest.approx(distribution.mean, **digits)
+    assert time("jitter", 3, 1) == pytest.approx(distribution.std, **digits)
+    late = distribution.late_fraction(found.target.limit)
+    assert parse_fraction(rows["late", 3][1], "late") == pytest.approx(late, **digits)
+    for name, part in (
+        ("Network", found.parts.network),
+        ("Backlog", found.parts.backlog),
+        ("Head of line", found.parts.head_of_line),
+        ("Timeouts", found.parts.timeouts),
+    ):
+        assert time(name, 4, 1) == pytest.approx(part, **digits)
+        assert parse_fraction(rows[name, 4][2], name) == pytest.approx(part / distribution.mean, **digits)
+    for margin, name, read in zip(
+        found.margins, ("Loss", "Round-trip time", "Bitrate"), (parse_fraction, parse_time, parse_rate), strict=True
+    ):
+        _, now, edge, _ = rows[name, 4]
+        assert read(now, name) == pytest.approx(margin.now, **digits)
+        if margin.edge is None:
+            assert edge == "none found"
+        else:
+            assert read(edge.removesuffix(" or more"), name) == pytest.approx(margin.edge, **digits)
+    for buffer in found.playout:
+        _, formula, delay, still_late = rows[buffer.masks, 4]
+        assert formula == buffer.formula
+        assert parse_time(delay, "delay") == pytest.approx(buffer.delay, **digits)
+        assert parse_fraction(still_late, "late") == pytest.approx(buffer.late_fraction, **digits)
+
+
+def test_text_report_holds_the_figures_of_the_other_formats(findings):
+    found = findings["works"]
+    words = re.sub(r"\s+", " ", as_text(found, width=100))
+    for row in markdown_rows(found.to_markdown()):
+        if not row[0].startswith("---") and len(row) > 2:
+            assert " ".join(row[:2]) in words
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_unsustainable_flow_reads_sensibly(findings, output_format):
+    found = findings["never"]
+    report = re.sub(r"\s+", " ", rendered(found, output_format, width=400).replace("\u00a0", " "))
+    assert not found.distribution.sustainable
+    assert "The delay never settles: TCP cannot carry this flow on this path." in report
+    assert "p50" not in report
+    assert "none found" in report
+    assert "not enough alone: TCP still cannot carry the flow" in report
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_nothing_lost_is_not_reported_as_no_loss(findings, output_format):
+    found = findings["estimated"]
+    report = re.sub(r"\s+", " ", rendered(found, output_format, width=400).replace("\u00a0", " "))
+    assert (
+        "0 of 20 lost, which is not 0 %: up to 16.8 % fits with it (95 % confidence). Predicted with 1.12 %." in report
+    )
+    assert "confidence interval 98 ms to 102 ms" in report
+    assert "worst case of the 95 % interval" in report
+    assert "On the path as measured it works, but not so over all of" in report
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_recommendations_that_apply_come_first_with_their_setting(findings, output_format):
+    found = findings["works"]
+    report = re.sub(r"\s+", " ", rendered(found, output_format, width=400).replace("\u00a0", " "))
+    if output_format == "html":
+        report = re.sub(r"\s+", " ", Page(report).all("main")[0]["text"])
+    else:
+        report = report.replace("`", "")
+    help_here = {rule.key: rule.applies and not phrases.is_worse(rule.effect) for rule in found.recommendations}
+    assert set(help_here.values()) == {True, False}
+    if output_format == "text":
+        report = report.replace("WHAT DOES NOT HELP HERE", "What does not help here")
+    divide = report.index("What does not help here")
+    for rule in found.recommendations:
+        place = report.index(rule.title)
+        assert (place < divide) == help_here[rule.key]
+        assert (rule.setting.replace("`", "") in report) == help_here[rule.key]
+    assert report.index("In TCP") < report.index("Switch Nagle") < report.index("In the application") < divide
+    assert report.index("set it") < report.index("already the default") < report.index("no longer exists")
+
+
+@pytest.mark.parametrize(
+    ("effect", "words"),
+    [
+        (Effect("chain", 0.246, 0.190), "p95 246 ms → 190 ms, which meets the limit (chain)"),
+        (Effect("chain", 0.190, 0.170), "p95 190 ms → 170 ms (chain)"),
+        (Effect("chain", 0.190, 0.210), "p95 190 ms → 210 ms, worse here (chain)"),
+        (Effect("chain", 0.190, 0.190), "p95 stays at 190 ms (chain)"),
+        (Effect("chain", math.inf, 0.3), "TCP can then carry the flow: p95 300 ms (chain)"),
+        (Effect("chain", 0.3, math.inf), "worse here: TCP could no longer carry the flow (chain)"),
+        (Effect("chain", math.inf, math.inf), "not enough alone: TCP still cannot carry the flow (chain)"),
+        (Effect("bound", saves_up_to=0.040), "saves up to 40 ms per packet"),
+        (Effect("chain"), None),
+        (None, None),
+    ],
+)
+def test_effect_in_words(effect, words):
+    assert phrases.effect(effect, Target(0.2)) == words
+
+
+def test_finite_but_unsustainable_delays_are_qualified():
+    found = guideline(Flow(968, 0.020), Path(rtt=0.250, loss=0.2), Stack.newreno_2008(backlog_bound="published"))
+    assert math.isfinite(found.quantile)
+    assert "the figures depend on where the published chain cuts off its backlog" in found.to_markdown()
+
+
+def test_inputs_outside_the_validated_range_are_marked_once():
+    found = guideline(VOIP, Path(rtt=0.600, loss=0.002))
+    assert markdown_rows(found.to_markdown())[-4:][0] == ["Round-trip time", "20 ms to 300 ms", "600 ms", "outside"]
+    assert "lies outside" not in found.to_markdown()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_page_is_well_formed(pages, case):
+    page = Page(pages[case])
+    assert pages[case].startswith('<!DOCTYPE html>\n<html lang="en">')
+    names = [element["attributes"]["id"] for element in page.elements if "id" in element["attributes"]]
+    assert len(names) == len(set(names))
+    assert any(element["attributes"].get("name") == "viewport" for element in page.all("meta"))
+    levels = [int(element["tag"][1]) for element in page.all("h1", "h2", "h3", "h4")]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(deeper - level <= 1 for level, deeper in itertools.pairwise(levels))
+    for element in page.elements:
+        for name in element["attributes"].get("aria-labelledby", "").split():
+            assert name in names
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_page_needs_nothing_from_elsewhere(pages, case):
+    page = Page(pages[case])
+    names = {element["attributes"].get("id") for element in page.elements}
+    assert not page.all("script", "link", "iframe", "object", "img", "base")
+    assert "http" not in pages[case]
+    assert "@import" not in pages[case]
+    for element in page.elements:
+        for attribute in ("src", "href", "srcset", "data", "action"):
+            if attribute in element["attributes"]:
+                assert element["attributes"][attribute].removeprefix("#") in names
+    references = re.findall(r"url\(([^)]*)\)", pages[case])
+    assert {reference.removeprefix("#") for reference in references} <= names
+
+
+@pytest.mark.parametrize(("case", "count"), [("works", 4), ("fails", 4), ("never", 1), ("lossless", 4)])
+def test_charts_are_named_and_follow_the_page_colours(pages, case, count):
+    page = Page(pages[case])
+    drawings = page.all("svg")
+    assert len(drawings) == count
+    text = {element["attributes"].get("id"): element["text"] for element in page.elements}
+    for drawing in drawings:
+        assert drawing["attributes"]["role"] == "img"
+        title, description = drawing["attributes"]["aria-labelledby"].split()
+        assert text[title]
+        assert len(text[description]) > len(text[title])
+    styles = " ".join(element["attributes"].get("style", "") for element in page.elements if "svg" in element["within"])
+    assert not re.search("#[0-9a-f]{3}", styles)
+    assert "var(--ink)" in styles
+
+
+def test_chart_text_is_text(pages):
+    texts = [element["text"] for element in Page(pages["works"]).all("text")]
+    for label in ("limit 200 ms", "works up to 2.54 %", "here: 2 %, 190 ms", "network 50 ms", "p95 delay"):
+        assert label in texts
+
+
+def test_colours_contrast_in_light_and_dark():
+    sheet = files("tcpdelay.report").joinpath("templates/report.css").read_text()
+    schemes = [
+        dict(re.findall(r"(--\w+): (#[0-9a-f]{6})", block))
+        for block in re.findall(r":root \{(.*?)\}", sheet, re.DOTALL)
+    ]
+    assert len(schemes) == 3
+
+    def luminance(color):
+        channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return np.dot(linear, [0.2126, 0.7152, 0.0722])
+
+    for scheme in schemes:
+        assert set(VARIABLES.values()) < set(scheme)
+        for text in set(scheme) - {"--page", "--panel", "--line"}:
+            for ground in ("--page", "--panel"):
+                light, dark = sorted((luminance(scheme[text]), luminance(scheme[ground])), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, scheme)
+
+
+@pytest.fixture(scope="module")
+def hostile(findings):
+    found = findings["estimated"]
+    rule = dataclasses.replace(
+        found.recommendations[0], title=HOSTILE, reason=HOSTILE, condition=HOSTILE, setting=f"sysctl a.b {HOSTILE}"
+    )
+    return dataclasses.replace(
+        found,
+        recommendations=(rule, *found.recommendations[1:], dataclasses.replace(rule, applies=False)),
+        notes=(HOSTILE,),
+        alternatives=(dataclasses.replace(found.alternatives[0], label=HOSTILE),),
+        playout=(dataclasses.replace(found.playout[0], masks=HOSTILE, formula=HOSTILE),),
+        validity=dataclasses.replace(found.validity, source=HOSTILE),
+    )
+
+
+def test_hostile_text_stays_text_in_html(hostile):
+    page = Page(hostile.to_html())
+    assert not page.all("script", "img")
+    assert page.all("main")[0]["text"].count("<script>alert(1)</script>") == 11
+
+
+def test_hostile_text_stays_text_in_markdown(hostile):
+    report = hostile.to_markdown()
+    assert "\n# d" not in report
+    assert not re.search(r"(?<!\\)<", report)
+    assert not re.search(r"(?<![\\*])\*c", report)
+    widths = {len(row) for row in markdown_rows(report) if "script" in "".join(row)}
+    assert widths == {4, 5}
+
+
+def test_hostile_text_stays_text_in_the_terminal(hostile):
+    report = as_text(hostile)
+    assert "<script>alert(1)</script>" in report
+    # Backticks around code stand for a style.
+    assert "[bold]a[/bold] | b *c* {{ 7*7 }} # d" in re.sub(r"\s+", " ", report)
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("2 % of a_b", "2 % of a_b"),
+        ("_a_", r"\_a\_"),
+        ("# a", r"\# a"),
+        ("- a", r"\- a"),
+        ("1. a", r"1\. a"),
+        ("1.5 s", "1.5 s"),
+        ("a | b", r"a \| b"),
+        (r"a\b", r"a\\b"),
+        ("[a](b)", r"\[a\](b)"),
+        ("a\n# b", "a # b"),
+    ],
+)
+def test_markdown_shows_text_as_it_stands(text, escaped):
+    assert escape(text) == escaped
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("case", CASES)
+def test_terminal_report_keeps_to_the_width(findings, case, width):
+    lines = as_text(findings[case], width=width).splitlines()
+    assert max(map(len, lines)) <= min(width, 100)
+    assert not any(line.endswith(" ") for line in lines)
+    assert not any("…" in line.replace("change …", "").replace("replace …", "") for line in lines)
+
+
+def test_terminal_report_says_the_same_without_colour(findings):
+    plain = as_text(findings["fails"], width=80)
+    coloured = as_text(findings["fails"], width=80, force_terminal=True, color_system="standard")
+    assert "\x1b" not in plain
+    assert "\x1b[1;31mDoes not work" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_reports_load_no_more_than_they_need():
+    script = """
+import sys
+from tcpdelay import guideline
+import tcpdelay.report.text
+found = guideline(rtt=0.1, loss=0, packet_size=174, interval=0.02)
+found.to_markdown()
+assert "matplotlib" not in sys.modules
+found.to_html()
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+DISTRIBUTION = DelayDistribution(np.array([0.05, 0.15, 0.4]), np.array([0.9, 0.0995, 0.0005]), one_way_delay=0.05)
+
+
+def curve_at(ax, place):
+    """Return the height of the axes' step curve at a delay."""
+    line = next(line for line in ax.lines if line.get_drawstyle() == "steps-post")
+    x, y = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
+    return y[np.searchsorted(x, place, side="right") - 1]
+
+
+@pytest.mark.parametrize("kind", ["both", "cdf", "survival"])
+def test_distribution_chart_shows_the_distribution(kind):
+    ax = charts.plot_distribution(DISTRIBUTION, Figure().subplots(), kind=kind)
+    for delay in (0.01, 0.06, 0.149, 0.151):
+        late = DISTRIBUTION.late_fraction(delay)
+        assert curve_at(ax, delay) == pytest.approx(late if kind == "survival" else 1 - late)
+    assert ax.get_yscale() == ("log" if kind == "survival" else "linear")
+
+
+def test_density_chart_shows_each_probability():
+    ax = charts.plot_distribution(DISTRIBUTION, Figure().subplots(), kind="density")
+    stems = {tuple(segment[1]) for segment in ax.collections[0].get_segments()}
+    assert stems == set(zip(DISTRIBUTION.values.tolist(), DISTRIBUTION.weights.tolist(), strict=True))
+
+
+def test_density_chart_of_many_delays_counts_them_in_bins():
+    samples = np.random.default_rng(1).exponential(0.1, 10_000)
+    measured = DelayDistribution.from_samples(samples, one_way_delay=0.0)
+    ax = charts.plot_distribution(measured, Figure().subplots(), kind="density")
+    shares = ax.patches[0].get_data().values
+    assert shares.size == charts.BINS
+    assert shares.sum() == pytest.approx(charts.SHOWN_SHARE, abs=1e-3)
+    assert shares.max() < ax.get_ylim()[1] < 1.5 * shares.max()
+
+
+def test_curve_of_a_flow_with_lost_packets_is_named_where_it_runs():
+    lossy = DelayDistribution.from_samples([0.05] * 90 + [0.1] * 8 + [math.inf] * 2, one_way_delay=0.05)
+    ax = charts.plot_distribution(lossy, Figure().subplots(), kind="survival", label="datagrams")
+    (name,) = (text for text in ax.texts if text.get_text() == "datagrams")
+    assert name.xy[0] in (0.05, 0.1)
+    assert curve_at(ax, 0.2) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "labels"),
+    [({"limit": 0.2, "buffer": 0.21}, {"limit 200 ms", "buffer 210 ms"}), ([0.2, 0.6], {"200 ms", "600 ms"})],
+)
+def test_thresholds_are_marked_and_within_the_axes(thresholds, labels):
+    ax = charts.plot_distribution(DISTRIBUTION, Figure().subplots(), thresholds=thresholds, kind="survival")
+    places = thresholds.values() if isinstance(thresholds, dict) else thresholds
+    marks = {line.get_xdata()[0] for line in ax.lines if line.get_drawstyle() == "default"}
+    assert marks == set(places)
+    assert labels <= {text.get_text() for text in ax.texts}
+    assert ax.get_xlim()[1] > max(places)
+
+
+def test_labels_above_the_axes_do_not_overlap():
+    figure = Figure(figsize=(4, 3))
+    thresholds = {"first threshold": 0.10, "second threshold": 0.11, "third threshold": 0.22, "fourth": 0.39}
+    ax = charts.plot_distribution(DISTRIBUTION, figure.subplots(), thresholds=thresholds, kind="cdf")
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert len(boxes) == 4
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_second_curve_has_another_colour_and_keeps_the_first_in_view():
+    ax = charts.plot_distribution(DISTRIBUTION, Figure().subplots(), kind="cdf", label="first")
+    nearer = DelayDistribution(np.array([0.01, 0.02]), np.array([0.5, 0.5]), one_way_delay=0.01)
+    before = ax.get_xlim()
+    charts.plot_distribution(nearer, ax, kind="cdf", label="second")
+    assert len({line.get_color() for line in ax.lines}) == 2
+    assert ax.get_xlim() == before
+
+
+def test_plot_without_axes_uses_the_current_ones():
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("agg")
+    _, ax = pyplot.subplots()
+    assert DISTRIBUTION.plot() is ax
+    pyplot.close("all")
+
+
+def test_chart_of_an_unsustainable_flow_says_so(findings):
+    for ax in (
+        charts.plot_distribution(DelayDistribution.unsustainable(0.05), Figure().subplots()),
+        charts.plot_delay_parts(findings["never"], Figure().subplots()),
+    ):
+        assert [text.get_text() for text in ax.texts] == ["never settles: TCP cannot carry this flow"]
+
+
+def test_unknown_kind_of_chart_is_refused():
+    with pytest.raises(ValueError, match="kind must be one of both, cdf, density, survival, got 'pie'"):
+        charts.plot_distribution(DISTRIBUTION, Figure().subplots(), kind="pie")
+
+
+def test_parts_chart_adds_up_to_the_mean(findings):
+    found = findings["works"]
+    ax = charts.plot_delay_parts(found, Figure().subplots())
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx(dataclasses.astuple(found.parts))
+    assert max(bar.get_x() + bar.get_width() for bar in ax.patches) == pytest.approx(found.distribution.mean)
+
+
+@pytest.mark.parametrize("case", ["works", "fails", "lossless"])
+def test_loss_curve_crosses_the_limit_at_the_edge(findings, case):
+    found = findings[case]
+    edge, curve = found.margins[0].edge, loss_curve(found)
+    met = curve.quantile <= found.target.limit
+    assert np.array_equal(met, curve.loss <= edge * (1 + 1e-9))
+    assert met.any()
+    assert not met.all()
+    assert np.all(np.diff(curve.quantile) >= 0)
+    if curve.lowest < found.path.loss < curve.loss[-1]:
+        assert curve.quantile[np.searchsorted(curve.loss, found.path.loss)] == found.quantile
+
+
+def test_loss_curve_ends_where_tcp_cannot_carry_the_flow(findings):
+    found = findings["never"]
+    curve = loss_curve(found)
+    drift = [
+        DelayModel(found.flow, dataclasses.replace(found.path, loss=loss), found.stack).backlog_drift
+        for loss in (0.99 * curve.critical, curve.critical)
+    ]
+    assert drift[0] < 0 <= drift[1]
+    assert np.all(curve.loss < curve.critical)
+    ax = charts.plot_quantile_against_loss(found, Figure().subplots())
+    assert f"TCP cannot carry it from {100 * curve.critical:.3g} %" in {text.get_text() for text in ax.texts}
+    assert "here: 20 %, never settles" in {text.get_text() for text in ax.texts}
+
+
+def test_drawing_leaves_the_settings_of_matplotlib_alone(findings):
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    findings["lossless"].to_html()
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_content_names_every_section_once(findings):
+    titles = [section.title for section in content(findings["estimated"]).sections]
+    assert titles == [
+        "Scenario",
+        "What was measured",
+        "Delays",
+        "Margins",
+        "Where the delay comes from",
+        "Playout buffers",
+        "If the path is not as measured",
+        "What to set or change",
+        "What does not help here",
+        "How far to trust this",
+    ]
