@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tcpdelay.applications import Target
-from tcpdelay.chain.model import DelayModel
+from tcpdelay.chain.model import ChainTooLargeError, DelayModel
 from tcpdelay.scenario import MAX_RTT, Flow, Path, Stack
 
 STEPS_PER_DOUBLING = 2
@@ -151,7 +151,11 @@ def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margi
     share = path.forward_delay / path.rtt
 
     def meets(flow: Flow, path: Path) -> bool:
-        return DelayModel(flow, path, stack).meets(target.limit, target.quantile)
+        try:
+            return DelayModel(flow, path, stack).meets(target.limit, target.quantile)
+        except ChainTooLargeError:
+            # What cannot be computed is not promised.
+            return False
 
     def with_loss(loss: float) -> bool:
         return meets(flow, replace(path, loss=loss))

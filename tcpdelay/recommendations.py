@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcpdelay.applications import Target
-from tcpdelay.chain.model import DelayModel
+from tcpdelay.chain.model import ChainTooLargeError, DelayModel
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.scenario import Flow, NewReno2008, Path, Variant
+from tcpdelay.scenario import MAX_INTERVAL, MIN_INTERVAL, MIN_MSS, Flow, NewReno2008, Path, Variant
+from tcpdelay.units import format_fraction
 
 Level = Literal["tcp", "application"]
 Status = Literal["set", "default", "built in", "gone", "not a setting"]
@@ -108,9 +109,21 @@ class Situation:
         model = DelayModel(flow or self.flow, path or self.path, stack or self.stack)
         return model.delay_distribution().quantile(self.target.quantile)
 
-    def switch(self, without: NewReno2008, with_rule: NewReno2008) -> Effect:
+    def switch(self, without: NewReno2008, with_rule: NewReno2008) -> Effect | None:
         """Return the effect of changing the stack."""
-        return Effect("chain", self.quantile(stack=without), self.quantile(stack=with_rule))
+        try:
+            return Effect("chain", self.quantile(stack=without), self.quantile(stack=with_rule))
+        except ChainTooLargeError:
+            return None
+
+    def change(
+        self, flow: Flow | None = None, path: Path | None = None, stack: NewReno2008 | None = None
+    ) -> Effect | None:
+        """Return the effect of changing something else, or None where its chain is too large to be solved."""
+        try:
+            return Effect("chain", self.quantile_now, self.quantile(flow, path, stack))
+        except ChainTooLargeError:
+            return None
 
 
 def _tcp_rules(s: Situation) -> list[Recommendation]:
@@ -240,7 +253,7 @@ def _application_rules(s: Situation) -> list[Recommendation]:
             flow.packet_size >= 2,
             "not a setting",
             "two send() calls with TCP_NODELAY, back to back",
-            Effect("chain", s.quantile_now, s.quantile(flow=_in_pieces(flow, 2))) if flow.packet_size >= 2 else None,
+            s.change(flow=_in_pieces(flow, 2)) if flow.packet_size >= 2 and flow.interval >= 2 * MIN_INTERVAL else None,
         ),
         Recommendation(
             "parallel",
@@ -251,7 +264,7 @@ def _application_rules(s: Situation) -> list[Recommendation]:
             True,
             "not a setting",
             "packets in turn; better: to the connection with the smaller send queue (ioctl SIOCOUTQ)",
-            Effect("chain", s.quantile_now, s.quantile(flow=replace(flow, interval=2 * flow.interval))),
+            s.change(flow=replace(flow, interval=2 * flow.interval)) if 2 * flow.interval <= MAX_INTERVAL else None,
         ),
         Recommendation(
             "segment-ratio",
@@ -262,8 +275,8 @@ def _application_rules(s: Situation) -> list[Recommendation]:
             uneven,
             "set",
             f"setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, {per_segment * flow.packet_size}), or another packet size",
-            Effect("chain", s.quantile_now, s.quantile(stack=replace(stack, mss=per_segment * flow.packet_size)))
-            if uneven and per_segment * flow.packet_size >= 88
+            s.change(stack=replace(stack, mss=per_segment * flow.packet_size))
+            if uneven and per_segment * flow.packet_size >= MIN_MSS
             else None,
         ),
         Recommendation(
@@ -280,7 +293,7 @@ def _application_rules(s: Situation) -> list[Recommendation]:
             "proactive-drop",
             "application",
             "Drop packets that would come too late before they are sent",
-            f"Of all packets {s.distribution.late_fraction(s.target.limit):.2%} would be of no use, "
+            f"Of all packets {format_fraction(s.distribution.late_fraction(s.target.limit))} would be of no use, "
             "and delay those behind them.",
             "the application can do without single packets",
             s.distribution.late_fraction(s.target.limit) > 0,
@@ -299,7 +312,7 @@ def _application_rules(s: Situation) -> list[Recommendation]:
                 True,
                 "set",
                 "tc qdisc replace … bfifo limit BYTES in place of pfifo",
-                Effect("chain", s.quantile_now, s.quantile(path=replace(path, bottleneck="bytes"))),
+                s.change(path=replace(path, bottleneck="bytes")),
             )
         )
     return rules

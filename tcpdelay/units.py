@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from quantiphy import Quantity
 
@@ -149,7 +150,8 @@ def parse_fraction(text: str, name: str, *, allow_zero: bool = True) -> float:
     if unit == "" and number >= 1:
         hint = f"write {number:g}% or {number / 100:g}" if number < 100 else _FRACTION_EXAMPLE
         raise ValueError(f"{name}: {number:g} is neither a fraction below 1 nor a percentage; {hint}")
-    value = number / 100 if unit else number
+    # In decimals, so that 99.9 % is the float nearest to 0.999.
+    value = float(Decimal(repr(number)) / 100) if unit else number
     if value >= 1:
         raise ValueError(f"{name}: {shown} is not below 100%; {_FRACTION_EXAMPLE}")
     return _positive(value, name, shown, "fraction", allow_zero)

@@ -81,6 +81,15 @@ def validated_range(stack: Stack) -> ValidatedRange:
     raise ValueError(f"stack must come from one of the profiles, such as Stack.newreno_2008(), got {stack!r}")
 
 
+def known_error(stack: Stack) -> str:
+    """Return in words how far predictions for `stack` have been from measurements."""
+    valid = validated_range(stack)
+    return (
+        f"the 95th percentile was off by {valid.known_error:.0%} in the median over {valid.known_error_basis}; "
+        "not measured for random losses"
+    )
+
+
 def warn_outside(flow: Flow, path: Path, stack: Stack) -> None:
     """Issue a `ValidityWarning` if the scenario lies outside the validated range of its stack."""
     beyond = validated_range(stack).exceeded_by(flow, path)

@@ -29,6 +29,7 @@ from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.scenario import read_scenario
 from tcpdelay.predict import DEFAULT_STACK
 from tcpdelay.scenario import NewReno2008
+from tcpdelay.validity import PUBLISHED_RANGE
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -94,6 +95,7 @@ def test_predict_prints_what_the_library_predicts(predicted):
         "target_quantile": expected.quantile(0.999),
         "late_fraction": expected.late_fraction(0.15),
         "sustainable": True,
+        "known_error": PUBLISHED_RANGE.known_error,
     }
 
 

@@ -62,7 +62,7 @@ anything = st.one_of(
     st.integers(-(10**12), 10**12),
     st.sampled_from([0, -1, 1e-9, 1e9, 2.0, 100, None, "100ms", True, float("nan")]),
 )
-LARGEST_TESTED_LOAD = 100
+LARGEST_TESTED_LOAD = 40
 """Packets per round-trip time up to which a scenario is solved here: all are answered, but not in a test's time."""
 
 

@@ -51,7 +51,7 @@ def test_extrapolation_solves_a_linear_iteration_in_a_few_steps():
     # A contraction with four modes is solved exactly once four steps are remembered.
     rates = np.array([0.99, 0.9, 0.5, 0.1])
     offset = np.array([1.0, 2.0, 3.0, 4.0])
-    iterate, history, stored = np.zeros(4), new_history(4), -1
+    iterate, history, stored = 0.9 * offset / (1 - rates), new_history(4), -1
     for _ in range(8):
         stored = remember(history, stored, iterate, rates * iterate + offset)
         extrapolate(history, stored, iterate)
@@ -70,8 +70,8 @@ def structure(flow, path, stack):
 )
 def test_a_sweep_moves_probability_as_the_matrix_does(flow, path):
     model, phases, transitions, rows, start = structure(flow, path, Stack.newreno_2008())
-    inflow, visits = np.zeros(rows.offset[-1]), np.zeros(rows.offset[-1])
-    inflow[rows.offset[start] - rows.low[start]] = 1.0
+    inflow, visits = np.zeros(rows["offset"][-1]), np.zeros(rows["offset"][-1])
+    inflow[rows["offset"][start] - rows["low"][start]] = 1.0
     for _ in range(3):
         before = inflow.copy()
         sweep(phases, transitions, rows, inflow, visits)
@@ -98,12 +98,12 @@ def test_drift_is_that_of_a_backlog_that_never_ends():
     random = np.random.default_rng(1)
     phase, packets, time, batches = start_phase(model.load) - 1, 0.0, 0.0, []
     for step in range(1, 60_001):
-        events = slice(phases.first_transition[phase], phases.first_transition[phase + 1])
-        chances = transitions.probability[events]
+        events = slice(phases["first_transition"][phase], phases["first_transition"][phase + 1])
+        chances = transitions["probability"][events]
         event = events.start + random.choice(chances.size, p=chances / chances.sum())
-        packets += transitions.shift[event]
-        time += transitions.duration[event]
-        phase = transitions.target[event]
+        packets += transitions["shift"][event]
+        time += transitions["duration"][event]
+        phase = transitions["target"][event]
         if step % 2000 == 0:
             batches.append(packets / time)
             packets = time = 0.0

@@ -13,12 +13,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tcpdelay.chain.sweep import add_scaled
+from tcpdelay.chain.sweep import add_scaled, copy
 
 WINDOW = 4
 """Number of past steps the extrapolation looks back on."""
 DEPENDENT = 1e-12
 """Share of a step's squared length below which what others do not explain of it is rounding."""
+
+SMALLEST_CHANGE = 0.5
+"""Factor of the sum of all entries beyond which an extrapolation is not trusted."""
 
 
 class History(NamedTuple):
@@ -120,5 +123,11 @@ def extrapolate(history: History, stored: int, iterate: NDArray[np.float64]) -> 
     for i in range(used):
         if length[i] > 0.0:
             add_scaled(history.iterate_steps[i], -weights[i] / length[i], iterate)
+    before, after = 0.0, 0.0
     for i in range(iterate.size):
         iterate[i] = max(iterate[i], 0.0)
+        before += history.last_iterate[i]
+        after += iterate[i]
+    if not SMALLEST_CHANGE < after / before < 1 / SMALLEST_CHANGE:
+        # Steps that nearly cancel lead astray.
+        copy(history.last_iterate, iterate)

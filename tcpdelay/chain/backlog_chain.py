@@ -14,6 +14,8 @@ from tcpdelay.chain.transitions import Phases, Transitions
 BINS = 64
 LARGEST_FACTOR = 10.0
 """Most that one correction may change a bin; the profile need not be settled yet."""
+LARGEST_DISTANCE = 0.9
+"""Total variation distance beyond which the bins' chain is not believed: the profile within the bins is not settled."""
 DOWNWARD_FLOW = 1e-15
 """Least share of a bin that flows to the one below it, so that no bin is a trap before it is well visited."""
 VISITED = 1e-30
@@ -30,10 +32,10 @@ def _flows(
     phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], width: int
 ) -> NDArray[np.float64]:
     """Probability that moves from each bin of backlogs to each other one."""
-    bound = rows.bound
+    bound = rows[0].bound
     last_bin = bound // width
     flow = np.zeros((last_bin + 1, last_bin + 1))
-    for phase in range(phases.window.size):
+    for phase in range(phases.size - 1):
         low, high = rows.low[phase], rows.high[phase]
         row = visits[rows.offset[phase] : rows.offset[phase + 1]]
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
@@ -56,7 +58,7 @@ def correct_backlog(
     phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], inflow: NDArray[np.float64]
 ) -> None:
     """Scale the inflow of each bin of backlogs to what the chain of the bins alone says that it should be."""
-    width = bin_width(rows.bound)
+    width = bin_width(rows[0].bound)
     flow = _flows(phases, transitions, rows, visits, width)
     bins = flow.shape[0]
     visited = np.zeros(bins)
@@ -71,11 +73,16 @@ def correct_backlog(
     balanced = eliminate(flow)
     factor = np.ones(bins)
     sum_visited = total(visited)
+    apart = 0.0
+    for i in range(bins):
+        apart += abs(balanced[i] - visited[i] / sum_visited) / 2
+    if apart > LARGEST_DISTANCE:
+        return
     for i in range(bins):
         if visited[i] > VISITED * sum_visited:
             wanted = balanced[i] * sum_visited / visited[i]
             factor[i] = min(max(wanted, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
-    for phase in range(phases.window.size):
+    for phase in range(phases.size - 1):
         for cell in range(rows.offset[phase], rows.offset[phase + 1]):
             if inflow[cell] != 0.0:
                 inflow[cell] *= factor[(rows.low[phase] + cell - rows.offset[phase]) // width]

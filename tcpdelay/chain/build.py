@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tcpdelay.chain.transitions import Phases, Transitions, landing
+from tcpdelay.chain.transitions import Phases, Records, Transitions, landing
 
+ROW = np.dtype([("low", np.int64), ("high", np.int64), ("offset", np.int64), ("bound", np.int64)], align=True)
 
-class Rows(NamedTuple):
-    """Where the backlogs `low[i]` to `high[i]` of phase i stand in one array of all cells, from `offset[i]` on.
+Rows: TypeAlias = Records
+"""Where the backlogs `low` to `high` of each phase stand in one array of all cells, from `offset` on.
 
-    A phase that cannot be reached has `low[i] > high[i]` and no cells.
-    """
-
-    low: NDArray[np.int64]
-    high: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    bound: int
+A phase that cannot be reached has `low` above `high` and no cells. `bound` is the largest backlog of the chain, the
+same in all; one more record closes the array.
+"""
 
 
 @njit(cache=True)
 def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: int) -> Rows:
     """Smallest interval of backlogs per phase that holds every state reachable from (`start`, empty backlog)."""
-    count = phases.window.size
-    low = np.full(count, bound + 1)
-    high = np.full(count, -1)
+    count = phases.size - 1
+    rows: Rows = np.zeros(count + 1, ROW)
+    low, high, offset = rows.low, rows.high, rows.offset
+    for phase in range(count + 1):
+        low[phase], high[phase], rows[phase].bound = bound + 1, -1, bound
     low[start] = high[start] = 0
     changed = True
     while changed:
@@ -56,10 +55,9 @@ def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: 
                         low[target] = min(low[target], lowest)
                         high[target] = max(high[target], highest)
                         changed = True
-    offset = np.zeros(count + 1, np.int64)
     for phase in range(count):
         offset[phase + 1] = offset[phase] + max(high[phase] - low[phase] + 1, 0)
-    return Rows(low, high, offset, bound)
+    return rows
 
 
 @njit(cache=True)
@@ -81,7 +79,7 @@ def number_states(phases: Phases, transitions: Transitions, rows: Rows, start: i
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
             if transitions.probability[event] <= 0.0:
                 continue
-            target, after = landing(transitions, event, backlog, rows.bound)
+            target, after = landing(transitions, event, backlog, rows[0].bound)
             cell = rows.offset[target] + after - rows.low[target]
             if number[cell] < 0:
                 number[cell] = 0
@@ -103,7 +101,7 @@ def list_states(phases: Phases, rows: Rows, number: NDArray[np.int64]) -> tuple[
         states += number[cell] >= 0
     phase_of = np.empty(states, np.int64)
     backlog_of = np.empty(states, np.int64)
-    for phase in range(phases.window.size):
+    for phase in range(phases.size - 1):
         for cell in range(rows.offset[phase], rows.offset[phase + 1]):
             if number[cell] >= 0:
                 phase_of[number[cell]] = phase
@@ -139,7 +137,7 @@ def compressed_rows(
             chance = transitions.probability[event]
             if chance <= 0.0:
                 continue
-            target, after = landing(transitions, event, backlog_of[state], rows.bound)
+            target, after = landing(transitions, event, backlog_of[state], rows[0].bound)
             to = number[rows.offset[target] + after - rows.low[target]]
             place = begin
             while place < filled and column[place] < to:

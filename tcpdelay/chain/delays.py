@@ -11,9 +11,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tcpdelay.chain.build import Rows
+from tcpdelay.chain.build import ROW, Rows
 from tcpdelay.chain.sweep import add_scaled, copy, scale, sweep, total
-from tcpdelay.chain.transitions import HEAD_OF_LINE, NO_PACKETS, QUEUED, Phases, Transitions, packets_leaving
+from tcpdelay.chain.transitions import (
+    HEAD_OF_LINE,
+    NO_PACKETS,
+    PHASE,
+    QUEUED,
+    Phases,
+    Transitions,
+    packets_leaving,
+)
 
 DUPLICATE_ACKS = 3
 SUMMATION_NOISE = 1e-17
@@ -30,9 +38,9 @@ def delay_lattices(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64], load: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Weights of the delays L + k/f, and of L + RTT + (k - load)/f, for k = 0, 1, ...; not normalised."""
-    queued = np.zeros(rows.bound + 1)
-    delivered_late = np.zeros(rows.bound + load + DUPLICATE_ACKS + 2)
-    for phase in range(phases.window.size):
+    queued = np.zeros(rows[0].bound + 1)
+    delivered_late = np.zeros(rows[0].bound + load + DUPLICATE_ACKS + 2)
+    for phase in range(phases.size - 1):
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
             chance, pattern = transitions.probability[event], transitions.pattern[event]
             if chance <= 0.0 or pattern == NO_PACKETS:
@@ -96,7 +104,7 @@ def merge_lattices(
 def backlogged_time(phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64]) -> float:
     """Share of time in states with a backlog: the sum of pi q t over b > 0, over that of all states."""
     backlogged, time = 0.0, 0.0
-    for phase in range(phases.window.size):
+    for phase in range(phases.size - 1):
         cells = probability[rows.offset[phase] : rows.offset[phase + 1]]
         if cells.size == 0:
             continue
@@ -113,8 +121,8 @@ def backlogged_time(phases: Phases, transitions: Transitions, rows: Rows, probab
 def probability_at_bound(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float:
     """Probability of the states whose backlog is cut off at the bound."""
     cut = 0.0
-    for phase in range(phases.window.size):
-        if rows.offset[phase] < rows.offset[phase + 1] and rows.high[phase] == rows.bound:
+    for phase in range(phases.size - 1):
+        if rows.offset[phase] < rows.offset[phase + 1] and rows.high[phase] == rows[0].bound:
             cut += probability[rows.offset[phase + 1] - 1]
     return cut
 
@@ -125,7 +133,7 @@ def _packet_intervals_waited(
 ) -> tuple[float, float, float, float]:
     """Sum over all packets: their number, the backlog met, those delivered late, and 3 - i over the latter."""
     packets_sum, waited, late, behind = 0.0, 0.0, 0.0, 0.0
-    for phase in range(phases.window.size):
+    for phase in range(phases.size - 1):
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
             chance, pattern = transitions.probability[event], transitions.pattern[event]
             if chance <= 0.0 or pattern == NO_PACKETS:
@@ -143,16 +151,6 @@ def _packet_intervals_waited(
 
 
 @njit(cache=True)
-def _extended(values: NDArray[np.int64], last: int) -> NDArray[np.int64]:
-    """Return a copy of `values` with one more entry."""
-    longer = np.empty(values.size + 1, np.int64)
-    for i in range(values.size):
-        longer[i] = values[i]
-    longer[values.size] = last
-    return longer
-
-
-@njit(cache=True)
 def _after_timeout(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64]
 ) -> NDArray[np.float64]:
@@ -160,34 +158,23 @@ def _after_timeout(
 
     From each first back-off on, the probability is followed until the backlog is gone.
     """
-    count = phases.window.size
+    count = phases.size - 1
     sink = count
     first_backoff = 0
-    followed_phases = Phases(
-        _extended(phases.window, 0),
-        _extended(phases.recovery, 0),
-        _extended(phases.first_transition, phases.first_transition[count]),
-    )
-    events = transitions.target.size
-    target, target_when_empty = np.empty(events, np.int64), np.empty(events, np.int64)
-    for event in range(events):
-        target[event] = sink if transitions.target[event] == first_backoff else transitions.target[event]
-        target_when_empty[event] = sink
-    followed = Transitions(
-        target,
-        target_when_empty,
-        transitions.shift,
-        transitions.probability,
-        transitions.duration,
-        transitions.packets,
-        transitions.packets_when_empty,
-        transitions.pattern,
-    )
-    offset = _extended(rows.offset, rows.offset[count] + rows.bound + 1)
-    followed_rows = Rows(_extended(rows.low, 0), _extended(rows.high, rows.bound), offset, rows.bound)
+    followed_phases: Phases = np.zeros(count + 2, PHASE)
+    followed = transitions.copy()
+    followed_rows: Rows = np.zeros(count + 2, ROW)
+    for phase in range(count + 1):
+        followed_phases[phase], followed_rows[phase] = phases[phase], rows[phase]
+    for event in range(transitions.size):
+        if followed[event].target == first_backoff:
+            followed[event].target = sink
+        followed[event].target_when_empty = sink
+    followed_phases[sink + 1].first_transition = phases[count].first_transition
+    followed_rows[sink].low, followed_rows[sink].high = 0, rows[0].bound
+    followed_rows[sink + 1].offset = cells = rows[count].offset + rows[0].bound + 1
 
-    inflow = np.zeros(offset[count + 1])
-    visits = np.zeros(offset[count + 1])
+    inflow, visits = np.zeros(cells), np.zeros(cells)
     sum_of_visits = np.zeros(rows.offset[count])
     first, end = rows.offset[first_backoff], rows.offset[first_backoff + 1]
     copy(probability[first:end], inflow[first:end])

@@ -11,13 +11,13 @@ from tcpdelay.chain.stationary import Solution
 from tcpdelay.chain.transitions import Phases, Transitions
 
 REFINEMENTS = 2
-LARGEST_CHAIN = 100_000
+LARGEST_CHAIN = 20_000
 
 
 def solve_directly(phases: Phases, transitions: Transitions, rows: Rows, start: int) -> Solution:
     """Return the stationary distribution by sparse LU factorisation with iterative refinement.
 
-    Chains of more than 100 000 states are refused: their factors may not fit into memory.
+    Chains of more than 20 000 states are refused: their factors take minutes, or do not fit into memory.
 
     One balance equation is replaced by the condition that the probabilities sum to 1. The factorisation is SciPy's
     SuperLU, which is slow beside the sweeps but needs no convergence.

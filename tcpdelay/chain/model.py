@@ -41,12 +41,17 @@ BYTES_PER_CELL = 60
 """Measured peak per cell: visits, inflow and the acceleration's history."""
 BYTES_PER_PHASE = 600
 LARGEST_GROWN_CHAIN = 3_000_000
-"""Cells up to which a backlog bound grows; a backlog that needs more is as good as endless."""
+LARGEST_GROWTH = 4
+"""Cells, or factor of the published ones, up to which a bound grows; a backlog that needs more is endless to us."""
 NEGLIGIBLE_TRUNCATION = 1e-6
 """Probability at the bound below which a backlog counts as not cut off."""
 SETTLED = 1e-4
 """Probability at the bound, relative to what a target allows to be late, at which the target's answer is settled."""
 STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
+
+
+class ChainTooLargeError(ValueError):
+    """The chain of a scenario would need more memory than one may take."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,10 @@ class DelayModel:
 
     Raises
     ------
+    ChainTooLargeError
+        If the chain would need more than 4 GiB of memory; a ValueError.
     ValueError
-        If the chain would need more than 4 GiB of memory, or the flow does not go with the path.
+        If the flow does not go with the path.
 
     Examples
     --------
@@ -115,7 +122,7 @@ class DelayModel:
 
     def _require_memory(self, needed: float) -> None:
         if needed > LARGEST_MEMORY:
-            raise ValueError(
+            raise ChainTooLargeError(
                 f"the chain needs about {needed / 2**30:.1f} GiB for {self.load} packets per round-trip time, "
                 f"and at most {LARGEST_MEMORY / 2**30:.0f} GiB are allowed; "
                 "use a longer interval, larger packets or a shorter rtt"
@@ -147,13 +154,20 @@ class DelayModel:
         """
         bound = BACKLOG_PER_LOAD * self.load
         rows = self._rows_within(bound)
+        largest = max(LARGEST_GROWN_CHAIN, LARGEST_GROWTH * int(rows["offset"][-1]))
         while True:
-            self._require_memory(float(rows.offset[-1]) * BYTES_PER_CELL)
-            solution = self._solve(rows)
+            self._require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
+            try:
+                solution = self._solve(rows)
+            except ArithmeticError:
+                # A backlog that wanders so far that no iteration settles is as good as endless as well.
+                if bound > BACKLOG_PER_LOAD * self.load:
+                    return
+                raise
             yield rows, solution, probability_at_bound(self._structure[0], rows, solution.probability)
             bound *= 2
             rows = self._rows_within(bound)
-            if self.backlog_drift >= 0 or rows.offset[-1] > LARGEST_GROWN_CHAIN:
+            if self.backlog_drift >= 0 or rows["offset"][-1] > largest:
                 return
 
     @cached_property
@@ -224,7 +238,7 @@ class DelayModel:
         phases, _ = self._structure
         _, phase_of, backlog_of = self._numbering
         states = np.empty(phase_of.size, STATE)
-        states["w"], states["b"], states["l"] = phases.window[phase_of], backlog_of, phases.recovery[phase_of]
+        states["w"], states["b"], states["l"] = phases["window"][phase_of], backlog_of, phases["recovery"][phase_of]
         return states
 
     @cached_property

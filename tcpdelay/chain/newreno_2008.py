@@ -16,7 +16,9 @@ from tcpdelay.chain.losses import VARIANT_CODES, loss_events
 from tcpdelay.chain.transitions import (
     HEAD_OF_LINE,
     NO_PACKETS,
+    PHASE,
     QUEUED,
+    TRANSITION,
     Phases,
     Transitions,
     round_half_up,
@@ -152,21 +154,8 @@ def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
     largest_window = WINDOW_PER_LOAD * r
     phases_total = phase_count(r)
     rows = 2 * BACKOFF_STAGES + 7 * largest_window
-    phases = Phases(
-        np.zeros(phases_total, np.int64),
-        np.zeros(phases_total, np.int64),
-        np.zeros(phases_total + 1, np.int64),
-    )
-    t = Transitions(
-        np.zeros(rows, np.int64),
-        np.zeros(rows, np.int64),
-        np.zeros(rows, np.int64),
-        np.zeros(rows, np.float64),
-        np.zeros(rows, np.float64),
-        np.zeros(rows, np.int64),
-        np.zeros(rows, np.int64),
-        np.zeros(rows, np.int64),
-    )
+    phases: Phases = np.zeros(phases_total + 1, PHASE)
+    t: Transitions = np.zeros(rows, TRANSITION)
     round_events = loss_events(largest_window, p.loss, False, p.variant, p.correlated, p.limited_transmit)
     packet_events = loss_events(largest_window, p.loss_of_one_packet, True, p.variant, p.correlated, p.limited_transmit)
     first_timeout_packets = round_half_up(p.initial_timeout * f)

@@ -7,9 +7,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tcpdelay.chain.acceleration import extrapolate, new_history, remember
-from tcpdelay.chain.build import Rows
+from tcpdelay.chain.build import ROW, Rows
 from tcpdelay.chain.sweep import copy, scale, sweep, total
-from tcpdelay.chain.transitions import Phases, Transitions
+from tcpdelay.chain.transitions import PHASE, TRANSITION, Phases, Transitions
 
 MAX_SWEEPS = 20_000
 TOLERANCE = 1e-14
@@ -24,26 +24,17 @@ def aggregate(
     Each event becomes two, for the case that it leaves packets and that it leaves none. A phase without visits is
     taken as backlogged.
     """
-    count, events = phases.window.size, transitions.shift.size
-    nothing = np.zeros(2 * events, np.int64)
-    merged = Transitions(
-        np.zeros(2 * events, np.int64),
-        np.zeros(2 * events, np.int64),
-        nothing,
-        np.zeros(2 * events),
-        np.zeros(2 * events),
-        nothing,
-        nothing,
-        nothing,
-    )
-    low, high = np.ones(count, np.int64), np.zeros(count, np.int64)
-    offset = np.zeros(count + 1, np.int64)
+    count, events = phases.size - 1, transitions.size
+    merged: Transitions = np.zeros(2 * events, TRANSITION)
+    merged_phases: Phases = np.zeros(count + 1, PHASE)
+    merged_rows: Rows = np.zeros(count + 1, ROW)
     for phase in range(count):
         cells = visits[rows.offset[phase] : rows.offset[phase + 1]]
-        offset[phase + 1] = offset[phase] + (cells.size > 0)
+        merged_phases[phase + 1].first_transition = 2 * phases.first_transition[phase + 1]
+        merged_rows[phase + 1].offset = merged_rows[phase].offset + (cells.size > 0)
         if cells.size == 0:
+            merged_rows[phase].low, merged_rows[phase].high = 1, 0
             continue
-        low[phase] = 0
         sum_of_cells = total(cells)
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
             emptied = min(max(1 - transitions.shift[event] - rows.low[phase], 0), cells.size)
@@ -57,10 +48,7 @@ def aggregate(
                 target = transitions.target_when_empty[event] if half else transitions.target[event]
                 merged.target[2 * event + half] = merged.target_when_empty[2 * event + half] = target
                 merged.probability[2 * event + half] = transitions.probability[event] * (share if half else 1 - share)
-    first = np.empty_like(phases.first_transition)
-    for phase in range(count + 1):
-        first[phase] = 2 * phases.first_transition[phase]
-    return Phases(phases.window, phases.recovery, first), merged, Rows(low, high, offset, 0)
+    return merged_phases, merged, merged_rows
 
 
 @njit(cache=True)
@@ -98,18 +86,15 @@ def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float
     The backlog of a chain whose phases do not depend on it stays finite if and only if this drift is negative (Loynes
     1962; Neuts 1981, theorem 3.1.1). `start` is a phase with a backlog.
     """
-    count = phases.window.size
-    busy = Rows(np.ones(count, np.int64), np.ones(count, np.int64), np.arange(count + 1), 1)
-    always_busy = Transitions(
-        transitions.target,
-        transitions.target,
-        np.zeros_like(transitions.shift),
-        transitions.probability,
-        transitions.duration,
-        transitions.packets,
-        transitions.packets_when_empty,
-        transitions.pattern,
-    )
+    count = phases.size - 1
+    busy: Rows = np.zeros(count + 1, ROW)
+    always_busy = transitions.copy()
+    for phase in range(count + 1):
+        busy[phase].low = busy[phase].high = busy[phase].bound = 1
+        busy[phase].offset = phase
+    for event in range(transitions.size):
+        always_busy[event].target_when_empty = transitions[event].target
+        always_busy[event].shift = 0
     inflow = np.zeros(count)
     inflow[start] = 1.0
     visits = settle(phases, always_busy, busy, inflow, TOLERANCE)

@@ -54,9 +54,9 @@ class Solution(NamedTuple):
 @njit(cache=True)
 def feedback_phases(phases: Phases, transitions: Transitions, start: int) -> NDArray[np.bool_]:
     """Phases that a phase behind them in the order leads back to: between sweeps all probability stands there."""
-    feedback = np.zeros(phases.window.size, np.bool_)
+    feedback = np.zeros(phases.size - 1, np.bool_)
     feedback[start] = True
-    for phase in range(phases.window.size):
+    for phase in range(phases.size - 1):
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
             if transitions.probability[event] > 0.0:
                 for target in (transitions.target[event], transitions.target_when_empty[event]):
@@ -116,14 +116,16 @@ def _correct_phases(
     """Scale the inflow of each phase to what the chain of phases alone says that it should be."""
     phase_chain, phase_events, phase_rows = aggregate(phases, transitions, rows, visits)
     now = np.zeros(phase_rows.offset[-1])
-    for phase in range(phases.window.size):
+    for phase in range(phases.size - 1):
         if rows.offset[phase] < rows.offset[phase + 1]:
             now[phase_rows.offset[phase]] = total(inflow[rows.offset[phase] : rows.offset[phase + 1]])
     balanced = np.zeros(now.size)
     copy(now, balanced)
-    settle(phase_chain, phase_events, phase_rows, balanced, tolerance)
     sum_now = total(now)
-    for phase in range(phases.window.size):
+    if not sum_now > 0.0:
+        return
+    settle(phase_chain, phase_events, phase_rows, balanced, tolerance)
+    for phase in range(phases.size - 1):
         if rows.offset[phase] < rows.offset[phase + 1]:
             cell = phase_rows.offset[phase]
             if now[cell] > 0 and balanced[cell] > 0:
@@ -131,8 +133,20 @@ def _correct_phases(
 
 
 @njit(cache=True)
-def solve_by_sweeps(phases: Phases, transitions: Transitions, rows: Rows, start: int, max_sweeps: int) -> Solution:
-    """Stationary distribution over all cells, or the nearest found within `max_sweeps`."""
+def _normalise(values: NDArray[np.float64]) -> bool:
+    """Scale `values` to a sum of 1; say whether they have a sum to scale."""
+    size = total(values)
+    if not size > 0.0:
+        return False
+    scale(values, 1 / size)
+    return True
+
+
+@njit(cache=True)
+def iterate_sweeps(
+    phases: Phases, transitions: Transitions, rows: Rows, start: int, max_sweeps: int
+) -> tuple[NDArray[np.float64], float, int]:
+    """Probability of every cell, residual and number of sweeps, after at most `max_sweeps`."""
     cells = rows.offset[-1]
     inflow, visits = np.zeros(cells), np.zeros(cells)
     spans = _feedback_spans(feedback_phases(phases, transitions, start), rows)
@@ -151,7 +165,8 @@ def solve_by_sweeps(phases: Phases, transitions: Transitions, rows: Rows, start:
         sweeps += 1
         _pack(spans, inflow, after)
         # Rounding lets the sum drift; the iteration must not follow it.
-        scale(after, 1 / total(after))
+        if not _normalise(after):
+            return visits, np.inf, sweeps
         moved = _distance(after, before)
         residual = moved / total(visits)
         if moved <= TOLERANCE:
@@ -167,10 +182,17 @@ def solve_by_sweeps(phases: Phases, transitions: Transitions, rows: Rows, start:
             if backlog_wanders:
                 correct_backlog(phases, transitions, rows, visits, inflow)
             _pack(spans, inflow, after)
-            scale(after, 1 / total(after))
+            if not _normalise(after):
+                return visits, np.inf, sweeps
         stored = remember(history, stored, before, after)
         if sweeps % SWEEPS_PER_EXTRAPOLATION == 1:
             extrapolate(history, stored, before)
         _unpack(spans, before, inflow)
     scale(visits, 1 / total(visits))
-    return Solution(visits, residual, sweeps)
+    return visits, residual, sweeps
+
+
+def solve_by_sweeps(phases: Phases, transitions: Transitions, rows: Rows, start: int, max_sweeps: int) -> Solution:
+    """Return the stationary distribution over all cells, or the nearest found within `max_sweeps`."""
+    # The kernel returns a plain tuple: making a named one, it would crash on an interrupt that came meanwhile.
+    return Solution(*iterate_sweeps(phases, transitions, rows, start, max_sweeps))

@@ -101,8 +101,8 @@ def sweep(
 
     `visits` receives how often each cell is visited on the way. At most one event of a phase may lead back to it.
     """
-    bound = rows.bound
-    for phase in range(phases.window.size):
+    bound = rows[0].bound
+    for phase in range(phases.size - 1):
         begin, end, low, high = rows.offset[phase], rows.offset[phase + 1], rows.low[phase], rows.high[phase]
         if begin == end:
             continue

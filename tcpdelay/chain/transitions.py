@@ -9,11 +9,10 @@ can move whole rows of backlogs at once instead of single states.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 NO_PACKETS, QUEUED, HEAD_OF_LINE = 0, 1, 2
 """Delay patterns of a transition: nothing leaves; every packet L + b/f; packet i waits L + RTT + (b + 3 - i)/f."""
@@ -22,33 +21,36 @@ _TIE = 1e-9
 """Relative width within which a number of packets counts as lying on a rounding tie, so that 0.29 s / 0.02 s = 14.5."""
 
 
-class Phases(NamedTuple):
-    """The phases of a chain, in the order in which an uninterrupted run of successes visits them.
+PHASE = np.dtype([("window", np.int64), ("recovery", np.int64), ("first_transition", np.int64)], align=True)
+TRANSITION = np.dtype(
+    [
+        ("target", np.int64),
+        ("target_when_empty", np.int64),
+        ("shift", np.int64),
+        ("probability", np.float64),
+        ("duration", np.float64),
+        ("packets", np.int64),
+        ("packets_when_empty", np.int64),
+        ("pattern", np.int64),
+    ],
+    align=True,
+)
 
-    The transitions of phase i are the rows `first_transition[i]` to `first_transition[i + 1]` of `Transitions`.
-    """
+Records: TypeAlias = Any
+"""Structured array. In kernels its fields are attributes, which type checkers cannot know; elsewhere they are items."""
+Phases: TypeAlias = Records
+"""The phases of a chain, in the order in which an uninterrupted run of successes visits them.
 
-    window: NDArray[np.int64]
-    recovery: NDArray[np.int64]
-    first_transition: NDArray[np.int64]
+What phase i can turn into are the transitions from its `first_transition` up to that of phase i + 1; one more record
+closes the array.
+"""
+Transitions: TypeAlias = Records
+"""What can happen in each phase; one record an event.
 
-
-class Transitions(NamedTuple):
-    """What can happen in each phase; one row an event.
-
-    `target` is the next phase while packets remain in the backlog, `target_when_empty` if none do. `packets` is the
-    largest number of packets that leave, `packets_when_empty` their number if the backlog is empty, and `pattern`
-    says how late they are.
-    """
-
-    target: NDArray[np.int64]
-    target_when_empty: NDArray[np.int64]
-    shift: NDArray[np.int64]
-    probability: NDArray[np.float64]
-    duration: NDArray[np.float64]
-    packets: NDArray[np.int64]
-    packets_when_empty: NDArray[np.int64]
-    pattern: NDArray[np.int64]
+`target` is the next phase while packets remain in the backlog, `target_when_empty` if none do. `packets` is the
+largest number of packets that leave, `packets_when_empty` their number if the backlog is empty, and `pattern` says how
+late they are.
+"""
 
 
 @njit(cache=True)

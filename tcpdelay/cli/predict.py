@@ -77,6 +77,7 @@ def predict(
 def record(scenario: Scenario, distribution: DelayDistribution) -> dict[str, Any]:
     """Return scenario and prediction as one flat row, in seconds, bytes, bit/s and fractions."""
     from tcpdelay.guideline import REPORTED_QUANTILES
+    from tcpdelay.validity import validated_range
 
     flow, path, target = scenario.flow, scenario.path, scenario.target
     return {
@@ -93,6 +94,7 @@ def record(scenario: Scenario, distribution: DelayDistribution) -> dict[str, Any
         "target_quantile": distribution.quantile(target.quantile),
         "late_fraction": distribution.late_fraction(target.limit),
         "sustainable": distribution.sustainable,
+        "known_error": validated_range(scenario.stack).known_error,
     }
 
 
@@ -109,6 +111,7 @@ def print_record(row: dict[str, Any], output_format: Literal["json", "csv"]) -> 
 def print_text(scenario: Scenario, distribution: DelayDistribution) -> None:
     """Print the prediction for people."""
     from tcpdelay.guideline import REPORTED_QUANTILES
+    from tcpdelay.validity import known_error
 
     flow, path, target = scenario.flow, scenario.path, scenario.target
     rows = [("mean", format_time(distribution.mean)), ("jitter", format_time(distribution.jitter))]
@@ -121,6 +124,7 @@ def print_text(scenario: Scenario, distribution: DelayDistribution) -> None:
         f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}), "
         f"round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
     )
+    rows.append(("known error", known_error(scenario.stack)))
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         print(f"{label:<{width}}  {value}")

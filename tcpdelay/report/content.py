@@ -20,6 +20,7 @@ from tcpdelay.report.tables import (
     validity_table,
 )
 from tcpdelay.units import format_fraction, format_time
+from tcpdelay.validity import known_error
 
 if TYPE_CHECKING:
     from tcpdelay.guideline import Guideline, Verdict
@@ -132,7 +133,7 @@ def content(guideline: Guideline) -> Content:
     return Content(
         verdict=guideline.verdict,
         headline=phrases.headline(guideline),
-        explanation=tuple(phrases.verdict(guideline)),
+        explanation=(*phrases.verdict(guideline), phrases.known_error(guideline.validity)),
         key_figures=_key_figures(guideline),
         sections=(*sections, *_recommendations(guideline), _trust(guideline)),
     )
@@ -156,7 +157,8 @@ def _trust(guideline: Guideline) -> Section:
     # The table says which inputs lie outside the range.
     notes = tuple(phrases.sentence(note) for note in guideline.notes if note not in outside)
     source = phrases.sentence(f"the model was compared with measurements in {guideline.validity.source}")
-    return Section("trust", "How far to trust this", (source,), (validity_table(guideline),), points=notes)
+    error = phrases.sentence(f"known error: {known_error(guideline.stack)}")
+    return Section("trust", "How far to trust this", (error, source), (validity_table(guideline),), points=notes)
 
 
 def _key_figures(guideline: Guideline) -> tuple[tuple[str, str], ...]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tcpdelay.margins import Margin
     from tcpdelay.recommendations import Effect, Recommendation, Status
     from tcpdelay.scenario import Stack
+    from tcpdelay.validity import ValidatedRange
 
 NEVER = "never settles: TCP cannot carry this flow"
 
@@ -300,3 +301,8 @@ def code_spans(text: str) -> list[tuple[str, bool]]:
         spans += [(text[end : match.start()], False), (match[1] or match[2], True)]
         end = match.end()
     return [(part, code) for part, code in [*spans, (text[end:], False)] if part]
+
+
+def known_error(validity: ValidatedRange) -> str:
+    """Return the sentence that stands beside the verdict: how far the model has been from measurements."""
+    return f"Known error of the model: {validity.known_error:.0%} in the median where it was measured; see the end."
