@@ -1,0 +1,63 @@
+"""The chains that are timed: one flow over one path each, from a voice call to 50 Mbit/s video."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tcpdelay.chain.build import Rows, reachable_rows
+from tcpdelay.chain.model import DelayModel
+from tcpdelay.chain.newreno_2008 import BACKLOG_PER_LOAD, parameters, published_transitions, start_phase
+from tcpdelay.chain.transitions import Phases, Transitions
+from tcpdelay.scenario import Flow, NewReno2008, Path, Stack
+
+
+class Scenario(NamedTuple):
+    """What a `DelayModel` is made from."""
+
+    flow: Flow
+    path: Path
+    stack: NewReno2008
+
+    def model(self) -> DelayModel:
+        """Return a new model, with nothing computed yet."""
+        return DelayModel(self.flow, self.path, self.stack)
+
+    def growing(self) -> Scenario:
+        """Return the same scenario with a backlog bound that grows as needed."""
+        s = self.stack
+        grow = Stack.newreno_2008(
+            s.variant, s.limited_transmit, s.window_validation, s.initial_timeout, s.mss, backlog_bound="grow"
+        )
+        return self._replace(stack=grow)
+
+
+PUBLISHED = Stack.newreno_2008()
+LIMITED_TRANSMIT = Stack.newreno_2008(limited_transmit=True)
+VOICE = Flow(packet_size=174, interval=0.020)
+FULL_SEGMENTS = Flow(packet_size=1448, interval=0.020)
+
+SCENARIOS = {
+    "voip": Scenario(VOICE, Path(rtt=0.100, loss=0.02), PUBLISHED),
+    "voip, limited transmit": Scenario(VOICE, Path(rtt=0.100, loss=0.02), LIMITED_TRANSMIT),
+    "full segments, 100 ms": Scenario(FULL_SEGMENTS, Path(rtt=0.100, loss=0.02), PUBLISHED),
+    "full segments, 200 ms": Scenario(FULL_SEGMENTS, Path(rtt=0.200, loss=0.01), PUBLISHED),
+    "full segments, 600 ms": Scenario(FULL_SEGMENTS, Path(rtt=0.600, loss=0.01), LIMITED_TRANSMIT),
+    "50 Mbit/s video": Scenario(Flow.from_bitrate(50e6), Path(rtt=0.100, loss=0.001), PUBLISHED),
+}
+
+
+class SweepInput(NamedTuple):
+    """The arguments of `solve_by_sweeps` but its last."""
+
+    phases: Phases
+    transitions: Transitions
+    rows: Rows
+    start: int
+
+
+def sweep_input(scenario: Scenario) -> SweepInput:
+    """Return the chain of `scenario` in the form that the solver by sweeps takes, its backlog cut as published."""
+    p = parameters(*scenario)
+    phases, transitions = published_transitions(p)
+    start = start_phase(p.load)
+    return SweepInput(phases, transitions, reachable_rows(phases, transitions, start, BACKLOG_PER_LOAD * p.load), start)

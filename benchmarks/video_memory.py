@@ -1,0 +1,36 @@
+"""Peak memory of the 50 Mbit/s video chain in a process of its own: `python -m benchmarks.video_memory published`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from benchmarks.chains import SCENARIOS, Scenario
+
+
+def peak_mib() -> float:
+    """Return the largest resident size this process has had so far [MiB].
+
+    `ru_maxrss` would not do: after a fork it starts from the size of the parent.
+    """
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found, "/proc/self/status has no VmHWM"
+    return int(found.group(1)) / 1024
+
+
+def peaks(bound: str) -> dict[str, float]:
+    """Return the peak before and after the chain of the video is solved; a call's chain loads the kernels before."""
+
+    def chosen(scenario: Scenario) -> Scenario:
+        return scenario.growing() if bound == "growing" else scenario
+
+    chosen(SCENARIOS["voip"]).model().delay_distribution()
+    before = peak_mib()
+    chosen(SCENARIOS["50 Mbit/s video"]).model().delay_distribution()
+    return {"peak_mib_before": before, "peak_mib": peak_mib()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(peaks(sys.argv[1])))
