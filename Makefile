@@ -47,6 +47,7 @@ bench: $(STAMPS)/bench ## run the benchmarks
 ifeq ($(BENCHMARKS),)
 	@echo "No benchmarks to run."
 else
+	$(BIN)/python -m pytest tests/test_storm.py
 	$(BIN)/python -m pytest --benchmark-only $(BENCHMARKS)
 endif
 

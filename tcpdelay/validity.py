@@ -85,7 +85,7 @@ def known_error(stack: Stack) -> str:
     """Return in words how far predictions for `stack` have been from measurements."""
     valid = validated_range(stack)
     return (
-        f"the 95th percentile was off by {valid.known_error:.0%} in the median over {valid.known_error_basis}; "
+        f"the 95th percentile was off by {valid.known_error * 100:.0f} % in the median over {valid.known_error_basis}; "
         "not measured for random losses"
     )
 

@@ -1,6 +1,4 @@
-import contextlib
 import csv
-import importlib
 import io
 import json
 import math
@@ -17,13 +15,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.applications import APPLICATIONS
 from tcpdelay.capture import read_ping, read_ss
-from tcpdelay.chain import model
 from tcpdelay.cli import main
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.scenario import read_scenario
@@ -617,99 +612,3 @@ def test_an_ascii_terminal_gets_its_answer(monkeypatch, command, shown):
         printed, errors = started.communicate()
     assert (started.returncode, [line for line in errors.splitlines() if not line.startswith("warning: ")]) == (0, [])
     assert shown in printed
-
-
-HEAVY = ("numba", "numpy", "scipy", "matplotlib", "jinja2")
-
-
-@pytest.mark.parametrize("code", ["import tcpdelay", "import tcpdelay.cli; tcpdelay.cli.main(['report', '--help'])"])
-def test_the_help_waits_for_no_heavy_import(code):
-    check = f"import sys; {code}; print('loaded', *set(sys.modules) & set({HEAVY}), file=sys.stderr)"
-    finished = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert finished.stderr == "loaded\n"
-
-
-WHATEVER_WAS_IMPORTED = """
-import importlib, pkgutil, sys, types
-import tcpdelay
-import tcpdelay.guideline
-assert isinstance(tcpdelay.guideline, types.FunctionType)
-for found in pkgutil.walk_packages(tcpdelay.__path__, "tcpdelay."):
-    if found.name != "tcpdelay.__main__":
-        importlib.import_module(found.name)
-for name in tcpdelay.__all__:
-    value = getattr(tcpdelay, name)
-    assert name == "__version__" or value.__name__ == name, (name, value)
-    assert not isinstance(value, types.ModuleType), name
-assert isinstance(sys.modules["tcpdelay.guideline"], types.ModuleType)
-assert dir(tcpdelay) == sorted(tcpdelay.__all__)
-"""
-
-
-def test_public_names_are_what_they_say_whatever_was_imported():
-    finished = subprocess.run([sys.executable, "-c", WHATEVER_WAS_IMPORTED], cwd=ROOT, capture_output=True, text=True)
-    assert (finished.returncode, finished.stderr) == (0, "")
-    with pytest.raises(AttributeError, match="module 'tcpdelay' has no attribute 'nonsense'"):
-        _ = td.nonsense
-
-
-def test_type_checkers_see_the_names_that_exist_at_run_time():
-    source = (ROOT / "tcpdelay" / "__init__.py").read_text()
-    block = source.partition("if TYPE_CHECKING:\n")[2].partition("\n\n")[0]
-    imported = [name for line in block.splitlines() for name in line.partition(" import ")[2].split(", ")]
-    assert sorted([*imported, "__version__"]) == sorted(td.__all__)
-    for line in block.splitlines():
-        home = sys.modules.get(line.split()[1]) or importlib.import_module(line.split()[1])
-        for name in line.partition(" import ")[2].split(", "):
-            assert getattr(td, name) is getattr(home, name)
-
-
-NUMBERS = st.sampled_from(
-    ["0", "-0", "-1", "1", "2", "100", "0.02", "1e-9", "1e9", "1e308", "1e999", "nan", "inf", "-inf", "0x10", "1,5"]
-) | st.sampled_from(["1_000", "\u0663", "½", "", "9" * 70, "+5", "1..2", ".", "1e", "--"])
-UNITS = st.sampled_from(
-    ["", "%", "%%", " %", "s", "ms", "us", "µs", "MS", "min", "m", "h", "B", "kB", "GB", "bit", "bit/s", "kbit/s"]
-) | st.sampled_from(["Gbit/s", "bps", " ", "\t", "\u017f", "\u202e", "[red]", "\x1b[0m", "\n", "\U0001f4a5"])
-WORDS = st.sampled_from(["voip", "game", "random", "bytes", "sack", "grow", "json", "csv", "a b", "./", "no/such/file"])
-VALUES = st.builds("{}{}".format, NUMBERS, UNITS) | WORDS | st.text(max_size=12)
-VALUED = [f"--{field.name.replace('_', '-')}" for field in fields(ScenarioOptions) if field.default is not False]
-GIVEN = st.tuples(st.sampled_from(VALUED), VALUES)
-BASE = st.sampled_from([[], PATH, VOIP, [*PATH, "--bitrate", "64kbit/s"], ["--ping", str(EXAMPLES / "ping.txt")]])
-EXTRA = (
-    st.just([])
-    | VALUES.map(lambda value: [value])
-    | st.sampled_from(
-        [
-            ["--limited-transmit"],
-            ["--format", "csv"],
-            ["--chart", "x.gif"],
-            ["--chart", ""],
-            ["--nonsense"],
-            ["--"],
-            ["-"],
-        ]
-    )
-)
-
-
-@settings(max_examples=500)
-@given(base=BASE, options=st.lists(GIVEN, max_size=3), extra=EXTRA)
-def test_whatever_is_typed_gives_an_answer_or_one_line(base, options, extra):
-    arguments = ["predict", *base, *(word for option in options for word in option), *extra]
-    printed, errors = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patched,
-        contextlib.redirect_stdout(printed),
-        contextlib.redirect_stderr(errors),
-    ):
-        # Larger chains are refused, so that no input takes long.
-        patched.setattr(model, "LARGEST_MEMORY", 2**22)
-        status = main(arguments)
-    complaints = [line for line in errors.getvalue().split("\n")[:-1] if not line.startswith("warning: ")]
-    if status == 0:
-        assert not complaints
-        assert printed.getvalue()
-    else:
-        assert (status, printed.getvalue(), len(complaints)) == (2, "", 1)
-        assert complaints[0].startswith("tcpdelay predict: ")
-        assert complaints[0].isprintable()

@@ -305,4 +305,5 @@ def code_spans(text: str) -> list[tuple[str, bool]]:
 
 def known_error(validity: ValidatedRange) -> str:
     """Return the sentence that stands beside the verdict: how far the model has been from measurements."""
-    return f"Known error of the model: {validity.known_error:.0%} in the median where it was measured; see the end."
+    error = format_fraction(validity.known_error)
+    return f"Known error of the model: {error} in the median where it was measured; see the end."
