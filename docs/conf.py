@@ -31,4 +31,5 @@ nb_merge_streams = True
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"tcpdelay {release}"
+html_sidebars = {"**": []}  # the pages are few; tables need the width
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
