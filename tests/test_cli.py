@@ -5,11 +5,8 @@ import math
 import os
 import re
 import shlex
-import signal
 import subprocess
-import sys
 import threading
-import time
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tcpdelay as td
+from cli_process import process
 from tcpdelay.applications import APPLICATIONS
 from tcpdelay.capture import read_ping, read_ss
 from tcpdelay.cli import main
@@ -55,20 +53,6 @@ def predicted(run):
         return json.loads(printed)
 
     return predicted
-
-
-def process(*arguments, python=(), **options):
-    """Start `python -m tcpdelay` in a process of its own, with a terminal 80 columns wide and without colour."""
-    unwanted = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "PYTHONWARNINGS", "PYTHONUNBUFFERED")
-    environment = {name: value for name, value in os.environ.items() if name not in unwanted}
-    return subprocess.Popen(
-        [sys.executable, *python, "-m", "tcpdelay", *arguments],
-        cwd=ROOT,
-        env={**environment, "COLUMNS": "80"},
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
 
 
 def test_predict_prints_what_the_library_predicts(predicted):
@@ -565,50 +549,3 @@ def test_an_interrupt_is_quiet(run, monkeypatch):
     assert run("predict", *VOIP) == (130, "", "")
     monkeypatch.setattr("typer.main.get_command", interrupted)
     assert run("--help") == (130, "", "")
-
-
-def test_an_interrupt_ends_a_long_prediction_at_once():
-    with process("predict", "--rtt", "10s", "--loss", "0.1%", "--app", "live-video", stdout=subprocess.PIPE) as started:
-        assert started.stderr.readline().startswith("warning: ")
-        time.sleep(1)
-        sent = time.monotonic()
-        started.send_signal(signal.SIGINT)
-        assert started.communicate() == ("", "")
-    assert started.returncode == -signal.SIGINT
-    assert time.monotonic() - sent < 1
-
-
-def test_closed_streams_do_no_harm():
-    command = f"{shlex.join([sys.executable, '-m', 'tcpdelay', 'predict', *VOIP])}"
-    finished = subprocess.run(f"{command} >&-; {command} --rtt 1 2>&-", shell=True, cwd=ROOT, capture_output=True)
-    assert (finished.returncode, finished.stdout, finished.stderr) == (2, b"", b"")
-
-
-@pytest.mark.parametrize("command", [["predict", *VOIP], ["report", *VOIP], ["--help"]])
-@pytest.mark.parametrize("python", [(), ("-u",)])
-def test_a_reader_that_goes_away_is_no_error(command, python):
-    reading, writing = os.pipe()
-    os.close(reading)
-    with process(*command, python=python, stdout=writing) as started:
-        os.close(writing)
-        _, errors = started.communicate()
-    assert (started.returncode, errors) == (1, "")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("command", [["predict", *VOIP], ["report", *VOIP, "--format", "json"]])
-def test_a_full_disk_is_one_line(command):
-    with Path("/dev/full").open("w") as full, process(*command, stdout=full) as started:
-        _, errors = started.communicate()
-    assert (started.returncode, errors) == (1, "tcpdelay: No space left on device\n")
-
-
-@pytest.mark.parametrize(
-    ("command", "shown"), [(["report", *VOIP], "190 ms"), (["predict", *VOIP, "--rtt", "1ms"], "500 ?s")]
-)
-def test_an_ascii_terminal_gets_its_answer(monkeypatch, command, shown):
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    with process(*command, stdout=subprocess.PIPE) as started:
-        printed, errors = started.communicate()
-    assert (started.returncode, [line for line in errors.splitlines() if not line.startswith("warning: ")]) == (0, [])
-    assert shown in printed
