@@ -1,0 +1,301 @@
+"""Captures of the testbed: what was measured of one experiment, in one Parquet file, one row per flow and run."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.scenario import Flow, Path
+
+NOT_READ = -1
+MICROSECONDS = 1e6
+COMPRESSION_LEVEL = 19
+SAMPLE_FIELDS = (
+    "time",
+    "connection",
+    "cwnd",
+    "ssthresh",
+    "unacked",
+    "rtt",
+    "retransmits",
+    "reordering",
+    "delivery_rate",
+)
+
+_LIST = pa.list_(pa.int64())
+_COUNTS = pa.map_(pa.string(), pa.int64())
+_COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("settings", pa.string()),
+    ("run", pa.int32()),
+    ("flow", pa.int32()),
+    ("backend", pa.string()),
+    ("seed", pa.int64()),
+    ("hz", pa.int32()),
+    ("kernel", pa.string()),
+    ("tool", pa.string()),
+    ("recorded", pa.string()),
+    ("offered", pa.int64()),
+    ("counters", _COUNTS),
+    ("packets", _COUNTS),
+    ("written", _LIST),
+    ("delay", _LIST),
+    *[(f"sample_{name}", _LIST) for name in SAMPLE_FIELDS],
+    ("stall_time", _LIST),
+    ("stall_length", _LIST),
+    ("epoch", pa.int64()),
+]
+SCHEMA = pa.schema(_COLUMNS)
+
+
+@dataclass(frozen=True)
+class FlowRun:
+    """One flow in one run of an experiment; all times in us.
+
+    Attributes
+    ----------
+    run, flow : int
+        Number of the run, and of the flow within it.
+    backend : str
+        "uml-virtual", "uml" or "host".
+    seed : int
+        Seed of the run.
+    hz : int
+        Timer interrupts per second of the kernel (CONFIG_HZ); 0 if not known.
+    kernel, tool, recorded : str
+        Release of the kernel, version of tcpdelay, and time of the recording (UTC, ISO 8601).
+    counters : dict of int
+        The kernel's TCP counters in the sender's namespace, by the names of `nstat`; those of zero are left out.
+    packets : dict of int
+        Packets that the queues of the path sent on and dropped.
+    written : ndarray of int64
+        Time of each packet's write since the start of writing [us].
+    delay : ndarray of int64
+        From each packet's write to its read [us]; `NOT_READ` where it was not read before the run ended.
+    samples : dict of ndarray of int64
+        Samples of TCP_INFO, by the names in `SAMPLE_FIELDS`; times and RTT in us, windows in segments.
+    stall_time, stall_length : ndarray of int64
+        When nothing ran although a timer was due, and for how long [us].
+    epoch : int
+        Calendar time of the start of writing, for comparison with packet traces [ns since 1970].
+    """
+
+    run: int
+    flow: int
+    backend: str
+    seed: int
+    hz: int
+    kernel: str
+    tool: str
+    recorded: str
+    counters: dict[str, int]
+    packets: dict[str, int]
+    written: NDArray[np.int64]
+    delay: NDArray[np.int64]
+    samples: dict[str, NDArray[np.int64]]
+    stall_time: NDArray[np.int64]
+    stall_length: NDArray[np.int64]
+    epoch: int = 0
+
+    @property
+    def delays(self) -> NDArray[np.float64]:
+        """Delay of each packet until it and all before it were read [s]; infinite from the first one not read.
+
+        Over several connections a packet can be read before an earlier one; the application gets them in order.
+        """
+        delays = np.where(self.delay == NOT_READ, np.inf, self.delay / MICROSECONDS)
+        written = self.written / MICROSECONDS
+        # Adding and subtracting would spoil the last digits of what needs no ordering.
+        read = np.maximum.accumulate(written + delays)
+        return np.where(read > written + delays, read - written, delays)
+
+
+@dataclass(frozen=True)
+class FlowCapture:
+    """What was measured of one experiment.
+
+    Attributes
+    ----------
+    name : str
+        Name of the capture: its file's, without the suffix.
+    settings : dict
+        Settings of the experiment, as in `tcpdelay.testbed.experiment.Experiment`.
+    runs : list of FlowRun
+        The measured flows.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    runs: Sequence[FlowRun]
+
+    @property
+    def flow(self) -> Flow:
+        """The measured flow, as the models take it."""
+        return Flow(self.settings["packet_size"], self.settings["interval"])
+
+    @property
+    def path(self) -> Path:
+        """The configured path, as the models take it: without what queues add."""
+        return Path(self.settings["rtt"], self.settings["loss"])
+
+    @property
+    def offered(self) -> int:
+        """Packets that were written."""
+        return sum(run.written.size for run in self.runs)
+
+    def delays(self, skip: float = 0.0) -> list[NDArray[np.float64]]:
+        """Return the delays [s] of each flow and run in the order of writing.
+
+        Parameters
+        ----------
+        skip : float
+            Packets written within this time of the start are left out [s], 0 or more.
+
+        Returns
+        -------
+        list of ndarray
+            Infinite where a packet was not read. Datagrams are not put in order.
+        """
+        ordered = self.settings["application"] != "udp"
+        parts = []
+        for run in self.runs:
+            delays = run.delays if ordered else np.where(run.delay == NOT_READ, np.inf, run.delay / MICROSECONDS)
+            parts.append(delays[run.written / MICROSECONDS >= skip])
+        return parts
+
+    def delay_distribution(self, skip: float = 0.0) -> DelayDistribution:
+        """Return the measured delays as a distribution; infinite delays are packets that were not read.
+
+        Parameters
+        ----------
+        skip : float
+            Packets written within this time of the start are left out [s], 0 or more.
+
+        Raises
+        ------
+        ValueError
+            If no packet remains.
+        """
+        return DelayDistribution.from_samples(np.concatenate(self.delays(skip)), self.path.forward_delay)
+
+
+def write_capture(file: str | os.PathLike[str], capture: FlowCapture) -> None:
+    """Write a capture into a Parquet file, wholly or not at all.
+
+    Parameters
+    ----------
+    file : str or path-like
+        The file; one of that name is replaced.
+    capture : FlowCapture
+        What to write.
+    """
+    settings = json.dumps(capture.settings, sort_keys=True)
+    rows = []
+    for run in capture.runs:
+        row = {
+            "settings": settings,
+            "offered": run.written.size,
+            "counters": list(run.counters.items()),
+            "packets": list(run.packets.items()),
+            **{f"sample_{name}": run.samples.get(name, np.empty(0, np.int64)) for name in SAMPLE_FIELDS},
+        }
+        rows.append(row | {name: getattr(run, name) for name in SCHEMA.names if name not in row})
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    delta = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in SCHEMA.names if SCHEMA.field(name).type == _LIST}
+    path = FilePath(file)
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        pq.write_table(
+            table,
+            unfinished,
+            compression="zstd",
+            compression_level=COMPRESSION_LEVEL,
+            use_dictionary=False,
+            column_encoding=delta,
+            write_statistics=False,
+            write_page_checksum=True,
+        )
+        with unfinished.open("rb") as written:
+            os.fsync(written.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_capture(file: str | os.PathLike[str]) -> FlowCapture:
+    """Read a capture of the testbed.
+
+    Parameters
+    ----------
+    file : str or path-like
+        A Parquet file that `write_capture` wrote.
+
+    Returns
+    -------
+    FlowCapture
+        What it holds.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read or is no capture.
+
+    Examples
+    --------
+    >>> read_capture("no-such-capture.parquet")
+    Traceback (most recent call last):
+    ValueError: no-such-capture.parquet: cannot be read: No such file or directory
+    """
+    path = FilePath(file)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+    try:
+        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise ValueError(f"{path}: is no Parquet file: {str(error).splitlines()[0]}") from None
+    if not table.schema.equals(SCHEMA) or table.num_rows == 0:
+        raise ValueError(f"{path}: is no capture of the testbed: its columns are not those of one, or it has no row")
+    try:
+        settings = json.loads(table["settings"][0].as_py())
+        runs = [_flow_run(table, row) for row in range(table.num_rows)]
+        capture = FlowCapture(path.name.removesuffix(".parquet"), settings, runs)
+        # Asked for here, so that a broken file is told from a broken program.
+        _ = capture.flow, capture.path, settings["application"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: is a damaged capture: {error}") from None
+    return capture
+
+
+def _flow_run(table: pa.Table, row: int) -> FlowRun:
+    def numbers(name: str) -> NDArray[np.int64]:
+        values = table[name][row].values
+        if values is None or values.null_count:
+            raise ValueError(f"column {name!r} has gaps")
+        return np.asarray(values.to_numpy(), np.int64)
+
+    written, delay = numbers("written"), numbers("delay")
+    if written.size != delay.size or written.size != table["offered"][row].as_py():
+        raise ValueError(f"row {row} has {written.size} writes and {delay.size} delays")
+    return FlowRun(
+        **{name: table[name][row].as_py() for name in SCHEMA.names[1:9]},
+        counters=dict(table["counters"][row].as_py()),
+        packets=dict(table["packets"][row].as_py()),
+        written=written,
+        delay=delay,
+        samples={name: numbers(f"sample_{name}") for name in SAMPLE_FIELDS},
+        stall_time=numbers("stall_time"),
+        stall_length=numbers("stall_length"),
+        epoch=table["epoch"][row].as_py(),
+    )

@@ -1,0 +1,159 @@
+"""Confidence intervals from delays that depend on one another: the method of batch means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+BATCHES = 20
+CONFIDENCE = 0.95
+
+
+class Interval(NamedTuple):
+    """An estimate and its confidence interval, in the unit of the samples.
+
+    Attributes
+    ----------
+    value : float
+        The estimate.
+    low, high : float
+        The interval's ends.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def relative_half_width(self) -> float:
+        """Half the interval's width over the estimate; infinite where the estimate is 0 or infinite."""
+        finite = self.value != 0 and np.isfinite([self.value, self.low, self.high]).all()
+        return (self.high - self.low) / (2 * self.value) if finite else float("inf")
+
+
+def mean_interval(
+    sequences: Sequence[NDArray[np.float64]], confidence: float = CONFIDENCE, batches: int = BATCHES
+) -> Interval:
+    """Return the mean of the samples and its confidence interval.
+
+    Parameters
+    ----------
+    sequences : sequence of ndarray
+        Samples in the order of time; one array per independent run.
+    confidence : float
+        Probability with which the interval holds the true value, above 0 and below 1.
+    batches : int
+        Number of batches over all runs, at least 2. A batch should be far longer than the samples depend on one
+        another, or the interval is too narrow.
+
+    Returns
+    -------
+    Interval
+        The mean, and the interval by Student's distribution over the means of the batches; infinite with a sample.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer samples than batches.
+
+    References
+    ----------
+    Law, "Simulation Modeling and Analysis", chapter on output data analysis (batch means).
+
+    Examples
+    --------
+    >>> interval = mean_interval([np.tile([0.05, 0.15], 500)])
+    >>> round(interval.value, 3), round(interval.high - interval.low, 3)
+    (0.1, 0.0)
+    """
+    weights, means = _batch_means(sequences, batches)
+    if not np.isfinite(means).all():
+        return Interval(float("inf"), float("inf"), float("inf"))
+    value, half_width = student(weights, means, confidence)
+    return Interval(value, value - half_width, value + half_width)
+
+
+def quantile_interval(
+    sequences: Sequence[NDArray[np.float64]],
+    probability: float,
+    confidence: float = CONFIDENCE,
+    batches: int = BATCHES,
+) -> Interval:
+    """Return a quantile of the samples and its confidence interval.
+
+    Parameters
+    ----------
+    sequences : sequence of ndarray
+        Samples in the order of time; one array per independent run. Infinite samples are allowed.
+    probability : float
+        Which quantile, above 0 and below 1.
+    confidence, batches
+        As for `mean_interval`.
+
+    Returns
+    -------
+    Interval
+        The smallest sample that at least `probability` of the samples do not exceed; the interval is what the
+        uncertainty of the share of samples below it, found by batch means, amounts to on the scale of the samples.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer samples than batches.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(1)
+    >>> interval = quantile_interval([rng.exponential(size=100_000)], 0.95)
+    >>> interval.low < 2.9957 < interval.high
+    True
+    """
+    _count(sequences, batches)
+    ordered = np.sort(np.concatenate([np.asarray(sequence, np.float64) for sequence in sequences]))
+    value = _quantile(ordered, probability)
+    below = [(np.asarray(sequence) <= value).astype(np.float64) for sequence in sequences]
+    weights, shares = _batch_means(below, batches)
+    _, half_width = student(weights, shares, confidence)
+    return Interval(value, _quantile(ordered, probability - half_width), _quantile(ordered, probability + half_width))
+
+
+def _quantile(ordered: NDArray[np.float64], probability: float) -> float:
+    place = int(np.ceil(probability * ordered.size - 1e-9)) - 1
+    return float(ordered[min(max(place, 0), ordered.size - 1)])
+
+
+def _count(sequences: Sequence[NDArray[np.float64]], batches: int) -> int:
+    """Return the number of samples, or raise ValueError if there are too few for so many batches."""
+    total = sum(len(sequence) for sequence in sequences)
+    if batches < 2 or total < batches:
+        raise ValueError(f"batches must lie between 2 and the number of samples ({total}), got {batches}")
+    return total
+
+
+def _batch_means(
+    sequences: Sequence[NDArray[np.float64]], batches: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the sizes and the means of about `batches` batches, none of which spans two runs."""
+    total = _count(sequences, batches)
+    parts = []
+    for sequence in sequences:
+        count = max(1, round(batches * len(sequence) / total))
+        parts += [part for part in np.array_split(np.asarray(sequence, np.float64), count) if part.size]
+    return np.array([float(part.size) for part in parts]), np.array([part.mean() for part in parts])
+
+
+def student(
+    weights: NDArray[np.float64], means: NDArray[np.float64], confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Return the weighted mean of the batches' means and the half width of its interval, by Student's distribution."""
+    from scipy.special import stdtrit
+
+    value = float(np.average(means, weights=weights))
+    if means.size < 2:
+        return value, float("inf")
+    spread = float(np.average((means - value) ** 2, weights=weights)) * means.size / (means.size - 1)
+    quantile = float(stdtrit(means.size - 1, (1 + confidence) / 2))
+    return value, quantile * float(np.sqrt(spread / means.size))
