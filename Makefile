@@ -15,7 +15,7 @@ BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help report test docs notebooks bench lock clean
+.PHONY: help report testbed test docs notebooks bench lock clean
 
 help: ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12]"
@@ -25,6 +25,10 @@ report: $(STAMPS)/package ## set up .venv and write a guideline report from exam
 	@$(BIN)/tcpdelay report --ping examples/ping.txt --app voip
 	@$(BIN)/tcpdelay report --ping examples/ping.txt --app voip -o report.html --format html
 	@echo "The same report for a browser: $(CURDIR)/report.html"
+
+testbed: $(STAMPS)/package ## build the guest kernel with virtual time at 250 Hz, and say what works here
+	@$(BIN)/tcpdelay testbed build-kernel --hz 250
+	@$(BIN)/tcpdelay testbed check
 
 test: $(STAMPS)/dev ## lint, check types and run the tests
 	$(BIN)/ruff check
@@ -52,9 +56,10 @@ else
 endif
 
 lock: $(STAMPS)/dev ## write locks/ anew from pyproject.toml; LOCK_FLAGS=--upgrade takes the newest versions
-	$(LOCK) pyproject.toml --group build --extra dev --extra docs --extra notebooks --extra test -o locks/dev.lock
-	$(LOCK) pyproject.toml --group build --constraints locks/dev.lock -o locks/runtime.lock
-	$(LOCK) pyproject.toml --group build --extra bench --extra test --constraints locks/dev.lock -o locks/bench.lock
+	$(LOCK) pyproject.toml --group build --extra dev --extra docs --extra notebooks --extra test \
+	  --extra testbed -o locks/dev.lock
+	$(LOCK) pyproject.toml --group build --extra testbed --constraints locks/dev.lock -o locks/runtime.lock
+	$(LOCK) pyproject.toml --group build --extra bench --extra test --extra testbed --constraints locks/dev.lock -o locks/bench.lock
 
 clean: ## remove .venv and everything that make wrote
 	rm -rf $(VENV) docs/_build docs/generated report.html .mypy_cache .pytest_cache .ruff_cache .benchmarks

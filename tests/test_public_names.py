@@ -10,7 +10,7 @@ import pytest
 import tcpdelay as td
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("numba", "numpy", "scipy", "matplotlib", "jinja2")
+HEAVY = ("numba", "numpy", "scipy", "matplotlib", "jinja2", "pyarrow", "pyroute2")
 
 
 @pytest.mark.parametrize("code", ["import tcpdelay", "import tcpdelay.cli; tcpdelay.cli.main(['report', '--help'])"])

@@ -50,7 +50,8 @@ def argument_errors(option: str | None = None) -> Iterator[None]:
 
 def one_line(error: typer.TyperException, command: str) -> str:
     """Return the command, the option and what is wrong with it."""
-    if isinstance(error, typer.BadParameter):
+    # A missing argument has no message of its own.
+    if isinstance(error, typer.BadParameter) and error.message:
         message = error.message.removeprefix("Value error, ")
         if error.param is not None and not message.startswith("--"):
             message = f"{error.param.opts[0]}: {message}"

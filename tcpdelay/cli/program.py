@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from tcpdelay import __version__
-from tcpdelay.cli import predict, report
+from tcpdelay.cli import predict, report, testbed, validate
 from tcpdelay.cli.errors import one_line, print_warning, printable
 from tcpdelay.cli.options import GroupedHelp
 from tcpdelay.validity import ValidityWarning
@@ -36,6 +36,8 @@ app = typer.Typer(
 )
 app.command("report", cls=GroupedHelp, epilog=report.EXAMPLES, short_help=report.SUMMARY)(report.report)
 app.command("predict", cls=GroupedHelp, epilog=predict.EXAMPLES, short_help=predict.SUMMARY)(predict.predict)
+app.command("validate", cls=GroupedHelp, epilog=validate.EXAMPLES, short_help=validate.SUMMARY)(validate.validate)
+app.add_typer(testbed.app, name="testbed", short_help=testbed.SUMMARY)
 
 
 def _print_version(wanted: bool) -> None:
@@ -83,9 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = typer.main.get_command(app).main(arguments, prog_name="tcpdelay", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
-        commands = {command.name for command in app.registered_commands}
-        named = [argument for argument in arguments[:1] if argument in commands]
-        print(one_line(error, " ".join(["tcpdelay", *named])), file=sys.stderr)
+        print(one_line(error, " ".join(["tcpdelay", *_named_commands(arguments)])), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -93,6 +93,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _give_up_output(error)
         return 1
     return status if isinstance(status, int) else 0
+
+
+def _named_commands(arguments: Sequence[str]) -> list[str]:
+    """Return the command with which the arguments begin, and after a group's name the command of the group."""
+    commands = {command.name for command in app.registered_commands}
+    of_groups = {
+        group.name: {command.name for command in group.typer_instance.registered_commands}
+        for group in app.registered_groups
+        if group.typer_instance is not None
+    }
+    first, second = [*arguments[:2], "", ""][:2]
+    if first in of_groups:
+        return [first, second] if second in of_groups[first] else [first]
+    return [first] if first in commands else []
 
 
 def _make_writable() -> None:

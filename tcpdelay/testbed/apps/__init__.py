@@ -1,0 +1,1 @@
+"""The programs whose packets are measured, and those that share the path with them."""

@@ -1,0 +1,270 @@
+"""What one capture is to show: the source, the path, the stack and the traffic beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from tcpdelay.scenario import MIN_RTT, Flow, Path
+
+Application = Literal["cbr", "adaptive", "udp"]
+Scheduling = Literal["blind", "intelligent"]
+CongestionControl = Literal["reno", "cubic", "bbr", "vegas", "westwood"]
+
+MAX_DURATION = 86_400.0
+MAX_FLOWS = 64
+MAX_CROSS_FLOWS = 400
+MIN_DATAGRAM = 8
+"""Size of the number that a datagram carries [bytes]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Measured flows of one kind over one path; times in s, sizes in bytes, rates in bit/s.
+
+    Parameters
+    ----------
+    application : {"cbr", "adaptive", "udp"}
+        "cbr" writes one packet per interval; "adaptive" writes the next packet as soon as the socket takes it;
+        "udp" is "cbr" without TCP.
+    packet_size : int
+        Application bytes per packet [bytes], 1 to 65 000.
+    interval : float
+        Time between two packets [s], 0.001 to 10; an adaptive source has none and takes the default.
+    pieces : int
+        Writes into which a packet is split, 1 to 16.
+    connections : int
+        Parallel connections over which the packets of one flow are spread, 1 to 16.
+    scheduling : {"blind", "intelligent"}
+        Round robin, or the connection outside a timeout with the least unacknowledged data.
+    nodelay : bool
+        TCP_NODELAY, that is, Nagle's algorithm off.
+    notsent_lowat : int, optional
+        TCP_NOTSENT_LOWAT of an adaptive source [bytes], 1 to 10 000 000; without it the send buffer is filled.
+    flows : int
+        Measured flows of this kind side by side on the path, 1 to 64.
+    rtt : float
+        Round-trip time without queueing [s], 1e-6 to 10; half of it in each direction.
+    loss : float
+        Probability that a data segment is dropped, 0 to 0.5.
+    loss_burst : float
+        Mean number of packets lost in a row, 1 to 100; above 1 the losses follow a Gilbert model.
+    ack_loss : float
+        Probability that a packet of the way back is dropped, 0 to 0.5.
+    bottleneck_rate : float, optional
+        Rate of a bottleneck link [bit/s], 1e4 to 1e9.
+    queue_packets, queue_bytes : int, optional
+        Size of the bottleneck's drop-tail queue; exactly one of the two with a bottleneck.
+    congestion_control : {"reno", "cubic", "bbr", "vegas", "westwood"}
+        Congestion control of every TCP connection of the experiment.
+    delayed_ack : bool
+        Whether acknowledgements are left to the kernel's delays; without, the receiver sets TCP_QUICKACK after each
+        read. Small packets of a constant bit rate are acknowledged one by one either way.
+    sack, slow_start_after_idle : bool
+        The sysctls net.ipv4.tcp_sack and net.ipv4.tcp_slow_start_after_idle.
+    recovery, early_retrans : int
+        The sysctls net.ipv4.tcp_recovery (1: RACK; 0: off), 0 to 7, and net.ipv4.tcp_early_retrans (3: tail loss
+        probe; 0: off), 0 to 4.
+    bulk_flows, web_flows : int
+        Long transfers and web users beside the measured flows, 0 to 400.
+    duration : float
+        Time during which packets are written [s], 1 to 86 400.
+
+    Raises
+    ------
+    ValueError
+        If a value is of the wrong kind, out of range or contradicts another.
+
+    Examples
+    --------
+    >>> experiment = Experiment(packet_size=174, interval=0.02, rtt=0.1, loss=0.02, congestion_control="reno")
+    >>> experiment.name
+    'cbr-174B-20ms-rtt100ms-loss2pct-reno'
+    """
+
+    application: Application = "cbr"
+    packet_size: int = 174
+    interval: float = 0.020
+    pieces: int = 1
+    connections: int = 1
+    scheduling: Scheduling = "blind"
+    nodelay: bool = True
+    notsent_lowat: int | None = None
+    flows: int = 1
+    rtt: float = 0.100
+    loss: float = 0.0
+    loss_burst: float = 1.0
+    ack_loss: float = 0.0
+    bottleneck_rate: float | None = None
+    queue_packets: int | None = None
+    queue_bytes: int | None = None
+    congestion_control: CongestionControl = "cubic"
+    delayed_ack: bool = False
+    sack: bool = True
+    slow_start_after_idle: bool = True
+    recovery: int = 1
+    early_retrans: int = 3
+    bulk_flows: int = 0
+    web_flows: int = 0
+    duration: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("application", Application),
+            ("scheduling", Scheduling),
+            ("congestion_control", CongestionControl),
+        ):
+            value = getattr(self, name)
+            if value not in get_args(allowed):
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(allowed)))}, got {value!r}")
+        for name in ("nodelay", "delayed_ack", "sack", "slow_start_after_idle"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        for name, (low, high, unit) in _RANGES.items():
+            self._check_range(name, low, high, unit)
+        self._check_combination()
+
+    def _check_range(self, name: str, low: float, high: float, unit: str) -> None:
+        value = getattr(self, name)
+        if value is None and name in _OPTIONAL:
+            return
+        whole = name in _WHOLE
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+            raise ValueError(f"{name} must be a {'whole ' if whole else ''}number of {unit}, got {value!r}")
+        if not (low <= value <= high and math.isfinite(value)):
+            raise ValueError(f"{name} must lie between {low:g} and {high:g} {unit}, got {value}")
+        if not whole:
+            object.__setattr__(self, name, float(value))
+
+    def _check_combination(self) -> None:
+        queues = [name for name in ("queue_packets", "queue_bytes") if getattr(self, name) is not None]
+        if self.bottleneck_rate is None and queues:
+            raise ValueError(f"{queues[0]} needs a bottleneck_rate")
+        if self.bottleneck_rate is not None and len(queues) != 1:
+            raise ValueError(f"bottleneck_rate needs one of queue_packets and queue_bytes, got {len(queues)} of them")
+        if self.application != "cbr" and (self.pieces > 1 or self.connections > 1):
+            raise ValueError(f"pieces and connections are for the application 'cbr', not {self.application!r}")
+        if self.application == "udp" and self.packet_size < MIN_DATAGRAM:
+            raise ValueError(
+                f"packet_size must be at least {MIN_DATAGRAM} bytes for the application 'udp', got {self.packet_size}"
+            )
+        if self.notsent_lowat is not None and self.application != "adaptive":
+            raise ValueError(f"notsent_lowat is for the application 'adaptive', not {self.application!r}")
+        if self.pieces > self.packet_size:
+            raise ValueError(f"pieces must not exceed packet_size ({self.packet_size} bytes), got {self.pieces}")
+        unlimited = self.bottleneck_rate is None and self.loss == 0
+        if unlimited and (self.application == "adaptive" or self.bulk_flows):
+            raise ValueError("a source that fills its window needs a path with loss or with a bottleneck_rate")
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> Experiment:
+        """Return the experiment that a table of settings describes, or raise ValueError naming an unknown key."""
+        known = {field.name for field in fields(cls)}
+        for key in table:
+            if key not in known:
+                raise ValueError(f"{key!r} is no setting of an experiment; there are {', '.join(sorted(known))}")
+        return cls(**table)
+
+    @property
+    def routed(self) -> bool:
+        """Whether the flows share a router with a bottleneck."""
+        return self.bottleneck_rate is not None
+
+    @property
+    def flow(self) -> Flow:
+        """The measured flow, as the models take it."""
+        return Flow(self.packet_size, self.interval)
+
+    @property
+    def path(self) -> Path:
+        """The configured path, as the models take it."""
+        return Path(self.rtt, self.loss)
+
+    @property
+    def name(self) -> str:
+        """A name that tells experiments apart: the main settings, then those that are not the default."""
+        parts = [self.application, f"{self.packet_size}B"]
+        if self.application != "adaptive":
+            parts.append(f"{1e3 * self.interval:g}ms")
+        parts += [f"rtt{1e3 * self.rtt:g}ms", f"loss{100 * self.loss:g}pct"]
+        if self.application != "udp":
+            parts.append(self.congestion_control)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in _LABELS and value != field.default:
+                parts.append(_LABELS[field.name].format(_shown(value)))
+        return "-".join(parts)
+
+    @property
+    def digest(self) -> str:
+        """Eight hexadecimal digits that change with any setting."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:8]
+
+    def to_json(self) -> str:
+        """Return all settings as one line of JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_RANGES: dict[str, tuple[float, float, str]] = {
+    "packet_size": (1, 65_000, "bytes"),
+    "interval": (0.001, 10, "s"),
+    "pieces": (1, 16, "writes"),
+    "connections": (1, 16, "connections"),
+    "notsent_lowat": (1, 10_000_000, "bytes"),
+    "flows": (1, MAX_FLOWS, "flows"),
+    "rtt": (MIN_RTT, 10, "s"),
+    "loss": (0, 0.5, "of the packets"),
+    "loss_burst": (1, 100, "packets"),
+    "ack_loss": (0, 0.5, "of the packets"),
+    "bottleneck_rate": (1e4, 1e9, "bit/s"),
+    "queue_packets": (1, 100_000, "packets"),
+    "queue_bytes": (1514, 100_000_000, "bytes"),
+    "recovery": (0, 7, "(a sysctl)"),
+    "early_retrans": (0, 4, "(a sysctl)"),
+    "bulk_flows": (0, MAX_CROSS_FLOWS, "flows"),
+    "web_flows": (0, MAX_CROSS_FLOWS, "users"),
+    "duration": (1, MAX_DURATION, "s"),
+}
+_OPTIONAL = {"notsent_lowat", "bottleneck_rate", "queue_packets", "queue_bytes"}
+_WHOLE = {
+    "packet_size",
+    "pieces",
+    "connections",
+    "notsent_lowat",
+    "flows",
+    "queue_packets",
+    "queue_bytes",
+    "recovery",
+    "early_retrans",
+    "bulk_flows",
+    "web_flows",
+}
+_LABELS = {
+    "pieces": "split{}",
+    "connections": "par{}",
+    "scheduling": "{}",
+    "nodelay": "nodelay-{}",
+    "notsent_lowat": "lowat{}",
+    "flows": "flows{}",
+    "loss_burst": "burst{}",
+    "ack_loss": "ackloss{}",
+    "bottleneck_rate": "rate{}",
+    "queue_packets": "queue{}p",
+    "queue_bytes": "queue{}B",
+    "delayed_ack": "delack-{}",
+    "sack": "sack-{}",
+    "slow_start_after_idle": "ssai-{}",
+    "recovery": "recovery{}",
+    "early_retrans": "earlyretrans{}",
+    "bulk_flows": "bulk{}",
+    "web_flows": "web{}",
+}

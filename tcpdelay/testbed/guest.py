@@ -1,0 +1,60 @@
+"""First process of a User-Mode Linux guest: mounts what Linux needs, runs the session, halts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+from tcpdelay.testbed.system_calls import mount, power_off
+
+PLAN = "plan.json"
+WORK_DIRECTORY = Path("/mnt")
+MODULES = ("drivers/net/veth", "net/sched/sch_netem", "net/sched/sch_tbf")
+CONGESTION_CONTROLS = ("tcp_bbr", "tcp_vegas", "tcp_westwood")
+TCP_MEMORY = "65536 131072 262144"
+"""Pages that TCP may hold in all (sysctl net.ipv4.tcp_mem): what a small guest allows by itself, many flows exhaust."""
+
+
+def main(shared: str) -> None:
+    """Run the plan in a directory of the host, and halt the guest; `error` in that directory tells what went wrong.
+
+    Parameters
+    ----------
+    shared : str
+        The directory, absolute and without commas: it is an option of mount.
+    """
+    try:
+        mount("proc", "/proc", "proc")
+        mount("sysfs", "/sys", "sysfs")
+        mount("tmpfs", "/run", "tmpfs")
+        mount("none", str(WORK_DIRECTORY), "hostfs", shared)
+        try:
+            _prepare_kernel()
+            # Only now: importing the session reads /proc.
+            from tcpdelay.testbed.session import Plan, run_session
+
+            run_session(Plan.read(WORK_DIRECTORY / PLAN), WORK_DIRECTORY)
+        except BaseException:
+            (WORK_DIRECTORY / "error").write_text(traceback.format_exc(), encoding="utf-8")
+    finally:
+        power_off()
+
+
+def _prepare_kernel() -> None:
+    import subprocess
+
+    Path("/proc/sys/net/ipv4/tcp_mem").write_text(TCP_MEMORY, encoding="ascii")
+    (WORK_DIRECTORY / "kernel").write_text(os.uname().release, encoding="ascii")
+    modules = Path("/usr/lib/uml/modules", os.uname().release, "kernel")
+    # A kernel without that directory, such as the one for virtual time, has everything built in.
+    for module in (*MODULES, *(f"net/ipv4/{control}" for control in CONGESTION_CONTROLS)):
+        with suppress(FileNotFoundError):
+            file = (modules / module).with_suffix(".ko").resolve(strict=True)
+            subprocess.run(["/sbin/insmod", file], check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

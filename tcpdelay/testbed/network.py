@@ -1,0 +1,226 @@
+"""Network namespaces joined by veth pairs: a sender, a receiver, and what lies between.
+
+The namespaces have no names: they are held by open descriptors alone, so that the kernel removes them, their devices
+and their queues when this process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from pyroute2 import IPRoute
+from pyroute2.ethtool.ethtool import Ethtool
+
+from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.qdisc import add_bottleneck, add_netem, packet_counts
+from tcpdelay.testbed.system_calls import enter_network, unshare_network
+
+PORT = 5001
+OFFLOADS = ("tx-tcp-segmentation", "tx-generic-segmentation", "rx-gro")
+BUFFER_LIMIT = 64 * 2**20
+COMMON_SYSCTLS = {
+    # Otherwise a flow inherits slow-start threshold and RTT from an earlier one to the same address.
+    "net.ipv4.tcp_no_metrics_save": "1",
+    # Router solicitations and the like would be counted as packets of the flow.
+    "net.ipv6.conf.all.disable_ipv6": "1",
+    "net.ipv6.conf.default.disable_ipv6": "1",
+}
+
+
+@dataclass
+class Node:
+    """One network namespace and a netlink socket in it."""
+
+    descriptor: int
+    netlink: IPRoute
+
+    @classmethod
+    def create(cls, sysctls: dict[str, str]) -> Node:
+        """Return a new, empty namespace; the calling thread is left in it."""
+        unshare_network()
+        for name, value in sysctls.items():
+            file = Path("/proc/sys", *name.split("."))
+            # Without IPv6 in the kernel its switches do not exist.
+            if file.exists() or ".ipv6." not in name:
+                file.write_text(value, encoding="ascii")
+        netlink = IPRoute()
+        netlink.link("set", index=netlink.link_lookup(ifname="lo")[0], state="up")
+        return cls(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC), netlink)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Put the calling thread into this namespace for the length of a with block."""
+        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        enter_network(self.descriptor)
+        try:
+            yield
+        finally:
+            enter_network(before)
+            os.close(before)
+
+    def close(self) -> None:
+        """Give the namespace up."""
+        self.netlink.close()
+        os.close(self.descriptor)
+
+
+@dataclass
+class Network:
+    """The path of one experiment.
+
+    Attributes
+    ----------
+    sender, receiver : Node
+        The two ends; next to each other, unless there is a bottleneck or packets are traced.
+    receiver_address : str
+        Where the receiver listens, on `PORT`.
+    """
+
+    sender: Node
+    receiver: Node
+    receiver_address: str
+    _queues: dict[str, tuple[Node, int]]
+    _nodes: list[Node]
+    _ends: tuple[tuple[Node, int], tuple[Node, int]]
+
+    @classmethod
+    def build(cls, experiment: Experiment, traced: bool = False) -> Network:
+        """Return the namespaces, devices and queues of an experiment; needs root.
+
+        Parameters
+        ----------
+        experiment : Experiment
+            Whose path to build.
+        traced : bool
+            Whether packets will be traced at both ends. A trace shows what leaves a device's queue, so delay and loss
+            then move to a node of their own between the ends.
+
+        Raises
+        ------
+        OSError, pyroute2.NetlinkError
+            If the kernel refuses, for want of a privilege or of a module.
+        """
+        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        nodes: list[Node] = []
+        try:
+            for _ in range(2 + traced + experiment.routed):
+                nodes.append(Node.create(_sysctls(experiment)))
+            forward, backward = _chain(nodes)
+            sender, receiver = nodes[0], nodes[-1]
+            queues = {
+                "data": (nodes[1], forward[1]) if traced else (sender, forward[0]),
+                "ack": (nodes[1], backward[1]) if traced else (receiver, backward[-1]),
+            }
+            add_netem(*_device(queues["data"]), experiment.rtt / 2, experiment.loss, experiment.loss_burst)
+            add_netem(*_device(queues["ack"]), experiment.rtt / 2, experiment.ack_loss)
+            if experiment.bottleneck_rate is not None:
+                queues["bottleneck"] = (nodes[-2], forward[-2])
+                limits = experiment.queue_packets, experiment.queue_bytes
+                add_bottleneck(*_device(queues["bottleneck"]), experiment.bottleneck_rate, *limits)
+            ends = (sender, forward[0]), (receiver, backward[-1])
+            return cls(sender, receiver, f"10.0.{len(nodes) - 1}.2", queues, nodes, ends)
+        except BaseException:
+            for node in nodes:
+                node.close()
+            raise
+        finally:
+            enter_network(home)
+            os.close(home)
+
+    def device_of(self, end: Node) -> str:
+        """Return the name of the device of the sender or the receiver."""
+        (index,) = [device for node, device in self._ends if node is end]
+        return str(end.netlink.link("get", index=index)[0].get_attr("IFLA_IFNAME"))
+
+    def packet_counts(self) -> dict[str, int]:
+        """Return the packets that each queue has sent on and dropped, by names such as "data_dropped"."""
+        counts = {}
+        for name, (node, device) in self._queues.items():
+            for what, count in packet_counts(node.netlink, device).items():
+                counts[f"{name}_{what}"] = count
+        return counts
+
+    def close(self) -> None:
+        """Remove the network."""
+        for node in self._nodes:
+            node.close()
+
+
+def _sysctls(experiment: Experiment) -> dict[str, str]:
+    return COMMON_SYSCTLS | {
+        "net.ipv4.ip_forward": "1",
+        "net.ipv4.tcp_sack": str(int(experiment.sack)),
+        "net.ipv4.tcp_recovery": str(experiment.recovery),
+        "net.ipv4.tcp_early_retrans": str(experiment.early_retrans),
+        "net.ipv4.tcp_slow_start_after_idle": str(int(experiment.slow_start_after_idle)),
+    }
+
+
+def _device(queue: tuple[Node, int]) -> tuple[IPRoute, int]:
+    node, device = queue
+    return node.netlink, device
+
+
+def _chain(nodes: list[Node]) -> tuple[list[int], list[int]]:
+    """Join nodes in a row, with routes from end to end.
+
+    Returns the devices of each node towards the next one and towards the one before, 0 where there is none.
+    """
+    links = [
+        _join(left, f"10.0.{number}.1", right, f"10.0.{number}.2")
+        for number, (left, right) in enumerate(pairwise(nodes), start=1)
+    ]
+    last = len(links)
+    for place, node in enumerate(nodes):
+        if place < last - 1:
+            node.netlink.route("add", dst=f"10.0.{last}.0/24", gateway=f"10.0.{place + 1}.2")
+        if place > 1:
+            node.netlink.route("add", dst="10.0.1.0/24", gateway=f"10.0.{place}.1")
+    return [left for left, _ in links] + [0], [0] + [right for _, right in links]
+
+
+def _join(left: Node, left_address: str, right: Node, right_address: str) -> tuple[int, int]:
+    """Return the indices of a veth pair's ends, with addresses, neighbours and without segmentation offload."""
+    # Fixed hardware addresses: the kernel's entropy, and with it a repeated run, depends on them.
+    name = f"to-{right_address}"
+    ends = [(left, left_address), (right, right_address)]
+    hardware = [f"02:00:00:00:{address.split('.')[2]:0>2}:{address.split('.')[3]:0>2}" for _, address in ends]
+    peer = {"ifname": name, "address": hardware[1], "net_ns_fd": right.descriptor}
+    left.netlink.link("add", ifname=name, kind="veth", address=hardware[0], peer=peer)
+    indices = []
+    for node, address in ends:
+        index = node.netlink.link_lookup(ifname=name)[0]
+        # Without both, TCP builds segments of several packets, and netem delays and drops them as one.
+        node.netlink.link("set", index=index, gso_max_segs=1)
+        with node.entered(), Ethtool() as ethtool:
+            features = ethtool.get_features(name)
+            for offload in OFFLOADS:
+                if offload in features.features:
+                    features.features[offload].enable = False
+            ethtool.set_features(name, features)
+        node.netlink.addr("add", index=index, address=address, prefixlen=24)
+        node.netlink.link("set", index=index, state="up")
+        indices.append(index)
+    for (node, _), index, (_, address), lladdr in zip(ends, indices, ends[::-1], hardware[::-1], strict=True):
+        # A neighbour to be resolved costs the first packet a round trip, or a second if the request is lost.
+        node.netlink.neigh("add", dst=address, lladdr=lladdr, ifindex=index, state="permanent")
+    return indices[0], indices[1]
+
+
+def kernel_counters(node: Node) -> dict[str, int]:
+    """Return the TCP counters of a namespace that are not zero, as in `nstat`: "RetransSegs", "TCPTimeouts", ..."""
+    counters: dict[str, int] = {}
+    with node.entered():
+        for file in ("snmp", "netstat"):
+            lines = Path("/proc/thread-self/net", file).read_text(encoding="ascii").splitlines()
+            for names, values in zip(lines[::2], lines[1::2], strict=True):
+                if names.startswith(("Tcp:", "TcpExt:")):
+                    for name, value in zip(names.split()[1:], values.split()[1:], strict=True):
+                        if int(value) > 0:
+                            counters[name] = int(value)
+    return counters

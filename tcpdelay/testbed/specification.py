@@ -1,0 +1,221 @@
+"""Specifications of measurement campaigns: TOML files whose lists span grids of experiments."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import tomllib
+from collections import Counter
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from tcpdelay.testbed.backends import BackendName
+from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
+from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
+
+MAX_EXPERIMENTS = 10_000
+MAX_SEED = 2**31 - 1
+_KEYS = {"name", "backend", "hz", "seed", "side_by_side", "pcap", "precision", "experiments"}
+_PARSERS: dict[str, Any] = {
+    "interval": parse_time,
+    "rtt": parse_time,
+    "duration": parse_time,
+    "loss": parse_fraction,
+    "ack_loss": parse_fraction,
+    "bottleneck_rate": parse_rate,
+    "packet_size": parse_size,
+    "queue_bytes": parse_size,
+    "notsent_lowat": parse_size,
+}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How long to go on measuring.
+
+    Attributes
+    ----------
+    half_width : float
+        Half width of the 95 % interval of the 95th percentile, relative to it, above 0 and below 1.
+    utilization : float
+        Connection utilization up to which that is asked for.
+    max_duration : float
+        Time [s] in all, over all runs, after which an experiment is left as it is.
+    """
+
+    half_width: float
+    utilization: float
+    max_duration: float
+
+
+@dataclass(frozen=True)
+class Specification:
+    """A campaign: which experiments, where, and how precisely.
+
+    Attributes
+    ----------
+    name : str
+        Its name: letters, digits, dots and hyphens.
+    experiments : tuple of Experiment
+        What to measure; no two of them are equal.
+    backend : {"uml-virtual", "uml", "host"}
+        The kernel to measure on.
+    hz : tuple of int
+        Ticks of the kernel in virtual time at which every experiment is run.
+    seed : int
+        Seed of everything random, 0 to 2147483647.
+    side_by_side : int
+        Experiments that share a guest, 1 to 64.
+    pcap : bool
+        Whether to keep packet traces of both ends.
+    precision : Precision, optional
+        How precisely to measure; by default as the experiments' duration has it.
+    """
+
+    name: str
+    experiments: tuple[Experiment, ...]
+    backend: BackendName = "uml-virtual"
+    hz: tuple[int, ...] = (250,)
+    seed: int = 1
+    side_by_side: int = 8
+    pcap: bool = False
+    precision: Precision | None = None
+
+
+def read_specification(file: str | os.PathLike[str]) -> Specification:
+    """Read a specification.
+
+    Parameters
+    ----------
+    file : str or path-like
+        A TOML file. Each table of `[[experiments]]` holds settings of `Experiment`; a list of values stands for as
+        many experiments, several lists for all combinations. Times, fractions, rates and sizes may be written with
+        their units, such as "20ms" and "2%".
+
+    Returns
+    -------
+    Specification
+        What the file asks for.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, is no TOML, or asks for something that cannot be done; the message names the file
+        and the place.
+    """
+    path = Path(file)
+    try:
+        with path.open("rb") as opened:
+            content = tomllib.load(opened)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: is no TOML: {error}") from None
+    try:
+        return _specification(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _specification(content: dict[str, Any]) -> Specification:
+    for key in content:
+        if key not in _KEYS:
+            raise ValueError(f"{key!r} is no key of a specification; there are {', '.join(sorted(_KEYS))}")
+    name = content.get("name")
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,60}", name):
+        raise ValueError(f"name must be up to 61 letters, digits, dots and hyphens, got {name!r}")
+    backend = content.get("backend", Specification.backend)
+    if backend not in get_args(BackendName):
+        raise ValueError(f"backend must be one of {', '.join(map(repr, get_args(BackendName)))}, got {backend!r}")
+    pcap = content.get("pcap", False)
+    if not isinstance(pcap, bool):
+        raise ValueError(f"pcap must be true or false, got {pcap!r}")
+    ticks = content.get("hz", list(Specification.hz))
+    ticks = ticks if isinstance(ticks, list) else [ticks]
+    if not ticks or any(ticks.count(tick) > 1 for tick in ticks):
+        raise ValueError(f"hz must be a whole number or a list of different ones, got {ticks!r}")
+    return Specification(
+        name,
+        tuple(_experiments(content.get("experiments"))),
+        backend,
+        tuple(_whole("hz", tick, 100, 1000) for tick in ticks),
+        _whole("seed", content.get("seed", Specification.seed), 0, MAX_SEED),
+        _whole("side_by_side", content.get("side_by_side", Specification.side_by_side), 1, 64),
+        pcap,
+        _precision(content["precision"]) if "precision" in content else None,
+    )
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+    return value
+
+
+def _precision(table: object) -> Precision:
+    names = [field.name for field in fields(Precision)]
+    if not isinstance(table, dict) or sorted(table) != sorted(names):
+        raise ValueError(f"precision must have the keys {', '.join(names)}, got {table!r}")
+    values = {}
+    for name in names:
+        # A round is at most as long as all before it, and no round may exceed an experiment's longest duration.
+        highest, parse = (2 * MAX_DURATION, parse_time) if name == "max_duration" else (1, parse_fraction)
+        value = parse(table[name], f"precision.{name}") if isinstance(table[name], str) else table[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < highest:
+            raise ValueError(f"precision.{name} must lie between 0 and {highest:g}, got {table[name]!r}")
+        values[name] = value
+    return Precision(**values)
+
+
+def _experiments(tables: object) -> list[Experiment]:
+    if not isinstance(tables, list) or not tables:
+        raise ValueError("there must be at least one table [[experiments]]")
+    experiments: dict[Experiment, int] = {}
+    for number, table in enumerate(tables, start=1):
+        try:
+            for combination in _combinations(table):
+                experiment = Experiment.from_table(combination)
+                if experiment in experiments:
+                    raise ValueError(
+                        f"{experiment.name!r} is asked for already by experiments {experiments[experiment]}"
+                    )
+                experiments[experiment] = number
+        except ValueError as error:
+            raise ValueError(f"experiments {number}: {error}") from None
+    for name, count in Counter(experiment.name for experiment in experiments).items():
+        if count > 1:
+            raise ValueError(f"{count} experiments differ only in what names do not show and would be named {name!r}")
+    return list(experiments)
+
+
+def _combinations(table: object) -> list[dict[str, Any]]:
+    if not isinstance(table, dict):
+        raise ValueError(f"a table of settings is expected, got {table!r}")
+    choices = []
+    for name, value in table.items():
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            raise ValueError(f"{name} is an empty list")
+        choices.append([(name, _value(name, choice)) for choice in values])
+    count = 1
+    for choice in choices:
+        count *= len(choice)
+    if count > MAX_EXPERIMENTS:
+        raise ValueError(f"the lists span {count} experiments; at most {MAX_EXPERIMENTS} are allowed")
+    return [dict(combination) for combination in itertools.product(*choices)]
+
+
+def _value(name: str, value: Any) -> Any:
+    """Return a value with its unit applied, if it is written with one."""
+    parse = _PARSERS.get(name)
+    return parse(value, name) if parse is not None and isinstance(value, str) else value
+
+
+def shortened(specification: Specification, duration: float) -> Specification:
+    """Return the specification with all experiments cut to `duration` [s] and without a wanted precision."""
+    experiments = tuple(
+        replace(experiment, duration=min(duration, experiment.duration)) for experiment in specification.experiments
+    )
+    return replace(specification, experiments=experiments, precision=None)

@@ -1,0 +1,168 @@
+"""Captures beside captures: what one setting changes on the same path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tcpdelay.confidence import Interval
+from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.validation.measured import VIRTUAL_TIME, MeasuredDelay
+
+SWITCHES = ("nodelay", "delayed_ack", "sack", "slow_start_after_idle", "recovery", "early_retrans")
+HEURISTICS = ("pieces", "connections", "scheduling", "notsent_lowat")
+SWITCHED_CONGESTION_CONTROLS = ("bbr", "vegas", "westwood")
+DEFAULT_CONGESTION_CONTROL = "cubic"
+BASE_HZ = 250
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Experiment)}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A capture beside the one it is compared with.
+
+    Parameters
+    ----------
+    changed : str
+        What is different.
+    measured, reference : MeasuredDelay
+        The capture, and the one without the change.
+    """
+
+    changed: str
+    measured: MeasuredDelay
+    reference: MeasuredDelay
+
+    def ratio(self, quantity: str) -> Interval:
+        """Return measured / reference of "p50", "p95", "p99" or "mean", with its interval."""
+        return ratio_interval(getattr(self.measured, quantity), getattr(self.reference, quantity))
+
+    def apart(self, quantity: str) -> bool:
+        """Say whether the two differ by more than their intervals explain."""
+        ratio = self.ratio(quantity)
+        return not ratio.low <= 1 <= ratio.high
+
+
+def ratio_interval(value: Interval, reference: Interval) -> Interval:
+    """Return the ratio of two independent estimates with its interval, recovered from theirs on a logarithmic scale.
+
+    References
+    ----------
+    Zou, Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008.
+
+    Examples
+    --------
+    >>> ratio = ratio_interval(Interval(0.2, 0.18, 0.22), Interval(0.1, 0.1, 0.1))
+    >>> round(ratio.value, 3), round(ratio.low, 3), round(ratio.high, 3)
+    (2.0, 1.8, 2.2)
+    """
+    estimates = (*value, *reference)
+    if not all(math.isfinite(number) and number > 0 for number in estimates):
+        known = math.isfinite(value.value) and math.isfinite(reference.value) and reference.value > 0
+        return Interval(value.value / reference.value if known else float("nan"), 0.0, float("inf"))
+    ratio = value.value / reference.value
+    below = math.hypot(math.log(value.value / value.low), math.log(reference.high / reference.value))
+    above = math.hypot(math.log(value.high / value.value), math.log(reference.value / reference.low))
+    return Interval(ratio, ratio * math.exp(-below), ratio * math.exp(above))
+
+
+def switches(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
+    """Return each capture of a stack with a switch set beside the default stack on the same path."""
+
+    def without(experiment: Experiment) -> Experiment:
+        changed = {name: _DEFAULTS[name] for name in SWITCHES}
+        if experiment.congestion_control in SWITCHED_CONGESTION_CONTROLS:
+            changed["congestion_control"] = DEFAULT_CONGESTION_CONTROL
+        return replace(experiment, **changed)
+
+    return _beside_default(measured, without)
+
+
+def heuristics(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
+    """Return each capture of an application that helps itself beside the same without."""
+    without = {name: _DEFAULTS[name] for name in HEURISTICS}
+    return _beside_default(measured, lambda experiment: replace(experiment, **without))
+
+
+def clock_rates(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
+    """Return each capture with another timer rate than 250 Hz beside the one with 250 Hz."""
+    virtual = [capture for capture in measured if capture.backend == VIRTUAL_TIME]
+    others = [capture for capture in virtual if capture.hz != BASE_HZ]
+    base = [capture for capture in virtual if capture.hz == BASE_HZ]
+    return _pairs(
+        others, base, lambda capture: (_settings(capture),), lambda capture: f"HZ {capture.hz} beside HZ {BASE_HZ}"
+    )
+
+
+def real_time(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
+    """Return each capture in real time beside the one in virtual time, with the same timer rate if there is one."""
+    real = [capture for capture in measured if capture.backend != VIRTUAL_TIME]
+    virtual = sorted(
+        (capture for capture in measured if capture.backend == VIRTUAL_TIME), key=lambda capture: capture.hz != BASE_HZ
+    )
+    same = _pairs(real, virtual, lambda capture: (_settings(capture), capture.hz), lambda capture: capture.backend)
+    rest = [capture for capture in real if all(capture is not pair.measured for pair in same)]
+    return same + _pairs(rest, virtual, lambda capture: (_settings(capture),), lambda capture: capture.backend)
+
+
+def congestion_controls(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
+    """Return each plain capture of CUBIC beside that of Reno."""
+    plain = [capture for capture in measured if capture.plain]
+    cubic = [capture for capture in plain if capture.experiment.congestion_control == "cubic"]
+    reno = [capture for capture in plain if capture.experiment.congestion_control == "reno"]
+
+    def key(capture: MeasuredDelay) -> tuple[object, ...]:
+        return replace(_settings(capture), congestion_control="reno"), capture.hz
+
+    return _pairs(cubic, reno, key, lambda capture: "CUBIC beside Reno")
+
+
+def _settings(capture: MeasuredDelay) -> Experiment:
+    """Return the settings without the duration, which changes nothing but the precision."""
+    return replace(capture.experiment, duration=_DEFAULTS["duration"])
+
+
+def _beside_default(measured: Sequence[MeasuredDelay], without: Callable[[Experiment], Experiment]) -> list[Comparison]:
+    """Return the captures that `without` changes beside those of what it makes of them."""
+    by_settings = _index(measured, lambda capture: (_settings(capture), capture.hz, capture.backend))
+    found = []
+    for capture in measured:
+        settings = _settings(capture)
+        default = without(settings)
+        reference = by_settings.get((default, capture.hz, capture.backend))
+        if default != settings and reference is not None:
+            found.append(Comparison(_difference(settings, default), capture, reference))
+    return found
+
+
+def _pairs(
+    measured: Iterable[MeasuredDelay],
+    references: Iterable[MeasuredDelay],
+    key: Callable[[MeasuredDelay], tuple[object, ...]],
+    name: Callable[[MeasuredDelay], str],
+) -> list[Comparison]:
+    by_key = _index(references, key)
+    return [Comparison(name(capture), capture, by_key[key(capture)]) for capture in measured if key(capture) in by_key]
+
+
+def _index(
+    captures: Iterable[MeasuredDelay], key: Callable[[MeasuredDelay], tuple[object, ...]]
+) -> dict[tuple[object, ...], MeasuredDelay]:
+    """Return the captures by key, the first of each."""
+    index: dict[tuple[object, ...], MeasuredDelay] = {}
+    for capture in captures:
+        index.setdefault(key(capture), capture)
+    return index
+
+
+def _difference(experiment: Experiment, default: Experiment) -> str:
+    """Return the settings that are not the default's, in words."""
+    changed = []
+    for field in fields(Experiment):
+        value = getattr(experiment, field.name)
+        if value != getattr(default, field.name):
+            shown = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+            changed.append(f"{field.name} {shown}")
+    return ", ".join(changed)

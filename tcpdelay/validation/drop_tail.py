@@ -1,0 +1,122 @@
+"""The published drop-tail measurements beside ours and beside the models."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+
+from tcpdelay.validation.measured import MeasuredDelay
+from tcpdelay.validation.models import Predictions
+from tcpdelay.validation.result_table import Cell, Column, ResultTable
+from tcpdelay.validation.scores import relative_error
+from tcpdelay.validation.tables import interval_cells
+
+Scenario = tuple[int, str, int]
+"""Packet size [bytes], what the queue counts ("packets" or "bytes"), web flows."""
+
+_COLUMNS = ("p95_measured", "p95_model", "loss_percent", "rtt")
+
+
+def published_figures(file: str | os.PathLike[str]) -> dict[Scenario, dict[str, float]]:
+    """Read the published figures.
+
+    Parameters
+    ----------
+    file : str or path-like
+        CSV with the columns packet_size, queue ("packet" or "byte"), web_flows, loss_percent, rtt [s],
+        p95_measured [s] and p95_model [s].
+
+    Returns
+    -------
+    dict
+        The columns by scenario; empty if there is no such file.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged.
+    """
+    path = FilePath(file)
+    if not path.is_file():
+        return {}
+    try:
+        with path.open(newline="", encoding="utf-8") as lines:
+            return {
+                (int(row["packet_size"]), f"{row['queue']}s", int(row["web_flows"])): {
+                    name: float(row[name]) for name in _COLUMNS
+                }
+                for row in csv.DictReader(lines)
+            }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: is no table of published figures: {error}") from None
+
+
+def drop_tail_table(
+    measured: Sequence[MeasuredDelay],
+    published: Mapping[Scenario, Mapping[str, float]],
+    predictions: Predictions,
+) -> ResultTable:
+    """Return the captures behind a router beside what was published, and the models at the measured loss and RTT."""
+    rows: list[dict[str, Cell]] = []
+    for capture in measured:
+        if not capture.experiment.routed:
+            continue
+        scenario = scenario_of(capture)
+        size, queue, web_flows = scenario
+        figures = published.get(scenario, {})
+        row: dict[str, Cell] = {
+            "packet_size": size,
+            "queue": queue,
+            "web_flows": web_flows,
+            "congestion_control": capture.experiment.congestion_control,
+            "hz": capture.hz,
+            "published_loss": figures.get("loss_percent", math.nan) / 100,
+            "published_rtt": figures.get("rtt"),
+            "published_measured_p95": figures.get("p95_measured"),
+            "published_model_p95": figures.get("p95_model"),
+            "loss": capture.loss,
+            "rtt": capture.rtt,
+            "utilization": capture.utilization,
+            "sustainable": capture.sustainable,
+            **interval_cells("p95", capture.p95),
+        }
+        for name in predictions.models:
+            predicted = predictions.of(name, capture.flow, capture.path).quantile(0.95)
+            row[name] = predicted
+            row[f"error_{name}"] = relative_error(predicted, capture.p95.value)
+        rows.append(row)
+    rows.sort(key=lambda row: tuple(str(row[key]).rjust(6) for key in ("packet_size", "queue", "web_flows")))
+    columns = (
+        Column("packet_size", "bytes", "count"),
+        Column("queue", "queue in"),
+        Column("web_flows", "web", "count"),
+        Column("congestion_control", "control"),
+        Column("published_measured_p95", "published, measured", "time"),
+        Column("published_model_p95", "published, model", "time"),
+        Column("p95", "measured here", "time", "p95_low", "p95_high"),
+        Column("loss", "loss here", "fraction"),
+        Column("rtt", "RTT here", "time"),
+        *(
+            column
+            for name in predictions.models
+            for column in (Column(name, name, "time"), Column(f"error_{name}", "error", "error"))
+        ),
+    )
+    return ResultTable(
+        "drop-tail",
+        "95th percentile behind a drop-tail router",
+        columns,
+        rows,
+        "The models take the loss of the bottleneck and the mean round-trip time that were measured here, correlated "
+        "losses, and the way back without its queue; the error is theirs relative to what was measured here.",
+    )
+
+
+def scenario_of(capture: MeasuredDelay) -> Scenario:
+    """Return which of the published scenarios a capture behind a router repeats."""
+    experiment = capture.experiment
+    queue = "bytes" if experiment.queue_bytes is not None else "packets"
+    return experiment.packet_size, queue, experiment.web_flows

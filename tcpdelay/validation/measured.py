@@ -1,0 +1,247 @@
+"""What a capture says: delays with confidence intervals, losses, and whether TCP carried the flow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun
+from tcpdelay.confidence import Interval, mean_interval, quantile_interval
+from tcpdelay.scenario import Bottleneck, Flow, Path, Stack
+from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.throughput import connection_utilization
+
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+PLAYOUT_DELAYS = (0.150, 0.200, 0.400)
+VIRTUAL_TIME = "uml-virtual"
+
+WARM_UP = 10.0
+"""Time at the start that is left out: the first slow start is no part of the stationary delays [s]."""
+LARGEST_WARM_UP_SHARE = 0.1
+"""Largest share of a run that is left out at its start, and half of it at its end."""
+MOST_UNREAD = 0.01
+"""Share of packets not read at the run's end up to which the flow may still count as carried."""
+SHAPE_PROBABILITIES = np.concatenate([np.linspace(0.002, 0.988, 200), 1 - np.geomspace(0.01, 1e-4, 60)])
+"""Where the measured distribution is kept for charts."""
+
+
+@dataclass(frozen=True)
+class MeasuredDelay:
+    """One capture in numbers; times in s.
+
+    Attributes
+    ----------
+    name, collection : str
+        Name of the capture, and of the directory it is in.
+    experiment : Experiment
+        Its settings.
+    backend, kernel : str
+        How it was run ("uml-virtual" for virtual time), and on which release of the kernel.
+    hz : int
+        Timer interrupts per second of that kernel.
+    runs : int
+        Independent runs.
+    offered : int
+        Packets written in all.
+    unread : float
+        Share of the packets, without those at both ends of each run, that were not read when it ended.
+    mean, p50, p95, p99 : Interval
+        Delay with its 95 % confidence interval; infinite where packets were not read.
+    late : dict of Interval
+        Share of packets later than each of `PLAYOUT_DELAYS`.
+    loss : float
+        Share of data packets that the path dropped, at random or at the bottleneck; NaN if it was not counted.
+    rtt : float
+        Mean of the round-trip times that TCP reported; NaN without samples.
+    sustainable : bool
+        Whether TCP carried the flow: nearly all was read, and the backlog was empty at some time in the second half
+        of most runs.
+    growth : float
+        How fast the median delay grew from the first to the last quarter of the runs [s/s].
+    shape : ndarray
+        Delays at `SHAPE_PROBABILITIES`.
+    """
+
+    name: str
+    collection: str
+    experiment: Experiment
+    backend: str
+    kernel: str
+    hz: int
+    runs: int
+    offered: int
+    unread: float
+    mean: Interval
+    p50: Interval
+    p95: Interval
+    p99: Interval
+    late: dict[float, Interval]
+    loss: float
+    rtt: float
+    sustainable: bool
+    growth: float
+    shape: NDArray[np.float64]
+
+    @property
+    def flow(self) -> Flow:
+        """The measured flow, as the models take it."""
+        return self.experiment.flow
+
+    @property
+    def path(self) -> Path:
+        """The path that the models are asked about: as configured, or behind a router as measured.
+
+        Behind a router the queue adds to the round-trip time and makes the losses, so both are taken from the capture.
+        The queue is on the way there, so that the way back takes half the configured round-trip time.
+        """
+        if not self.experiment.routed or not (self.rtt > 0 and self.loss < 1):
+            return self.experiment.path
+        bottleneck: Bottleneck = "bytes" if self.experiment.queue_bytes is not None else "packets"
+        forward = max(0.0, self.rtt - self.experiment.rtt / 2)
+        return Path(self.rtt, self.loss, "correlated", bottleneck, forward)
+
+    @property
+    def utilization(self) -> float:
+        """The flow's rate over the fair TCP rate, as `tcpdelay.throughput.connection_utilization` defines it."""
+        return connection_utilization(self.flow, self.path, Stack.newreno_2008())
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is a lone constant-bit-rate flow under random loss and the default stack, in virtual time."""
+        experiment = self.experiment
+        default = Experiment(
+            packet_size=experiment.packet_size,
+            interval=experiment.interval,
+            rtt=experiment.rtt,
+            loss=experiment.loss,
+            congestion_control=experiment.congestion_control,
+            duration=experiment.duration,
+        )
+        compared = experiment.congestion_control in ("reno", "cubic")
+        return self.backend == VIRTUAL_TIME and compared and experiment == default
+
+
+def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
+    """Return what a capture says.
+
+    Parameters
+    ----------
+    capture : FlowCapture
+        The capture.
+    collection : str
+        Name of what it belongs to.
+
+    Returns
+    -------
+    MeasuredDelay
+        Its numbers. The intervals are by batch means over time; the flows of one run share their batches.
+
+    Raises
+    ------
+    ValueError
+        If its settings are none of an experiment, or it holds too few packets.
+    """
+    try:
+        experiment = Experiment.from_table(capture.settings)
+    except TypeError as error:
+        raise ValueError(f"its settings are damaged: {error}") from None
+    sequences = _by_run(capture, experiment)
+    delays = np.concatenate(sequences)
+    read = bool(np.isfinite(delays).all())
+    quantiles = {name: quantile_interval(sequences, probability) for name, probability in QUANTILES.items()}
+    late = {
+        limit: mean_interval([(sequence > limit).astype(np.float64) for sequence in sequences])
+        for limit in PLAYOUT_DELAYS
+    }
+    unread = float(np.mean(np.isinf(delays)))
+    first = capture.runs[0]
+    return MeasuredDelay(
+        name=capture.name,
+        collection=collection,
+        experiment=experiment,
+        backend=first.backend,
+        kernel=first.kernel,
+        hz=first.hz,
+        runs=len(sequences),
+        offered=capture.offered,
+        unread=unread,
+        mean=mean_interval(sequences) if read else Interval(np.inf, np.inf, np.inf),
+        **quantiles,
+        late={limit: _share(interval) for limit, interval in late.items()},
+        loss=_path_loss(capture.runs),
+        rtt=_mean_rtt(capture.runs),
+        sustainable=unread <= MOST_UNREAD and _ran_dry(sequences, experiment),
+        growth=float(np.mean([_growth(sequence, experiment) for sequence in sequences])),
+        shape=np.quantile(delays, SHAPE_PROBABILITIES, method="inverted_cdf"),
+    )
+
+
+def _share(share: Interval) -> Interval:
+    """Return the interval of a share, cut off at 0 and 1.
+
+    Examples
+    --------
+    >>> _share(Interval(0.01, -0.005, 0.025))
+    Interval(value=0.01, low=0.0, high=0.025)
+    """
+    return Interval(share.value, max(share.low, 0.0), min(share.high, 1.0))
+
+
+def _by_run(capture: FlowCapture, experiment: Experiment) -> list[NDArray[np.float64]]:
+    """Return the delays of each run in the order of writing, those of its flows together, without its two ends."""
+    warm_up = min(WARM_UP, LARGEST_WARM_UP_SHARE * experiment.duration)
+    written: dict[int, list[NDArray[np.int64]]] = {}
+    delays: dict[int, list[NDArray[np.float64]]] = {}
+    for run, part in zip(capture.runs, capture.delays(), strict=True):
+        # What is written last may just not have been read yet.
+        last = (experiment.duration - warm_up / 2) * MICROSECONDS
+        kept = (run.written >= warm_up * MICROSECONDS) & (run.written <= last)
+        written.setdefault(run.run, []).append(run.written[kept])
+        delays.setdefault(run.run, []).append(part[kept])
+    sequences = []
+    for number, parts in delays.items():
+        order = np.argsort(np.concatenate(written[number]), kind="stable")
+        sequences.append(np.concatenate(parts)[order])
+    return [sequence for sequence in sequences if sequence.size]
+
+
+def _path_loss(runs: Sequence[FlowRun]) -> float:
+    """Return the share of packets dropped on the way there; the flows of a run report the same counts."""
+    counts = list({run.run: run.packets for run in runs}.values())
+    kept, counted = 1.0, False
+    for queue in ("data", "bottleneck"):
+        dropped = sum(count.get(f"{queue}_dropped", 0) for count in counts)
+        total = dropped + sum(count.get(f"{queue}_sent", 0) for count in counts)
+        if total:
+            kept *= 1 - dropped / total
+            counted = True
+    return 1 - kept if counted else float("nan")
+
+
+def _mean_rtt(runs: Sequence[FlowRun]) -> float:
+    samples = np.concatenate([run.samples.get("rtt", np.empty(0, np.int64)) for run in runs])
+    samples = samples[samples > 0]
+    return float(samples.mean()) / MICROSECONDS if samples.size else float("nan")
+
+
+def _ran_dry(sequences: Sequence[NDArray[np.float64]], experiment: Experiment) -> bool:
+    """Say whether the send buffer was empty at some time in the second half of most runs.
+
+    A packet that finds it empty takes no longer than the fastest one and a round-trip time in which it is repaired.
+    """
+    dry = 0
+    for sequence in sequences:
+        slack = experiment.rtt + experiment.interval
+        dry += bool(sequence[sequence.size // 2 :].min() <= sequence.min() + slack)
+    return 2 * dry >= len(sequences)
+
+
+def _growth(sequence: NDArray[np.float64], experiment: Experiment) -> float:
+    quarter = max(1, sequence.size // 4)
+    first, last = float(np.median(sequence[:quarter])), float(np.median(sequence[-quarter:]))
+    if not np.isfinite(last):
+        return float("inf")
+    return (last - first) / (0.75 * experiment.duration)

@@ -1,0 +1,104 @@
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from synthetic_captures import capture, write
+from tcpdelay.cli import main
+
+
+@pytest.fixture
+def run(capfd, tmp_path, monkeypatch):
+    """Run `tcpdelay validate` in an empty directory; return its exit status, what it printed, and its errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments):
+        capfd.readouterr()
+        status = main(["validate", *map(str, arguments)])
+        return status, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def captures(tmp_path):
+    """A directory with two captures, where the command looks for them."""
+    directory = tmp_path / "validation" / "captures"
+    rng = np.random.default_rng(3)
+    for name in ("one", "two"):
+        write(directory / "random-loss", capture(rng.choice([0.010, 0.030], 2000, p=[0.97, 0.03]), name=name))
+    return directory
+
+
+def test_results_go_where_asked_and_the_summary_is_printed(run, captures, tmp_path):
+    status, printed, errors = run("--output", "results")
+    assert (status, errors) == (0, "tables and figures: results\n")
+    assert "newreno_2008-rto" in printed
+    assert "2 captures with 4000 packets" in (tmp_path / "results" / "report.md").read_text()
+    assert not (tmp_path / "validation" / "results").exists()
+
+
+def test_the_default_directories_are_those_of_a_checkout(run, captures, tmp_path):
+    assert run()[0] == 0
+    assert (tmp_path / "validation" / "results" / "summary.csv").is_file()
+
+
+def test_the_summary_comes_in_each_format(run, captures):
+    _, printed, _ = run("--format", "csv")
+    assert [row["cases"] for row in csv.DictReader(io.StringIO(printed))] == ["2", "2"]
+    _, printed, _ = run("--format", "json")
+    assert [row["cases"] for row in json.loads(printed)] == [2, 2]
+    _, printed, _ = run("--format", "markdown")
+    assert printed.startswith("| model | cases |")
+
+
+def test_a_broken_capture_is_named_and_left_out(run, captures):
+    (captures / "broken.parquet").write_bytes(b"nonsense")
+    status, _, errors = run()
+    assert status == 0
+    warning, _ = errors.splitlines()
+    assert warning.startswith("warning: validation/captures/broken.parquet: is no Parquet file")
+
+
+def refused(result):
+    status, printed, errors = result
+    assert (status, printed) == (2, "")
+    return errors
+
+
+def test_captures_that_are_not_there(run, tmp_path):
+    assert refused(run()) == (
+        "tcpdelay validate: --captures: there is no 'validation/captures' here; run this in a checkout of the "
+        "project, or name a directory with captures\n"
+    )
+    assert refused(run("--captures", "nowhere")) == "tcpdelay validate: --captures: 'nowhere' is no directory\n"
+    (tmp_path / "empty").mkdir()
+    assert refused(run("--captures", "empty")).startswith("tcpdelay validate: --captures: 'empty' holds no capture, ")
+
+
+def test_nothing_but_broken_captures(run, tmp_path):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.parquet").write_bytes(b"nonsense")
+    warning, error = refused(run("--captures", "broken")).splitlines()
+    assert warning.startswith("warning: broken/a.parquet: ")
+    assert error == (
+        "tcpdelay validate: --captures: 'broken' holds no capture that can be used: all 1 files are broken"
+    )
+
+
+def test_an_output_that_is_a_file(run, captures, tmp_path):
+    (tmp_path / "results").write_text("mine")
+    assert refused(run("--output", "results")) == (
+        "tcpdelay validate: --output: 'results' is a file; name a directory\n"
+    )
+    assert refused(run("--output", "results/below")).startswith("tcpdelay validate: --output: 'results/below' ")
+    assert (tmp_path / "results").read_text() == "mine"
+
+
+def test_a_damaged_table_of_published_figures(run, captures, tmp_path):
+    (tmp_path / "validation" / "published").mkdir()
+    (tmp_path / "validation" / "published" / "brosh_droptail.csv").write_text("packet_size\n1\n")
+    assert "brosh_droptail.csv: is no table of published figures" in refused(run())

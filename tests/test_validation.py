@@ -1,0 +1,385 @@
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synthetic_captures import capture, experiment, flow_run, shuffled, write
+from tcpdelay import Flow, Path, Stack
+from tcpdelay.confidence import Interval
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.validation import comparisons, models
+from tcpdelay.validation.collection import measure_all
+from tcpdelay.validation.comparisons import ratio_interval
+from tcpdelay.validation.drop_tail import drop_tail_table, published_figures
+from tcpdelay.validation.measured import measure
+from tcpdelay.validation.models import MODELS, Prediction, Predictions, ScoredModel, predict
+from tcpdelay.validation.result_table import Column, ResultTable
+from tcpdelay.validation.results import evaluate
+from tcpdelay.validation.scores import Score, score
+from tcpdelay.validation.tables import error_row, errors_table, summary_table
+
+PACKETS = 4000
+FLAT = np.full(PACKETS, 0.010)
+LINUX = MODELS[1].name
+
+
+@pytest.fixture(scope="module")
+def published():
+    """The published model's own delays: 174 B every 20 ms, RTT 20 ms, loss 1 %."""
+    return predict(MODELS[0], Flow(174, 0.020), Path(0.020, 0.01)).distribution
+
+
+@pytest.fixture(scope="module")
+def of_the_model(published):
+    """A capture of those delays."""
+    return measure(capture(shuffled(published, PACKETS), experiment(PACKETS)))
+
+
+def test_a_capture_of_the_models_own_delays_scores_zero(of_the_model):
+    own, other = score([of_the_model], Predictions())
+    assert own.model == "newreno_2008"
+    for quantity in ("p50", "p95", "p99"):
+        assert own.error(quantity) == pytest.approx(0, abs=1e-4)
+    assert own.error("mean") == pytest.approx(0, abs=0.03)
+    assert own.error_beyond_interval("mean") == 0
+    assert own.sustainable_call_right
+    assert own.comparable
+    # First timeouts of 220 ms instead of 80 ms.
+    assert other.error("mean") > 0.5
+
+
+def test_the_summary_tells_the_models_apart(of_the_model):
+    own, other = summary_table(score([of_the_model], Predictions())).rows
+    assert (own["cases"], own["sustainable_right"], own["never"]) == (1, 1, 0)
+    assert own["median_p95"] == pytest.approx(0, abs=1e-4)
+    assert other["median_mean"] > 0.5
+
+
+def test_measured_numbers_are_those_of_the_delays(published, of_the_model):
+    assert of_the_model.p95.value == pytest.approx(published.quantile(0.95))
+    assert of_the_model.mean.low < published.mean < of_the_model.mean.high
+    assert of_the_model.late[0.150].value == pytest.approx(published.late_fraction(0.150), abs=2e-3)
+    assert of_the_model.loss == pytest.approx(0.01)
+    assert of_the_model.offered == PACKETS
+    assert of_the_model.sustainable
+    assert of_the_model.growth == pytest.approx(0, abs=1e-6)
+    assert of_the_model.utilization == pytest.approx(0.0162, rel=0.05)
+    assert math.isnan(of_the_model.rtt)
+
+
+def test_the_start_is_left_out():
+    delays = FLAT.copy()
+    delays[:5] = 1.9
+    assert measure(capture(delays)).mean.value == pytest.approx(0.010)
+    delays[5] = 1.9
+    assert measure(capture(delays)).mean.value > 0.010
+
+
+def test_what_is_not_read_makes_the_mean_infinite():
+    delays = np.where(np.arange(PACKETS) >= 0.97 * PACKETS, np.inf, FLAT)
+    measured = measure(capture(delays))
+    assert measured.mean.value == measured.p99.value == math.inf
+    assert measured.p95.value == pytest.approx(0.010)
+    assert measured.unread == pytest.approx(0.03, abs=2e-3)
+    assert not measured.sustainable
+    assert measured.late[0.400].value == pytest.approx(measured.unread)
+
+
+def test_the_end_is_left_out():
+    delays = FLAT.copy()
+    delays[-2:] = np.inf
+    assert measure(capture(delays)).unread == 0
+    delays[-10] = np.inf
+    assert measure(capture(delays)).unread > 0
+
+
+def test_delays_that_grow_are_of_a_flow_that_tcp_does_not_carry():
+    delays = 0.010 + 0.1 * np.arange(PACKETS)
+    measured = measure(capture(delays))
+    assert not measured.sustainable
+    assert measured.growth == pytest.approx(0.05, rel=0.02)
+    back = delays.copy()
+    back[-100:] = 0.010
+    # In the order of reading nothing overtakes what came before.
+    assert not measure(capture(back)).sustainable
+    emptied = np.concatenate([0.010 + 0.0001 * np.arange(PACKETS // 2)] * 2)
+    assert measure(capture(emptied)).sustainable
+
+
+def test_flows_of_one_run_count_its_losses_once_and_share_its_batches(published):
+    delays = shuffled(published, PACKETS)
+    alone = measure(capture([flow_run(delays)]))
+    together = measure(capture([flow_run(delays), flow_run(delays, flow=1)], experiment(PACKETS, flows=2)))
+    assert together.loss == alone.loss
+    assert together.runs == alone.runs == 1
+    assert together.mean.high - together.mean.low == pytest.approx(alone.mean.high - alone.mean.low, rel=0.02)
+    apart = measure(capture([flow_run(delays), flow_run(delays, run=1)], experiment(PACKETS)))
+    assert apart.runs == 2
+
+
+def test_losses_of_the_path_and_of_the_bottleneck_add_up():
+    packets = {"data_sent": 90, "data_dropped": 10, "bottleneck_sent": 50, "bottleneck_dropped": 50, "ack_dropped": 9}
+    assert measure(capture([flow_run(FLAT, packets=packets)])).loss == pytest.approx(0.55)
+    assert math.isnan(measure(capture([flow_run(FLAT, packets={})])).loss)
+
+
+ROUTED = {"bottleneck_rate": 3e6, "queue_packets": 100, "loss": 0.0, "rtt": 0.100, "flows": 5, "bulk_flows": 5}
+
+
+def test_behind_a_router_the_models_get_the_measured_path():
+    settings = experiment(PACKETS, web_flows=10, **ROUTED)
+    samples = {"rtt": np.array([0, 300_000, 460_000])}
+    packets = {"bottleneck_sent": 3, "bottleneck_dropped": 1}
+    measured = measure(capture([flow_run(FLAT, samples=samples, packets=packets)], settings))
+    assert measured.path == Path(0.380, 0.25, "correlated", "packets", 0.330)
+    in_bytes = replace(settings, queue_packets=None, queue_bytes=50_000)
+    assert measure(capture([flow_run(FLAT, samples=samples)], in_bytes)).path.bottleneck == "bytes"
+    assert not measured.plain
+
+
+def test_the_drop_tail_table_puts_ours_beside_the_published_figures(tmp_path):
+    file = tmp_path / "published.csv"
+    header = "packet_size,queue,web_flows,loss_percent,rtt,jitter95,p95_measured,p95_model,utilization"
+    file.write_text(f"{header}\n174,packet,10,1.60,0.380,0.169,0.498,0.690,0.408\n")
+    samples, packets = {"rtt": np.array([380_000])}, {"bottleneck_sent": 984, "bottleneck_dropped": 16}
+    runs = [flow_run(np.full(PACKETS, 0.5), samples=samples, packets=packets)]
+    measured = [measure(capture(runs, experiment(PACKETS, web_flows=web, **ROUTED))) for web in (10, 11)]
+    row, unpublished = drop_tail_table(measured, published_figures(file), Predictions()).rows
+    assert (row["published_measured_p95"], row["published_model_p95"], row["web_flows"]) == (0.498, 0.690, 10)
+    assert row["p95"] == pytest.approx(0.5)
+    path = Path(0.380, 0.016, "correlated", one_way_delay=0.330)
+    ours = models.DelayModel(Flow(174, 0.020), path, Stack.newreno_2008(backlog_bound="grow"))
+    assert row["newreno_2008"] == pytest.approx(ours.delay_distribution().quantile(0.95), rel=1e-3)
+    assert row["error_newreno_2008"] == pytest.approx(row["newreno_2008"] / 0.5 - 1)
+    assert unpublished["published_measured_p95"] is None
+
+
+def test_a_damaged_table_of_published_figures_is_named(tmp_path):
+    (tmp_path / "published.csv").write_text("packet_size,queue,web_flows\n174,packet,many\n")
+    with pytest.raises(ValueError, match=r"published\.csv: is no table of published figures"):
+        published_figures(tmp_path / "published.csv")
+    assert published_figures(tmp_path / "none.csv") == {}
+
+
+def test_each_prediction_is_computed_once(monkeypatch, of_the_model):
+    asked = []
+    monkeypatch.setattr(models, "predict", lambda model, flow, path: asked.append((model.name, path)))
+    cubic = replace(of_the_model, hz=1000, experiment=replace(of_the_model.experiment, congestion_control="cubic"))
+    score([of_the_model, cubic], Predictions())
+    assert len(asked) == len(MODELS)
+
+
+def test_another_model_is_one_more_entry(of_the_model):
+    own = ScoredModel("later", "a later model", lambda path: Stack.newreno_2008("sack"))
+    summary = evaluate([of_the_model], {}, [*MODELS, own]).summary
+    assert [row["model"] for row in summary.rows] == [*(model.name for model in MODELS), "later"]
+
+
+def test_a_flow_beyond_what_tcp_carries_is_never_solved(monkeypatch):
+    monkeypatch.setattr(models.DelayModel, "delay_distribution", None)
+    prediction = predict(MODELS[0], Flow(1448, 0.020), Path(0.300, 0.10))
+    assert not prediction.sustainable
+    assert prediction.quantile(0.5) == prediction.mean == math.inf
+    assert prediction.late_fraction(10) == 1
+
+
+def test_a_flow_just_below_what_tcp_carries_is_not_solved():
+    prediction = predict(MODELS[0], Flow(1448, 0.030), Path(0.100, 0.10))
+    assert prediction.distribution is None
+    assert prediction.sustainable
+    assert math.isnan(prediction.quantile(0.95))
+
+
+def test_what_is_predicted_never_to_settle_is_counted_and_left_out_of_the_mean(of_the_model):
+    never = Prediction(DelayDistribution.unsustainable(0.01))
+    twice = Prediction(DelayDistribution(np.array([2 * of_the_model.p95.value]), np.ones(1), 0.01))
+    scores = [Score(of_the_model, "m", prediction) for prediction in (never, never, twice)]
+    row = error_row(scores)
+    assert (row["cases"], row["never"]) == (3, 2)
+    assert row["median_p95"] == math.inf
+    assert row["mean_p95"] == pytest.approx(1)
+    assert summary_table(scores).rows[0]["wrongly_unsustainable"] == 2
+    assert error_row([])["median_p95"] is None
+
+
+def test_errors_are_grouped(of_the_model):
+    far = replace(of_the_model, experiment=replace(of_the_model.experiment, rtt=0.300), hz=1000)
+    rows = errors_table(score([of_the_model, far], Predictions())).rows
+    groups = {(row["by"], row["group"]): row["cases"] for row in rows if row["model"] == LINUX}
+    assert groups["RTT", "below 50 ms"] == groups["RTT", "above 160 ms"] == 1
+    assert groups["HZ", "250"] == groups["HZ", "1000"] == 1
+    assert groups["packet size", "174 B"] == groups["loss", "1 %"] == groups["congestion control", "reno"] == 2
+
+
+def test_only_plain_captures_are_scored(of_the_model):
+    others = [
+        replace(of_the_model, backend="uml"),
+        replace(of_the_model, experiment=replace(of_the_model.experiment, sack=False)),
+        replace(of_the_model, experiment=replace(of_the_model.experiment, congestion_control="bbr")),
+        replace(of_the_model, experiment=replace(of_the_model.experiment, loss_burst=3)),
+    ]
+    scores = evaluate([of_the_model, *others], {}).scores
+    assert [(one.measured, one.model) for one in scores] == [(of_the_model, model.name) for model in MODELS]
+
+
+estimates = st.floats(1e-3, 1e3).flatmap(
+    lambda value: st.tuples(st.just(value), st.floats(value / 10, value), st.floats(value, 10 * value))
+)
+
+
+@given(estimates, estimates)
+def test_the_interval_of_a_ratio_holds_it_and_turns_with_it(one, other):
+    one, other = Interval(*one), Interval(*other)
+    ratio, inverse = ratio_interval(one, other), ratio_interval(other, one)
+    assert ratio.low <= ratio.value * (1 + 1e-9)
+    assert ratio.value <= ratio.high * (1 + 1e-9)
+    assert inverse.low == pytest.approx(1 / ratio.high)
+    assert inverse.high == pytest.approx(1 / ratio.low)
+
+
+def test_the_interval_of_a_ratio_covers_it_as_often_as_said():
+    rng = np.random.default_rng(5)
+    covered = 0
+    for _ in range(400):
+        one, other = rng.normal(10, 0.5), rng.normal(5, 0.25)
+        ratio = ratio_interval(Interval(one, one - 0.98, one + 0.98), Interval(other, other - 0.49, other + 0.49))
+        covered += ratio.low <= 2 <= ratio.high
+    assert 0.92 < covered / 400 < 0.98
+
+
+def test_switches_stand_beside_the_default_on_their_path(of_the_model):
+    default = of_the_model.experiment
+    off = replace(
+        of_the_model, experiment=replace(default, sack=False, recovery=0, duration=60.0), p95=Interval(2, 2, 2)
+    )
+    elsewhere = replace(of_the_model, experiment=replace(default, sack=False, rtt=0.3))
+    faster = replace(of_the_model, experiment=replace(default, nodelay=False), hz=1000)
+    (pair,) = comparisons.switches([off, elsewhere, faster, of_the_model])
+    assert (pair.measured, pair.reference, pair.changed) == (off, of_the_model, "sack off, recovery 0")
+    assert pair.ratio("p95").value == pytest.approx(2 / of_the_model.p95.value)
+    assert pair.apart("p95")
+
+
+def test_other_congestion_controls_stand_beside_cubic(of_the_model):
+    cubic = replace(of_the_model, experiment=replace(of_the_model.experiment, congestion_control="cubic"))
+    bbr = replace(of_the_model, experiment=replace(of_the_model.experiment, congestion_control="bbr"))
+    assert [(pair.measured, pair.reference) for pair in comparisons.switches([of_the_model, bbr, cubic])] == [
+        (bbr, cubic)
+    ]
+    (pair,) = comparisons.congestion_controls([of_the_model, bbr, cubic])
+    assert (pair.measured, pair.reference) == (cubic, of_the_model)
+    assert not pair.apart("p95")
+
+
+def test_heuristics_stand_beside_the_same_without(of_the_model):
+    settings = of_the_model.experiment
+    split = replace(of_the_model, experiment=replace(settings, pieces=2))
+    spread = replace(of_the_model, experiment=replace(settings, connections=5, scheduling="intelligent"))
+    found = comparisons.heuristics([split, of_the_model, spread])
+    assert [pair.changed for pair in found] == ["pieces 2", "connections 5, scheduling intelligent"]
+    assert all(pair.reference is of_the_model for pair in found)
+
+
+def test_real_time_stands_beside_virtual_time_with_the_same_clock_if_there_is_one(of_the_model):
+    fast = replace(of_the_model, hz=1000)
+    real = replace(fast, backend="uml")
+    host = replace(of_the_model, backend="host", hz=0)
+    found = comparisons.real_time([fast, of_the_model, real, host])
+    assert [(pair.measured, pair.reference) for pair in found] == [(real, fast), (host, of_the_model)]
+    (pair,) = comparisons.clock_rates([real, fast, of_the_model])
+    assert (pair.measured, pair.reference, pair.changed) == (fast, of_the_model, "HZ 1000 beside HZ 250")
+
+
+@pytest.fixture(scope="module")
+def files(of_the_model):
+    """The files of the results of a few captures."""
+    cubic = replace(of_the_model, name="cubic", experiment=replace(of_the_model.experiment, congestion_control="cubic"))
+    full = replace(of_the_model, name="full", experiment=replace(of_the_model.experiment, packet_size=1448, loss=0.02))
+    return evaluate([of_the_model, cubic, full], {}).files()
+
+
+def test_the_files_hold_tables_figures_and_a_report(files):
+    assert {name for name in files if name.endswith(".svg")} == {
+        "p95-scatter.svg",
+        "error-by-utilization.svg",
+        "distributions.svg",
+        "p95-by-loss-small.svg",
+        "p95-by-loss-large.svg",
+    }
+    rows = list(csv.DictReader(io.StringIO(files["captures.csv"].decode())))
+    assert [row["capture"] for row in rows] == ["synthetic", "cubic", "full"]
+    record = json.loads(files["results.json"])
+    assert record["summary"][0]["cases"] == 3
+    assert record["models"].keys() == {model.name for model in MODELS}
+    report = files["report.md"].decode()
+    assert "CUBIC beside Reno" in report
+    for name in files:
+        assert not name.endswith(".svg") or f"]({name})" in report
+
+
+def test_the_figures_say_what_they_show_and_come_out_the_same_again(files, of_the_model):
+    scatter = files["p95-scatter.svg"].decode()
+    assert "newreno_2008" in scatter
+    assert "RTT below 50 ms" in scatter
+    assert "174 B, RTT 20 ms, loss 1 %" in files["distributions.svg"].decode()
+    again, once_more = (evaluate([of_the_model], {}).files() for _ in range(2))
+    assert again == once_more
+
+
+def test_infinite_and_unknown_numbers_in_tables():
+    columns = (Column("a", "a", "error"), Column("b", "b", "time", "low", "high"))
+    rows = [
+        {"a": math.inf, "b": 0.1, "low": 0.09, "high": 0.12},
+        {"a": math.nan, "b": 0.1, "low": 0.1, "high": 0.1},
+        {"a": None, "b": math.inf},
+    ]
+    table = ResultTable("t", "t", columns, rows)
+    assert table.to_markdown().splitlines()[2:] == [
+        "| never | 100 ms (90 ms … 120 ms) |",
+        "| – | 100 ms |",
+        "| – | never |",
+    ]
+    assert table.to_csv().splitlines() == ["a,b,low,high", "inf,0.1,0.09,0.12", ",0.1,0.1,0.1", ",inf,,"]
+    assert [row["a"] for row in table.to_records()] == [None, None, None]
+    assert table.to_records()[2]["b"] is None
+
+
+def test_captures_are_found_in_directories_and_broken_ones_are_named(tmp_path):
+    write(tmp_path, capture(FLAT, name="here"))
+    write(tmp_path / "random-loss", capture(FLAT, name="below"))
+    (tmp_path / ".here.part.parquet").write_bytes(b"unfinished")
+    (tmp_path / "broken.parquet").write_bytes(b"nonsense")
+    write(tmp_path, capture(FLAT[:10], name="short"))
+    unknown = capture(FLAT, name="unknown")
+    unknown.settings["colour"] = "blue"
+    write(tmp_path, unknown)
+    broken, progress = [], []
+    measured = measure_all(tmp_path, broken.append, lambda *done: progress.append(done))
+    assert [(one.collection, one.name) for one in measured] == [("", "here"), ("random-loss", "below")]
+    assert progress == [(done, 5) for done in range(5)]
+    assert [line.partition(":")[0].rpartition("/")[2] for line in broken] == [
+        "broken.parquet",
+        "short.parquet",
+        "unknown.parquet",
+    ]
+    assert all("\n" not in line for line in broken)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda path: None, "is no directory"),
+        (lambda path: path.mkdir(), "holds no capture, that is, no file ending in .parquet"),
+        (lambda path: path.write_text("x"), "is a file"),
+    ],
+)
+def test_a_directory_without_captures_is_refused(tmp_path, prepare, message):
+    prepare(tmp_path / "captures")
+    with pytest.raises(ValueError, match=message):
+        measure_all(tmp_path / "captures", print)
