@@ -62,9 +62,9 @@ PUBLISHED_RANGE = ValidatedRange(
     loss=(0.001, 0.10),
     packet_size=(174, 1448),
     interval=(0.020, 0.030),
-    source="Brosh et al., IEEE/ACM Transactions on Networking 2010: captures of 2008's TCP",
-    known_error=1.09,
-    known_error_basis="15 published measurements of 2008's TCP through drop-tail routers",
+    source="captures of Linux 6.1, validation/captures; for 2008's TCP Brosh et al., IEEE/ACM ToN 2010",
+    known_error=0.67,
+    known_error_basis="384 captures of Linux 6.1 under random losses, predictions being too high as a rule",
 )
 
 
@@ -84,10 +84,8 @@ def validated_range(stack: Stack) -> ValidatedRange:
 def known_error(stack: Stack) -> str:
     """Return in words how far predictions for `stack` have been from measurements."""
     valid = validated_range(stack)
-    return (
-        f"the 95th percentile was off by {valid.known_error * 100:.0f} % in the median over {valid.known_error_basis}; "
-        "not measured for random losses"
-    )
+    error = f"{valid.known_error * 100:.0f} %"
+    return f"the 95th percentile was off by {error} in the median over {valid.known_error_basis}"
 
 
 def warn_outside(flow: Flow, path: Path, stack: Stack) -> None:

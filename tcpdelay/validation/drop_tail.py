@@ -62,7 +62,7 @@ def drop_tail_table(
     """Return the captures behind a router beside what was published, and the models at the measured loss and RTT."""
     rows: list[dict[str, Cell]] = []
     for capture in measured:
-        if not capture.experiment.routed:
+        if not capture.experiment.routed or capture.experiment.application != "cbr":
             continue
         scenario = scenario_of(capture)
         size, queue, web_flows = scenario
@@ -94,6 +94,7 @@ def drop_tail_table(
         Column("queue", "queue in"),
         Column("web_flows", "web", "count"),
         Column("congestion_control", "control"),
+        Column("hz", "Hz", "count"),
         Column("published_measured_p95", "published, measured", "time"),
         Column("published_model_p95", "published, model", "time"),
         Column("p95", "measured here", "time", "p95_low", "p95_high"),

@@ -128,7 +128,9 @@ def evaluate(
         The tables, and what their files hold.
     """
     predictions = Predictions(models)
-    scores = score([capture for capture in measured if capture.plain], predictions, on_progress)
+    # Without loss there is nothing to predict but the network's delay.
+    lossy = [capture for capture in measured if capture.plain and capture.experiment.loss > 0]
+    scores = score(lossy, predictions, on_progress)
     clocks, controls = comparisons.clock_rates(measured), comparisons.congestion_controls(measured)
     tables = [
         summary_table(scores),
