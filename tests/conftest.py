@@ -1,8 +1,12 @@
 """Hypothesis profiles, and compiled kernels that are never older than their sources."""
 
 import os
+import socket
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # No deadline: the first call of a compiled kernel takes seconds, every later one microseconds.
@@ -22,3 +26,42 @@ def pytest_configure() -> None:
     for cached in package.rglob("*.nb[ic]"):
         if cached.stat().st_mtime < newest:
             cached.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def temporary_directory(tmp_path, monkeypatch):
+    """Keep the sessions of a test apart from all others on this machine."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    monkeypatch.setenv("TMPDIR", str(directory))
+    return directory
+
+
+@pytest.fixture
+def loop():
+    """An event loop, closed at the end."""
+    # Imported here, as the loop needs Linux.
+    from tcpdelay.testbed.event_loop import EventLoop
+
+    loop = EventLoop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def connect():
+    """A function that opens a TCP connection to this machine and returns its two non-blocking ends."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def connect(send_buffer=None):
+            sender = stack.enter_context(socket.create_connection(listener.getsockname()))
+            receiver = stack.enter_context(listener.accept()[0])
+            for end in (sender, receiver):
+                end.setblocking(False)
+            if send_buffer:
+                sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+            return sender, receiver
+
+        yield connect

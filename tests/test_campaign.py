@@ -1,15 +1,10 @@
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from array import array
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,31 +12,23 @@ import pytest
 from synthetic_captures import capture, flow_run, write
 from tcpdelay import __version__
 from tcpdelay.capture.flow_capture import NOT_READ, SAMPLE_FIELDS, read_capture, write_capture
-from tcpdelay.testbed import campaign, workplaces
+from tcpdelay.testbed import campaign
 from tcpdelay.testbed.backends import SessionFailedError
 from tcpdelay.testbed.campaign import Progress, run_campaign, targets_of
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.guest_process import guests_of
 from tcpdelay.testbed.handover import FlowRecord, read_records, write_records
 from tcpdelay.testbed.host import HostBackend
 from tcpdelay.testbed.session import Plan
 from tcpdelay.testbed.specification import Precision, Specification
 from tcpdelay.testbed.tcp_info import TcpInfo
 from tcpdelay.testbed.uml import UmlBackend, VirtualTimeBackend
-from tcpdelay.testbed.workplaces import parent_of_workplaces, remove_leftovers, workplace
+from tcpdelay.testbed.workplaces import parent_of_workplaces
 
 STARTED = 5_000_000_000
 EPOCH = 1_700_000_000_000_000_000
 
 
-@pytest.fixture(autouse=True)
-def temporary_directory(tmp_path, monkeypatch):
-    """Keep the sessions of these tests apart from all others on this machine."""
-    directory = tmp_path / "temporary"
-    directory.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(directory))
-    monkeypatch.setenv("TMPDIR", str(directory))
-    return directory
+pytestmark = pytest.mark.usefixtures("temporary_directory")
 
 
 def recorded(experiment, seed, index):
@@ -498,113 +485,3 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     plan = Plan(list(experiments(3)), 5, heartbeat=False, pcap=True)
     plan.write(tmp_path / "plan.json")
     assert Plan.read(tmp_path / "plan.json") == plan
-
-
-# Workplaces
-
-
-def test_a_workplace_is_removed_whatever_happens():
-    places = []
-
-    def fail():
-        with workplace() as place:
-            places.append(place)
-            (place / "session").mkdir()
-            (place / "session" / "file").touch()
-            raise RuntimeError("oops")
-
-    with pytest.raises(RuntimeError, match="oops"):
-        fail()
-    assert not places[0].exists()
-
-
-def test_a_workplace_in_use_is_left_alone():
-    with workplace() as place:
-        assert remove_leftovers() == []
-        with workplace() as other:
-            assert other != place
-        assert place.is_dir()
-
-
-HOLDER = """
-import subprocess, sys, time
-from tcpdelay.testbed.workplaces import workplace
-with workplace() as place:
-    session = place / "session"
-    session.mkdir()
-    guest = subprocess.Popen(["sleep", "300"], cwd=session, start_new_session=True)
-    print(place, guest.pid, flush=True)
-    time.sleep(300)
-"""
-
-
-def ended(process):
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-@pytest.mark.parametrize("linked", [False, True], ids=["plain", "linked"])
-def test_the_workplace_and_the_guests_of_a_killed_run_are_removed_by_the_next(
-    backend, tmp_path, temporary_directory, monkeypatch, linked
-):
-    if linked:
-        # A directory for temporary files may be reached by a symbolic link.
-        (tmp_path / "link").symlink_to(temporary_directory)
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "link"))
-        monkeypatch.setenv("TMPDIR", str(tmp_path / "link"))
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
-    guest = None
-    try:
-        place, guest = holder.stdout.readline().split()
-        guest = int(guest)
-        assert parent_of_workplaces() == Path(place).parent
-        assert guests_of(Path(place)) == [guest]
-        assert remove_leftovers() == []
-        holder.kill()
-        holder.wait()
-        assert Path(place).is_dir()
-        assert not ended(guest)
-        run_campaign(Specification("next", experiments(1)), tmp_path / "captures")
-        assert not Path(place).exists()
-        deadline = time.monotonic() + 10
-        while not ended(guest):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    finally:
-        holder.kill()
-        holder.wait()
-        holder.stdout.close()
-        if guest is not None and not ended(guest):
-            os.kill(guest, signal.SIGKILL)
-
-
-def test_guests_are_found_by_where_they_work(tmp_path):
-    inside, outside = tmp_path / "run" / "session", tmp_path / "run-2"
-    inside.mkdir(parents=True)
-    outside.mkdir()
-    guests = [subprocess.Popen(["sleep", "60"], cwd=place) for place in (inside, outside)]
-    try:
-        assert guests_of(tmp_path / "run") == [guests[0].pid]
-        assert sorted(guests_of(tmp_path)) == sorted(guest.pid for guest in guests)
-        # A directory that is gone is remembered by the kernel.
-        inside.rmdir()
-        assert guests_of(inside) == [guests[0].pid]
-        assert guests_of(tmp_path / "run" / "other") == []
-    finally:
-        for guest in guests:
-            guest.kill()
-            guest.wait()
-
-
-def test_a_workplace_of_somebody_else_is_not_used(temporary_directory, tmp_path, monkeypatch):
-    parent_of_workplaces().symlink_to(tmp_path)
-    with pytest.raises(PermissionError, match="belongs to another user; set TMPDIR"), workplace():
-        pass
-    parent_of_workplaces().unlink()
-    another = os.getuid() + 1
-    (temporary_directory / f"tcpdelay-testbed-{another}").mkdir()
-    monkeypatch.setattr(workplaces.os, "getuid", lambda: another)
-    with pytest.raises(PermissionError, match="belongs to another user"), workplace():
-        pass

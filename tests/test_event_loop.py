@@ -1,0 +1,147 @@
+import itertools
+import socket
+import time
+
+from event_loop_driver import MILLISECOND, open_descriptors, run_for, run_until
+from tcpdelay.testbed.event_loop import READABLE, WRITABLE, EventLoop
+
+
+def test_moments_come_in_order_and_never_early(loop):
+    start = time.monotonic_ns()
+    called = []
+    for delay in (9, 3, 6, 3, -5):
+        due = start + delay * MILLISECOND
+        loop.at(due, lambda due=due: called.append((due, time.monotonic_ns())))
+    run_until(loop, lambda: len(called) == 5)
+    assert [due for due, _ in called] == sorted(due for due, _ in called)
+    assert all(now >= due for due, now in called)
+
+
+def test_moments_at_the_same_time_come_in_the_order_of_asking(loop):
+    due = time.monotonic_ns() + MILLISECOND
+    called = []
+    for number in range(20):
+        loop.at(due, lambda number=number: called.append(number))
+    run_until(loop, lambda: len(called) == 20)
+    assert called == list(range(20))
+
+
+def test_a_moment_may_ask_for_another_one(loop):
+    called = []
+
+    def again():
+        called.append(time.monotonic_ns())
+        if len(called) < 5:
+            loop.at(called[-1] + 2 * MILLISECOND, again)
+
+    loop.at(time.monotonic_ns(), again)
+    run_until(loop, lambda: len(called) == 5)
+    assert all(later - earlier >= 2 * MILLISECOND for earlier, later in itertools.pairwise(called))
+
+
+def test_an_earlier_moment_asked_for_later_is_not_kept_waiting(loop):
+    called = []
+    loop.at(time.monotonic_ns() + 10**12, lambda: called.append("late"))
+    loop.at(time.monotonic_ns() + MILLISECOND, lambda: called.append("early"))
+    run_until(loop, lambda: called == ["early"])
+
+
+def test_timers_are_finer_than_milliseconds(loop):
+    lateness = []
+    for _ in range(30):
+        due = time.monotonic_ns() + 300_000
+        done = []
+        loop.at(due, lambda due=due, done=done: done.append(lateness.append(time.monotonic_ns() - due)))
+        run_until(loop, lambda done=done: bool(done))
+    assert 0 <= min(lateness) < 300_000
+
+
+def test_a_repetition_expires_as_often_as_its_interval_has_it(loop):
+    first = time.monotonic_ns() + 5 * MILLISECOND
+    beats = []
+    loop.every(2 * MILLISECOND, first, lambda count: beats.append((count, time.monotonic_ns())))
+    run_until(loop, lambda: sum(count for count, _ in beats) >= 10)
+    expired = 0
+    for count, now in beats:
+        expired += count
+        assert now >= first + (expired - 1) * 2 * MILLISECOND
+    assert beats[0][1] >= first
+
+
+def test_what_expired_during_a_stall_is_told_at_once(loop):
+    counts = []
+    loop.every(MILLISECOND, time.monotonic_ns(), counts.append)
+    time.sleep(0.05)
+    run_until(loop, lambda: bool(counts))
+    assert counts[0] >= 50
+
+
+def test_a_cancelled_repetition_ends_and_may_be_cancelled_again(loop):
+    counts, others = [], []
+
+    def beat(count):
+        counts.append(count)
+        loop.cancel(repetition)
+
+    before = open_descriptors()
+    repetition = loop.every(MILLISECOND, time.monotonic_ns(), beat)
+    run_until(loop, lambda: bool(counts))
+    loop.cancel(repetition)
+    assert open_descriptors() == before
+    loop.every(MILLISECOND, time.monotonic_ns(), others.append)
+    run_until(loop, lambda: sum(others) > 20)
+    assert len(counts) == 1
+
+
+def test_a_paused_descriptor_is_left_alone_for_that_long(loop):
+    end, other = socket.socketpair()
+    calls = []
+
+    def writable(_):
+        calls.append(time.monotonic_ns())
+        loop.pause(end.fileno(), 20 * MILLISECOND)
+
+    with end, other:
+        loop.watch(end.fileno(), WRITABLE, writable)
+        run_until(loop, lambda: len(calls) == 3)
+        assert all(later - earlier >= 20 * MILLISECOND for earlier, later in itertools.pairwise(calls))
+        # Forgotten while it is paused, it does not come back; nor does the pause end the watch that follows.
+        loop.forget(end.fileno())
+        run_for(loop, 0.03)
+        assert len(calls) == 3
+        loop.watch(end.fileno(), WRITABLE, lambda _: calls.append(None))
+        run_until(loop, lambda: len(calls) == 4)
+        loop.forget(end.fileno())
+
+
+def test_a_descriptor_forgotten_by_an_earlier_handler_of_the_batch_is_left_alone(loop):
+    pairs = [socket.socketpair() for _ in range(2)]
+    called = []
+
+    def readable(number):
+        called.append(number)
+        for end, _ in pairs:
+            loop.forget(end.fileno())
+
+    for number, (end, other) in enumerate(pairs):
+        loop.watch(end.fileno(), READABLE, lambda _, number=number: readable(number))
+        other.send(b"x")
+    run_for(loop, 0.01)
+    assert len(called) == 1
+    for end in itertools.chain(*pairs):
+        end.close()
+
+
+def test_waiting_costs_no_processor_time(loop):
+    before = time.thread_time()
+    run_for(loop, 0.3)
+    assert time.thread_time() - before < 0.05
+
+
+def test_closing_gives_up_every_descriptor():
+    before = open_descriptors()
+    loop = EventLoop()
+    for _ in range(3):
+        loop.every(MILLISECOND, time.monotonic_ns(), lambda _: None)
+    loop.close()
+    assert open_descriptors() == before
