@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tcpdelay.guideline import Guideline, guideline
     from tcpdelay.predict import predict_delay
     from tcpdelay.scenario import Flow, Path, Stack
+    from tcpdelay.sim.simulation import simulate
     from tcpdelay.validity import ValidityWarning
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "__version__",
     "guideline",
     "predict_delay",
+    "simulate",
 ]
 __version__ = "0.1.0"
 
@@ -43,6 +45,7 @@ _HOME = {
     "ValidityWarning": "tcpdelay.validity",
     "guideline": "tcpdelay.guideline",
     "predict_delay": "tcpdelay.predict",
+    "simulate": "tcpdelay.sim.simulation",
 }
 
 

@@ -11,6 +11,7 @@ LossPattern = Literal["random", "correlated"]
 Bottleneck = Literal["packets", "bytes"]
 Variant = Literal["newreno", "sack", "reno"]
 BacklogBound = Literal["published", "grow"]
+CongestionControl = Literal["cubic", "reno"]
 
 MAX_PACKET_SIZE = 10_000_000
 MAX_INTERVAL = 60.0
@@ -197,6 +198,66 @@ class Stack:
         1448
         """
         return NewReno2008(variant, limited_transmit, window_validation, initial_timeout, mss, backlog_bound)
+
+    @staticmethod
+    def linux(
+        congestion_control: CongestionControl = "cubic",
+        window_validation: bool = True,
+        hz: int = 250,
+        rto_min: float = 0.2,
+        mss: int = 1448,
+    ) -> Linux:
+        """Return the stack of a current Linux kernel; the parameters are those of `Linux`.
+
+        Examples
+        --------
+        >>> Stack.linux(congestion_control="reno").hz
+        250
+        """
+        return Linux(congestion_control, window_validation, hz, rto_min, mss)
+
+
+@dataclass(frozen=True, slots=True)
+class Linux(Stack):
+    """The TCP of a Linux kernel since 4.18, with SACK, timestamps, RACK, proportional rate reduction and F-RTO.
+
+    Parameters
+    ----------
+    congestion_control : {"cubic", "reno"}
+        How the window grows, and to which share a loss reduces it: 0.7 or a half.
+    window_validation : bool
+        Whether the window decays while the application does not fill it (sysctl net.ipv4.tcp_slow_start_after_idle).
+    hz : int
+        Timer interrupts per second (CONFIG_HZ), 100 to 1000: timers are rounded up to them.
+    rto_min : float
+        What the retransmission timeout adds to the smoothed round-trip time at least [s], 0.001 to 120.
+    mss : int
+        Largest segment payload [bytes], 88 to 65495.
+
+    Raises
+    ------
+    ValueError
+        If a value is no number, lies outside its range or is not one of the allowed words.
+
+    References
+    ----------
+    RFC 8985 (RACK and tail loss probe), RFC 6937 (proportional rate reduction), RFC 9438 (CUBIC), RFC 5681, RFC 6298,
+    RFC 5682 (F-RTO), RFC 2861 (window validation).
+    """
+
+    congestion_control: CongestionControl = "cubic"
+    window_validation: bool = True
+    hz: int = 250
+    rto_min: float = 0.2
+    mss: int = 1448
+
+    def __post_init__(self) -> None:
+        _one_of("congestion_control", self.congestion_control, get_args(CongestionControl))
+        _flag("window_validation", self.window_validation)
+        object.__setattr__(self, "hz", _whole("hz", self.hz, 100, 1000, "interrupts per second"))
+        rto_min = _in_range("rto_min", self.rto_min, 0.001, MAX_TIMEOUT, "s", "the timeout is given in seconds")
+        object.__setattr__(self, "rto_min", rto_min)
+        object.__setattr__(self, "mss", _whole("mss", self.mss, MIN_MSS, MAX_MSS, "bytes"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,61 @@
+"""The kernel's clock of ticks, and when a timer that is set on it really fires."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from tcpdelay.sim.records import NEVER, NO_TIMER
+
+SECOND = 1_000_000
+LONGEST_TIMEOUT = 120 * SECOND
+"""TCP_RTO_MAX [us]."""
+WHEEL_LEVEL_SHIFT = 3
+WHEEL_FIRST_LEVEL = 63
+"""Ticks ahead up to which the wheel is exact; each further level is eight times as coarse (kernel/time/timer.c)."""
+
+
+@njit(cache=True)
+def ticks_now(c: Any) -> int:
+    """Return the tick that has begun last, `jiffies`."""
+    return int((c.now + c.tick_phase) // c.tick)
+
+
+@njit(cache=True)
+def to_ticks(c: Any, duration: int) -> int:
+    """Return a duration [us] in ticks, rounded up (`usecs_to_jiffies`)."""
+    return int((duration + c.tick - 1) // c.tick)
+
+
+@njit(cache=True)
+def wheel_expiry(now: int, ticks: int) -> int:
+    """Return the tick at which a timer fires that is set for `ticks` after the tick `now`.
+
+    The kernel's timer wheel never fires early, so it rounds up, by one tick at least and by more the farther ahead:
+    a retransmission timeout of 75 ticks can be 8 ticks late.
+
+    Examples
+    --------
+    >>> wheel_expiry(1000, 2), wheel_expiry(1000, 75)
+    (1003, 1080)
+    """
+    shift = 0
+    while ticks >= WHEEL_FIRST_LEVEL << shift:
+        shift += WHEEL_LEVEL_SHIFT
+    return (((now + ticks) >> shift) + 1) << shift
+
+
+@njit(cache=True)
+def set_timer(c: Any, kind: int, ticks: int) -> None:
+    """Let the connection's timer fire after a number of ticks; it has but one, of changing kind."""
+    now = ticks_now(c)
+    c.timer_kind = kind
+    c.timer_at = wheel_expiry(now, min(ticks, LONGEST_TIMEOUT // c.tick)) * c.tick - c.tick_phase
+
+
+@njit(cache=True)
+def clear_timer(c: Any) -> None:
+    """Stop the connection's timer."""
+    c.timer_kind = NO_TIMER
+    c.timer_at = NEVER

@@ -1,0 +1,119 @@
+"""The event loop: writes, acknowledgements and the timer, in the order of time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from tcpdelay.sim.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.sim.records import NEVER, OPEN, RING
+from tcpdelay.sim.sender import on_timer, send_new
+from tcpdelay.sim.window import in_slow_start
+
+_MASK = RING - 1
+SHORTEST_LEAP = 4
+"""Packets below which leaping over them is not worth the trouble."""
+SETTLING_SAMPLES = 64
+"""Round-trip times after which the estimate of a constant one no longer changes."""
+
+
+@njit(cache=True)
+def advance(c: Any, wire: Any, packets: int) -> None:
+    """Simulate until that many packets have been read.
+
+    Parameters
+    ----------
+    c : record
+        The connection.
+    wire : Wire
+        What is under way, and where the delays go.
+    packets : int
+        Number of packets, from the beginning on; at most the delays' length beyond those read so far.
+    """
+    while c.packets_read < packets:
+        acknowledgement = wire.acknowledgements[c.first_ack & _MASK]
+        arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
+        if c.timer_at <= arrival and c.timer_at <= c.next_write:
+            c.now = c.timer_at
+            on_timer(c, wire)
+        elif arrival < c.next_write:
+            c.now = arrival
+            c.first_ack += 1
+            on_acknowledgement(c, wire, acknowledgement.acknowledged, acknowledgement.segment)
+        else:
+            if c.leaping and _is_quiet(c, wire.segments):
+                _leap(c, wire, min(c.until_loss - 1, packets - c.packets_read - 1))
+            c.now = c.next_write
+            c.packets_written += 1
+            c.written += c.packet_size
+            c.next_write += c.interval
+            send_new(c, wire, False)
+
+
+@njit(cache=True)
+def _is_quiet(c: Any, segments: Any) -> bool:
+    """Whether, up to the next loss, every interval will be like the last one.
+
+    That is so if the window neither binds nor moves, and what is under way are lone packets, one per interval for a
+    whole round-trip time.
+    """
+    if c.until_loss <= SHORTEST_LEAP or c.loss_burst > 1.0 or c.ca_state != OPEN or c.is_cwnd_limited:
+        return False
+    if c.sacked_out or c.lost_out or c.retrans_out or c.packet_size > c.mss or c.snd_nxt < c.written:
+        return False
+    if c.packets_out + 1 >= c.snd_cwnd:
+        return False
+    if in_slow_start(c) and c.snd_cwnd < 2 * c.max_packets_out:
+        return False
+    if c.packets_out != c.next_ack - c.first_ack or c.packets_out != c.rtt // c.interval:
+        return False
+    for place in range(c.packets_out):
+        segment = segments[(c.next_segment - 1 - place) & _MASK]
+        if segment.sent != c.next_write - (place + 1) * c.interval or segment.end - segment.start != c.packet_size:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _leap(c: Any, wire: Any, packets: int) -> None:
+    """Move everything on by a number of packets that all see the network's delay alone."""
+    if packets < SHORTEST_LEAP:
+        return
+    for number in range(c.packets_read, c.packets_read + packets):
+        wire.delays[0, number % wire.delays.shape[1]] = c.one_way_delay
+        wire.delays[1, number % wire.delays.shape[1]] = 0
+    time, size = packets * c.interval, packets * c.packet_size
+    for _ in range(min(packets, SETTLING_SAMPLES)):
+        update_estimate(c, c.rtt)
+    if c.cubic_epoch and c.packets_out == 0:
+        c.cubic_epoch += time // c.tick
+    for number in range(c.first_segment, c.next_segment):
+        segment = wire.segments[number & _MASK]
+        segment.start += size
+        segment.end += size
+        segment.sent += time
+    for number in range(c.first_ack, c.next_ack):
+        acknowledgement = wire.acknowledgements[number & _MASK]
+        acknowledgement.arrival += time
+        acknowledgement.acknowledged += size
+    c.now += time
+    c.next_write += time
+    c.timer_at += time
+    c.rack_mstamp += time
+    c.last_send += time // c.tick
+    c.snd_cwnd_stamp += time // c.tick
+    c.packets_written += packets
+    c.packets_sent += packets
+    c.packets_read += packets
+    c.written += size
+    c.snd_nxt += size
+    c.snd_una += size
+    c.rcv_nxt += size
+    c.rack_end_seq += size
+    c.cwnd_usage_seq += size
+    c.high_seq += size
+    c.rtt_seq += size
+    c.until_loss -= packets
+    c.segments_sent += packets
+    c.skipped += packets

@@ -1,0 +1,159 @@
+"""The congestion window: when it may grow, how Reno and CUBIC grow it, and how losses and idleness shrink it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tcpdelay.sim.clock import SECOND, ticks_now, to_ticks
+from tcpdelay.sim.records import CWR, OPEN, RECOVERY
+
+INITIAL_WINDOW = 10
+CUBIC_BETA, CUBIC_SCALE = 717, 1024
+"""CUBIC's multiplicative decrease, in 1024ths (net/ipv4/tcp_cubic.c; RFC 9438 has 0.7)."""
+CUBIC_C = 410
+"""410/1024 = 0.4: the scale of the cubic function, in segments per cubed second."""
+CUBIC_RENO_SCALE = 15
+"""Eighths of a window of ACKs after which the Reno-friendly window grows by one segment."""
+BICTCP_HZ = 10
+SLOWEST_CUBIC_UPDATE = 32
+
+
+@njit(cache=True)
+def in_flight(c: Any) -> int:
+    """Return the segments that the sender believes to be in the network (`tcp_packets_in_flight`)."""
+    return int(c.packets_out - c.sacked_out - c.lost_out + c.retrans_out)
+
+
+@njit(cache=True)
+def in_reduction(c: Any) -> bool:
+    """Whether the window is being reduced in proportion (`tcp_in_cwnd_reduction`)."""
+    return bool(c.ca_state == CWR or c.ca_state == RECOVERY)
+
+
+@njit(cache=True)
+def in_slow_start(c: Any) -> bool:
+    """Whether the window is below the threshold."""
+    return bool(c.snd_cwnd < c.snd_ssthresh)
+
+
+@njit(cache=True)
+def is_window_the_limit(c: Any) -> bool:
+    """Whether the window, not the application, has limited the sender lately (`tcp_is_cwnd_limited`)."""
+    if c.is_cwnd_limited:
+        return True
+    return in_slow_start(c) and c.snd_cwnd < 2 * c.max_packets_out
+
+
+@njit(cache=True)
+def validate_window(c: Any, limited: bool) -> None:
+    """Remember whether the window was the limit, and let it decay in idle times (`tcp_cwnd_validate`; RFC 2861).
+
+    The flag is cleared only once everything that was outstanding when it was set has been acknowledged. The window
+    decays only if nothing has been acknowledged for a whole timeout, as acknowledgements of new data renew the stamp.
+    """
+    if c.snd_una >= c.cwnd_usage_seq or limited or (not c.is_cwnd_limited and c.packets_out > c.max_packets_out):
+        c.is_cwnd_limited = limited
+        c.max_packets_out = c.packets_out
+        c.cwnd_usage_seq = c.snd_nxt
+    now = ticks_now(c)
+    if is_window_the_limit(c):
+        c.snd_cwnd_used = 0
+        c.snd_cwnd_stamp = now
+        return
+    c.snd_cwnd_used = max(c.snd_cwnd_used, c.packets_out)
+    if c.window_validation and now - c.snd_cwnd_stamp >= c.rto:
+        if c.ca_state == OPEN:
+            used = max(c.snd_cwnd_used, INITIAL_WINDOW)
+            if used < c.snd_cwnd:
+                c.snd_ssthresh = max(c.snd_ssthresh, (c.snd_cwnd >> 1) + (c.snd_cwnd >> 2))
+                c.snd_cwnd = (c.snd_cwnd + used) >> 1
+            c.snd_cwnd_used = 0
+        c.snd_cwnd_stamp = now
+
+
+@njit(cache=True)
+def grow_window(c: Any, acknowledged: int) -> None:
+    """Grow the window for segments acknowledged (`tcp_reno_cong_avoid`, `cubictcp_cong_avoid`)."""
+    if not is_window_the_limit(c):
+        return
+    if in_slow_start(c):
+        grown = min(c.snd_cwnd + acknowledged, c.snd_ssthresh)
+        acknowledged -= grown - c.snd_cwnd
+        c.snd_cwnd = grown
+        if acknowledged == 0:
+            return
+    segments = c.snd_cwnd
+    if c.cubic:
+        _update_cubic(c, acknowledged)
+        segments = c.cubic_cnt
+    if c.snd_cwnd_cnt >= segments:
+        c.snd_cwnd_cnt = 0
+        c.snd_cwnd += 1
+    c.snd_cwnd_cnt += acknowledged
+    if c.snd_cwnd_cnt >= segments:
+        steps = c.snd_cwnd_cnt // segments
+        c.snd_cwnd_cnt -= steps * segments
+        c.snd_cwnd += steps
+
+
+@njit(cache=True)
+def _update_cubic(c: Any, acknowledged: int) -> None:
+    """Set the number of ACKs for which the window grows by one segment (`bictcp_update`; RFC 9438)."""
+    now = ticks_now(c)
+    hz = SECOND // c.tick
+    c.cubic_ack_cnt += acknowledged
+    if c.cubic_last_cwnd == c.snd_cwnd and now - c.cubic_last_time <= hz // SLOWEST_CUBIC_UPDATE:
+        return
+    if c.cubic_epoch == 0 or now != c.cubic_last_time:
+        c.cubic_last_cwnd = c.snd_cwnd
+        c.cubic_last_time = now
+        if c.cubic_epoch == 0:
+            c.cubic_epoch = now
+            c.cubic_ack_cnt = acknowledged
+            c.cubic_tcp_cwnd = c.snd_cwnd
+            c.cubic_origin = max(c.cubic_last_max, c.snd_cwnd)
+            c.cubic_k = _cube_root((1 << 10 + 3 * BICTCP_HZ) // CUBIC_C * (c.cubic_origin - c.snd_cwnd))
+        elapsed = (now - c.cubic_epoch + to_ticks(c, c.min_rtt) << BICTCP_HZ) // hz
+        distance = elapsed - c.cubic_k
+        climb = CUBIC_C * abs(distance) ** 3 >> 10 + 3 * BICTCP_HZ
+        target = c.cubic_origin + (climb if distance >= 0 else -climb)
+        c.cubic_cnt = c.snd_cwnd // (target - c.snd_cwnd) if target > c.snd_cwnd else 100 * c.snd_cwnd
+        if c.cubic_last_max == 0:
+            c.cubic_cnt = min(c.cubic_cnt, 20)
+    window = c.snd_cwnd * CUBIC_RENO_SCALE >> 3
+    while c.cubic_ack_cnt > window:
+        c.cubic_ack_cnt -= window
+        c.cubic_tcp_cwnd += 1
+    if c.cubic_tcp_cwnd > c.snd_cwnd:
+        c.cubic_cnt = min(c.cubic_cnt, c.snd_cwnd // (c.cubic_tcp_cwnd - c.snd_cwnd))
+    c.cubic_cnt = max(c.cubic_cnt, 2)
+
+
+@njit(cache=True)
+def _cube_root(value: int) -> int:
+    """Return the cube root, rounded; the kernel's own is within 0.2 % of it."""
+    return int(np.rint(np.cbrt(value)))
+
+
+@njit(cache=True)
+def reduced_threshold(c: Any) -> int:
+    """Return the threshold after a loss: half of the window or 0.7 of it, at least two segments."""
+    if not c.cubic:
+        return max(int(c.snd_cwnd) >> 1, 2)
+    c.cubic_epoch = 0
+    if c.snd_cwnd < c.cubic_last_max:
+        # Fast convergence: another flow seems to have come, so it gets room.
+        c.cubic_last_max = c.snd_cwnd * (CUBIC_SCALE + CUBIC_BETA) // (2 * CUBIC_SCALE)
+    else:
+        c.cubic_last_max = c.snd_cwnd
+    return max(int(c.snd_cwnd) * CUBIC_BETA // CUBIC_SCALE, 2)
+
+
+@njit(cache=True)
+def forget_cubic(c: Any) -> None:
+    """Forget the cubic function, as after a timeout (`bictcp_reset`)."""
+    c.cubic_cnt = c.cubic_last_max = c.cubic_last_cwnd = c.cubic_last_time = c.cubic_origin = 0
+    c.cubic_k = c.cubic_epoch = c.cubic_ack_cnt = c.cubic_tcp_cwnd = 0

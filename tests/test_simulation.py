@@ -1,0 +1,210 @@
+"""The simulator: against patterns worked out by hand, against captures of the kernel, and what must hold always."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tcpdelay as td
+from tcpdelay.capture.flow_capture import read_capture
+from tcpdelay.confidence import quantile_interval
+from tcpdelay.sim.batches import Batches
+from tcpdelay.sim.clock import wheel_expiry
+from tcpdelay.sim.engine import advance
+from tcpdelay.sim.simulation import _start, simulate
+from tcpdelay.sim.window import _cube_root
+
+CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss"
+
+
+def delays_after_one_loss(interval=0.020, rtt=0.100, lost=100, packets=200):
+    """Return the delays [ms] from the packet on that is lost, with no other loss."""
+    connection, wire = _start(td.Flow(174, interval), td.Path(rtt=rtt, loss=0.0), td.Stack.linux(hz=1000), 0, 1.0)
+    # Every packet is a segment here, as the window does not bind.
+    connection.until_loss = lost + 1
+    advance(connection, wire, packets)
+    assert connection.segments_lost == connection.segments_retransmitted == 1
+    assert np.all(wire.delays[0, :lost] == connection.one_way_delay)
+    return wire.delays[0, lost:packets] / 1e3
+
+
+def test_a_single_loss_leaves_the_comb_that_the_kernel_leaves():
+    # The ACK of the next packet comes 20 ms + RTT after the loss; RTT/4 of reordering is not over, so a timer runs for
+    # the 5 ms that are missing, 2 ms and a tick. The retransmission is read half an RTT later, and all that waited
+    # behind it with it: 20 ms less for every packet.
+    delays = delays_after_one_loss()
+    assert 177 <= delays[0] <= 178.001
+    np.testing.assert_allclose(delays[1:4], delays[0] - 20 * np.arange(1, 4), atol=0.002)
+    assert delays[-1] == 50
+
+
+def test_with_many_packets_per_round_the_third_sack_repairs():
+    # Three packets later their SACKs are in: 3 * 5 ms after the RTT.
+    connection, wire = _start(td.Flow(174, 0.005), td.Path(rtt=0.1, loss=0.0), td.Stack.linux(), 0, 1.0)
+    # The window has to open first.
+    advance(connection, wire, 2000)
+    connection.until_loss = 1
+    advance(connection, wire, 2200)
+    assert connection.segments_lost == 1
+    assert wire.delays[0, 2000:2200].max() / 1e3 == pytest.approx(50 + 100 + 15, abs=0.01)
+
+
+@pytest.mark.parametrize(("ticks", "late"), [(0, 1), (62, 1), (63, 8), (70, 8), (503, 8), (504, 64), (600, 64)])
+def test_a_timer_is_never_early_and_at_most_one_step_of_its_level_late(ticks, late):
+    for now in range(1000, 1100):
+        assert now + ticks < wheel_expiry(now, ticks) <= now + ticks + late
+
+
+@given(st.integers(0, 10**15))
+def test_the_cube_root_is_the_nearest(value):
+    root = _cube_root(value)
+    assert (root - 0.5001) ** 3 <= value <= (root + 0.5001) ** 3
+
+
+scenarios = st.builds(
+    dict,
+    size=st.integers(40, 4000),
+    interval=st.floats(0.005, 0.1),
+    rtt=st.floats(0.005, 0.4),
+    loss=st.floats(0.0, 0.1),
+    control=st.sampled_from(["reno", "cubic"]),
+    seed=st.integers(0, 1000),
+)
+
+
+def start(size, interval, rtt, loss, control, seed):
+    flow, path = td.Flow(size, interval), td.Path(rtt=rtt, loss=loss)
+    return _start(flow, path, td.Stack.linux(congestion_control=control), seed, 1.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(scenarios)
+def test_every_packet_is_counted_once_and_none_is_faster_than_the_network(scenario):
+    connection, wire = start(**scenario)
+    advance(connection, wire, 3000)
+    delays, waits = wire.delays[:, :3000]
+    assert connection.packets_read >= 3000
+    assert delays.min() >= connection.one_way_delay
+    assert waits.min() >= 0
+    assert np.all(delays >= waits + connection.one_way_delay)
+    # Packets are read in order.
+    read = np.arange(3000) * connection.interval + delays
+    assert np.all(np.diff(read) >= 0)
+    assert 0 <= connection.sacked_out + connection.lost_out <= connection.packets_out
+    assert connection.retrans_out <= connection.packets_out
+    assert connection.rcv_nxt >= connection.snd_una
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_leaping_over_quiet_times_changes_nothing(seed):
+    rng = np.random.default_rng(seed)
+    scenario = {
+        "size": int(rng.integers(40, 1448)),
+        "interval": rng.uniform(0.005, 0.1),
+        "rtt": rng.uniform(0.005, 0.4),
+        "loss": rng.uniform(0.0, 0.05),
+        "control": ["reno", "cubic"][seed % 2],
+        "seed": seed,
+    }
+    results = []
+    for leaping in (0, 1):
+        connection, wire = start(**scenario)
+        connection.leaping = leaping
+        advance(connection, wire, 5000)
+        results.append((wire.delays[0, :5000] / 1e6, int(connection.segments_lost), int(connection.skipped)))
+    (slow, lost, none), (fast, lost_too, _) = results
+    assert none == 0
+    assert lost == lost_too
+    # The round in which the estimate of the deviation has settled differs, and with it, now and then, a timeout.
+    assert np.mean(slow != fast) < 0.02
+    assert fast.mean() == pytest.approx(slow.mean(), rel=0.01)
+
+
+def test_quiet_times_are_leapt_over():
+    connection, wire = start(174, 0.020, 0.1, 0.001, "cubic", 1)
+    advance(connection, wire, 50_000)
+    assert connection.skipped > 40_000
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cbr-174B-20ms-rtt100ms-loss2pct-cubic-hz1000",
+        "cbr-174B-30ms-rtt100ms-loss5pct-reno-hz1000",
+        "cbr-724B-20ms-rtt300ms-loss0.5pct-reno-hz1000",
+        "cbr-1448B-20ms-rtt20ms-loss3pct-cubic-hz1000",
+    ],
+)
+def test_the_kernel_agrees(name):
+    capture = read_capture(CAPTURES / f"{name}.parquet")
+    measured = capture.delays()
+    stack = td.Stack.linux(congestion_control=capture.settings["congestion_control"], hz=1000)
+    simulated = simulate(capture.flow, capture.path, stack, packets=400_000, seed=1)
+    assert simulated.mean == pytest.approx(np.concatenate(measured).mean(), rel=0.05)
+    low, high = quantile_interval(measured, 0.95, confidence=0.999)[1:]
+    assert 0.98 * low <= simulated.quantile(0.95) <= 1.02 * high
+
+
+def test_a_simulation_says_how_sure_it_is():
+    flow, path = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.03)
+    precise = simulate(flow, path, half_width=0.01, seed=3)
+    assert precise.quantile_interval.relative_half_width <= 0.01
+    assert precise.mean_interval.low <= precise.mean <= precise.mean_interval.high
+    assert precise.mean == pytest.approx(0.05 + precise.sender_delay + precise.head_of_line_delay)
+    assert simulate(flow, path, packets=50_000, seed=3).mean == simulate(flow, path, packets=50_000, seed=3).mean
+    assert simulate(flow, path, packets=50_000, seed=4).mean != simulate(flow, path, packets=50_000, seed=3).mean
+
+
+def test_a_trace_holds_every_packet():
+    traced = simulate(td.Flow(1448, 0.02), td.Path(rtt=0.1, loss=0.01), packets=20_000, trace=True)
+    assert traced.read_after.shape == traced.sent_after.shape == (20_000,)
+    assert traced.read_after.mean() == pytest.approx(traced.mean)
+
+
+def test_a_load_that_tcp_cannot_carry_is_told():
+    simulated = simulate(td.Flow(1448, 0.020), td.Path(rtt=0.300, loss=0.05))
+    assert not simulated.sustainable
+    assert simulated.quantile(0.5) == np.inf
+
+
+def test_more_loss_means_more_delay():
+    means = [
+        simulate(td.Flow(174, 0.02), td.Path(rtt=0.1, loss=p), packets=200_000).mean for p in (0.0, 0.01, 0.03, 0.1)
+    ]
+    assert means[0] == pytest.approx(0.05)
+    assert means == sorted(means)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stack": td.Stack.newreno_2008()}, "stack must"),
+        ({"path": td.Path(rtt=0.1, loss=0.01, loss_pattern="correlated")}, "loss_pattern must"),
+        ({"packets": 10}, "packets must"),
+        ({"quantile": 1.5}, "quantile must"),
+        ({"half_width": 0.0}, "half_width must"),
+        ({"loss_burst": 0.5}, "loss_burst must"),
+        ({"trace": True}, "packets must"),
+        ({"tick_offset": 2.0}, "tick_offset must"),
+        ({"flow": td.Flow(1448, 1e-6)}, "rtt must"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(arguments, message):
+    given_arguments = {"flow": td.Flow(174, 0.02), "path": td.Path(rtt=0.1, loss=0.01)} | arguments
+    with pytest.raises(ValueError, match=message):
+        simulate(**given_arguments)
+
+
+def test_batches_hold_what_was_put_in():
+    rng = np.random.default_rng(1)
+    batches, all_delays = Batches(), []
+    for _ in range(150):
+        all_delays.append(rng.integers(50_000, 60_000, 1000))
+        batches.add(all_delays[-1])
+    values, counts = batches.histogram()
+    expected = np.unique(np.concatenate(all_delays), return_counts=True)
+    np.testing.assert_array_equal(values, expected[0])
+    np.testing.assert_array_equal(counts, expected[1])
+    assert batches.quantile(0.95).value == pytest.approx(np.quantile(np.concatenate(all_delays), 0.95) / 1e6, rel=1e-4)
