@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CHART_SUFFIXES = (".svg", ".png", ".pdf")
+
+
+def refuse_other_than_chart(path: Path | None, option: str) -> None:
+    """Raise typer.BadParameter if `option` names a file that is no chart by its suffix."""
+    if path is not None and path.suffix.lower() not in CHART_SUFFIXES:
+        raise typer.BadParameter(f"{option}: {str(path)!r} does not end in one of {', '.join(CHART_SUFFIXES)}")
+
+
+def write_chart(path: Path, figure: Figure, option: str) -> None:
+    """Write a figure in the format that the file's suffix names, as `write_atomically` does."""
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix.lower().removeprefix("."))
+    write_atomically(path, image.getvalue(), option)
 
 
 def refuse_directory(path: Path, option: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import sys
@@ -13,18 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import write_atomically
+from tcpdelay.cli.files import refuse_other_than_chart, write_chart
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, with_scenario
 from tcpdelay.cli.progress import predicting
 from tcpdelay.cli.scenario import Scenario, read_scenario
 from tcpdelay.units import format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from tcpdelay.distribution import DelayDistribution
 
 Format = Literal["text", "json", "csv"]
 
-CHART_SUFFIXES = (".svg", ".png", ".pdf")
 SUMMARY = "Predict the delay distribution in a few numbers."
 EXAMPLES = """
 \b
@@ -58,16 +58,14 @@ def predict(
     ] = None,
 ) -> None:
     """Predict the delay from write to in-order read: mean, jitter, quantiles, and the share that comes late."""
-    if chart is not None and chart.suffix.lower() not in CHART_SUFFIXES:
-        raise typer.BadParameter(f"--chart: {str(chart)!r} does not end in one of {', '.join(CHART_SUFFIXES)}")
+    refuse_other_than_chart(chart, "--chart")
     scenario = read_scenario(options)
     with argument_errors(), predicting():
         from tcpdelay.predict import predict_delay
 
         distribution = predict_delay(scenario.flow, scenario.path, scenario.stack)
     if chart is not None:
-        image = draw(distribution, scenario.target.limit, chart.suffix.lower().removeprefix("."))
-        write_atomically(chart, image, "--chart")
+        write_chart(chart, draw(distribution, scenario.target.limit), "--chart")
     if output_format == "text":
         print_text(scenario, distribution)
     else:
@@ -130,14 +128,12 @@ def print_text(scenario: Scenario, distribution: DelayDistribution) -> None:
         print(f"{label:<{width}}  {value}")
 
 
-def draw(distribution: DelayDistribution, limit: float, image_format: str) -> bytes:
-    """Return the chart of a distribution with a mark at `limit` [s], as "svg", "png" or "pdf"."""
+def draw(distribution: DelayDistribution, limit: float) -> Figure:
+    """Return the chart of a distribution with a mark at `limit` [s]."""
     from matplotlib.figure import Figure
 
     from tcpdelay.report.charts import plot_distribution
 
     figure = Figure(layout="constrained")
     plot_distribution(distribution, figure.subplots(), thresholds={"limit": limit})
-    image = io.BytesIO()
-    figure.savefig(image, format=image_format)
-    return image.getvalue()
+    return figure

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import write_atomically
+from tcpdelay.cli.files import refuse_other_than_chart, write_chart
 from tcpdelay.cli.progress import ERASE_LINE
 from tcpdelay.units import format_fraction, format_time, parse_time
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from tcpdelay.capture.flow_capture import FlowCapture
     from tcpdelay.testbed.campaign import Progress
 
 BackendChoice = Literal["uml-virtual", "uml", "host"]
-CHART_SUFFIXES = (".svg", ".png", ".pdf")
 SUMMARY = "Capture real Linux TCP under netem, in a guest or on this machine."
 PROGRESS_INTERVAL = 0.5
 EXAMPLES = """
@@ -185,15 +186,14 @@ def show(
     ] = "text",
 ) -> None:
     """Print what captures hold: quantiles with their 95 % intervals, loss, and the kernel's own counts."""
-    if chart is not None and chart.suffix.lower() not in CHART_SUFFIXES:
-        raise typer.BadParameter(f"--chart: {str(chart)!r} does not end in one of {', '.join(CHART_SUFFIXES)}")
+    refuse_other_than_chart(chart, "--chart")
     from tcpdelay.capture.flow_capture import read_capture
 
     with argument_errors("CAPTURE"):
         read = [read_capture(file) for file in captures]
         rows = [_row(capture) for capture in read]
     if chart is not None:
-        write_atomically(chart, _draw(read, chart.suffix.lower().removeprefix(".")), "--chart")
+        write_chart(chart, _draw(read), "--chart")
     if output_format == "text":
         _print_text(rows)
     else:
@@ -271,10 +271,8 @@ def _print_rows(rows: list[dict[str, Any]], output_format: Literal["json", "csv"
     table.writerows(rows)
 
 
-def _draw(captures: list[FlowCapture], image_format: str) -> bytes:
+def _draw(captures: list[FlowCapture]) -> Figure:
     """Return a chart of the shares of packets later than a delay, beside the prediction if there is one capture."""
-    import io
-
     from matplotlib.figure import Figure
 
     from tcpdelay.predict import predict_delay
@@ -298,9 +296,7 @@ def _draw(captures: list[FlowCapture], image_format: str) -> bytes:
         plot_distribution(curves[0][1], axes, kind="survival")
     if alone:
         axes.set_title(captures[0].name, fontsize="medium")
-    image = io.BytesIO()
-    figure.savefig(image, format=image_format)
-    return image.getvalue()
+    return figure
 
 
 class _StatusLine:
