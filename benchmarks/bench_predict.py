@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.chains import SCENARIOS, Scenario
+from benchmarks.chains import LINUX_SCENARIOS, SCENARIOS, LinuxScenario, Scenario
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.predict import predict_delay
 
@@ -27,7 +27,7 @@ MODELS = {
 }
 
 
-def distribution(scenario: Scenario) -> DelayDistribution:
+def distribution(scenario: Scenario | LinuxScenario) -> DelayDistribution:
     """Return the delay distribution from a new model, nothing of it cached."""
     return scenario.model().delay_distribution()
 
@@ -40,6 +40,18 @@ def test_model(name: str, scenario: Scenario, benchmark: BenchmarkFixture, measu
     published = SCENARIOS[name]
     result = measure(lambda: distribution(scenario), None if bound == "published" else lambda: distribution(published))
     benchmark.extra_info["states"] = len(published.model().states)
+    benchmark.extra_info["sustainable"] = result.sustainable
+    assert result.mean >= scenario.path.forward_delay
+
+
+@pytest.mark.parametrize(("name", "scenario"), LINUX_SCENARIOS.items(), ids=LINUX_SCENARIOS.keys())
+def test_linux_model(
+    name: str, scenario: LinuxScenario, benchmark: BenchmarkFixture, measure: Callable[..., Any]
+) -> None:
+    benchmark.group = "DelayModel(...).delay_distribution(), chain of a Linux kernel"
+    benchmark.extra_info["what"] = name
+    result = measure(lambda: distribution(scenario), None)
+    benchmark.extra_info["states"] = len(scenario.model().states)
     benchmark.extra_info["sustainable"] = result.sustainable
     assert result.mean >= scenario.path.forward_delay
 

@@ -8,7 +8,7 @@ from tcpdelay.chain.build import Rows, reachable_rows
 from tcpdelay.chain.model import DelayModel
 from tcpdelay.chain.newreno_2008 import BACKLOG_PER_LOAD, parameters, published_transitions, start_phase
 from tcpdelay.chain.transitions import Phases, Transitions
-from tcpdelay.scenario import Flow, NewReno2008, Path, Stack
+from tcpdelay.scenario import Flow, Linux, NewReno2008, Path, Stack
 
 
 class Scenario(NamedTuple):
@@ -31,6 +31,18 @@ class Scenario(NamedTuple):
         return self._replace(stack=grow)
 
 
+class LinuxScenario(NamedTuple):
+    """The same for the chain of a Linux kernel, whose backlog bound always grows."""
+
+    flow: Flow
+    path: Path
+    stack: Linux
+
+    def model(self) -> DelayModel:
+        """Return a new model, with nothing computed yet."""
+        return DelayModel(self.flow, self.path, self.stack)
+
+
 PUBLISHED = Stack.newreno_2008()
 LIMITED_TRANSMIT = Stack.newreno_2008(limited_transmit=True)
 VOICE = Flow(packet_size=174, interval=0.020)
@@ -43,6 +55,12 @@ SCENARIOS = {
     "full segments, 200 ms": Scenario(FULL_SEGMENTS, Path(rtt=0.200, loss=0.01), PUBLISHED),
     "full segments, 600 ms": Scenario(FULL_SEGMENTS, Path(rtt=0.600, loss=0.01), LIMITED_TRANSMIT),
     "50 Mbit/s video": Scenario(Flow.from_bitrate(50e6), Path(rtt=0.100, loss=0.001), PUBLISHED),
+}
+
+LINUX = Stack.linux()
+LINUX_SCENARIOS = {
+    "voip, Linux": LinuxScenario(VOICE, Path(rtt=0.100, loss=0.02), LINUX),
+    "1200 bytes, 150 ms, Linux": LinuxScenario(Flow(packet_size=1200, interval=0.020), Path(0.150, 0.005), LINUX),
 }
 
 

@@ -42,6 +42,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "min": ("min", duration),
     "median": ("median", duration),
     "rounds": ("rounds", str),
+    "packets_per_second": ("million packets/s", lambda rate: three_digits(rate / 1e6)),
     "ratio": ("ratio", three_digits),
     "error": ("sum of errors", lambda error: f"{error:.0e}"),
     "relative_error": ("relative error", lambda error: f"{error:.0e}"),

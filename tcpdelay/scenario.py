@@ -21,6 +21,8 @@ MIN_RTT = 1e-6
 MAX_TIMEOUT = 120.0
 MIN_MSS = 88
 MAX_MSS = 65495
+MAX_BURST = 100.0
+MAX_JITTER = 1.0
 
 
 def _number(name: str, value: object, unit: str) -> float:
@@ -48,12 +50,21 @@ def _whole(name: str, value: object, low: int, high: int, unit: str) -> int:
     return int(number)
 
 
+def _loss(name: str, value: object, what: str) -> float:
+    loss = _number(name, value, f"fraction of {what}")
+    if not 0 <= loss < 1:
+        hint = f"; for {loss:g} % write {loss / 100:g}" if 1 <= loss < 100 else ""
+        raise ValueError(f"{name} must be a fraction from 0 to below 1, got {loss:g}{hint}")
+    return loss
+
+
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
 
 
-def _flag(name: str, value: object) -> None:
+def require_flag(name: str, value: object) -> None:
+    """Say which argument is neither True nor False, if it is not."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False, got {value!r}")
 
@@ -126,6 +137,8 @@ class Flow:
 class Path:
     """The network between the two ends: round-trip time and loss.
 
+    Bursts, lost acknowledgements and jitter are known to `simulate` alone; the chain refuses them.
+
     Parameters
     ----------
     rtt : float
@@ -138,6 +151,12 @@ class Path:
         Whether the bottleneck's queue is kept in packets or in bytes (small packets are then dropped less often).
     one_way_delay : float, optional
         Delay from sender to receiver without TCP [s], 0 to `rtt`; half the round-trip time by default.
+    loss_burst : float
+        Mean number of segments lost in a row, 1 to 100; above 1 the losses follow a Gilbert model.
+    ack_loss : float
+        Probability that an acknowledgement is lost, a fraction from 0 to below 1.
+    jitter : float
+        Largest additional delay of a data segment [s], 0 to 1: uniform from 0 on, and thus a cause of reordering.
 
     Raises
     ------
@@ -155,14 +174,23 @@ class Path:
     loss_pattern: LossPattern = "random"
     bottleneck: Bottleneck = "packets"
     one_way_delay: float | None = None
+    loss_burst: float = 1.0
+    ack_loss: float = 0.0
+    jitter: float = 0.0
 
     def __post_init__(self) -> None:
         slip = "the round-trip time is given in seconds: 100 ms is 0.100"
         rtt = _in_range("rtt", self.rtt, MIN_RTT, MAX_RTT, "s", slip)
-        loss = _number("loss", self.loss, "fraction of segments")
-        if not 0 <= loss < 1:
-            hint = f"; for {loss:g} % write {loss / 100:g}" if 1 <= loss < 100 else ""
-            raise ValueError(f"loss must be a fraction from 0 to below 1, got {loss:g}{hint}")
+        loss = _loss("loss", self.loss, "segments")
+        object.__setattr__(self, "ack_loss", _loss("ack_loss", self.ack_loss, "acknowledgements"))
+        burst = _in_range("loss_burst", self.loss_burst, 1.0, MAX_BURST, "segments")
+        if burst > 1 and loss > burst / (1 + burst):
+            raise ValueError(
+                f"loss must be at most {burst / (1 + burst):g} with a loss_burst of {burst:g}, got {loss:g}"
+            )
+        object.__setattr__(self, "loss_burst", burst)
+        slip_of_jitter = "the jitter is given in seconds: 5 ms is 0.005"
+        object.__setattr__(self, "jitter", _in_range("jitter", self.jitter, 0.0, MAX_JITTER, "s", slip_of_jitter))
         _one_of("loss_pattern", self.loss_pattern, get_args(LossPattern))
         _one_of("bottleneck", self.bottleneck, get_args(Bottleneck))
         object.__setattr__(self, "rtt", rtt)
@@ -202,6 +230,7 @@ class Stack:
     @staticmethod
     def linux(
         congestion_control: CongestionControl = "cubic",
+        delayed_ack: bool = False,
         window_validation: bool = True,
         hz: int = 250,
         rto_min: float = 0.2,
@@ -214,7 +243,7 @@ class Stack:
         >>> Stack.linux(congestion_control="reno").hz
         250
         """
-        return Linux(congestion_control, window_validation, hz, rto_min, mss)
+        return Linux(congestion_control, delayed_ack, window_validation, hz, rto_min, mss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +254,8 @@ class Linux(Stack):
     ----------
     congestion_control : {"cubic", "reno"}
         How the window grows, and to which share a loss reduces it: 0.7 or a half.
+    delayed_ack : bool
+        Whether the receiver acknowledges by the kernel's rules for delayed ACKs; without, each segment at once.
     window_validation : bool
         Whether the window decays while the application does not fill it (sysctl net.ipv4.tcp_slow_start_after_idle).
     hz : int
@@ -246,6 +277,7 @@ class Linux(Stack):
     """
 
     congestion_control: CongestionControl = "cubic"
+    delayed_ack: bool = False
     window_validation: bool = True
     hz: int = 250
     rto_min: float = 0.2
@@ -253,7 +285,8 @@ class Linux(Stack):
 
     def __post_init__(self) -> None:
         _one_of("congestion_control", self.congestion_control, get_args(CongestionControl))
-        _flag("window_validation", self.window_validation)
+        require_flag("delayed_ack", self.delayed_ack)
+        require_flag("window_validation", self.window_validation)
         object.__setattr__(self, "hz", _whole("hz", self.hz, 100, 1000, "interrupts per second"))
         rto_min = _in_range("rto_min", self.rto_min, 0.001, MAX_TIMEOUT, "s", "the timeout is given in seconds")
         object.__setattr__(self, "rto_min", rto_min)
@@ -302,8 +335,8 @@ class NewReno2008(Stack):
     def __post_init__(self) -> None:
         _one_of("variant", self.variant, get_args(Variant))
         _one_of("backlog_bound", self.backlog_bound, get_args(BacklogBound))
-        _flag("limited_transmit", self.limited_transmit)
-        _flag("window_validation", self.window_validation)
+        require_flag("limited_transmit", self.limited_transmit)
+        require_flag("window_validation", self.window_validation)
         if self.initial_timeout is not None:
             slip = "the timeout is given in seconds"
             timeout = _in_range("initial_timeout", self.initial_timeout, MIN_RTT, MAX_TIMEOUT, "s", slip)

@@ -8,21 +8,27 @@ from numba import njit
 
 from tcpdelay.sim.clock import ticks_now, to_ticks
 from tcpdelay.sim.records import (
-    COLLAPSED,
     CWR,
     DISORDER,
-    EVER_RETRANSMITTED,
     INFINITE_SSTHRESH,
     LOSS,
-    MARKED_LOST,
     OPEN,
     RECOVERY,
-    RETRANSMITTED,
     RING,
-    SACKED,
 )
-from tcpdelay.sim.recovery import enter_recovery, identify_losses, note_delivery, reduce_window
+from tcpdelay.sim.recovery import enter_recovery, identify_losses, reduce_window
+from tcpdelay.sim.scoreboard import take_all_sacks, take_cumulative, take_sack
 from tcpdelay.sim.sender import rearm_retransmission_timer, retransmit_lost, schedule_probe, send_new
+from tcpdelay.sim.trace import ACKNOWLEDGED, UNDONE, note
+from tcpdelay.sim.undo import (
+    adapt_reordering_window,
+    all_retransmissions_needless,
+    any_retransmitted,
+    is_original,
+    note_reordering,
+    take_duplicate,
+    undo_reduction,
+)
 from tcpdelay.sim.window import grow_window, in_reduction
 
 _MASK = RING - 1
@@ -32,19 +38,28 @@ NOTHING, LOST, NEW = range(3)
 
 
 @njit(cache=True)
-def on_acknowledgement(c: Any, wire: Any, acknowledged: int, number: int) -> None:
-    """Answer an acknowledgement of the stream up to `acknowledged`, sent for the segment of that number."""
-    advanced = acknowledged > c.snd_una
-    delivered_before, lost_before = c.delivered, c.lost
+def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
+    """Answer an acknowledgement, a record of `ACKNOWLEDGEMENT`, that arrives now."""
+    advanced = answer.acknowledged > c.snd_una
+    delivered_before, lost_before, undone_before = c.delivered, c.lost, c.undone
+    c.delivered_at_sending = 0
+    if answer.duplicate >= 0:
+        take_duplicate(c, wire, answer.duplicate, c.snd_una)
     if advanced:
-        c.snd_una = acknowledged
+        note(c, wire, ACKNOWLEDGED, c.snd_una, answer.acknowledged)
+        c.snd_una = answer.acknowledged
         c.retransmits = 0
     if c.packets_out == 0:
         return
-    sacked, original, sack_rtt = _take_sack(c, wire.segments, number)
-    removed, original_removed, rtt = _take_cumulative(c, wire.segments)
+    if answer.segment >= 0:
+        sacked, original, sack_rtt, latest = take_sack(c, wire, answer.segment)
+    else:
+        sacked, original, sack_rtt, latest = take_all_sacks(c, wire, answer.arrivals)
+    removed, original_removed, rtt, latest_removed = take_cumulative(c, wire)
     original = original or original_removed
-    sampled = _take_rtt(c, removed, rtt, sack_rtt)
+    sampled = _take_rtt(c, removed, rtt, sack_rtt, latest_removed if rtt >= 0 else latest, answer.echo)
+    if c.reord_seen:
+        adapt_reordering_window(c, c.delivered_at_sending)
     # A SACK alone restarts the timer only if its segment was sent after the head was: else the timeout would recede.
     later = sampled and sack_rtt >= 0 and sack_rtt > c.now - wire.segments[c.first_segment & _MASK].sent
     restart_timer = removed > 0 or later
@@ -52,16 +67,18 @@ def on_acknowledgement(c: Any, wire: Any, acknowledged: int, number: int) -> Non
         c.tlp_high_seq = 0
     leave = NOTHING
     if sacked or removed == 0 or c.ca_state != OPEN:
-        leave, waits = _alert(c, wire, advanced, sacked, original)
+        leave, waits = _alert(c, wire, advanced, sacked, original, answer.echo)
         restart_timer = restart_timer and not waits
-    if restart_timer and not schedule_probe(c, wire.segments, True):
-        rearm_retransmission_timer(c, wire.segments)
+    if restart_timer and not schedule_probe(c, wire, True):
+        rearm_retransmission_timer(c, wire)
     delivered = c.delivered - delivered_before
     if in_reduction(c):
         reduce_window(c, delivered, c.lost - lost_before, advanced)
     elif removed:
         grow_window(c, delivered)
         c.snd_cwnd_stamp = ticks_now(c)
+    if c.undone > undone_before:
+        note(c, wire, UNDONE, c.snd_una, c.snd_nxt)
     if leave == NEW:
         send_new(c, wire, False)
         if c.snd_nxt <= c.high_seq:
@@ -70,65 +87,6 @@ def on_acknowledgement(c: Any, wire: Any, acknowledged: int, number: int) -> Non
     if leave == LOST:
         retransmit_lost(c, wire)
     send_new(c, wire, False)
-
-
-@njit(cache=True)
-def _take_sack(c: Any, segments: Any, number: int) -> tuple[bool, bool, int]:
-    """Mark the segment that the acknowledgement answers, if it is beyond the cumulative one.
-
-    Returns whether it is newly marked, whether it is an original from before recovery, and its RTT [us] or -1.
-    """
-    segment = segments[number & _MASK]
-    if number < c.first_segment or segment.end <= c.snd_una or segment.flags & (SACKED | COLLAPSED):
-        return False, False, -1
-    note_delivery(c, segment)
-    original, rtt = False, -1
-    if not segment.flags & EVER_RETRANSMITTED:
-        original = segment.end <= c.high_seq
-        rtt = c.now - segment.sent
-    if segment.flags & RETRANSMITTED:
-        c.retrans_out -= 1
-    if segment.flags & MARKED_LOST:
-        c.lost_out -= 1
-    segment.flags = segment.flags & ~(MARKED_LOST | RETRANSMITTED) | SACKED
-    c.sacked_out += 1
-    c.delivered += 1
-    return True, original, rtt
-
-
-@njit(cache=True)
-def _take_cumulative(c: Any, segments: Any) -> tuple[int, bool, int]:
-    """Remove what is acknowledged (`tcp_clean_rtx_queue`).
-
-    Returns the segments removed, whether an original from before recovery is among them, and the RTT [us] or -1.
-    """
-    removed, original, first_sent, ambiguous = 0, False, -1, False
-    while c.first_segment < c.next_segment:
-        segment = segments[c.first_segment & _MASK]
-        if segment.flags & COLLAPSED:
-            c.first_segment += 1
-            continue
-        if segment.end > c.snd_una:
-            break
-        if segment.flags & EVER_RETRANSMITTED:
-            ambiguous = True
-        elif not segment.flags & SACKED:
-            original = original or segment.end <= c.high_seq
-            if first_sent < 0:
-                first_sent = segment.sent
-        if segment.flags & RETRANSMITTED:
-            c.retrans_out -= 1
-        if segment.flags & MARKED_LOST:
-            c.lost_out -= 1
-        if segment.flags & SACKED:
-            c.sacked_out -= 1
-        else:
-            c.delivered += 1
-            note_delivery(c, segment)
-        c.packets_out -= 1
-        c.first_segment += 1
-        removed += 1
-    return removed, original, c.now - first_sent if first_sent >= 0 and not ambiguous else -1
 
 
 @njit(cache=True)
@@ -164,54 +122,86 @@ def update_estimate(c: Any, sample: int) -> None:
 
 
 @njit(cache=True)
-def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int) -> bool:
-    """Time the segments that were acknowledged; whether there was a sample."""
+def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: int) -> bool:
+    """Time the segments that were acknowledged; whether there was a sample (`tcp_ack_update_rtt`).
+
+    The estimate is of the first of them, which a delayed acknowledgement has kept waiting, the smallest RTT of the
+    last.
+    """
     sample = rtt if rtt >= 0 else sack_rtt
     if sample < 0:
         if removed == 0:
             return False
         # Retransmissions are timed by the echoed timestamp, in milliseconds.
-        sample = c.rtt // MILLISECOND * MILLISECOND
+        sample = latest = (c.now - echo) // MILLISECOND * MILLISECOND
+    c.min_rtt = min(c.min_rtt, latest)
     update_estimate(c, sample)
     return True
 
 
 @njit(cache=True)
-def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool) -> tuple[int, bool]:
+def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo: int) -> tuple[int, bool]:
     """Go through the states of recovery (`tcp_fastretrans_alert`).
 
     Returns what is to leave first, and whether the reordering timer has been set.
     """
-    if in_reduction(c) and c.snd_una >= c.high_seq:
+    if c.ca_state == OPEN:
+        c.retrans_stamp = 0
+    elif in_reduction(c) and c.snd_una >= c.high_seq:
+        if c.ca_state == RECOVERY:
+            _end_recovery(c, wire, echo)
         if c.undo_marker and c.snd_ssthresh < INFINITE_SSTHRESH:
             c.snd_cwnd = c.snd_ssthresh
             c.snd_cwnd_stamp = ticks_now(c)
         c.ca_state = OPEN
     if c.ca_state == RECOVERY:
-        return LOST, identify_losses(c, wire.segments)
+        if advanced and c.undo_marker and is_original(c, echo):
+            # The hole was filled by what came late, not by what was sent again.
+            note_reordering(c, c.first_segment)
+            if c.retrans_out:
+                return NOTHING, False
+            undo_reduction(c, wire, True)
+            _open_or_disorder(c, wire)
+        if all_retransmissions_needless(c):
+            undo_reduction(c, wire, False)
+            _open_or_disorder(c, wire)
+        waits = identify_losses(c, wire)
+        if c.ca_state == RECOVERY:
+            return LOST, waits
+        if not c.lost_out:
+            return NOTHING, waits
+        enter_recovery(c, wire)
+        return LOST, waits
     leave = NOTHING
     was_loss = c.ca_state == LOSS
     if was_loss:
-        leave = _after_timeout(c, wire, advanced, sacked, original)
+        leave = _after_timeout(c, wire, advanced, sacked, original, echo)
+    elif c.ca_state <= DISORDER and all_retransmissions_needless(c):
+        undo_reduction(c, wire, False)
     retransmitted = c.retrans_out
-    waits = identify_losses(c, wire.segments)
+    waits = identify_losses(c, wire)
     if was_loss and c.ca_state == LOSS and c.retrans_out >= retransmitted:
         return leave, waits
     if c.lost_out:
-        enter_recovery(c)
+        enter_recovery(c, wire)
         return LOST, waits
-    _open_or_disorder(c, wire.segments)
+    if not any_retransmitted(c, wire):
+        c.retrans_stamp = 0
+    _open_or_disorder(c, wire)
     return NOTHING, waits
 
 
 @njit(cache=True)
-def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool) -> int:
+def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo: int) -> int:
     """Tell a spurious timeout from a real one and go on (`tcp_process_loss`, F-RTO of RFC 5682)."""
     recovered = c.snd_una >= c.high_seq
+    may_undo = c.undo_marker and (c.undo_retrans == 0 or is_original(c, echo))
+    if (advanced and may_undo) or (c.frto and original):
+        undo_reduction(c, wire, True)
+        c.retransmits = 0
+        c.ca_state = OPEN
+        return NOTHING
     if c.frto:
-        if original:
-            _undo_timeout(c, wire.segments)
-            return NOTHING
         if c.snd_nxt > c.high_seq:
             if sacked or not advanced:
                 c.frto = 0
@@ -221,29 +211,25 @@ def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bo
                 return NEW
             c.frto = 0
     if recovered:
+        _end_recovery(c, wire, echo)
         c.ca_state = OPEN
         return NOTHING
     return LOST
 
 
 @njit(cache=True)
-def _undo_timeout(c: Any, segments: Any) -> None:
-    """Take a timeout back that was spurious (`tcp_try_undo_loss`)."""
-    for number in range(c.first_segment, c.next_segment):
-        segment = segments[number & _MASK]
-        if segment.flags & MARKED_LOST:
-            segment.flags &= ~MARKED_LOST
-            c.lost_out -= 1
-    c.snd_cwnd = max(c.snd_cwnd, c.prior_cwnd)
-    c.undo_marker = 0
-    c.ca_state = OPEN
+def _end_recovery(c: Any, wire: Any, echo: int) -> None:
+    """Take the reduction back if it was for nothing; else the reordering window may be narrower again soon."""
+    if c.undo_marker and (c.undo_retrans == 0 or is_original(c, echo)):
+        undo_reduction(c, wire, False)
+    elif c.reo_wnd_persist:
+        c.reo_wnd_persist -= 1
 
 
 @njit(cache=True)
-def _open_or_disorder(c: Any, segments: Any) -> None:
+def _open_or_disorder(c: Any, wire: Any) -> None:
     """Be open if nothing is amiss, else in disorder (`tcp_try_keep_open`)."""
-    head_repeated = c.packets_out > 0 and segments[c.first_segment & _MASK].flags & EVER_RETRANSMITTED
-    amiss = c.sacked_out or c.lost_out or c.retrans_out or head_repeated
+    amiss = c.sacked_out or c.lost_out or any_retransmitted(c, wire)
     state = DISORDER if amiss else OPEN
     if c.ca_state not in (CWR, state):
         c.ca_state = state

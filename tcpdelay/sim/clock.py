@@ -19,7 +19,13 @@ WHEEL_FIRST_LEVEL = 63
 @njit(cache=True)
 def ticks_now(c: Any) -> int:
     """Return the tick that has begun last, `jiffies`."""
-    return int((c.now + c.tick_phase) // c.tick)
+    return ticks_at(c, c.now)
+
+
+@njit(cache=True)
+def ticks_at(c: Any, time: int) -> int:
+    """Return the tick that has begun last at a time [us]."""
+    return int((time + c.tick_phase) // c.tick)
 
 
 @njit(cache=True)
@@ -47,11 +53,16 @@ def wheel_expiry(now: int, ticks: int) -> int:
 
 
 @njit(cache=True)
+def fires_at(c: Any, now: int, ticks: int) -> int:
+    """Return when a timer fires [us] that is set for `ticks` after the tick `now`."""
+    return int((wheel_expiry(now, ticks) if c.ticks else now + ticks) * c.tick - c.tick_phase)
+
+
+@njit(cache=True)
 def set_timer(c: Any, kind: int, ticks: int) -> None:
     """Let the connection's timer fire after a number of ticks; it has but one, of changing kind."""
-    now = ticks_now(c)
     c.timer_kind = kind
-    c.timer_at = wheel_expiry(now, min(ticks, LONGEST_TIMEOUT // c.tick)) * c.tick - c.tick_phase
+    c.timer_at = fires_at(c, ticks_now(c), min(ticks, LONGEST_TIMEOUT // c.tick))
 
 
 @njit(cache=True)

@@ -7,8 +7,11 @@ from typing import Any
 from numba import njit
 
 from tcpdelay.sim.acknowledgement import on_acknowledgement, update_estimate
-from tcpdelay.sim.records import NEVER, OPEN, RING
+from tcpdelay.sim.path import next_arrival, take_arrival
+from tcpdelay.sim.receiver import on_receiver_timer
+from tcpdelay.sim.records import MOST_EVENTS, NEVER, OPEN, RING, Wire
 from tcpdelay.sim.sender import on_timer, send_new
+from tcpdelay.sim.trace import ACKNOWLEDGED, SENT, note_at
 from tcpdelay.sim.window import in_slow_start
 
 _MASK = RING - 1
@@ -18,31 +21,44 @@ SETTLING_SAMPLES = 64
 """Round-trip times after which the estimate of a constant one no longer changes."""
 
 
-@njit(cache=True)
-def advance(c: Any, wire: Any, packets: int) -> None:
+def advance(connection: Any, wire: Wire, packets: int) -> None:
     """Simulate until that many packets have been read.
 
     Parameters
     ----------
-    c : record
+    connection : record
         The connection.
     wire : Wire
         What is under way, and where the delays go.
     packets : int
-        Number of packets, from the beginning on; at most the delays' length beyond those read so far.
+        Number of packets, from the beginning on; at most `KEPT` beyond those read so far.
     """
+    _advance(connection, wire.record, packets)
+
+
+@njit(cache=True)
+def _advance(c: Any, wire: Any, packets: int) -> None:
+    # The receiver's part of a segment is worked out when it is sent, unless arrivals are deferred: its clock is ahead.
+    ahead = 0 if c.deferred else c.one_way_delay
     while c.packets_read < packets:
         acknowledgement = wire.acknowledgements[c.first_ack & _MASK]
         arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
-        if c.timer_at <= arrival and c.timer_at <= c.next_write:
+        received = min(c.receiver_timer - ahead, next_arrival(c, wire))
+        if received <= min(c.timer_at, arrival, c.next_write):
+            c.now = received
+            if received == c.receiver_timer - ahead:
+                on_receiver_timer(c, wire)
+            else:
+                take_arrival(c, wire)
+        elif c.timer_at <= arrival and c.timer_at <= c.next_write:
             c.now = c.timer_at
             on_timer(c, wire)
         elif arrival < c.next_write:
             c.now = arrival
             c.first_ack += 1
-            on_acknowledgement(c, wire, acknowledgement.acknowledged, acknowledgement.segment)
+            on_acknowledgement(c, wire, acknowledgement)
         else:
-            if c.leaping and _is_quiet(c, wire.segments):
+            if c.leaping and _is_quiet(c, wire):
                 _leap(c, wire, min(c.until_loss - 1, packets - c.packets_read - 1))
             c.now = c.next_write
             c.packets_written += 1
@@ -52,7 +68,7 @@ def advance(c: Any, wire: Any, packets: int) -> None:
 
 
 @njit(cache=True)
-def _is_quiet(c: Any, segments: Any) -> bool:
+def _is_quiet(c: Any, wire: Any) -> bool:
     """Whether, up to the next loss, every interval will be like the last one.
 
     That is so if the window neither binds nor moves, and what is under way are lone packets, one per interval for a
@@ -62,6 +78,8 @@ def _is_quiet(c: Any, segments: Any) -> bool:
         return False
     if c.sacked_out or c.lost_out or c.retrans_out or c.packet_size > c.mss or c.snd_nxt < c.written:
         return False
+    if c.deferred or c.ack_loss > 0.0 or c.receiver_timer != NEVER or not c.application_limited_rule:
+        return False
     if c.packets_out + 1 >= c.snd_cwnd:
         return False
     if in_slow_start(c) and c.snd_cwnd < 2 * c.max_packets_out:
@@ -69,7 +87,7 @@ def _is_quiet(c: Any, segments: Any) -> bool:
     if c.packets_out != c.next_ack - c.first_ack or c.packets_out != c.rtt // c.interval:
         return False
     for place in range(c.packets_out):
-        segment = segments[(c.next_segment - 1 - place) & _MASK]
+        segment = wire.segments[(c.next_segment - 1 - place) & _MASK]
         if segment.sent != c.next_write - (place + 1) * c.interval or segment.end - segment.start != c.packet_size:
             return False
     return True
@@ -83,6 +101,8 @@ def _leap(c: Any, wire: Any, packets: int) -> None:
     for number in range(c.packets_read, c.packets_read + packets):
         wire.delays[0, number % wire.delays.shape[1]] = c.one_way_delay
         wire.delays[1, number % wire.delays.shape[1]] = 0
+    if c.tracing:
+        _note_leap(c, wire, packets)
     time, size = packets * c.interval, packets * c.packet_size
     for _ in range(min(packets, SETTLING_SAMPLES)):
         update_estimate(c, c.rtt)
@@ -93,10 +113,12 @@ def _leap(c: Any, wire: Any, packets: int) -> None:
         segment.start += size
         segment.end += size
         segment.sent += time
+        segment.delivered += packets
     for number in range(c.first_ack, c.next_ack):
         acknowledgement = wire.acknowledgements[number & _MASK]
         acknowledgement.arrival += time
         acknowledgement.acknowledged += size
+        acknowledgement.echo += time
     c.now += time
     c.next_write += time
     c.timer_at += time
@@ -110,10 +132,30 @@ def _leap(c: Any, wire: Any, packets: int) -> None:
     c.snd_nxt += size
     c.snd_una += size
     c.rcv_nxt += size
+    c.rcv_wup += size
+    c.ts_recent += time
+    c.last_ack_arrival += time
+    c.lrcvtime += time // c.tick
+    c.delivered += packets
+    c.rack_last_delivered += packets
     c.rack_end_seq += size
     c.cwnd_usage_seq += size
     c.high_seq += size
     c.rtt_seq += size
     c.until_loss -= packets
     c.segments_sent += packets
+    c.acks_sent += packets
     c.skipped += packets
+
+
+@njit(cache=True)
+def _note_leap(c: Any, wire: Any, packets: int) -> None:
+    """Note in the trace what would have been sent and acknowledged meanwhile, in the order of time."""
+    acknowledged = wire.acknowledgements[c.first_ack & _MASK].arrival if c.packets_out else c.next_write + c.rtt
+    for number in range(packets):
+        if c.events >= MOST_EVENTS:
+            return
+        start, later = c.snd_nxt + number * c.packet_size, number * c.interval
+        note_at(c, wire, SENT, c.next_write + later, start, start + c.packet_size)
+        oldest = c.snd_una + number * c.packet_size
+        note_at(c, wire, ACKNOWLEDGED, acknowledged + later, oldest, oldest + c.packet_size)

@@ -17,6 +17,8 @@ from tcpdelay.sim.records import (
     RING,
     SACKED,
 )
+from tcpdelay.sim.trace import IN_RECOVERY, note
+from tcpdelay.sim.undo import any_retransmitted, begin_episode, save_threshold
 from tcpdelay.sim.window import in_flight, in_reduction, reduced_threshold
 
 DUPLICATE_THRESHOLD = 3
@@ -29,9 +31,11 @@ _MASK = RING - 1
 @njit(cache=True)
 def reordering_window(c: Any) -> int:
     """Return how long RACK waits for a segment that others have overtaken [us] (`tcp_rack_reo_wnd`)."""
-    if not c.reordering_window or c.ca_state >= RECOVERY or c.sacked_out >= DUPLICATE_THRESHOLD:
+    if not c.reordering_window:
         return 0
-    return int(min(c.min_rtt >> 2, c.srtt >> 3))
+    if not c.reord_seen and (c.ca_state >= RECOVERY or c.sacked_out >= DUPLICATE_THRESHOLD):
+        return 0
+    return int(min((c.min_rtt >> 2) * c.reo_wnd_steps, c.srtt >> 3))
 
 
 @njit(cache=True)
@@ -50,6 +54,7 @@ def mark_lost(c: Any, segment: Any) -> None:
 @njit(cache=True)
 def note_delivery(c: Any, segment: Any) -> None:
     """Let RACK know that a segment has arrived (`tcp_rack_advance`)."""
+    c.delivered_at_sending = max(c.delivered_at_sending, segment.delivered)
     rtt = c.now - segment.sent
     if rtt < c.min_rtt and segment.flags & EVER_RETRANSMITTED:
         # Too early for the retransmission: this is the original.
@@ -62,7 +67,7 @@ def note_delivery(c: Any, segment: Any) -> None:
 
 
 @njit(cache=True)
-def detect_losses(c: Any, segments: Any) -> int:
+def detect_losses(c: Any, wire: Any) -> int:
     """Mark what was sent before the latest segment delivered and is overdue; return the longest wait for others [us].
 
     A segment is overdue once RACK's RTT and the reordering window have passed since it was sent
@@ -71,9 +76,11 @@ def detect_losses(c: Any, segments: Any) -> int:
     window = reordering_window(c)
     longest = 0
     for number in range(c.first_segment, c.next_segment):
-        segment = segments[number & _MASK]
+        segment = wire.segments[number & _MASK]
         waits_for_retransmission = segment.flags & (MARKED_LOST | RETRANSMITTED) == MARKED_LOST
         if segment.flags & (SACKED | COLLAPSED) or waits_for_retransmission:
+            continue
+        if segment.flags & RETRANSMITTED and not c.retransmissions_found_lost_by_rack:
             continue
         if segment.sent > c.rack_mstamp or (segment.sent == c.rack_mstamp and segment.end >= c.rack_end_seq):
             continue
@@ -86,21 +93,45 @@ def detect_losses(c: Any, segments: Any) -> int:
 
 
 @njit(cache=True)
-def identify_losses(c: Any, segments: Any) -> bool:
+def mark_by_threshold(c: Any, wire: Any) -> None:
+    """Mark what three SACKed segments lie beyond (`tcp_mark_head_lost`, RFC 6675); the rule that RACK replaced."""
+    beyond = c.sacked_out
+    for number in range(c.first_segment, c.next_segment):
+        if beyond < DUPLICATE_THRESHOLD:
+            break
+        segment = wire.segments[number & _MASK]
+        if segment.flags & SACKED:
+            beyond -= 1
+        elif not segment.flags & (MARKED_LOST | COLLAPSED):
+            mark_lost(c, segment)
+
+
+@njit(cache=True)
+def identify_losses(c: Any, wire: Any) -> bool:
     """Look for losses after an acknowledgement; whether a timer has been set to look again (`tcp_rack_mark_lost`)."""
-    if not c.packets_out or not c.rack_advanced:
+    if not c.packets_out:
+        return False
+    if not c.rack:
+        mark_by_threshold(c, wire)
+        return False
+    if not c.rack_advanced:
         return False
     c.rack_advanced = 0
-    wait = detect_losses(c, segments)
+    wait = detect_losses(c, wire)
     if wait:
         set_timer(c, REORDERING_TIMER, to_ticks(c, wait + SHORTEST_TIMEOUT))
     return wait > 0
 
 
 @njit(cache=True)
-def enter_recovery(c: Any) -> None:
+def enter_recovery(c: Any, wire: Any) -> None:
     """Begin to repair: one reduction of the window for all losses up to what has been sent (`tcp_enter_recovery`)."""
+    if not any_retransmitted(c, wire):
+        c.retrans_stamp = 0
+    c.prior_ssthresh = 0
+    begin_episode(c)
     if not in_reduction(c):
+        save_threshold(c)
         c.high_seq = c.snd_nxt
         c.tlp_high_seq = 0
         c.snd_cwnd_cnt = 0
@@ -108,9 +139,9 @@ def enter_recovery(c: Any) -> None:
         c.prr_delivered = 0
         c.prr_out = 0
         c.snd_ssthresh = reduced_threshold(c)
-    c.undo_marker = 1
     c.ca_state = RECOVERY
     c.recoveries += 1
+    note(c, wire, IN_RECOVERY, c.snd_una, c.snd_nxt)
 
 
 @njit(cache=True)

@@ -7,7 +7,7 @@ from typing import Any
 from numba import njit
 
 from tcpdelay.sim.clock import LONGEST_TIMEOUT, SECOND, clear_timer, set_timer, ticks_now, to_ticks
-from tcpdelay.sim.path import deliver, is_lost
+from tcpdelay.sim.path import is_lost, send
 from tcpdelay.sim.records import (
     COLLAPSED,
     CWR,
@@ -27,6 +27,8 @@ from tcpdelay.sim.records import (
     SACKED,
 )
 from tcpdelay.sim.recovery import SHORTEST_TIMEOUT, detect_losses, enter_recovery, mark_lost, reduce_window
+from tcpdelay.sim.trace import LOST_ON_PATH, PROBE, REORDERING, SENT, SENT_AGAIN, TIMEOUT, note
+from tcpdelay.sim.undo import begin_episode, save_threshold
 from tcpdelay.sim.window import (
     forget_cubic,
     in_flight,
@@ -47,11 +49,13 @@ def _transmit(c: Any, wire: Any, number: int) -> None:
     segment.sent = segment.gone = c.now
     c.segments_sent += 1
     c.last_send = ticks_now(c)
-    if is_lost(c, wire.random):
+    segment.delivered = c.delivered
+    note(c, wire, SENT_AGAIN if segment.flags & EVER_RETRANSMITTED else SENT, segment.start, segment.end)
+    if is_lost(c, wire):
         c.segments_lost += 1
+        note(c, wire, LOST_ON_PATH, segment.start, segment.end)
     else:
-        segment.gone += c.one_way_delay
-        deliver(c, wire, number)
+        segment.gone = send(c, wire, number)
 
 
 @njit(cache=True)
@@ -66,6 +70,8 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
         segment = wire.segments[c.next_segment & _MASK]
         segment.start = c.snd_nxt
         segment.end = min(c.snd_nxt + c.mss, c.written)
+        if not c.coalescing:
+            segment.end = min(segment.end, (c.snd_nxt // c.packet_size + 1) * c.packet_size)
         segment.flags = 0
         segment.received = 0
         if in_flight(c) == 0 and c.cubic and c.cubic_epoch:
@@ -81,7 +87,7 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
             c.packets_sent += 1
         _transmit(c, wire, c.next_segment - 1)
         if outstanding == 0 or c.timer_kind == PROBE_TIMER:
-            rearm_retransmission_timer(c, wire.segments)
+            rearm_retransmission_timer(c, wire)
         sent += 1
         if probe:
             break
@@ -92,19 +98,21 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
         if in_reduction(c):
             c.prr_out += sent
         if not probe:
-            schedule_probe(c, wire.segments, False)
+            schedule_probe(c, wire, False)
     return sent
 
 
 @njit(cache=True)
-def _collapse(c: Any, segments: Any, number: int) -> None:
+def _collapse(c: Any, wire: Any, number: int) -> None:
     """Let a segment to be sent again take in small ones that follow (`tcp_retrans_try_collapse`).
 
     It does so up to its full size, as long as they are not SACKed and no copy of them is in the network any more.
     """
-    head = segments[number & _MASK]
+    if not c.collapsing:
+        return
+    head = wire.segments[number & _MASK]
     for following in range(number + 1, c.next_segment):
-        segment = segments[following & _MASK]
+        segment = wire.segments[following & _MASK]
         if segment.flags & COLLAPSED:
             continue
         if segment.flags & SACKED or segment.gone > c.now or segment.end - head.start > c.mss:
@@ -121,10 +129,13 @@ def _collapse(c: Any, segments: Any, number: int) -> None:
 
 @njit(cache=True)
 def _retransmit(c: Any, wire: Any, number: int) -> None:
-    _collapse(c, wire.segments, number)
+    _collapse(c, wire, number)
     wire.segments[number & _MASK].flags |= RETRANSMITTED | EVER_RETRANSMITTED
     c.retrans_out += 1
     c.segments_retransmitted += 1
+    if c.retrans_stamp == 0:
+        c.retrans_stamp = c.now
+    c.undo_retrans = max(c.undo_retrans, 0) + 1
     _transmit(c, wire, number)
 
 
@@ -148,32 +159,32 @@ def retransmit_lost(c: Any, wire: Any) -> None:
 
 
 @njit(cache=True)
-def _until_timeout(c: Any, segments: Any) -> int:
+def _until_timeout(c: Any, wire: Any) -> int:
     """Return the time [us] until the retransmission timeout of the oldest segment (`tcp_rto_delta_us`)."""
-    return int(segments[c.first_segment & _MASK].sent + c.rto * c.tick - c.now)
+    return int(wire.segments[c.first_segment & _MASK].sent + c.rto * c.tick - c.now)
 
 
 @njit(cache=True)
-def rearm_retransmission_timer(c: Any, segments: Any) -> None:
+def rearm_retransmission_timer(c: Any, wire: Any) -> None:
     """Let the retransmission timer run as long as anything is outstanding (`tcp_rearm_rto`)."""
     if c.packets_out == 0:
         clear_timer(c)
         return
     ticks = c.rto
     if c.timer_kind == REORDERING_TIMER or c.timer_kind == PROBE_TIMER:
-        ticks = to_ticks(c, max(_until_timeout(c, segments), 1))
+        ticks = to_ticks(c, max(_until_timeout(c, wire), 1))
     set_timer(c, RETRANSMISSION_TIMER, ticks)
 
 
 @njit(cache=True)
-def schedule_probe(c: Any, segments: Any, advancing: bool) -> bool:
+def schedule_probe(c: Any, wire: Any, advancing: bool) -> bool:
     """Set the timer of the tail loss probe, if there may be one (`tcp_schedule_loss_probe`, RFC 8985)."""
-    if c.packets_out == 0 or (c.ca_state != OPEN and c.ca_state != CWR):
+    if not c.tail_loss_probe or c.packets_out == 0 or (c.ca_state != OPEN and c.ca_state != CWR):
         return False
     ticks = to_ticks(c, SECOND)
     if c.srtt:
         ticks = to_ticks(c, (c.srtt >> 2) + (c.rto_min if c.packets_out == 1 else SHORTEST_TIMEOUT))
-    until_timeout = c.rto * c.tick if advancing else _until_timeout(c, segments)
+    until_timeout = c.rto * c.tick if advancing else _until_timeout(c, wire)
     if until_timeout > 0:
         ticks = min(ticks, to_ticks(c, until_timeout))
     set_timer(c, PROBE_TIMER, ticks)
@@ -186,17 +197,19 @@ def on_timer(c: Any, wire: Any) -> None:
     c.timer_at = NEVER
     if c.timer_kind == REORDERING_TIMER:
         c.reordering_timeouts += 1
+        note(c, wire, REORDERING, c.snd_una, c.snd_nxt)
         before = in_flight(c)
-        detect_losses(c, wire.segments)
+        detect_losses(c, wire)
         if in_flight(c) != before:
             if c.ca_state != RECOVERY:
-                enter_recovery(c)
+                enter_recovery(c, wire)
                 reduce_window(c, 1, 0, False)
             retransmit_lost(c, wire)
         if c.timer_kind != RETRANSMISSION_TIMER:
-            rearm_retransmission_timer(c, wire.segments)
+            rearm_retransmission_timer(c, wire)
     elif c.timer_kind == PROBE_TIMER:
         c.probes += 1
+        note(c, wire, PROBE, c.snd_una, c.snd_nxt)
         if c.tlp_high_seq == 0:
             fresh = c.snd_nxt < c.written
             last = c.next_segment - 1
@@ -206,9 +219,10 @@ def on_timer(c: Any, wire: Any) -> None:
                 _retransmit(c, wire, last)
             c.tlp_high_seq = c.snd_nxt
             c.timer_kind = NO_TIMER
-        rearm_retransmission_timer(c, wire.segments)
+        rearm_retransmission_timer(c, wire)
     elif c.timer_kind == RETRANSMISSION_TIMER and c.packets_out:
-        _time_out(c, wire.segments)
+        note(c, wire, TIMEOUT, c.snd_una, c.snd_nxt)
+        _time_out(c, wire)
         if not wire.segments[c.first_segment & _MASK].flags & RETRANSMITTED:
             _retransmit(c, wire, c.first_segment)
         c.retransmits += 1
@@ -217,20 +231,21 @@ def on_timer(c: Any, wire: Any) -> None:
 
 
 @njit(cache=True)
-def _time_out(c: Any, segments: Any) -> None:
+def _time_out(c: Any, wire: Any) -> None:
     """Take what is overdue for lost and begin anew with a window of one segment (`tcp_enter_loss`)."""
     c.timeouts += 1
     may_be_spurious = c.ca_state < RECOVERY or c.retransmits > 0
     for number in range(c.first_segment, c.next_segment):
-        segment = segments[number & _MASK]
+        segment = wire.segments[number & _MASK]
         if segment.flags & COLLAPSED:
             continue
         if number == c.first_segment or c.rack_rtt <= c.now - segment.sent:
             mark_lost(c, segment)
     if c.ca_state <= DISORDER or c.high_seq <= c.snd_una or (c.ca_state == LOSS and c.retransmits == 0):
+        save_threshold(c)
         c.prior_cwnd = c.snd_cwnd
         c.snd_ssthresh = reduced_threshold(c)
-        c.undo_marker = 1
+        begin_episode(c)
     c.snd_cwnd = in_flight(c) + 1
     c.snd_cwnd_cnt = 0
     c.snd_cwnd_stamp = ticks_now(c)
@@ -238,4 +253,4 @@ def _time_out(c: Any, segments: Any) -> None:
     forget_cubic(c)
     c.high_seq = c.snd_nxt
     c.tlp_high_seq = 0
-    c.frto = may_be_spurious
+    c.frto = c.f_rto and may_be_spurious

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -10,22 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.distribution import DelayDistribution, Method
+from tcpdelay.expected_error import ExpectedError, statistical_error
 from tcpdelay.scenario import Flow, Linux, Path, Stack
 from tcpdelay.sim.batches import MICROSECONDS, Batches
+from tcpdelay.sim.clock import SECOND
+from tcpdelay.sim.connection import ALL_RULES, new_connection
 from tcpdelay.sim.engine import advance
-from tcpdelay.sim.path import segments_until_loss
 from tcpdelay.sim.records import (
-    ACKNOWLEDGEMENT,
-    CONNECTION,
-    INFINITE_SSTHRESH,
-    NEVER,
-    RING,
-    SEGMENT,
     Wire,
 )
+from tcpdelay.sim.rules import Rules
 from tcpdelay.sim.sender import LARGEST_FLIGHT
-from tcpdelay.sim.window import INITIAL_WINDOW
+from tcpdelay.sim.trace import PUBLIC_EVENT, public_events
 
 CHUNK = 50_000
 """Packets that are simulated in one go."""
@@ -33,12 +31,10 @@ WARM_UP = 2_000
 """Packets at the beginning that do not count."""
 MOST_PACKETS = 20_000_000
 HALF_WIDTH = 0.02
-FIRST_TIMEOUT = 1.0
 LONG_RUN = 8
 """Chunks over which a backlog must have grown to count as growing for ever."""
 GROWTH = 0.005
 """Share of the packets written by which it must have grown."""
-SECOND = 1_000_000
 UNKNOWN = Interval(np.nan, np.nan, np.nan)
 COUNTS = (
     "segments_sent",
@@ -48,6 +44,9 @@ COUNTS = (
     "timeouts",
     "probes",
     "reordering_timeouts",
+    "undone",
+    "acks_sent",
+    "acks_lost",
 )
 
 
@@ -69,11 +68,17 @@ class Simulation(DelayDistribution):
         Parts of the mean beyond the network's one-way delay [s]: waiting in the send buffer, and behind a lost
         segment, one's own included.
     counts : dict of int
-        Segments sent, lost and retransmitted; recoveries, timeouts, probes and reordering timeouts.
+        Segments sent, lost and retransmitted; recoveries, timeouts, probes, reordering timeouts, and reductions undone
+        as needless; acknowledgements sent and lost.
     sent_after, read_after : ndarray of float
         Of each packet, from write to first transmission and to read [s]; empty unless a trace was asked for.
+    events : structured array
+        The first 100 000 events at the sender, if a trace was asked for: `time` after the write of the first packet
+        that counts [s], `kind` (one of `tcpdelay.sim.trace.KINDS`), `start` and `end` of what it concerns in the stream
+        [bytes after that packet's first], and then the window `cwnd` and what is `in_flight` [segments].
     """
 
+    method: Method = "simulation"
     packets: int = 0
     seed: int = 0
     mean_interval: Interval = UNKNOWN
@@ -83,6 +88,14 @@ class Simulation(DelayDistribution):
     counts: dict[str, int] = field(default_factory=dict)
     sent_after: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), repr=False)
     read_after: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), repr=False)
+    events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, PUBLIC_EVENT), repr=False)
+
+    @cached_property
+    def expected_error(self) -> ExpectedError | None:
+        """Statistical error of the quantile asked for and of the mean; None where no delay is finite."""
+        if not self.sustainable:
+            return None
+        return statistical_error(self.quantile_interval, self.mean_interval, self.packets)
 
 
 def simulate(
@@ -94,8 +107,9 @@ def simulate(
     seed: int = 0,
     quantile: float = 0.95,
     half_width: float = HALF_WIDTH,
-    loss_burst: float = 1.0,
+    rules: Rules = ALL_RULES,
     tick_offset: float | None = None,
+    exact_ties: bool = False,
     trace: bool = False,
 ) -> Simulation:
     """Simulate a flow over Linux TCP, ACK by ACK.
@@ -105,7 +119,7 @@ def simulate(
     flow : Flow
         The packets.
     path : Path
-        The network: constant delays, random losses.
+        The network: random losses, single or in bursts, of segments and of acknowledgements; constant delays or jitter.
     stack : Stack, optional
         `Stack.linux(...)`, its defaults if left out.
     packets : int, optional
@@ -116,13 +130,19 @@ def simulate(
         The quantile that is to be known precisely, above 0 and below 1.
     half_width : float
         Half width of its 95 % interval, relative to it, above 0 and below 1.
-    loss_burst : float
-        Mean number of segments lost in a row, 1 to 100; above 1 the losses follow a Gilbert model.
+    rules : Rules
+        Which of the kernel's rules are followed; all by default.
     tick_offset : float, optional
         Time from a tick of the kernel's clock to the first write [s], 0 to 1; by default it is drawn anew for every
         50 000 packets, as flows and kernels have no common clock.
+    exact_ties : bool
+        Whether times are exact to the microsecond. By default the round-trip time is 1 us longer, and
+        acknowledgements arrive at least 1 us after another: what the kernel sends again in the microsecond in which it
+        has also sent something new, it takes for lost once more. Where the round-trip time is a multiple of the
+        interval, that would happen again and again, as in virtual time but on no real path.
     trace : bool
-        Whether to keep the delays of every packet, in the order of writing; `packets` must then be given.
+        Whether to keep the delays of every packet, in the order of writing, and what happened to the first of them;
+        `packets` must then be given.
 
     Returns
     -------
@@ -139,26 +159,40 @@ def simulate(
     >>> delays = simulate(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), packets=100_000, seed=1)
     >>> round(delays.mean, 3), round(delays.quantile(0.95), 3)
     (0.062, 0.14)
+
+    What happened to the first segment that is lost:
+
+    >>> delays = simulate(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), packets=10_000, seed=1, trace=True)
+    >>> lost = delays.events[delays.events["kind"] == "lost"][0]
+    >>> of_it = delays.events[(delays.events["start"] <= lost["start"]) & (lost["start"] < delays.events["end"])]
+    >>> for event in of_it:
+    ...     print(f"{event['time'] - lost['time']:.3f} s: {event['kind']}")
+    0.000 s: sent
+    0.000 s: lost
+    0.128 s: reordering timer
+    0.128 s: recovery
+    0.128 s: retransmitted
+    0.228 s: acknowledged
     """
     stack = Stack.linux() if stack is None else stack
     if not isinstance(stack, Linux):
         raise ValueError(f"stack must be one of Stack.linux(...), got {stack!r}")
     if path.loss_pattern != "random":
-        raise ValueError(f"loss_pattern must be 'random' in a simulation, got {path.loss_pattern!r}")
+        raise ValueError(
+            f"loss_pattern must be 'random' in a simulation, got {path.loss_pattern!r}; bursts are given by loss_burst"
+        )
     _check("quantile", quantile, 0, 1, "")
     _check("half_width", half_width, 0, 1, "")
-    if not 1 <= loss_burst <= 100:
-        raise ValueError(f"loss_burst must lie between 1 and 100 segments, got {loss_burst:g}")
     if tick_offset is not None and not 0 <= tick_offset <= 1:
         raise ValueError(f"tick_offset must lie between 0 and 1 s, got {tick_offset:g}")
     if packets is not None and not 1000 <= packets <= 1e9:
         raise ValueError(f"packets must lie between 1000 and 1e9, got {packets:g}")
     if trace and packets is None:
         raise ValueError("packets must be given with a trace")
-    segments = -(-flow.packet_size // stack.mss) * (path.rtt / flow.interval + 1)
+    segments = -(-flow.packet_size // stack.mss) * ((path.rtt + path.jitter) / flow.interval + 1)
     if segments > LARGEST_FLIGHT / 2:
         raise ValueError(f"rtt must be less than {LARGEST_FLIGHT // 2} segments of the flow long, got {segments:.0f}")
-    connection, wire = _start(flow, path, stack, seed, loss_burst)
+    connection, wire = new_connection(flow, path, stack, seed, rules, exact_ties)
     if tick_offset is not None:
         connection.tick_phase += round(tick_offset * SECOND) % connection.tick - connection.tick_phase % connection.tick
     advance(connection, wire, WARM_UP)
@@ -168,46 +202,6 @@ def simulate(
 def _check(name: str, value: float, low: float, high: float, unit: str) -> None:
     if not low < value < high:
         raise ValueError(f"{name} must lie between {low:g} and {high:g}{unit}, got {value:g}")
-
-
-def _start(flow: Flow, path: Path, stack: Linux, seed: int, loss_burst: float) -> tuple[Any, Wire]:
-    """Return a new connection."""
-    random = np.random.default_rng(seed)
-    (connection,) = np.zeros(1, CONNECTION).view(np.recarray)
-    tick = SECOND // stack.hz
-    settings = {
-        "packet_size": flow.packet_size,
-        "interval": round(flow.interval * SECOND),
-        "mss": stack.mss,
-        "one_way_delay": round(path.forward_delay * SECOND),
-        "rtt": round(path.rtt * SECOND),
-        "tick": tick,
-        # The flow begins anywhere within a tick; and zero must be no tick, as it means "unset".
-        "tick_phase": SECOND * SECOND // tick * tick + int(random.integers(tick)),
-        "rto_min": round(stack.rto_min * SECOND),
-        "cubic": int(stack.congestion_control == "cubic"),
-        "window_validation": int(stack.window_validation),
-        "reordering_window": 1,
-        "proportional_reduction": 1,
-        "leaping": 1,
-        "loss": path.loss,
-        "loss_burst": loss_burst,
-        "snd_cwnd": INITIAL_WINDOW,
-        "snd_ssthresh": INFINITE_SSTHRESH,
-        "min_rtt": NEVER,
-        "timer_at": NEVER,
-        "rto": -(-round(FIRST_TIMEOUT * SECOND) // tick),
-        "until_loss": segments_until_loss(random, path.loss),
-    }
-    for name, value in settings.items():
-        connection[name] = value
-    wire = Wire(
-        np.zeros(RING, SEGMENT).view(np.recarray),
-        np.zeros(RING, ACKNOWLEDGEMENT).view(np.recarray),
-        np.zeros((2, 2 * CHUNK), np.int64),
-        random,
-    )
-    return connection, wire
 
 
 def _run(
@@ -225,13 +219,15 @@ def _run(
     wanted = MOST_PACKETS if packets is None else packets
     chunk = min(CHUNK, -(-wanted // 20))
     counted = 0
+    connection.tracing = int(trace)
+    start = int(connection.packets_read)
     while counted < wanted:
         first = int(connection.packets_read)
         size = min(chunk, wanted - counted)
         if drifting:
             connection.tick_phase += int(wire.random.integers(connection.tick))
         advance(connection, wire, first + size)
-        delays = wire.delays[:, np.arange(first, first + size) % wire.delays.shape[1]]
+        delays = wire.delays_of(first, size)
         counted += size
         batches.add(delays[0])
         sums += delays.sum(axis=1)
@@ -245,6 +241,7 @@ def _run(
     values, counts = batches.histogram()
     mean_delay, mean_sender = sums / counted / MICROSECONDS
     kept = np.concatenate(traces, axis=1) / MICROSECONDS if trace else np.empty((2, 0))
+    events = wire.record.events[: connection.events]
     return Simulation(
         np.asarray(values / MICROSECONDS, np.float64),
         counts / counts.sum(),
@@ -254,10 +251,11 @@ def _run(
         mean_interval=batches.mean(),
         quantile_interval=batches.quantile(quantile),
         sender_delay=float(mean_sender),
-        head_of_line_delay=float(mean_delay - mean_sender - path.forward_delay),
+        head_of_line_delay=float(mean_delay - mean_sender - path.forward_delay - path.jitter / 2),
         counts={name: int(connection[name]) for name in COUNTS},
         sent_after=kept[1],
         read_after=kept[0],
+        events=public_events(events, start * int(connection.interval), start * int(connection.packet_size)),
     )
 
 

@@ -77,7 +77,7 @@ def validate_window(c: Any, limited: bool) -> None:
 @njit(cache=True)
 def grow_window(c: Any, acknowledged: int) -> None:
     """Grow the window for segments acknowledged (`tcp_reno_cong_avoid`, `cubictcp_cong_avoid`)."""
-    if not is_window_the_limit(c):
+    if c.application_limited_rule and not is_window_the_limit(c):
         return
     if in_slow_start(c):
         grown = min(c.snd_cwnd + acknowledged, c.snd_ssthresh)

@@ -1,0 +1,171 @@
+"""The simulator on any path: what must hold always, lost acknowledgements, jitter, bursts, and exact ties."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tcpdelay as td
+from tcpdelay.sim.connection import new_connection
+from tcpdelay.sim.engine import advance
+from tcpdelay.sim.records import COLLAPSED, MARKED_LOST, RETRANSMITTED, RING, SACKED
+from tcpdelay.sim.rules import Rules
+from tcpdelay.sim.simulation import simulate
+
+VOICE, HUNDRED_MS = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.0)
+PACKETS = 2000
+
+flows = st.builds(td.Flow, st.integers(40, 4000), st.floats(0.005, 0.1))
+paths = st.builds(
+    td.Path,
+    rtt=st.floats(0.005, 0.4),
+    loss=st.floats(0.0, 0.1),
+    loss_burst=st.sampled_from([1.0, 3.0]),
+    ack_loss=st.sampled_from([0.0, 0.05, 0.3]),
+    jitter=st.sampled_from([0.0, 0.002, 0.05, 0.5]),
+)
+stacks = st.builds(
+    td.Stack.linux,
+    congestion_control=st.sampled_from(["reno", "cubic"]),
+    delayed_ack=st.booleans(),
+    hz=st.sampled_from([100, 250, 1000]),
+)
+rules = st.builds(Rules, **dict.fromkeys(Rules.__dataclass_fields__, st.booleans()))
+
+
+@settings(deadline=None, max_examples=150)
+@given(flows, paths, stacks, rules, st.booleans(), st.integers(0, 1000))
+def test_nothing_is_lost_from_view_and_nothing_is_faster_than_the_network(flow, path, stack, followed, ties, seed):
+    connection, wire = new_connection(flow, path, stack, seed, followed, ties)
+    advance(connection, wire, PACKETS)
+    delays, waits = wire.delays_of(0, PACKETS)
+    assert delays.min() >= connection.one_way_delay
+    assert waits.min() >= 0
+    assert np.all(delays >= waits + connection.one_way_delay)
+    # Packets are read in order, and each as soon as its last byte and all before it are there.
+    assert np.all(np.diff(np.arange(PACKETS) * connection.interval + delays) >= 0)
+    assert connection.packets_read * flow.packet_size <= connection.rcv_nxt
+    assert (connection.packets_read + 1) * flow.packet_size > connection.rcv_nxt
+    # What was sent is lost, has arrived, or is on its way; leaps count as arrived.
+    in_transit = connection.next_transit - connection.first_transit
+    arrived = connection.arrivals + connection.skipped
+    assert connection.segments_sent == connection.segments_lost + arrived + in_transit
+    assert connection.snd_una <= connection.rcv_nxt <= connection.snd_nxt <= connection.written
+    # The counters agree with the retransmission queue.
+    queue = wire.record.segments[np.arange(connection.first_segment, connection.next_segment) % RING]
+    flags = queue["flags"][(queue["flags"] & COLLAPSED) == 0]
+    assert connection.packets_out == flags.size
+    assert connection.sacked_out == np.count_nonzero(flags & SACKED)
+    assert connection.lost_out == np.count_nonzero(flags & MARKED_LOST)
+    assert connection.retrans_out == np.count_nonzero(flags & RETRANSMITTED)
+
+
+@pytest.mark.parametrize("change", [{}, {"ack_loss": 0.1}, {"jitter": 0.03}, {"loss_burst": 4.0}])
+def test_a_seed_gives_one_result(change):
+    path = replace(HUNDRED_MS, loss=0.02, **change)
+    first, again, other = (simulate(VOICE, path, packets=20_000, seed=seed, trace=True) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.read_after, again.read_after)
+    np.testing.assert_array_equal(first.events, again.events)
+    assert first.counts == again.counts
+    assert not np.array_equal(first.read_after, other.read_after)
+
+
+def test_lost_acknowledgements_alone_delay_nothing():
+    delays = simulate(VOICE, replace(HUNDRED_MS, ack_loss=0.05), packets=100_000)
+    assert delays.quantile(1.0) == pytest.approx(0.050)
+    assert delays.counts["segments_retransmitted"] == 0
+    share = delays.counts["acks_lost"] / delays.counts["acks_sent"]
+    assert share == pytest.approx(0.05, abs=0.003)
+
+
+def test_a_later_acknowledgement_reports_what_a_lost_one_would_have():
+    # Without the SACKs of the lost ACKs, what has arrived would be sent again.
+    delays = simulate(td.Flow(1448, 0.020), td.Path(rtt=0.05, loss=0.005, ack_loss=0.1), packets=200_000)
+    counts = delays.counts
+    assert counts["segments_lost"] > 800
+    assert counts["segments_retransmitted"] - counts["segments_lost"] <= counts["probes"] + counts["timeouts"] < 20
+
+
+def test_lost_acknowledgements_make_repairs_later():
+    means = [simulate(VOICE, td.Path(0.1, 0.02, ack_loss=share), packets=200_000).mean for share in (0.0, 0.1, 0.3)]
+    assert means == sorted(means)
+    assert means[2] > 1.1 * means[0]
+
+
+@pytest.mark.parametrize("jitter", [0.001, 0.015])
+def test_jitter_below_the_interval_only_adds_itself(jitter):
+    delays = simulate(VOICE, replace(HUNDRED_MS, jitter=jitter), packets=100_000)
+    assert delays.counts["segments_retransmitted"] == delays.counts["recoveries"] == 0
+    assert delays.quantile(1e-9) == pytest.approx(0.050, abs=1e-5)
+    assert delays.quantile(1.0) == pytest.approx(0.050 + jitter, abs=1e-5)
+    assert delays.mean == pytest.approx(0.050 + jitter / 2, rel=0.005)
+    assert delays.head_of_line_delay == pytest.approx(0.0, abs=0.005 * jitter)
+
+
+def test_jitter_that_reorders_makes_packets_wait_for_each_other_and_rack_patient():
+    delays = simulate(VOICE, replace(HUNDRED_MS, jitter=0.060), packets=100_000)
+    counts = delays.counts
+    # A few recoveries are needless until D-SACKs have widened the reordering window, and all are taken back.
+    assert 0 < counts["recoveries"] < 20
+    assert counts["undone"] == counts["recoveries"]
+    assert delays.quantile(1.0) <= 0.110 + 1e-6
+    assert delays.head_of_line_delay > 0.001
+
+
+def test_without_reordering_no_reduction_is_undone():
+    delays = simulate(VOICE, replace(HUNDRED_MS, loss=0.03), packets=100_000)
+    assert delays.counts["recoveries"] > 1000
+    assert delays.counts["undone"] == 0
+
+
+def test_bursts_lose_the_same_share_in_fewer_recoveries():
+    flow = td.Flow(1000, 0.020)
+    single, bursts = (simulate(flow, td.Path(0.05, 0.005, loss_burst=burst), packets=300_000) for burst in (1, 4))
+    for delays in (single, bursts):
+        assert delays.counts["segments_lost"] / delays.counts["segments_sent"] == pytest.approx(0.005, rel=0.15)
+    assert bursts.counts["recoveries"] < 0.6 * single.counts["recoveries"]
+    assert bursts.mean != single.mean
+
+
+def test_ties_are_reproduced_only_when_asked_for():
+    # The RTT is a multiple of the interval: what is sent again in the microsecond of a write is taken for lost.
+    flow, path = td.Flow(1448, 0.020), td.Path(rtt=0.020, loss=0.03)
+    real, tied = (simulate(flow, path, packets=50_000, exact_ties=ties).counts for ties in (False, True))
+    assert real["segments_retransmitted"] == real["segments_lost"]
+    assert tied["segments_retransmitted"] > 1.3 * tied["segments_lost"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loss_burst": 0.5}, r"^loss_burst must lie between 1 and 100 segments, got 0\.5$"),
+        ({"loss_burst": 101}, r"^loss_burst must lie between 1 and 100 segments, got 101$"),
+        ({"loss": 0.8, "loss_burst": 2}, r"^loss must be at most 0\.666667 with a loss_burst of 2, got 0\.8$"),
+        ({"ack_loss": 1.0}, r"^ack_loss must be a fraction from 0 to below 1, got 1; for 1 % write 0\.01$"),
+        ({"ack_loss": -0.1}, r"^ack_loss must be a fraction from 0 to below 1, got -0\.1$"),
+        ({"jitter": 5}, r"^jitter must lie between 0 and 1 s, got 5; the jitter is given in seconds: 5 ms is 0\.005$"),
+        ({"jitter": "5 ms"}, r"^jitter must be a number in s, got '5 ms'$"),
+    ],
+)
+def test_a_path_that_cannot_be_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        td.Path(**{"rtt": 0.1, "loss": 0.01} | arguments)
+
+
+@pytest.mark.parametrize("change", [{"loss_burst": 2.0}, {"ack_loss": 0.01}, {"jitter": 0.001}])
+def test_the_chain_refuses_what_only_the_simulator_knows(change):
+    (name,) = change
+    for stack in (td.Stack.newreno_2008(), td.Stack.newreno_2008(variant="sack")):
+        with pytest.raises(
+            ValueError, match=f"^{name} must be [01] in a Markov chain, got .*tcpdelay.simulate knows it$"
+        ):
+            td.DelayModel(VOICE, td.Path(rtt=0.1, loss=0.01, **change), stack)
+    with pytest.raises(ValueError, match=f"^{name} must be "):
+        td.predict_delay(packet_size=174, interval=0.02, rtt=0.1, loss=0.01, **change)
+
+
+def test_correlated_losses_are_refused():
+    with pytest.raises(ValueError, match=r"^loss_pattern must be 'random' in a simulation, .*given by loss_burst$"):
+        simulate(VOICE, td.Path(rtt=0.1, loss=0.01, loss_pattern="correlated"))
