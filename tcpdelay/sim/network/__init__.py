@@ -1,0 +1,1 @@
+"""Several connections that share one bottleneck, packet by packet, in compiled code."""

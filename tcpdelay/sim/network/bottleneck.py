@@ -1,0 +1,157 @@
+"""The shared link, and the paths to and from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Discipline = Literal["drop-tail", "red", "dred"]
+Unit = Literal["packets", "bytes"]
+
+FASTEST, SLOWEST = 1e12, 1e2
+LONGEST_QUEUE = 65_000
+SMALLEST_PACKET = 40
+"""Bytes of the smallest packet: what makes a queue of bytes one of packets."""
+
+
+def check_range(name: str, value: object, low: float, high: float, unit: str) -> None:
+    """Raise a ValueError that names the argument unless its value lies within the range."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ValueError(f"{name} must lie between {low:g} and {high:g} {unit}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The shared link: first in, first out, with a bounded queue.
+
+    Parameters
+    ----------
+    rate : float
+        Rate of the link [bit/s], 100 to 1e12.
+    capacity : int
+        Longest queue, with the packet that is being sent [`unit`], 1 to 65 000 packets or 40 times as many bytes.
+    unit : {"packets", "bytes"}
+        What the queue is measured in.
+    discipline : {"drop-tail", "red", "dred"}
+        Which packets are dropped, or marked if their sender understands marks (ECN): those that find the queue full; by
+        random early detection; or a tenth of those that find more than one bandwidth-delay product queued, rising
+        linearly to all of them at two, beyond which every packet is dropped.
+    min_th, max_th : float
+        RED: average lengths [`unit`] from which on packets are marked, and dropped; above 0, `max_th` the larger.
+    max_p : float
+        RED: share of packets marked as the average reaches `max_th`, above 0 to 1.
+    w_q : float
+        RED: weight of the present length in the average, above 0 to 1.
+    gentle : bool
+        RED: above `max_th` the share rises linearly to 1 at twice that, instead of at once.
+    mean_packet_size : int
+        RED: size of a typical packet [bytes], 40 to 65 535, for the decay of the average while the link is idle, and,
+        with a queue in bytes, of the packets that `max_p` is for.
+    bandwidth_delay_product : float, optional
+        Dred: one bandwidth-delay product [`unit`], above 0.
+    burst : int
+        Bytes that may leave at once after a pause, 0 to 1e6; those of a token bucket.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    References
+    ----------
+    Floyd, Jacobson, "Random Early Detection Gateways for Congestion Avoidance", IEEE/ACM Transactions on Networking,
+    1993, doi 10.1109/90.251892; defaults are those of its simulations.
+
+    Examples
+    --------
+    >>> Bottleneck(rate=3e6, capacity=100).discipline
+    'drop-tail'
+    """
+
+    rate: float
+    capacity: int
+    unit: Unit = "packets"
+    discipline: Discipline = "drop-tail"
+    min_th: float = 5.0
+    max_th: float = 15.0
+    max_p: float = 0.02
+    w_q: float = 0.002
+    gentle: bool = True
+    mean_packet_size: int = 1000
+    bandwidth_delay_product: float | None = None
+    burst: int = 0
+
+    def __post_init__(self) -> None:
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit must be 'packets' or 'bytes', got {self.unit!r}")
+        if self.discipline not in get_args(Discipline):
+            raise ValueError(f"discipline must be 'drop-tail', 'red' or 'dred', got {self.discipline!r}")
+        scale = SMALLEST_PACKET if self.unit == "bytes" else 1
+        check_range("rate", self.rate, SLOWEST, FASTEST, "bit/s")
+        check_range("capacity", self.capacity, 1, LONGEST_QUEUE * scale, self.unit)
+        check_range("burst", self.burst, 0, 1e6, "bytes")
+        check_range("max_p", self.max_p, 1e-9, 1, "of the packets")
+        check_range("w_q", self.w_q, 1e-9, 1, "of the length")
+        check_range("mean_packet_size", self.mean_packet_size, SMALLEST_PACKET, 65_535, "bytes")
+        check_range("min_th", self.min_th, 0, LONGEST_QUEUE * scale, self.unit)
+        if not self.min_th < self.max_th:
+            raise ValueError(f"max_th must be above min_th, {self.min_th:g} {self.unit}, got {self.max_th:g}")
+        if self.discipline == "dred" and not (self.bandwidth_delay_product or 0) > 0:
+            raise ValueError(
+                f"bandwidth_delay_product must be above 0 {self.unit} with 'dred', got {self.bandwidth_delay_product}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPath:
+    """The way of one flow to the shared link and on from it.
+
+    Parameters
+    ----------
+    access_delay, exit_delay : float
+        Constant delay before the link and after it [s], 0 to 60.
+    return_delay : float, optional
+        Constant delay of the acknowledgements [s], 0 to 60; by default that of the way there.
+    return_jitter : float
+        What is added to the delay of each acknowledgement at random, evenly distributed from 0 to this [s], 0 to 1;
+        their order is kept. A little of it breaks up the phase effects of flows on exact paths.
+    loss : float
+        Probability that a packet is lost before it reaches the link, a fraction from 0 to below 1.
+    loss_burst : float
+        Mean number of packets lost in a row, 1 to 100; above 1 the losses follow a Gilbert model.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    Examples
+    --------
+    >>> SharedPath(access_delay=0.05).back
+    0.05
+    """
+
+    access_delay: float
+    exit_delay: float = 0.0
+    return_delay: float | None = None
+    return_jitter: float = 0.0
+    loss: float = 0.0
+    loss_burst: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_range("access_delay", self.access_delay, 0, 60, "s")
+        check_range("exit_delay", self.exit_delay, 0, 60, "s")
+        check_range("return_delay", self.back, 0, 60, "s")
+        check_range("return_jitter", self.return_jitter, 0, 1, "s")
+        check_range("loss", self.loss, 0, 0.999, "of the packets")
+        check_range("loss_burst", self.loss_burst, 1, 100, "packets")
+
+    @property
+    def there(self) -> float:
+        """Delay from sender to receiver [s], without the link's queue and transmission."""
+        return self.access_delay + self.exit_delay
+
+    @property
+    def back(self) -> float:
+        """Delay of the acknowledgements [s]."""
+        return self.there if self.return_delay is None else self.return_delay

@@ -1,0 +1,60 @@
+"""Delays of all flows, as histograms of consecutive slices of time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tcpdelay.confidence import Interval
+from tcpdelay.sim.batches import Histogram, mean_of, merge, quantile_of
+from tcpdelay.sim.network.records import DELAY_BITS
+
+UNKNOWN = Interval(np.nan, np.nan, np.nan)
+
+
+class SlicedDelays:
+    """Collects delays slice by slice; memory grows with the number of different delays only."""
+
+    def __init__(self) -> None:
+        self._slices: list[Histogram] = []
+        self._keys = np.empty(0, np.int64)
+        self._counts = np.empty(0, np.int64)
+
+    def take(self, samples: Any) -> None:
+        """Take the delays out of the compiled code's record."""
+        keys, counts = np.unique(samples.keys[: samples.used], return_counts=True)
+        self._keys, self._counts = merge([(self._keys, self._counts), (keys, counts)])
+        samples.used = 0
+
+    def end_slice(self) -> None:
+        """Begin a new slice."""
+        self._slices.append((self._keys, self._counts))
+        self._keys, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
+
+    def _of(self, number: int) -> list[Histogram]:
+        """Return the histogram of each slice in which a flow has delays [us]."""
+        result = []
+        for keys, counts in self._slices:
+            low, high = np.searchsorted(keys, [number << DELAY_BITS, (number + 1) << DELAY_BITS])
+            if low < high:
+                result.append((keys[low:high] - (number << DELAY_BITS), counts[low:high]))
+        return result
+
+    def histogram(self, number: int) -> Histogram:
+        """Return the delays [us] of a flow, ascending, and how often each occurred."""
+        return merge(self._of(number))
+
+    def mean(self, number: int) -> Interval:
+        """Return the mean delay [s] of a flow with its 95 % interval; nan where it is not known."""
+        parts = self._of(number)
+        if len(parts) < 2:
+            return UNKNOWN
+        return mean_of(parts)
+
+    def quantile(self, number: int, probability: float) -> Interval:
+        """Return a quantile of the delay [s] of a flow with its 95 % interval; nan where it is not known."""
+        parts = self._of(number)
+        if len(parts) < 2:
+            return UNKNOWN
+        return quantile_of(parts, merge(parts), probability)

@@ -1,0 +1,101 @@
+"""The order of time over all flows: a tournament whose winner is the flow with the next event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from tcpdelay.sim.network import classic, datagrams, linux
+from tcpdelay.sim.network.records import CLASSIC, LINUX, OPENED, SAMPLES
+from tcpdelay.sim.records import KEPT, NEVER
+
+
+@njit(cache=True)
+def next_time(flow: Any, c: Any, s: Any, wire: Any) -> int:
+    """Return when something happens next in a flow, by the link's clock: when what it sends then reaches the queue.
+
+    Flows meet in the queue only, and each reaches it after a constant delay. So if they are advanced in this order, the
+    queue sees all packets in the order of time, without an event for their arrival there.
+    """
+    if flow.kind == LINUX:
+        time = linux.next_time(flow, c, wire)
+    elif flow.kind == CLASSIC:
+        time = classic.next_time(flow, s, wire)
+    else:
+        time = flow.next_write
+    return int(time + flow.access_delay) if time < NEVER else NEVER
+
+
+@njit(cache=True)
+def start(tree: Any, flows: Any, linux_connections: Any, classic_connections: Any, wires: Any) -> None:
+    """Fill the tournament: entry i is the earlier one of entries 2 i and 2 i + 1, flows stand in the second half."""
+    leaves = tree.size // 2
+    tree[:] = NEVER
+    for number in range(flows.size):
+        tree[leaves + number] = next_time(
+            flows[number], linux_connections[number], classic_connections[number], wires[number]
+        )
+    for place in range(leaves - 1, 0, -1):
+        tree[place] = min(tree[2 * place], tree[2 * place + 1])
+
+
+@njit(cache=True)
+def advance(
+    tree: Any,
+    flows: Any,
+    linux_connections: Any,
+    classic_connections: Any,
+    fresh_linux: Any,
+    fresh_classic: Any,
+    wires: Any,
+    link: Any,
+    samples: Any,
+    until: int,
+) -> bool:
+    """Simulate up to a time by the link's clock [us]; return early, with False, when the samples are to be taken out.
+
+    Parameters
+    ----------
+    tree : int64 array, shape (2 n,)
+        The tournament.
+    flows, linux_connections, classic_connections, wires : record arrays, shape (flows,)
+        The flows; what belongs to other kinds of a flow than its own is not touched.
+    fresh_linux, fresh_classic : record arrays, shape (flows,)
+        Connections as they begin, for transfers, which open a new one each.
+    link, samples : record arrays, shape (1,)
+        The shared link, and the delays that have been counted.
+    until : int
+        The time.
+    """
+    leaves = tree.size // 2
+    while tree[1] < until:
+        if samples[0].used > SAMPLES - KEPT:
+            return False
+        place = 1
+        while place < leaves:
+            place *= 2
+            if tree[place] > tree[place + 1]:
+                place += 1
+        number = place - leaves
+        flow = flows[number]
+        opens = flow.stage == OPENED and tree[place] == flow.next_write + flow.access_delay
+        if flow.kind == LINUX:
+            if opens:
+                linux.count_up(flow, linux_connections[number])
+                linux_connections[number] = fresh_linux[number]
+                linux.begin(flow, linux_connections[number])
+            linux.step(flow, linux_connections[number], wires[number], link[0], samples[0])
+        elif flow.kind == CLASSIC:
+            if opens:
+                classic.count_up(flow, classic_connections[number])
+                classic_connections[number] = fresh_classic[number]
+                classic.begin(flow, classic_connections[number])
+            classic.step(flow, classic_connections[number], wires[number], link[0], samples[0])
+        else:
+            datagrams.step(flow, link[0], samples[0])
+        tree[place] = next_time(flow, linux_connections[number], classic_connections[number], wires[number])
+        while place > 1:
+            place //= 2
+            tree[place] = min(tree[2 * place], tree[2 * place + 1])
+    return True

@@ -1,0 +1,222 @@
+"""From the sources and the bottleneck to the records that the compiled code works on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.scenario import Flow, Linux, Path
+from tcpdelay.sim.connection import FIRST_TIMEOUT, new_connection
+from tcpdelay.sim.network import classic
+from tcpdelay.sim.network.bottleneck import Bottleneck
+from tcpdelay.sim.network.classic import CLASSIC as CLASSIC_RECORD
+from tcpdelay.sim.network.queue import DRED, DROP_TAIL, LINK, RED
+from tcpdelay.sim.network.records import (
+    BULK,
+    CLASSIC,
+    CONSTANT_RATE,
+    COUNTERS,
+    DATAGRAMS,
+    FLOW,
+    LINUX,
+    TRANSFERS,
+    WRITES,
+)
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Transfers
+from tcpdelay.sim.network.stacks import Classic, Udp
+from tcpdelay.sim.path import ALWAYS, segments_until_loss
+from tcpdelay.sim.records import CONNECTION, EVENT, KEPT, NEVER, WIRE
+from tcpdelay.sim.sender import LARGEST_FLIGHT
+from tcpdelay.sim.uniform import generator_addresses
+
+SECOND = 1_000_000
+NANOSECONDS = 1e9
+DISCIPLINES = {"drop-tail": DROP_TAIL, "red": RED, "dred": DRED}
+VARIANTS = {"reno": classic.RENO, "newreno": classic.NEWRENO, "sack": classic.SACK}
+_SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (2, 1))}
+NETWORK_WIRE = np.dtype([(name, *_SHORTENED.get(name, (WIRE[name],))) for name in WIRE.names or ()])
+"""What is under way in one flow; as `WIRE`, but without a packet trace and the delays, which are counted elsewhere."""
+
+
+@dataclass
+class Network:
+    """All records of a simulation; each array has one entry per flow, `link` and `samples` have one.
+
+    Attributes
+    ----------
+    generators : list of Generator
+        What the records draw from by address, so they must live as long.
+    """
+
+    flows: Any
+    linux: Any
+    classic: Any
+    fresh_linux: Any
+    fresh_classic: Any
+    wires: Any
+    link: Any
+    samples: Any
+    tree: NDArray[np.int64]
+    generators: list[np.random.Generator]
+
+
+def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_from: float, until: float) -> Network:
+    """Return the records of a simulation that has not begun; packets written from `count_from` to `until` [s] count."""
+    size = len(sources)
+    leaves = 1 << (size - 1).bit_length()
+    generators = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(size + 1)]
+    network = Network(
+        flows=np.zeros(size, FLOW).view(np.recarray),
+        linux=np.zeros(size, CONNECTION).view(np.recarray),
+        classic=np.zeros(size, CLASSIC_RECORD).view(np.recarray),
+        fresh_linux=np.zeros(size, CONNECTION).view(np.recarray),
+        fresh_classic=np.zeros(size, CLASSIC_RECORD).view(np.recarray),
+        wires=np.zeros(size, NETWORK_WIRE).view(np.recarray),
+        link=np.zeros(1, LINK).view(np.recarray),
+        samples=np.zeros(1, COUNTERS).view(np.recarray),
+        tree=np.full(2 * leaves, NEVER, np.int64),
+        generators=generators,
+    )
+    _prepare_link(network.link[0], bottleneck, generators[-1])
+    for number, source in enumerate(sources):
+        flow, wire = network.flows[number], network.wires[number]
+        addresses = generator_addresses(generators[number])
+        flow.next_double, flow.random_state = wire.next_double, wire.random_state = addresses
+        flow.number = number
+        flow.count_from, flow.count_until = round(count_from * SECOND), round(until * SECOND)
+        stop = min(source.stop, until)
+        # The flow begins anywhere within a tick of its host's clock.
+        phase = int(generators[number].integers(SECOND))
+        _prepare_flow(flow, source, stop)
+        if isinstance(source.stack, Linux):
+            network.fresh_linux[number] = _linux(source, source.stack, phase)
+        elif isinstance(source.stack, Classic):
+            _prepare_classic(network.fresh_classic[number], flow, source.stack, phase)
+        network.linux[number] = network.fresh_linux[number]
+        network.classic[number] = network.fresh_classic[number]
+    return network
+
+
+def _set(record: Any, values: dict[str, float]) -> None:
+    for name, value in values.items():
+        record[name] = value
+
+
+def _prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator) -> None:
+    link.next_double, link.random_state = generator_addresses(random)
+    nanoseconds_per_byte = 8 * NANOSECONDS / bottleneck.rate
+    _set(
+        link,
+        {
+            "discipline": DISCIPLINES[bottleneck.discipline],
+            "in_bytes": int(bottleneck.unit == "bytes"),
+            "capacity": bottleneck.capacity,
+            "nanoseconds_per_byte": nanoseconds_per_byte,
+            "burst_time": round(bottleneck.burst * nanoseconds_per_byte),
+            "virtual_finish": -round(bottleneck.burst * nanoseconds_per_byte),
+            "min_th": bottleneck.min_th,
+            "max_th": bottleneck.max_th,
+            "max_p": bottleneck.max_p,
+            "w_q": bottleneck.w_q,
+            "gentle": int(bottleneck.gentle),
+            "mean_packet_size": bottleneck.mean_packet_size,
+            "threshold": bottleneck.bandwidth_delay_product or np.inf,
+            "count": -1,
+        },
+    )
+
+
+def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
+    path, start = source.path, round(source.start * SECOND)
+    kind = LINUX if isinstance(source.stack, Linux) else DATAGRAMS if isinstance(source.stack, Udp) else CLASSIC
+    settings: dict[str, float] = {
+        "kind": kind,
+        "access_delay": round(path.access_delay * SECOND),
+        "exit_delay": round(path.exit_delay * SECOND),
+        "return_delay": round(path.back * SECOND),
+        "return_jitter": round(path.return_jitter * SECOND),
+        "header": source.header_size,
+        "ecn": int(source.ecn),
+        "loss": path.loss,
+        "loss_burst": path.loss_burst,
+        "until_loss": segments_until_loss(flow, path.loss),
+        "first_write": start,
+        "next_write": start if source.start < stop else NEVER,
+        "stop": round(stop * SECOND),
+        "first_timeout": round(FIRST_TIMEOUT * SECOND),
+    }
+    if isinstance(source, ConstantRate):
+        settings |= {
+            "application": CONSTANT_RATE,
+            "message": source.flow.packet_size,
+            "interval": max(round(source.flow.interval * SECOND), 1),
+        }
+        stack = source.stack
+        if isinstance(stack, Linux) and LARGEST_FLIGHT * stack.mss > KEPT * source.flow.packet_size:
+            smallest = -(-LARGEST_FLIGHT * stack.mss // KEPT)
+            raise ValueError(f"packet_size must be at least {smallest} bytes, got {source.flow.packet_size}")
+    elif isinstance(source, Bulk):
+        settings |= _bulk(source)
+    elif isinstance(source, Transfers):
+        settings |= {
+            "application": TRANSFERS,
+            "mean_size": source.mean_size,
+            "shape": source.shape or 0.0,
+            "largest_size": source.largest_size,
+            "mean_pause": source.mean_pause * SECOND,
+            "opened_by_sender": int(source.opened_by == "sender"),
+        }
+    else:
+        raise ValueError(f"sources must be ConstantRate, Bulk, Transfers or Web, got {source!r}")
+    _set(flow, settings)
+
+
+def _bulk(source: Bulk) -> dict[str, float]:
+    stack = source.stack
+    message = stack.mss if source.packet_size is None else source.packet_size  # type: ignore[attr-defined]
+    send_buffer = source.send_buffer or 0
+    if isinstance(stack, Classic) and not send_buffer:
+        send_buffer = 2 * stack.receiver_window * stack.mss
+    if send_buffer and not message <= send_buffer <= WRITES * message:
+        raise ValueError(f"send_buffer must hold 1 to {WRITES} packets, got {send_buffer / message:.3g}")
+    return {"application": BULK, "message": message, "send_buffer": send_buffer}
+
+
+def _linux(source: Source, stack: Linux, phase: int) -> Any:
+    """Return a connection of the Linux sender, to which the link is a path of constant delay that defers arrivals."""
+    path = Path(rtt=max(source.path.there + source.path.back, 1e-6), loss=0.0, one_way_delay=source.path.there)
+    flow = source.flow if isinstance(source, ConstantRate) else Flow(stack.mss, 1.0)
+    connection, _ = new_connection(flow, path, stack, 0)
+    # Writes are timed here, so what the sender and the receiver keep are times and not delays.
+    _set(connection, {"interval": 0, "next_write": NEVER, "deferred": 1, "leaping": 0, "until_loss": ALWAYS})
+    connection.tick_phase += phase % connection.tick - connection.tick_phase % connection.tick
+    return connection
+
+
+def _prepare_classic(connection: Any, flow: Any, stack: Classic, phase: int) -> None:
+    tick = round(stack.tick * SECOND)
+    flow.ack_delay = round(stack.ack_delay * SECOND)
+    flow.first_timeout = round(stack.first_timeout * SECOND)
+    _set(
+        connection,
+        {
+            "variant": VARIANTS[stack.recovery],
+            "segment_size": stack.mss if flow.application != CONSTANT_RATE else flow.message,
+            "receiver_window": stack.receiver_window,
+            "limited_transmit": int(stack.limited_transmit),
+            "tick": tick,
+            "tick_phase": phase % tick,
+            "rto_min": max(-(-round(stack.rto_min * SECOND) // tick), 1),
+            "rto": max(-(-round(stack.first_timeout * SECOND) // tick), 1),
+            "cwnd": stack.initial_window,
+            "ssthresh": stack.receiver_window,
+            "recover": -1,
+            "ecn_recover": -1,
+            "timed": classic.NOT_TIMED,
+            "timer_at": NEVER,
+        },
+    )

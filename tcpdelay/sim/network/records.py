@@ -1,0 +1,113 @@
+"""What every flow has, of whatever kind, and how its packets are counted; all times are microseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tcpdelay.sim.network.queue import DROPPED, enqueue
+from tcpdelay.sim.path import is_lost
+from tcpdelay.sim.records import KEPT, RING
+
+LINUX, CLASSIC, DATAGRAMS = range(3)
+"""Kinds of transport: each has a module with `step` and `next_time`, and a branch in `engine`."""
+CONSTANT_RATE, BULK, TRANSFERS = range(3)
+"""Kinds of application."""
+CONNECTING, ANSWERED, OPENED, BUSY = range(4)
+"""Stages of a transfer: its connection is to be opened, has been answered, is open, and data is under way."""
+WRITES = 1 << 13
+"""Messages of a bulk source between write and read that there is room for."""
+DELAY_BITS = 44
+"""Bits of a sample that hold the delay; the flow's number stands above them."""
+SAMPLES = KEPT * 2
+"""Delays that are kept until they are taken out of the compiled code; one step adds `KEPT` at most."""
+
+_GROUPS = {
+    "path": "number kind access_delay exit_delay return_delay return_jitter last_return header ecn until_loss in_burst "
+    "next_double random_state",
+    "application": "application interval first_write next_write stop stage attempts send_buffer "
+    "largest_backlog message first_timeout round_trip opened_by_sender",
+    "connection": "ack_delay ack_held return_before first_unsent connection_read",
+    "window of counting": "count_from count_until",
+    "messages": "packets_written packets_read offered delivered lost bytes_read sender_delay network_delay "
+    "receiver_delay transfers",
+    "segments": "segments_sent segments_lost segments_dropped segments_carried marks retransmissions timeouts",
+}
+FLOW = np.dtype(
+    [(name, np.float64) for name in ("loss", "loss_burst", "mean_pause", "mean_size", "shape", "largest_size")]
+    + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
+    + [
+        ("first_sent", np.int64, RING),
+        ("arrived", np.int64, RING),
+        ("marked", np.int8, RING),
+        ("writes", np.int64, WRITES),
+    ]
+)
+"""The part of a flow that does not depend on its kind.
+
+Of each segment, at its number modulo `RING`: `first_sent`, `arrived`, when its first copy reached the receiver, and
+`marked`, whether its last one was. `writes` has the time of each message's write at its number modulo `WRITES`; it is
+not used where that follows from the interval.
+"""
+COUNTERS = np.dtype([("used", np.int64), ("keys", np.int64, SAMPLES)])
+"""Delays that have been counted, each with its flow."""
+
+
+@njit(cache=True)
+def cross(flow: Any, link: Any, now: int, payload: int) -> int:
+    """Send a packet on its way at a time; return when it reaches the receiver, or `DROPPED`."""
+    flow.segments_sent += 1
+    if is_lost(flow, flow):
+        flow.segments_lost += 1
+        return DROPPED
+    departure = enqueue(link, now + flow.access_delay, payload + flow.header, flow.ecn == 1)
+    if departure == DROPPED:
+        flow.segments_dropped += 1
+        return DROPPED
+    flow.segments_carried += 1
+    flow.marks += link.marked
+    return int(departure + flow.exit_delay)
+
+
+@njit(cache=True)
+def note_write(flow: Any, now: int) -> None:
+    """Count a message that is written."""
+    flow.writes[flow.packets_written % WRITES] = now
+    flow.packets_written += 1
+    if flow.count_from <= now < flow.count_until:
+        flow.offered += 1
+
+
+@njit(cache=True)
+def written_at(flow: Any, number: int) -> int:
+    """Return when the message of that number was written."""
+    if flow.application == CONSTANT_RATE:
+        return int(flow.first_write + number * flow.interval)
+    return int(flow.writes[number % WRITES])
+
+
+@njit(cache=True)
+def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> None:
+    """Count the next message as read: when it was sent first, when it arrived, and when it was read in order."""
+    written = written_at(flow, flow.packets_read)
+    flow.packets_read += 1
+    if flow.count_from <= read < flow.count_until:
+        flow.bytes_read += flow.message
+    if flow.count_from <= written < flow.count_until:
+        flow.delivered += 1
+        flow.sender_delay += sent - written
+        flow.network_delay += arrived - sent
+        flow.receiver_delay += read - arrived
+        samples.keys[samples.used] = flow.number << DELAY_BITS | (read - written)
+        samples.used += 1
+
+
+@njit(cache=True)
+def note_lost(flow: Any) -> None:
+    """Count the next message as lost for good."""
+    written = written_at(flow, flow.packets_read)
+    flow.packets_read += 1
+    if flow.count_from <= written < flow.count_until:
+        flow.lost += 1

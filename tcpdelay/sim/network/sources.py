@@ -1,0 +1,184 @@
+"""The sources that share a link: constant bit rate, bulk, files one after another, web users."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+from tcpdelay.scenario import Flow, Linux, Stack
+from tcpdelay.sim.network.bottleneck import SharedPath, check_range
+from tcpdelay.sim.network.stacks import Classic, Udp
+
+Opener = Literal["receiver", "sender"]
+
+IP_HEADER, UDP_HEADER, TCP_HEADER, TIMESTAMPS = 20, 8, 20, 12
+LARGEST_MESSAGE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What every source has.
+
+    Parameters
+    ----------
+    path : SharedPath
+        Its way over the shared link.
+    stack : Linux, Classic or Udp
+        What carries it; datagrams carry a constant bit rate only.
+    start, stop : float
+        When it begins and when it writes its last [s], 0 or more; `stop` is infinite by default.
+    header : int, optional
+        Bytes of all headers that the link sends with each packet, 0 to 1000; by default those from IP on.
+    ecn : bool
+        Whether the queue may mark its packets, and the sender heeds that.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+    """
+
+    kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic)
+
+    path: SharedPath
+    stack: Stack
+    start: float = 0.0
+    stop: float = math.inf
+    header: int | None = None
+    ecn: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stack, self.kinds):
+            names = " or ".join(kind.__name__ for kind in self.kinds)
+            raise ValueError(f"stack of {type(self).__name__} must be {names}, got {self.stack!r}")
+        check_range("start", self.start, 0, 1e7, "s")
+        if not self.stop > self.start:
+            raise ValueError(f"stop must be later than start, {self.start:g} s, got {self.stop:g}")
+        if self.header is not None:
+            check_range("header", self.header, 0, 1000, "bytes")
+
+    @property
+    def header_size(self) -> int:
+        """Bytes of headers per packet."""
+        if self.header is not None:
+            return self.header
+        if isinstance(self.stack, Udp):
+            return IP_HEADER + UDP_HEADER
+        return IP_HEADER + TCP_HEADER + (TIMESTAMPS if isinstance(self.stack, Linux) else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantRate(Source):
+    """A packet of fixed size per interval; its other parameters are those of `Source`.
+
+    Parameters
+    ----------
+    flow : Flow
+        The packets. With `Classic` each must fit a segment, and is sent in one of its own.
+
+    Examples
+    --------
+    >>> from tcpdelay import Stack
+    >>> ConstantRate(flow=Flow(174, 0.020), path=SharedPath(0.05), stack=Stack.linux()).header_size
+    52
+    """
+
+    kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic, Udp)
+
+    flow: Flow
+
+    def __post_init__(self) -> None:
+        # `super()` does not find its class in one with slots.
+        Source.__post_init__(self)
+        largest = self.stack.mss if isinstance(self.stack, Classic) else LARGEST_MESSAGE
+        check_range("packet_size", self.flow.packet_size, 1, largest, "bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bulk(Source):
+    """A source that always has data and writes whenever the send buffer takes a packet; see also `Source`.
+
+    Parameters
+    ----------
+    packet_size : int, optional
+        Bytes of a write, 500 to 65 495; a full segment by default, and always with `Classic`.
+    send_buffer : int, optional
+        Bytes written that are not acknowledged yet, at most, 1000 to 4 MiB. By default Linux makes it twice the
+        window, and `Classic` has room for two receiver windows.
+    """
+
+    packet_size: int | None = None
+    send_buffer: int | None = None
+
+    def __post_init__(self) -> None:
+        Source.__post_init__(self)
+        if self.packet_size is not None:
+            check_range("packet_size", self.packet_size, 500, 65_495, "bytes")
+            if isinstance(self.stack, Classic) and self.packet_size != self.stack.mss:
+                raise ValueError(f"packet_size must be the segment's with Classic, {self.stack.mss} bytes")
+        if self.send_buffer is not None:
+            check_range("send_buffer", self.send_buffer, 1000, 4 << 20, "bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfers(Source):
+    """Files, one after another, each over a connection of its own; a delay is that of a whole file. See also `Source`.
+
+    Opening a connection takes packets over the link and back, of headers only, and then the file follows.
+
+    Parameters
+    ----------
+    mean_size : int
+        Mean size of a file [bytes], 1 to 1e6.
+    shape : float, optional
+        Shape of a Pareto distribution of the sizes, above 1 to 10; all are of one size by default.
+    largest_size : float
+        Where that distribution is cut [bytes], 1 to 2e6.
+    mean_pause : float
+        Mean of the exponentially distributed pause between two files [s], 0 to 1e5; none by default.
+    opened_by : {"receiver", "sender"}
+        Who asks for a connection: the receiver, which is answered over the link, or the sender, whose request and whose
+        confirmation cross it.
+
+    Examples
+    --------
+    >>> from tcpdelay import Stack
+    >>> Transfers(path=SharedPath(0.05), stack=Stack.linux()).mean_size
+    20000
+    """
+
+    mean_size: int = 20_000
+    shape: float | None = None
+    largest_size: float = 1_000_000
+    mean_pause: float = 0.0
+    opened_by: Opener = "receiver"
+
+    def __post_init__(self) -> None:
+        Source.__post_init__(self)
+        check_range("mean_size", self.mean_size, 1, 1e6, "bytes")
+        check_range("largest_size", self.largest_size, 1, 2e6, "bytes")
+        check_range("mean_pause", self.mean_pause, 0, 1e5, "s")
+        if self.opened_by not in get_args(Opener):
+            raise ValueError(f"opened_by must be 'receiver' or 'sender', got {self.opened_by!r}")
+        if self.shape is not None and not 1 < self.shape <= 10:
+            raise ValueError(f"shape must be above 1 and at most 10, got {self.shape:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Web(Transfers):
+    """A web user: files of Pareto-distributed size, and pauses to read them; parameters are those of `Transfers`.
+
+    References
+    ----------
+    Crovella, Bestavros, "Self-Similarity in World Wide Web Traffic", IEEE/ACM Transactions on Networking, 1997.
+    """
+
+    mean_size: int = 12_000
+    shape: float | None = 1.2
+    mean_pause: float = 1.0
+
+
+def describe(source: Source) -> str:
+    """Return the kind of a source and of what carries it, in a few words."""
+    return f"{type(source).__name__} over {type(source.stack).__name__}"

@@ -1,0 +1,76 @@
+"""What carries a flow, beside the TCP of Linux: the TCP of the older literature, and datagrams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from tcpdelay.scenario import Stack
+from tcpdelay.sim.network.bottleneck import SMALLEST_PACKET, check_range
+
+Recovery = Literal["reno", "newreno", "sack"]
+
+LARGEST_CLASSIC_WINDOW = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Classic(Stack):
+    """The TCP of the literature before 2005: segments of one size, each with one packet of the application.
+
+    Parameters
+    ----------
+    recovery : {"reno", "newreno", "sack"}
+        How lost segments are repaired after three duplicate ACKs.
+    mss : int
+        Size of a segment [bytes], 40 to 65 495.
+    receiver_window : int
+        Segments that may be outstanding, 1 to 2000.
+    initial_window : int
+        Segments that may be outstanding at the beginning, 1 to 10.
+    limited_transmit : bool
+        RFC 3042: the first two duplicate ACKs each release a new segment.
+    tick : float
+        Granularity of all timers [s], 0.001 to 1; 0.5 in 4.3BSD.
+    rto_min : float
+        Smallest retransmission timeout [s], 0.001 to 120.
+    first_timeout : float
+        Retransmission timeout before there is an estimate [s], 0.001 to 120.
+    ack_delay : float
+        How long the receiver waits for a second segment to acknowledge [s], 0 to 1; at 0 it acknowledges each.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    Examples
+    --------
+    >>> Classic(recovery="sack").mss
+    1460
+    """
+
+    recovery: Recovery = "newreno"
+    mss: int = 1460
+    receiver_window: int = 64
+    initial_window: int = 2
+    limited_transmit: bool = False
+    tick: float = 0.1
+    rto_min: float = 1.0
+    first_timeout: float = 3.0
+    ack_delay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.recovery not in get_args(Recovery):
+            raise ValueError(f"recovery must be 'reno', 'newreno' or 'sack', got {self.recovery!r}")
+        check_range("mss", self.mss, SMALLEST_PACKET, 65_495, "bytes")
+        check_range("receiver_window", self.receiver_window, 1, LARGEST_CLASSIC_WINDOW, "segments")
+        check_range("initial_window", self.initial_window, 1, 10, "segments")
+        check_range("tick", self.tick, 0.001, 1, "s")
+        check_range("rto_min", self.rto_min, 0.001, 120, "s")
+        check_range("first_timeout", self.first_timeout, 0.001, 120, "s")
+        check_range("ack_delay", self.ack_delay, 0, 1, "s")
+
+
+@dataclass(frozen=True, slots=True)
+class Udp(Stack):
+    """Datagrams: nothing is acknowledged and nothing sent again."""

@@ -1,0 +1,139 @@
+"""Compare the simulated shared link with the captures behind a drop-tail router.
+
+`python validation/drop_tail_simulation.py` writes `validation/results/drop-tail-simulation.csv`.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import tcpdelay as td
+from tcpdelay.capture.flow_capture import FlowCapture, read_capture
+from tcpdelay.confidence import mean_interval, quantile_interval
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.result import NetworkResult
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Web
+
+HERE = Path(__file__).parent
+SKIP = 10.0
+"""Start of every capture and simulation whose delays do not count [s]: the long transfers' slow start."""
+REPETITIONS = 10
+"""Simulated time, in lengths of the capture."""
+SEEDS = 3
+"""Simulations, each as long as the capture, that losses are taken from."""
+HEADERS = 66
+"""Bytes of Ethernet, IP and TCP headers with timestamps: what the router's queue counts."""
+BURST = 2000
+"""Bucket of the router's rate limit [bytes]."""
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+def sources_of(capture: FlowCapture) -> list[Source]:
+    """Return the sources of a capture's experiment: the measured flows, then the long transfers and the web users."""
+    settings, hz = capture.settings, capture.runs[0].hz
+    path = SharedPath(access_delay=settings["rtt"] / 2)
+    control = settings["congestion_control"]
+    prompt = td.Stack.linux(congestion_control=control, hz=hz)
+    delaying = td.Stack.linux(congestion_control=control, hz=hz, delayed_ack=True)
+    flows, flow = settings["flows"], capture.flow
+    starts = [number * flow.interval / flows for number in range(flows)]
+    thinking = np.random.default_rng(0).exponential(1.0, settings["web_flows"])
+    return [
+        *(ConstantRate(flow=flow, path=path, stack=prompt, start=start, header=HEADERS) for start in starts),
+        *(Bulk(path=path, stack=delaying, header=HEADERS) for _ in range(settings["bulk_flows"])),
+        *(Web(path=path, stack=delaying, start=float(start), header=HEADERS, opened_by="sender") for start in thinking),
+    ]
+
+
+def simulate(capture: FlowCapture, lengths: float, skip: float, seed: int) -> NetworkResult:
+    """Simulate a capture's experiment for so many times its length, without the first `skip` seconds."""
+    settings = capture.settings
+    in_bytes = settings["queue_bytes"] is not None
+    bottleneck = Bottleneck(
+        settings["bottleneck_rate"],
+        settings["queue_bytes"] if in_bytes else settings["queue_packets"],
+        unit="bytes" if in_bytes else "packets",
+        burst=BURST,
+    )
+    duration = lengths * settings["duration"]
+    return simulate_network(sources_of(capture), bottleneck, duration=duration, warm_up=skip, seed=seed)
+
+
+def simulated_loss(capture: FlowCapture) -> float:
+    """Return the share of packets lost in the whole experiment: the router counts from the beginning on."""
+    queues = [simulate(capture, 1, 0.0, seed).queue for seed in range(1, SEEDS + 1)]
+    return sum(queue.dropped for queue in queues) / sum(queue.offered for queue in queues)
+
+
+def together(result: NetworkResult, flows: int) -> DelayDistribution:
+    """Return the delays of the first flows of a simulation as one distribution."""
+    parts = [(flow.delays, flow.delivered) for flow in result.flows[:flows] if flow.delays is not None]
+    values = np.concatenate([delays.values for delays, _ in parts])
+    weights = np.concatenate([delays.weights * packets for delays, packets in parts])
+    order = np.argsort(values, kind="stable")
+    distinct, places = np.unique(values[order], return_inverse=True)
+    summed = np.bincount(places, weights[order])
+    return DelayDistribution(distinct, summed / summed.sum(), parts[0][0].one_way_delay)
+
+
+def compare(capture: FlowCapture) -> dict[str, str | float]:
+    """Return what was measured and what was simulated."""
+    settings = capture.settings
+    result = simulate(capture, REPETITIONS, SKIP, 1)
+    simulated = together(result, settings["flows"])
+    measured = capture.delays(SKIP)
+    packets = capture.runs[0].packets
+    dropped = packets["bottleneck_dropped"]
+    row: dict[str, str | float] = {
+        "capture": capture.name,
+        "loss_measured": dropped / (dropped + packets["bottleneck_sent"]),
+        "loss_simulated": simulated_loss(capture),
+    }
+    intervals = {"mean": mean_interval(measured)}
+    intervals |= {name: quantile_interval(measured, probability) for name, probability in QUANTILES.items()}
+    values = {"mean": simulated.mean} | {name: simulated.quantile(p) for name, p in QUANTILES.items()}
+    for name, interval in intervals.items():
+        row |= {
+            f"{name}_measured": interval.value,
+            f"{name}_low": interval.low,
+            f"{name}_high": interval.high,
+            f"{name}_simulated": values[name],
+            f"{name}_error": values[name] / interval.value - 1,
+        }
+    row["loss_error"] = float(row["loss_simulated"]) / float(row["loss_measured"]) - 1
+    return row
+
+
+def main() -> None:
+    """Write the table of all comparisons, and print what they come to."""
+    rows = []
+    for file in sorted((HERE / "captures" / "drop-tail").glob("*.parquet")):
+        rows.append(compare(read_capture(file)))
+        figures = ", ".join(
+            f"{name} {rows[-1][f'{name}_measured']:.4g} {rows[-1][f'{name}_simulated']:.4g}"
+            for name in ("loss", "mean", *QUANTILES)
+        )
+        print(f"{file.stem}: {figures}", file=sys.stderr)
+    with (HERE / "results" / "drop-tail-simulation.csv").open("w", newline="", encoding="utf-8") as output:
+        table = csv.DictWriter(output, rows[0], lineterminator="\n")
+        table.writeheader()
+        table.writerows(
+            {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()} for row in rows
+        )
+    print(f"{len(rows)} captures behind a drop-tail router; simulated / measured - 1:")
+    for name in ("loss", "mean", *QUANTILES):
+        errors = np.array([float(row[f"{name}_error"]) for row in rows])
+        print(
+            f"  {name:<5} median {np.median(errors):+.1%}, 90 % within {np.quantile(np.abs(errors), 0.9):.1%}, "
+            f"largest {errors[np.argmax(np.abs(errors))]:+.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()
