@@ -151,7 +151,7 @@ def _packet_intervals_waited(
 
 
 @njit(cache=True)
-def _after_timeout(
+def after_timeout(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Part of each cell's probability that belongs to a backlog which began, or grew, with a timeout.
@@ -197,8 +197,8 @@ def mean_delay_parts(
 ) -> tuple[float, float, float]:
     """Mean delay beyond the one-way delay [s]: backlog, head-of-line blocking, and backlog that follows a timeout."""
     packets, waited, late, behind = _packet_intervals_waited(phases, transitions, rows, probability)
-    labelled = _after_timeout(phases, transitions, rows, probability)
-    _, waited_after_timeout, _, _ = _packet_intervals_waited(phases, transitions, rows, labelled)
+    labelled = after_timeout(phases, transitions, rows, probability)
+    _, waitedafter_timeout, _, _ = _packet_intervals_waited(phases, transitions, rows, labelled)
     head_of_line = (late * rtt + behind * interval) / packets
-    timeouts = min(waited_after_timeout, waited) * interval / packets
+    timeouts = min(waitedafter_timeout, waited) * interval / packets
     return waited * interval / packets - timeouts, head_of_line, timeouts

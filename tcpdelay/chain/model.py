@@ -11,41 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.chain.build import Rows, compressed_rows, list_states, number_states, reachable_rows
-from tcpdelay.chain.delays import (
-    backlogged_time,
-    delay_lattices,
-    mean_delay_parts,
-    merge_lattices,
-    probability_at_bound,
-)
-from tcpdelay.chain.newreno_2008 import (
-    BACKLOG_PER_LOAD,
-    backlogged_phase,
-    parameters,
-    phase_count,
-    published_transitions,
-    start_phase,
-)
+from tcpdelay.chain.delays import backlogged_time, probability_at_bound
+from tcpdelay.chain.linux.profile import LinuxProfile
 from tcpdelay.chain.phase_chain import backlog_drift
+from tcpdelay.chain.profile import BYTES_PER_CELL, Profile
+from tcpdelay.chain.published_profile import PublishedProfile
 from tcpdelay.chain.stationary import ACCEPTED_RESIDUAL, MAX_SWEEPS, Solution, solve_by_sweeps
 from tcpdelay.chain.transitions import Phases, Transitions
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.scenario import Flow, NewReno2008, Path, Stack
+from tcpdelay.scenario import Flow, Linux, NewReno2008, Path, Stack
 
 if TYPE_CHECKING:
     import scipy.sparse
 
 LARGEST_MEMORY = 4 * 2**30
 """Memory that one chain may take [bytes]."""
-BYTES_PER_CELL = 60
-"""Measured peak per cell: visits, inflow and the acceleration's history."""
-BYTES_PER_PHASE = 600
 LARGEST_GROWN_CHAIN = 3_000_000
 LARGEST_GROWTH = 4
 """Cells, or factor of the published ones, up to which a bound grows; a backlog that needs more is endless to us."""
+CELLS_WORTH_A_LOOK = 5_000
+"""Cells from which on the backlog's drift is looked at before the chain is solved: it costs less, then."""
 NEGLIGIBLE_TRUNCATION = 1e-6
 """Probability at the bound below which a backlog counts as not cut off."""
-SETTLED = 1e-4
+SETTLED = 1e-3
 """Probability at the bound, relative to what a target allows to be late, at which the target's answer is settled."""
 STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
 
@@ -76,6 +64,14 @@ class DelayParts:
     timeouts: float
 
 
+def _profile(flow: Flow, path: Path, stack: Stack) -> Profile:
+    if isinstance(stack, NewReno2008):
+        return PublishedProfile(flow, path, stack)
+    if isinstance(stack, Linux):
+        return LinuxProfile(flow, path, stack)
+    raise ValueError(f"stack must come from one of the profiles, such as Stack.linux(), got {stack!r}")
+
+
 class DelayModel:
     """The Markov chain of one flow over one path with one TCP stack, solved when asked.
 
@@ -86,7 +82,7 @@ class DelayModel:
     path : Path
         Round-trip time [s], loss and queue.
     stack : Stack
-        The TCP implementation, such as `Stack.newreno_2008()`.
+        The TCP implementation: `Stack.linux(...)` or `Stack.newreno_2008(...)`.
 
     Raises
     ------
@@ -106,35 +102,33 @@ class DelayModel:
     """
 
     def __init__(self, flow: Flow, path: Path, stack: Stack) -> None:
-        if not isinstance(stack, NewReno2008):
-            raise ValueError(f"stack must come from one of the profiles, such as Stack.newreno_2008(), got {stack!r}")
         self.flow = flow
         self.path = path
         self.stack = stack
-        self._parameters = parameters(flow, path, stack)
+        self._profile = _profile(flow, path, stack)
         # Even a chain with a single backlog per phase has to fit before its phases are made.
-        self._require_memory(phase_count(self.load) * BYTES_PER_PHASE)
+        self._require_memory(self._profile.least_memory)
 
     @property
-    def load(self) -> int:
-        """Load r: packets written per round-trip time."""
-        return self._parameters.load
+    def load(self) -> float:
+        """Load r: packets written per round-trip time; a whole number in the published chain."""
+        return self._profile.load
 
     def _require_memory(self, needed: float) -> None:
         if needed > LARGEST_MEMORY:
             raise ChainTooLargeError(
-                f"the chain needs about {needed / 2**30:.1f} GiB for {self.load} packets per round-trip time, "
+                f"the chain needs about {needed / 2**30:.1f} GiB for {self.load:.4g} packets per round-trip time, "
                 f"and at most {LARGEST_MEMORY / 2**30:.0f} GiB are allowed; "
                 "use a longer interval, larger packets or a shorter rtt"
             )
 
-    @cached_property
+    @property
     def _structure(self) -> tuple[Phases, Transitions]:
-        return published_transitions(self._parameters)
+        return self._profile.structure
 
     def _rows_within(self, bound: int) -> Rows:
         phases, transitions = self._structure
-        return reachable_rows(phases, transitions, start_phase(self.load), bound)
+        return reachable_rows(phases, transitions, self._profile.start, bound)
 
     @cached_property
     def backlog_drift(self) -> float:
@@ -142,26 +136,28 @@ class DelayModel:
 
         The source's rate minus this drift's size is what TCP could carry at most.
         """
-        if self._parameters.loss == 0:
+        if self._profile.lossless:
             return -np.inf
         phases, transitions = self._structure
-        return backlog_drift(phases, transitions, backlogged_phase(self.load))
+        return backlog_drift(phases, transitions, self._profile.backlogged)
 
     def _solutions(self) -> Iterator[tuple[Rows, Solution, float]]:
         """Yield the chain's rows, solution and probability at the bound, for the published bound and doubled ones.
 
         Ends early where the backlog drifts upwards, or where it would take too many cells to hold it.
         """
-        bound = BACKLOG_PER_LOAD * self.load
+        first_bound = bound = self._profile.first_bound
         rows = self._rows_within(bound)
         largest = max(LARGEST_GROWN_CHAIN, LARGEST_GROWTH * int(rows["offset"][-1]))
+        if self._profile.grows and rows["offset"][-1] > CELLS_WORTH_A_LOOK and self.backlog_drift >= 0:
+            return
         while True:
             self._require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
             try:
                 solution = self._solve(rows)
             except ArithmeticError:
                 # A backlog that wanders so far that no iteration settles is as good as endless as well.
-                if bound > BACKLOG_PER_LOAD * self.load:
+                if bound > first_bound or self._profile.grows:
                     return
                 raise
             yield rows, solution, probability_at_bound(self._structure[0], rows, solution.probability)
@@ -174,17 +170,14 @@ class DelayModel:
     def _solved(self) -> tuple[Rows, Solution] | None:
         """Rows and solution, or None where the backlog has no finite bound and the stack asks to say so."""
         for rows, solution, cut in self._solutions():
-            if self.stack.backlog_bound == "published" or cut < NEGLIGIBLE_TRUNCATION:
+            if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
                 return rows, solution
         return None
 
     def _distribution(self, rows: Rows, solution: Solution) -> DelayDistribution:
-        phases, transitions = self._structure
+        phases, _ = self._structure
         cut = probability_at_bound(phases, rows, solution.probability)
-        queued, late = delay_lattices(phases, transitions, rows, solution.probability, self.load)
-        values, weights = merge_lattices(
-            queued, late, self.path.forward_delay, self.path.rtt, self.flow.interval, self.load
-        )
+        values, weights = self._profile.delays(rows, solution.probability)
         if values.size == 0:
             # Packets so large that no window ever holds a whole one.
             return DelayDistribution.unsustainable(self.path.forward_delay)
@@ -195,19 +188,19 @@ class DelayModel:
         """Say whether a share `quantile` of the packets arrives within `limit` [s], with no more work than that takes.
 
         A wider bound only lets the backlog grow, so that a target missed within a narrow one is missed; and a target
-        met is settled once what is cut off is a ten-thousandth of what it allows to be late.
+        met is settled once what is cut off is a thousandth of what it allows to be late.
         """
         for rows, solution, cut in self._solutions():
             if self._distribution(rows, solution).quantile(quantile) > limit:
                 return False
-            if self.stack.backlog_bound == "published" or cut < max(SETTLED * (1 - quantile), NEGLIGIBLE_TRUNCATION):
+            if not self._profile.grows or cut < max(SETTLED * (1 - quantile), NEGLIGIBLE_TRUNCATION):
                 return True
         return False
 
     def _solve(self, rows: Rows) -> Solution:
         phases, transitions = self._structure
-        start = start_phase(self.load)
-        if self._parameters.loss == 0:
+        start = self._profile.start
+        if self._profile.lossless:
             # Nothing is ever lost: the chain stays where it starts.
             return Solution(np.ones(1), 0.0, 0)
         solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
@@ -229,7 +222,7 @@ class DelayModel:
     def _numbering(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         rows, _ = self._finite()
         phases, transitions = self._structure
-        number = number_states(phases, transitions, rows, start_phase(self.load))
+        number = number_states(phases, transitions, rows, self._profile.start)
         return (number, *list_states(phases, rows, number))
 
     @cached_property
@@ -275,10 +268,10 @@ class DelayModel:
         """Where the mean delay comes from; the parts add up to the mean. Infinite backlog where it is not finite."""
         if self._solved is None:
             return DelayParts(self.path.forward_delay, np.inf, 0.0, 0.0)
-        if self._parameters.loss == 0:
+        if self._profile.lossless:
             return DelayParts(self.path.forward_delay, 0.0, 0.0, 0.0)
         rows, solution = self._solved
-        parts = mean_delay_parts(*self._structure, rows, solution.probability, self.path.rtt, self.flow.interval)
+        parts = self._profile.mean_parts(rows, solution.probability)
         return DelayParts(self.path.forward_delay, *parts)
 
     def delay_distribution(self) -> DelayDistribution:

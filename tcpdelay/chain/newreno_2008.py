@@ -56,8 +56,16 @@ def parameters(flow: Flow, path: Path, stack: NewReno2008) -> Parameters:
     Raises
     ------
     ValueError
-        If a byte-based bottleneck would drop packets with a probability of 1 or more.
+        If a byte-based bottleneck would drop packets with a probability of 1 or more, or the path has bursts, lost
+        acknowledgements or jitter, which the chain does not know.
     """
+    for name, value, default in (
+        ("loss_burst", path.loss_burst, 1),
+        ("ack_loss", path.ack_loss, 0),
+        ("jitter", path.jitter, 0),
+    ):
+        if value != default:
+            raise ValueError(f"{name} must be {default} in a Markov chain, got {value:g}; tcpdelay.simulate knows it")
     loss_of_one_packet = path.loss
     if path.bottleneck == "bytes":
         loss_of_one_packet *= flow.packet_size / stack.mss

@@ -1,0 +1,60 @@
+"""When a loss is found: RACK's rules (RFC 8985) for acknowledgements that come at given times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+SAME_TIME = 1e-9
+DUPLICATE_THRESHOLD = 3
+"""SACKed segments from which on RACK waits for no reordering."""
+FOLLOWED_LOSSES = 4
+"""Further losses in a row by which the detection is put off."""
+
+
+@njit(cache=True)
+def detection_wait(p: Any, close: int, near: float, far: float) -> float:
+    """Return the time from when the acknowledgement was due until the loss is found [slots].
+
+    Later segments are acknowledged one by one, the first `close` of them `near` slots apart, the others `far`. The loss
+    is found by the first that comes a quarter of the round-trip time late or later, by the third, or by the timer that
+    the first one sets.
+    """
+    time = 0.0
+    for place in range(1, 1000):
+        time += near if place <= close else far
+        if time >= p.reordering_wait - SAME_TIME:
+            return time if place == 1 else min(time, float(p.timer))
+        if place >= DUPLICATE_THRESHOLD:
+            return time
+        following = time + (near if place + 1 <= close else far)
+        if following > p.timer:
+            return max(float(p.timer), time)
+    return time
+
+
+@njit(cache=True)
+def mean_detection_wait(p: Any, wait: float, step: float) -> float:
+    """Return the mean wait if what would have told of the loss may be lost as well, and so on; `step` apart."""
+    mean, chance, this = 0.0, 1.0, wait
+    for place in range(FOLLOWED_LOSSES):
+        mean += chance * (1 - p.loss) * this
+        chance *= p.loss
+        this = wait + step * (place + 1)
+        if step < p.reordering_wait and wait > step:
+            this = min(this, max(p.timer, wait))
+    return float(mean + chance * this)
+
+
+@njit(cache=True)
+def timeout_chance(p: Any, in_flight: int, reduced: int) -> float:
+    """Return the chance that a lost retransmission is found by nothing but the timeout.
+
+    That takes that for each segment in flight at the time of the retransmission, as far as the window lets a new one
+    follow, either it or the new one is lost, so that no acknowledgement comes for what was sent later.
+    """
+    if in_flight <= 0:
+        return 1.0
+    chances = max(min(in_flight, reduced - 1), 1)
+    return float((1 - (1 - p.loss) ** 2) ** chances)

@@ -1,0 +1,131 @@
+"""The scenario in the chain's own units: packets for data, packet intervals ("slots") for time."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tcpdelay.chain.linux.detection import SAME_TIME
+from tcpdelay.scenario import Flow, Linux, Path
+
+REORDERING_SHARE = 4
+"""RACK waits a quarter of the smallest round-trip time for a segment that others have overtaken (RFC 8985, 6.2.4)."""
+TIMER_SLACK = 0.002
+"""What the kernel adds to the time of RACK's timer [s] (TCP_TIMEOUT_MIN_US)."""
+MEAN_TICK = 0.5
+"""Mean time from a moment to the next tick of the kernel's clock [ticks]."""
+WINDOW_PER_FLIGHT = 3
+"""Largest window of the chain, in windows that let every packet leave at once."""
+WINDOW_PER_ROOT_LOSS = 4.5
+"""The same, times the root of the loss: beyond it a window is lost too soon to matter."""
+SPARE_WINDOWS = 3
+"""Windows above the one that lets every packet leave at once."""
+LARGEST_BACKOFF = 6
+NEGLIGIBLE_BACKOFF = 1e-6
+"""Probability per packet, roughly, below which a further back-off is left out."""
+
+
+class LinuxParameters(NamedTuple):
+    """The symbols of the chain, resolved for one scenario.
+
+    Attributes
+    ----------
+    load : float
+        Packets written per round-trip time; the round-trip time in slots.
+    packets_per_segment : float
+        Packets that a full segment holds; below 1 where packets are larger.
+    segments_per_packet : int
+        Segments of a packet that leaves at once.
+    loss : float
+        Probability that a full segment is lost.
+    loss_of_one_packet : float
+        Probability that a segment with one packet, or a part of one, is lost.
+    cubic : bool
+        Whether the window grows as CUBIC's.
+    reordering_wait : float
+        What RACK waits for overtaken segments [slots].
+    timer : float
+        When RACK's timer fires, after the time at which the acknowledgement was due [slots].
+    timeout : float
+        The first retransmission timeout [slots].
+    backoffs : int
+        Timeouts in a row that are followed.
+    flight : int
+        Segments in flight at most if every packet leaves at once.
+    largest_window : int
+        Largest window of the chain [segments].
+    rtt, interval : float
+        [s].
+    """
+
+    load: float
+    packets_per_segment: float
+    segments_per_packet: int
+    loss: float
+    loss_of_one_packet: float
+    cubic: bool
+    reordering_wait: float
+    timer: float
+    timeout: float
+    backoffs: int
+    flight: int
+    largest_window: int
+    rtt: float
+    interval: float
+
+
+def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
+    """Return the chain's parameters.
+
+    Raises
+    ------
+    ValueError
+        If the path has something that the chain leaves out.
+    """
+    if path.loss_pattern != "random":
+        raise ValueError(
+            f"loss_pattern must be 'random' with Stack.linux(), got {path.loss_pattern!r}; bursts are loss_burst of "
+            "Path with method='simulation', and Stack.newreno_2008() knows 'correlated'"
+        )
+    for name, value, none in (
+        ("loss_burst", path.loss_burst, 1),
+        ("ack_loss", path.ack_loss, 0),
+        ("jitter", path.jitter, 0),
+    ):
+        if value != none:
+            raise ValueError(
+                f"{name} must be {none} in the chain, got {value:g}; tcpdelay.simulate takes it into account"
+            )
+    load = path.rtt / flow.interval
+    segments = -(-flow.packet_size // stack.mss)
+    packets_per_segment = stack.mss / flow.packet_size
+    loss_of_one = path.loss
+    if path.bottleneck == "bytes":
+        loss_of_one *= min(flow.packet_size / stack.mss, 1.0)
+    tick = 1 / stack.hz
+    wait = path.rtt / REORDERING_SHARE
+    timer = (math.ceil((wait + TIMER_SLACK) / tick - SAME_TIME) + MEAN_TICK) * tick
+    flight = (math.floor(load) + 1) * segments
+    largest = max(flight + SPARE_WINDOWS, 4)
+    if packets_per_segment < 2 and path.loss > 0:
+        by_loss = math.ceil(WINDOW_PER_ROOT_LOSS / math.sqrt(path.loss))
+        largest = max(largest, min(WINDOW_PER_FLIGHT * flight, by_loss))
+    backoffs = 1
+    while backoffs < LARGEST_BACKOFF and path.loss ** (backoffs + 2) > NEGLIGIBLE_BACKOFF:
+        backoffs += 1
+    return LinuxParameters(
+        load=load,
+        packets_per_segment=packets_per_segment,
+        segments_per_packet=segments,
+        loss=path.loss,
+        loss_of_one_packet=loss_of_one,
+        cubic=stack.congestion_control == "cubic",
+        reordering_wait=wait / flow.interval,
+        timer=timer / flow.interval,
+        timeout=(path.rtt + stack.rto_min) / flow.interval,
+        backoffs=backoffs,
+        flight=flight,
+        largest_window=largest,
+        rtt=path.rtt,
+        interval=flow.interval,
+    )
