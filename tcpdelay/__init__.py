@@ -14,38 +14,72 @@ if TYPE_CHECKING:
     from tcpdelay.guideline import Guideline, guideline
     from tcpdelay.predict import predict_delay
     from tcpdelay.scenario import Flow, Path, Stack
-    from tcpdelay.sim.simulation import simulate
+    from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+    from tcpdelay.sim.network.result import FlowResult, NetworkResult, QueueStatistics
+    from tcpdelay.sim.network.simulation import simulate_network
+    from tcpdelay.sim.network.sources import Bulk, ConstantRate, Transfers, Web
+    from tcpdelay.sim.network.stacks import Classic, Udp
+    from tcpdelay.sim.rules import Rules
+    from tcpdelay.sim.simulation import Simulation, simulate
     from tcpdelay.validity import ValidityWarning
 
 __all__ = [
+    "Bottleneck",
+    "Bulk",
+    "Classic",
+    "ConstantRate",
     "DelayDistribution",
     "DelayModel",
     "Flow",
+    "FlowResult",
     "Guideline",
+    "NetworkResult",
     "Path",
+    "QueueStatistics",
+    "Rules",
+    "SharedPath",
+    "Simulation",
     "Stack",
     "Target",
+    "Transfers",
+    "Udp",
     "ValidityWarning",
+    "Web",
     "__version__",
     "guideline",
     "predict_delay",
     "simulate",
+    "simulate_network",
 ]
 __version__ = "0.1.0"
 
 # Loaded when first asked for: the solver's compiler alone takes longer to import than `tcpdelay --help` may take.
 _HOME = {
+    "Bottleneck": "tcpdelay.sim.network.bottleneck",
+    "Bulk": "tcpdelay.sim.network.sources",
+    "Classic": "tcpdelay.sim.network.stacks",
+    "ConstantRate": "tcpdelay.sim.network.sources",
     "DelayDistribution": "tcpdelay.distribution",
     "DelayModel": "tcpdelay.chain.model",
     "Flow": "tcpdelay.scenario",
+    "FlowResult": "tcpdelay.sim.network.result",
     "Guideline": "tcpdelay.guideline",
+    "NetworkResult": "tcpdelay.sim.network.result",
     "Path": "tcpdelay.scenario",
+    "QueueStatistics": "tcpdelay.sim.network.result",
+    "Rules": "tcpdelay.sim.rules",
+    "SharedPath": "tcpdelay.sim.network.bottleneck",
+    "Simulation": "tcpdelay.sim.simulation",
     "Stack": "tcpdelay.scenario",
     "Target": "tcpdelay.applications",
+    "Transfers": "tcpdelay.sim.network.sources",
+    "Udp": "tcpdelay.sim.network.stacks",
     "ValidityWarning": "tcpdelay.validity",
+    "Web": "tcpdelay.sim.network.sources",
     "guideline": "tcpdelay.guideline",
     "predict_delay": "tcpdelay.predict",
     "simulate": "tcpdelay.sim.simulation",
+    "simulate_network": "tcpdelay.sim.network.simulation",
 }
 
 

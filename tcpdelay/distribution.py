@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from tcpdelay.expected_error import ExpectedError
+    from tcpdelay.scenario import Flow, Path, Stack
+
+Method = Literal["chain", "simulation"]
 
 CUMULATION_NOISE = 1e-12
 """Slack with which a cumulative weight counts as having reached a probability."""
@@ -33,6 +38,10 @@ class DelayDistribution:
         False where the flow offers more than TCP can carry, so that the backlog grows for ever.
     truncated_mass : float
         Probability that the model's backlog stands at its bound; 0 where nothing is cut off.
+    method : {"chain", "simulation"}
+        What answered.
+    scenario : tuple of Flow, Path and Stack, optional
+        What was asked, if this is a prediction.
 
     Raises
     ------
@@ -51,6 +60,8 @@ class DelayDistribution:
     one_way_delay: float
     sustainable: bool = True
     truncated_mass: float = 0.0
+    method: Method = "chain"
+    scenario: tuple[Flow, Path, Stack] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         values, weights = self.values, self.weights
@@ -113,6 +124,18 @@ class DelayDistribution:
     def worst(self) -> float:
         """Largest delay that occurs [s]."""
         return float(self.values[-1])
+
+    @cached_property
+    def expected_error(self) -> ExpectedError | None:
+        """How far this prediction is probably off; None if it is none, or where that is not known.
+
+        Looked up when first asked for, as that takes as long as a prediction.
+        """
+        if self.scenario is None:
+            return None
+        from tcpdelay.expected_error import expected_error
+
+        return expected_error(*self.scenario, carried=self.sustainable)
 
     @overload
     def quantile(self, probability: float) -> float: ...

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from tcpdelay.applications import Target
 from tcpdelay.chain.model import DelayModel, DelayParts
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.expected_error import ExpectedError, expected_error, utilization_of
 from tcpdelay.margins import Margin, largest_sustainable_rate, margins
 from tcpdelay.predict import DEFAULT_STACK, scenario_from_options
 from tcpdelay.recommendations import Recommendation, Situation, recommendations
 from tcpdelay.scenario import Flow, NewReno2008, Path, Stack
-from tcpdelay.throughput import connection_utilization
-from tcpdelay.validity import ValidatedRange, validated_range
+from tcpdelay.validity import KnownStack, ValidatedRange, checked_profile, validated_range
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
@@ -79,7 +79,9 @@ class Guideline:
     alternatives : tuple of Alternative
         The prediction at the ends of the measured path's confidence intervals; empty for a given path.
     validity : ValidatedRange
-        Range in which the model has been compared with measurements.
+        Range in which the model has been checked.
+    expected_error : ExpectedError
+        How far the prediction is probably off.
     notes : tuple of str
         What the reader has to know before relying on the numbers.
     estimate : PathEstimate, optional
@@ -102,6 +104,7 @@ class Guideline:
     recommendations: tuple[Recommendation, ...]
     alternatives: tuple[Alternative, ...]
     validity: ValidatedRange
+    expected_error: ExpectedError
     notes: tuple[str, ...]
     estimate: PathEstimate | None = None
 
@@ -195,20 +198,21 @@ def _alternatives(
     return tuple(result)
 
 
-def _notes(flow: Flow, path: Path, stack: NewReno2008, distribution: DelayDistribution) -> tuple[str, ...]:
+def _notes(flow: Flow, path: Path, stack: KnownStack, distribution: DelayDistribution) -> tuple[str, ...]:
     notes = [*validated_range(stack).exceeded_by(flow, path)]
-    if flow.packet_size > stack.mss:
+    if isinstance(stack, NewReno2008) and flow.packet_size > stack.mss:
         notes.append(
             f"packet_size {flow.packet_size} exceeds one segment of {stack.mss} bytes; "
             "the published chain counts such a packet as one in the window"
         )
     if not distribution.sustainable:
         notes.append("TCP cannot carry this flow on this path: the backlog grows for as long as it sends")
-    notes.append(
-        "the chain describes the TCP of 2008 with a first timeout of "
-        + ("4 RTT" if stack.initial_timeout is None else f"{stack.initial_timeout:g} s")
-        + "; today's Linux recovers differently, faster at short round-trip times"
-    )
+    if isinstance(stack, NewReno2008):
+        notes.append(
+            "the chain describes the TCP of 2008 with a first timeout of "
+            + ("4 RTT" if stack.initial_timeout is None else f"{stack.initial_timeout:g} s")
+            + "; today's Linux recovers differently, faster at short round-trip times"
+        )
     return tuple(notes)
 
 
@@ -249,19 +253,18 @@ def guideline(
     --------
     >>> g = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
     >>> g.verdict, round(g.quantile, 3)
-    ('works', 0.19)
+    ('works', 0.14)
     """
     flow, path = scenario_from_options(flow, path, options)
-    stack = DEFAULT_STACK if stack is None else stack
+    stack = DEFAULT_STACK if stack is None else checked_profile(stack)
     target = Target(limit=0.200) if target is None else target
     model = DelayModel(flow, path, stack)
-    assert isinstance(stack, NewReno2008)
     distribution = model.delay_distribution()
     situation = Situation(flow, path, stack, target, distribution)
     alternatives = _alternatives(flow, path, stack, target, estimate)
     works = situation.quantile_now <= target.limit
     agreed = all(alternative.meets_target == works for alternative in alternatives)
-    utilization = float(connection_utilization(flow, path, stack))
+    utilization = float(utilization_of(flow, path, stack))
     return Guideline(
         flow=flow,
         path=path,
@@ -279,6 +282,7 @@ def guideline(
         recommendations=tuple(recommendations(situation)),
         alternatives=alternatives,
         validity=validated_range(stack),
+        expected_error=expected_error(flow, path, stack, distribution.sustainable),
         notes=_notes(flow, path, stack, distribution),
         estimate=estimate,
     )

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tcpdelay.chain.model import DelayModel
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.scenario import Flow, Path, Stack
-from tcpdelay.validity import warn_outside
+from tcpdelay.scenario import Flow, Linux, Path, Stack
+from tcpdelay.validity import KnownStack, validated_range, warn_outside
 
-DEFAULT_STACK: Stack = Stack.newreno_2008(backlog_bound="grow")
-"""The stack that is assumed where none is given: the published chain, with infinite delays where it cannot keep up."""
+if TYPE_CHECKING:
+    from tcpdelay.distribution import DelayDistribution
+
+StackName = Literal["linux", "newreno_2008"]
+AnsweredBy = Literal["chain", "simulation", "auto"]
+
+PROFILES: dict[StackName, KnownStack] = {
+    "linux": Stack.linux(),
+    "newreno_2008": Stack.newreno_2008(backlog_bound="grow"),
+}
+"""The stacks by name, with the settings that are assumed where none are given."""
+DEFAULT_STACK: KnownStack = PROFILES["linux"]
+"""The stack that is assumed where none is given: a current Linux kernel."""
+LARGEST_CHAIN_ERROR = 0.10
+"""Expected error of the chain's 95th percentile from which on "auto" simulates: its mean, a fraction."""
 
 _FLOW_OPTIONS = ("packet_size", "interval")
-_PATH_OPTIONS = ("rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay")
+_PATH_OPTIONS = ("rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst", "ack_loss", "jitter")
+
+
+def default_profile_name() -> StackName:
+    """Return the name of the profile that `DEFAULT_STACK` is."""
+    return next(name for name, stack in PROFILES.items() if stack is DEFAULT_STACK)
 
 
 def scenario_from_options(flow: Flow | None, path: Path | None, options: dict[str, Any]) -> tuple[Flow, Path]:
@@ -43,7 +60,12 @@ def scenario_from_options(flow: Flow | None, path: Path | None, options: dict[st
 
 
 def predict_delay(
-    flow: Flow | None = None, path: Path | None = None, stack: Stack | None = None, **options: Any
+    flow: Flow | None = None,
+    path: Path | None = None,
+    stack: Stack | None = None,
+    *,
+    method: AnsweredBy = "chain",
+    **options: Any,
 ) -> DelayDistribution:
     """Predict the delay from write to in-order read of a flow over TCP.
 
@@ -54,32 +76,73 @@ def predict_delay(
     path : Path, optional
         Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.
     stack : Stack, optional
-        The TCP implementation; by default the published chain with a backlog bound that grows as needed.
+        The TCP implementation; by default that of a current Linux kernel.
+    method : {"chain", "simulation", "auto"}
+        What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` alone, to 2 % in some
+        seconds. "auto" asks the chain where its expected error is below 10 %, and else simulates what can be
+        simulated: also bursts of losses, lost acknowledgements and jitter, which the chain does not know.
     **options
         The parameters of `Flow` and `Path` by name.
 
     Returns
     -------
     DelayDistribution
-        All delays and their probabilities.
+        All delays and their probabilities. Its `method` says what answered, and its `expected_error` how far that is
+        probably off; of a simulation it is a `tcpdelay.sim.simulation.Simulation`.
 
     Raises
     ------
     ValueError
-        If an argument is missing, unknown or out of its range.
+        If an argument is missing, unknown or out of its range, or the method does not go with the scenario.
 
     Warns
     -----
     ValidityWarning
-        If the scenario lies outside the range in which the model has been compared with measurements.
+        If the chain answers for a scenario outside the range in which it has been checked.
 
     Examples
     --------
     >>> d = predict_delay(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
-    >>> round(d.mean, 4), round(d.quantile(0.95), 3), round(d.late_fraction(0.200), 4)
-    (0.0694, 0.19, 0.0341)
+    >>> round(d.mean, 4), round(d.quantile(0.95), 3), round(d.late_fraction(0.200), 3)
+    (0.0635, 0.14, 0.005)
+    >>> d.method, d.expected_error.median < 0.10
+    ('chain', True)
     """
+    if method not in get_args(AnsweredBy):
+        raise ValueError(f"method must be one of {', '.join(map(repr, get_args(AnsweredBy)))}, got {method!r}")
     flow, path = scenario_from_options(flow, path, options)
     stack = DEFAULT_STACK if stack is None else stack
+    if method == "simulation":
+        return _simulation(flow, path, stack)
+    simulable = isinstance(stack, Linux) and path.loss_pattern == "random" and path.bottleneck == "packets"
+    if method == "auto" and simulable and (_unknown_to_chain(path) or validated_range(stack).exceeded_by(flow, path)):
+        return _simulation(flow, path, stack)
+    from tcpdelay.chain.model import ChainTooLargeError, DelayModel
+
+    try:
+        distribution = DelayModel(flow, path, stack).delay_distribution()
+    except ChainTooLargeError:
+        if method == "auto" and simulable:
+            return _simulation(flow, path, stack)
+        raise
+    predicted = replace(distribution, scenario=(flow, path, stack))
+    if method == "auto" and simulable:
+        expected = predicted.expected_error
+        if expected is None or not expected.mean < LARGEST_CHAIN_ERROR:
+            return _simulation(flow, path, stack)
     warn_outside(flow, path, stack)
-    return DelayModel(flow, path, stack).delay_distribution()
+    return predicted
+
+
+def _unknown_to_chain(path: Path) -> bool:
+    return path.loss_burst > 1 or path.ack_loss > 0 or path.jitter > 0
+
+
+def _simulation(flow: Flow, path: Path, stack: Stack) -> DelayDistribution:
+    if not isinstance(stack, Linux):
+        raise ValueError(f"method must be 'chain' with {stack!r}: what is simulated is Stack.linux() alone")
+    if path.bottleneck != "packets":
+        raise ValueError(f"bottleneck must be 'packets' in a simulation, got {path.bottleneck!r}")
+    from tcpdelay.sim.simulation import simulate
+
+    return replace(simulate(flow, path, stack), scenario=(flow, path, stack))

@@ -8,14 +8,15 @@ Linux 6.1 (Documentation/networking/ip-sysctl.rst, tcp(7)).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 from tcpdelay.applications import Target
-from tcpdelay.chain.model import ChainTooLargeError, DelayModel
+from tcpdelay.chain.model import DelayModel
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.scenario import MAX_INTERVAL, MIN_INTERVAL, MIN_MSS, Flow, NewReno2008, Path, Variant
+from tcpdelay.scenario import MAX_INTERVAL, MIN_INTERVAL, MIN_MSS, Flow, Path
 from tcpdelay.units import format_fraction
+from tcpdelay.validity import KnownStack
 
 Level = Literal["tcp", "application"]
 Status = Literal["set", "default", "built in", "gone", "not a setting"]
@@ -90,7 +91,7 @@ class Situation:
 
     flow: Flow
     path: Path
-    stack: NewReno2008
+    stack: KnownStack
     target: Target
     distribution: DelayDistribution
 
@@ -104,25 +105,31 @@ class Situation:
         """The target's quantile as predicted [s]."""
         return self.distribution.quantile(self.target.quantile)
 
-    def quantile(self, flow: Flow | None = None, path: Path | None = None, stack: NewReno2008 | None = None) -> float:
+    def quantile(self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None) -> float:
         """Return the target's quantile [s] with something changed."""
         model = DelayModel(flow or self.flow, path or self.path, stack or self.stack)
         return model.delay_distribution().quantile(self.target.quantile)
 
-    def switch(self, without: NewReno2008, with_rule: NewReno2008) -> Effect | None:
-        """Return the effect of changing the stack."""
+    def switch(self, name: str, without: Any, with_rule: Any) -> Effect | None:
+        """Return the effect of a setting of the stack, or None where its chain has no such one."""
+        if name not in {field.name for field in fields(self.stack)}:
+            return None
         try:
-            return Effect("chain", self.quantile(stack=without), self.quantile(stack=with_rule))
-        except ChainTooLargeError:
+            before, after = (
+                self.quantile(stack=replace(self.stack, **{name: value})) for value in (without, with_rule)
+            )
+            return Effect("chain", before, after)
+        except ValueError:
+            # The chain is too large, or does not know what is switched.
             return None
 
     def change(
-        self, flow: Flow | None = None, path: Path | None = None, stack: NewReno2008 | None = None
+        self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None
     ) -> Effect | None:
-        """Return the effect of changing something else, or None where its chain is too large to be solved."""
+        """Return the effect of changing something else, or None where no chain can be solved for it."""
         try:
             return Effect("chain", self.quantile_now, self.quantile(flow, path, stack))
-        except ChainTooLargeError:
+        except ValueError:
             return None
 
 
@@ -130,7 +137,7 @@ def _tcp_rules(s: Situation) -> list[Recommendation]:
     stack, flow = s.stack, s.flow
     small = flow.packet_size < stack.mss
     nagle_wait = min(s.path.rtt, math.ceil(stack.mss / flow.packet_size) * flow.interval)
-    repairs: Variant = "sack" if stack.variant == "reno" else stack.variant
+    variant = getattr(stack, "variant", "sack")
     backlog_bytes = flow.bitrate / 8 * (s.distribution.quantile(FAR_TAIL) + s.path.rtt)
     return [
         Recommendation(
@@ -164,18 +171,18 @@ def _tcp_rules(s: Situation) -> list[Recommendation]:
             True,
             "default",
             "sysctl net.ipv4.tcp_sack=1 on both ends",
-            s.switch(replace(stack, variant="reno"), replace(stack, variant=repairs)),
+            s.switch("variant", "reno", "sack" if variant == "reno" else variant),
         ),
         Recommendation(
             "limited-transmit",
             "tcp",
             "Use limited transmit (RFC 3042)",
-            "New segments on the first two duplicate ACKs give small windows the third one, and spare a timeout.",
+            "New segments on the first two duplicate ACKs give small windows the third one: no timer is waited for.",
             "always",
             True,
             "built in",
             "always on in Linux; no setting",
-            s.switch(replace(stack, limited_transmit=False), replace(stack, limited_transmit=True)),
+            s.switch("limited_transmit", False, True),
         ),
         Recommendation(
             "window-validation",
@@ -186,7 +193,7 @@ def _tcp_rules(s: Situation) -> list[Recommendation]:
             True,
             "set",
             "sysctl net.ipv4.tcp_slow_start_after_idle=0 at the sender",
-            s.switch(replace(stack, window_validation=True), replace(stack, window_validation=False)),
+            s.switch("window_validation", True, False),
         ),
         Recommendation(
             "byte-counting",
@@ -333,7 +340,9 @@ def recommendations(situation: Situation) -> list[Recommendation]:
 
     Examples
     --------
-    >>> flow, path, stack = Flow(174, 0.020), Path(rtt=0.100, loss=0.02), NewReno2008(backlog_bound="grow")
+    >>> from tcpdelay.scenario import Stack
+    >>> flow, path = Flow(174, 0.020), Path(rtt=0.100, loss=0.02)
+    >>> stack = Stack.newreno_2008(backlog_bound="grow")
     >>> d = DelayModel(flow, path, stack).delay_distribution()
     >>> rules = {rule.key: rule for rule in recommendations(Situation(flow, path, stack, Target(0.2), d))}
     >>> effect = rules["limited-transmit"].effect

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from tcpdelay.scenario import Flow, NewReno2008, Path, Stack
+from tcpdelay.scenario import Flow, Linux, NewReno2008, Path, Stack
 
 
 class ValidityWarning(UserWarning):
     """The inputs lie outside the range in which the model has been checked, or the result depends on a bound."""
+
+
+KnownStack: TypeAlias = NewReno2008 | Linux
+"""A stack that predictions have been checked for."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +27,6 @@ class ValidatedRange:
         Smallest and largest round-trip time [s], loss [fraction], packet size [bytes] and interval [s].
     source : str
         Where the comparison is published.
-    known_error : float
-        Median relative distance of the predicted 95th percentile from measured ones, without its sign.
-    known_error_basis : str
-        Which measurements those are.
     """
 
     rtt: tuple[float, float]
@@ -33,8 +34,6 @@ class ValidatedRange:
     packet_size: tuple[float, float]
     interval: tuple[float, float]
     source: str
-    known_error: float
-    known_error_basis: str
 
     def exceeded_by(self, flow: Flow, path: Path) -> list[str]:
         """Return one sentence for each input that lies outside the range.
@@ -63,9 +62,27 @@ PUBLISHED_RANGE = ValidatedRange(
     packet_size=(174, 1448),
     interval=(0.020, 0.030),
     source="captures of Linux 6.1, validation/captures; for 2008's TCP Brosh et al., IEEE/ACM ToN 2010",
-    known_error=0.67,
-    known_error_basis="384 captures of Linux 6.1 under random losses, predictions being too high as a rule",
 )
+LINUX_RANGE = ValidatedRange(
+    rtt=(0.005, 0.400),
+    loss=(0.0001, 0.10),
+    packet_size=(60, 15_000),
+    interval=(0.005, 0.100),
+    source="simulations of random scenarios, validation/error-map; the simulator itself in captures of Linux 6.1",
+)
+
+
+def checked_profile(stack: Stack) -> KnownStack:
+    """Return the stack if it comes from one of the profiles.
+
+    Raises
+    ------
+    ValueError
+        If it does not.
+    """
+    if not isinstance(stack, KnownStack):
+        raise ValueError(f"stack must come from one of the profiles, such as Stack.newreno_2008(), got {stack!r}")
+    return stack
 
 
 def validated_range(stack: Stack) -> ValidatedRange:
@@ -76,16 +93,7 @@ def validated_range(stack: Stack) -> ValidatedRange:
     ValueError
         If `stack` is of no known profile.
     """
-    if isinstance(stack, NewReno2008):
-        return PUBLISHED_RANGE
-    raise ValueError(f"stack must come from one of the profiles, such as Stack.newreno_2008(), got {stack!r}")
-
-
-def known_error(stack: Stack) -> str:
-    """Return in words how far predictions for `stack` have been from measurements."""
-    valid = validated_range(stack)
-    error = f"{valid.known_error * 100:.0f} %"
-    return f"the 95th percentile was off by {error} in the median over {valid.known_error_basis}"
+    return LINUX_RANGE if isinstance(checked_profile(stack), Linux) else PUBLISHED_RANGE
 
 
 def warn_outside(flow: Flow, path: Path, stack: Stack) -> None:

@@ -20,9 +20,8 @@ from tcpdelay.capture import read_ping, read_ss
 from tcpdelay.cli import main
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.scenario import read_scenario
-from tcpdelay.predict import DEFAULT_STACK
-from tcpdelay.scenario import NewReno2008
-from tcpdelay.validity import PUBLISHED_RANGE
+from tcpdelay.predict import DEFAULT_STACK, PROFILES
+from tcpdelay.scenario import Linux, NewReno2008
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -57,6 +56,7 @@ def predicted(run):
 
 def test_predict_prints_what_the_library_predicts(predicted):
     expected = td.predict_delay(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
+    error = expected.expected_error
     row = predicted(*PATH, "--packet-size", "174", "--interval", "20ms", "--limit", "150ms", "--quantile", "99.9%")
     assert row == {
         "rtt": 0.1,
@@ -74,7 +74,29 @@ def test_predict_prints_what_the_library_predicts(predicted):
         "target_quantile": expected.quantile(0.999),
         "late_fraction": expected.late_fraction(0.15),
         "sustainable": True,
-        "known_error": PUBLISHED_RANGE.known_error,
+        "method": "chain",
+        "expected_error_source": error.source,
+        "expected_error_cases": error.cases,
+        "expected_error_p95_median": error.median,
+        "expected_error_p95_mean": error.mean,
+        "expected_error_p95_p90": error.p90,
+        "expected_error_mean_median": error.mean_delay.median,
+        "expected_error_mean_mean": error.mean_delay.mean,
+        "expected_error_mean_p90": error.mean_delay.p90,
+    }
+
+
+def test_the_published_chain_says_how_far_off_it_was_in_captures(predicted):
+    row = predicted(*VOIP, "--stack", "newreno_2008")
+    assert {name: value for name, value in row.items() if name.startswith("expected_error_")} == {
+        "expected_error_source": "captures of Linux 6.1",
+        "expected_error_cases": 384,
+        "expected_error_p95_median": 0.67,
+        "expected_error_p95_mean": 1.56,
+        "expected_error_p95_p90": 4.29,
+        "expected_error_mean_median": 0.29,
+        "expected_error_mean_mean": 0.6,
+        "expected_error_mean_p90": 1.65,
     }
 
 
@@ -142,7 +164,7 @@ def test_an_application_brings_its_flow_and_its_target(predicted, name):
 
 
 def test_every_argument_of_the_library_is_an_option():
-    arguments = {field.name for made in (td.Flow, td.Path, NewReno2008, td.Target) for field in fields(made)}
+    arguments = {field.name for made in (td.Flow, td.Path, NewReno2008, Linux, td.Target) for field in fields(made)}
     assert arguments <= {field.name for field in fields(ScenarioOptions)}
     scenario = read_scenario(ScenarioOptions(rtt=0.1, loss=0.02, bitrate=1e6))
     assert (scenario.stack, scenario.path) == (DEFAULT_STACK, td.Path(rtt=0.1, loss=0.02))
@@ -154,10 +176,14 @@ def test_every_argument_of_the_library_is_an_option():
             loss_pattern="correlated",
             bottleneck="bytes",
             one_way_delay=0.02,
+            loss_burst=2.0,
+            ack_loss=0.03,
+            jitter=0.004,
             packet_size=100,
             interval=0.01,
             limit=0.3,
             quantile=0.9,
+            stack="newreno_2008",
             variant="sack",
             limited_transmit=True,
             window_validation=True,
@@ -167,13 +193,61 @@ def test_every_argument_of_the_library_is_an_option():
         )
     )
     assert given.flow == td.Flow(100, 0.01)
-    assert given.path == td.Path(0.1, 0.02, "correlated", "bytes", 0.02)
+    assert given.path == td.Path(0.1, 0.02, "correlated", "bytes", 0.02, 2.0, 0.03, 0.004)
     assert given.stack == NewReno2008("sack", True, True, 1.0, 1000, "published")
     assert given.target == td.Target(0.3, 0.9)
+    linux = {"congestion_control": "reno", "delayed_ack": True, "window_validation": False, "hz": 1000, "rto_min": 0.1}
+    given = read_scenario(ScenarioOptions(rtt=0.1, loss=0.02, bitrate=1e6, stack="linux", mss=536, **linux))
+    assert given.stack == td.Stack.linux(**linux, mss=536)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_each_stack_has_the_settings_of_the_library_by_default(name):
+    assert read_scenario(ScenarioOptions(rtt=0.1, loss=0.02, bitrate=1e6, stack=name)).stack == PROFILES[name]
+
+
+@pytest.mark.parametrize(
+    ("stack", "setting", "other"),
+    [
+        ("linux", ["--variant", "sack"], "newreno_2008"),
+        ("linux", ["--no-limited-transmit"], "newreno_2008"),
+        ("newreno_2008", ["--hz", "1000"], "linux"),
+        ("newreno_2008", ["--congestion-control", "reno"], "linux"),
+    ],
+)
+def test_settings_of_the_other_stack_are_refused(run, stack, setting, other):
+    status, printed, errors = run("predict", *VOIP, "--stack", stack, *setting)
+    option = setting[0].replace("--no-", "--")
+    assert (status, printed) == (2, "")
+    assert errors == f"tcpdelay predict: {option}: goes with --stack {other}, not with {stack}\n"
+
+
+def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypatch):
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 20_000)
+    linux = [*VOIP, "--stack", "linux"]
+    row = predicted(*linux, "--method", "simulation")
+    assert row["method"] == "simulation"
+    assert 0 < row["expected_error_p95_median"] < row["expected_error_p95_p90"] < 0.2
+    assert "simulated packets" in row["expected_error_source"]
+    _, printed, _ = run("predict", *linux, "--loss-burst", "3", "--method", "auto")
+    lines = dict(re.split(r" {2,}", line) for line in printed.splitlines()[1:])
+    assert lines["method"] == "simulation"
+    assert lines["expected error"].startswith("p95 ")
+    status, _, errors = run("predict", *VOIP, "--stack", "newreno_2008", "--method", "simulation")
+    assert status == 2
+    assert errors.startswith("tcpdelay predict: --method: must be 'chain' with NewReno2008")
+
+
+def test_an_endless_simulation_has_no_known_error(run, predicted):
+    overload = ["--stack", "linux", "--rtt", "300ms", "--loss", "10%", "--bitrate", "1Mbit/s", "--method", "simulation"]
+    row = predicted(*overload)
+    assert (row["sustainable"], row["expected_error_p95_median"], row["expected_error_source"]) == (False, None, None)
+    assert re.search("^expected error +not known$", run("predict", *overload)[1], re.MULTILINE)
 
 
 def test_flags_reach_the_model(predicted):
-    plain, changed = (predicted(*VOIP, flag)["p95"] for flag in ("--no-limited-transmit", "--limited-transmit"))
+    published = [*VOIP, "--stack", "newreno_2008"]
+    plain, changed = (predicted(*published, flag)["p95"] for flag in ("--no-limited-transmit", "--limited-transmit"))
     assert changed < plain
     assert predicted(*VOIP, "--one-way-delay", "0ms")["p50"] == 0
 
@@ -224,7 +298,10 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
     [
         (["repor"], "tcpdelay: no such command 'repor'. Did you mean 'report'?"),
         (["--nonsense"], "tcpdelay: no such option: --nonsense"),
-        (["report", "--los", "2%"], "tcpdelay report: no such option: --los (Possible options: --loss, --mss, --ss)"),
+        (
+            ["report", "--los", "2%"],
+            "tcpdelay report: no such option: --los (Possible options: --ack-loss, --loss, --ss)",
+        ),
         (["report", "--rtt"], "tcpdelay report: option '--rtt' requires an argument"),
         (["predict", *VOIP, "more"], "tcpdelay predict: got unexpected extra argument(s) (more)"),
         (["report"], "tcpdelay report: --rtt and --loss are missing; write --rtt 100ms --loss 2%, or measure with"),
@@ -262,7 +339,7 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
         ),
         (["report", *VOIP, "--mss", "50B"], "tcpdelay report: --mss: must lie between 88 and 65495 bytes, got 50"),
         (
-            ["report", *VOIP, "--initial-timeout", "3min"],
+            ["report", *VOIP, "--stack", "newreno_2008", "--initial-timeout", "3min"],
             "tcpdelay report: --initial-timeout: must lie between 1e-06 and 120 s, got 180",
         ),
         (
@@ -367,7 +444,7 @@ def test_a_recording_that_cannot_be_used_is_named(run, tmp_path, option, kind, m
 
 
 def test_a_warning_is_one_line_without_a_place_in_the_source(run):
-    status, printed, errors = run("predict", *PATH, "--app", "remote-control")
+    status, printed, errors = run("predict", *PATH, "--app", "remote-control", "--stack", "newreno_2008")
     assert status == 0
     assert "sustainable" in printed
     assert errors == "warning: packet size 64 bytes lies outside the validated range of 174 to 1448 bytes\n"
@@ -397,7 +474,7 @@ def test_a_format_goes_before_the_suffix_and_the_terminal_gets_the_same(run, tmp
 def test_the_text_report_shows_the_numbers(run):
     status, printed, errors = run("report", *VOIP)
     assert (status, errors) == (0, "")
-    assert "190 ms" in printed
+    assert "140 ms" in printed
 
 
 @pytest.mark.parametrize("command", [["predict", *VOIP, "--chart"], ["report", *VOIP, "-o"]])
@@ -507,7 +584,7 @@ def test_the_help_names_every_option_in_full(run):
         assert f"--{field.name.replace('_', '-')}" in printed
     assert "\nWhat is sent:\n  --app " in printed
     assert "\nWhat comes out:\n  --format " in printed
-    assert "[default: grow]" in printed
+    assert "[default: (grow)]" in printed
 
 
 def test_alone_it_explains_itself(run):
@@ -545,7 +622,7 @@ def test_an_interrupt_is_quiet(run, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tcpdelay.predict.DelayModel", interrupted)
+    monkeypatch.setattr("tcpdelay.chain.model.DelayModel", interrupted)
     assert run("predict", *VOIP) == (130, "", "")
     monkeypatch.setattr("typer.main.get_command", interrupted)
     assert run("--help") == (130, "", "")

@@ -117,7 +117,7 @@ def markdown_rows(source):
 @pytest.mark.parametrize(
     ("case", "headline"),
     [
-        ("works", "Works, with 10 ms to spare"),
+        ("works", "Works, with 60 ms to spare"),
         ("fails", "Does not work: "),
         ("never", "Does not work: TCP cannot carry this flow"),
         ("estimated", "Uncertain: the measurement does not settle it"),
@@ -137,7 +137,9 @@ def test_no_number_is_left_raw(findings, case, output_format):
     report = rendered(findings[case], output_format)
     if output_format == "html":
         report = " ".join(element["text"] for element in Page(report).all("header", "main"))
-    assert not re.search(r"\b(inf|nan|None|True|False)\b|\d\.\d{4}", report)
+    assert not re.search(r"\b(inf|nan|None|True|False)\b", report)
+    # Three significant digits at most.
+    assert not re.search(r"\b0\.(0{4}|0*[1-9]\d{3})|[1-9]\d*\.\d{3}", report)
 
 
 @pytest.mark.parametrize("output_format", ["html", "markdown"])
@@ -180,7 +182,10 @@ def test_figures_are_those_of_the_guideline(findings, case, output_format):
         _, formula, delay, still_late = rows[buffer.masks, 4]
         assert formula == buffer.formula
         assert parse_time(delay, "delay") == pytest.approx(buffer.delay, **digits)
-        assert parse_fraction(still_late, "late") == pytest.approx(buffer.late_fraction, **digits)
+        if still_late == "< 0.001 %":
+            assert 0 < buffer.late_fraction < 1e-5
+        else:
+            assert parse_fraction(still_late, "late") == pytest.approx(buffer.late_fraction, **digits)
 
 
 def test_text_report_holds_the_figures_of_the_other_formats(findings):
@@ -262,7 +267,7 @@ def test_finite_but_unsustainable_delays_are_qualified():
 
 def test_inputs_outside_the_validated_range_are_marked_once():
     found = guideline(VOIP, Path(rtt=0.600, loss=0.002))
-    assert markdown_rows(found.to_markdown())[-4:][0] == ["Round-trip time", "20 ms to 300 ms", "600 ms", "outside"]
+    assert markdown_rows(found.to_markdown())[-4:][0] == ["Round-trip time", "5 ms to 400 ms", "600 ms", "outside"]
     assert "lies outside" not in found.to_markdown()
 
 
@@ -315,7 +320,7 @@ def test_charts_are_named_and_follow_the_page_colours(pages, case, count):
 
 def test_chart_text_is_text(pages):
     texts = [element["text"] for element in Page(pages["works"]).all("text")]
-    for label in ("limit 200 ms", "works up to 2.54 %", "here: 2 %, 190 ms", "network 50 ms", "p95 delay"):
+    for label in ("limit 200 ms", "works up to 5.84 %", "here: 2 %, 140 ms", "network 50 ms", "p95 delay"):
         assert label in texts
 
 

@@ -3,6 +3,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from pathlib import Path as FilePath
 
 import numpy as np
 import pytest
@@ -17,22 +18,30 @@ from tcpdelay.validation import comparisons, models
 from tcpdelay.validation.collection import measure_all
 from tcpdelay.validation.comparisons import ratio_interval
 from tcpdelay.validation.drop_tail import drop_tail_table, published_figures
+from tcpdelay.validation.error_tables import error_row, errors_table, halves_table, settings_table, summary_table
+from tcpdelay.validation.holdout import held_out
 from tcpdelay.validation.measured import measure
-from tcpdelay.validation.models import MODELS, Prediction, Predictions, ScoredModel, predict
+from tcpdelay.validation.models import MODELS, ChainQuestion, Prediction, Predictions, chain, solve
 from tcpdelay.validation.result_table import Column, ResultTable
 from tcpdelay.validation.results import evaluate
-from tcpdelay.validation.scores import Score, score
-from tcpdelay.validation.tables import error_row, errors_table, summary_table
+from tcpdelay.validation.scores import Score, largest_gap, mean_distance, score
 
+VALIDATION = FilePath(__file__).parents[1] / "validation"
 PACKETS = 4000
 FLAT = np.full(PACKETS, 0.010)
 LINUX = MODELS[1].name
+CHAINS = MODELS[:2]
+
+
+def asked(flow, path):
+    """Return what the published chain says."""
+    return solve(ChainQuestion(flow, path, Stack.newreno_2008(backlog_bound="grow")))
 
 
 @pytest.fixture(scope="module")
 def published():
     """The published model's own delays: 174 B every 20 ms, RTT 20 ms, loss 1 %."""
-    return predict(MODELS[0], Flow(174, 0.020), Path(0.020, 0.01)).distribution
+    return asked(Flow(174, 0.020), Path(0.020, 0.01)).distribution
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +51,19 @@ def of_the_model(published):
 
 
 def test_a_capture_of_the_models_own_delays_scores_zero(of_the_model):
-    own, other = score([of_the_model], Predictions())
+    own, other = score([of_the_model], Predictions(CHAINS))
     assert own.model == "newreno_2008"
     for quantity in ("p50", "p95", "p99"):
         assert own.error(quantity) == pytest.approx(0, abs=1e-4)
     assert own.error("mean") == pytest.approx(0, abs=0.03)
     assert own.error_beyond_interval("mean") == 0
+    assert own.inside_interval("mean")
+    assert own.mean_distance == pytest.approx(0, abs=0.03)
+    assert own.largest_gap == pytest.approx(0, abs=1e-3)
+    assert abs(own.standard_errors_apart) < 2.5
+    assert other.mean_distance > 0.5
+    assert other.largest_gap > 0.01
+    assert other.standard_errors_apart > 5
     assert own.sustainable_call_right
     assert own.comparable
     # First timeouts of 220 ms instead of 80 ms.
@@ -55,7 +71,7 @@ def test_a_capture_of_the_models_own_delays_scores_zero(of_the_model):
 
 
 def test_the_summary_tells_the_models_apart(of_the_model):
-    own, other = summary_table(score([of_the_model], Predictions())).rows
+    own, other = summary_table(score([of_the_model], Predictions(CHAINS))).rows
     assert (own["cases"], own["sustainable_right"], own["never"]) == (1, 1, 0)
     assert own["median_p95"] == pytest.approx(0, abs=1e-4)
     assert other["median_mean"] > 0.5
@@ -167,30 +183,32 @@ def test_a_damaged_table_of_published_figures_is_named(tmp_path):
     assert published_figures(tmp_path / "none.csv") == {}
 
 
-def test_each_prediction_is_computed_once(monkeypatch, of_the_model):
+def test_each_prediction_is_computed_once(of_the_model):
     asked = []
-    monkeypatch.setattr(models, "predict", lambda model, flow, path: asked.append((model.name, path)))
+    counting = [replace(model, answer=lambda question: asked.append(question) or Prediction(None)) for model in CHAINS]
     cubic = replace(of_the_model, hz=1000, experiment=replace(of_the_model.experiment, congestion_control="cubic"))
-    score([of_the_model, cubic], Predictions())
-    assert len(asked) == len(MODELS)
+    assert len(score([of_the_model, cubic], Predictions(counting))) == 4
+    assert len(asked) == len(CHAINS)
 
 
 def test_another_model_is_one_more_entry(of_the_model):
-    own = ScoredModel("later", "a later model", lambda path: Stack.newreno_2008("sack"))
-    summary = evaluate([of_the_model], {}, [*MODELS, own]).summary
-    assert [row["model"] for row in summary.rows] == [*(model.name for model in MODELS), "later"]
+    own = chain("later", "a later model", lambda capture: Stack.newreno_2008("sack"), halves=True)
+    results = evaluate([of_the_model], {}, [*CHAINS, own])
+    assert [row["model"] for row in results.summary.rows] == [*(model.name for model in CHAINS), "later"]
+    halves = next(table for table in results.tables if table.name == "halves")
+    assert {row["model"] for row in halves.rows} == {"later"}
 
 
 def test_a_flow_beyond_what_tcp_carries_is_never_solved(monkeypatch):
     monkeypatch.setattr(models.DelayModel, "delay_distribution", None)
-    prediction = predict(MODELS[0], Flow(1448, 0.020), Path(0.300, 0.10))
+    prediction = asked(Flow(1448, 0.020), Path(0.300, 0.10))
     assert not prediction.sustainable
     assert prediction.quantile(0.5) == prediction.mean == math.inf
     assert prediction.late_fraction(10) == 1
 
 
 def test_a_flow_just_below_what_tcp_carries_is_not_solved():
-    prediction = predict(MODELS[0], Flow(1448, 0.030), Path(0.100, 0.10))
+    prediction = asked(Flow(1448, 0.030), Path(0.100, 0.10))
     assert prediction.distribution is None
     assert prediction.sustainable
     assert math.isnan(prediction.quantile(0.95))
@@ -210,7 +228,7 @@ def test_what_is_predicted_never_to_settle_is_counted_and_left_out_of_the_mean(o
 
 def test_errors_are_grouped(of_the_model):
     far = replace(of_the_model, experiment=replace(of_the_model.experiment, rtt=0.300), hz=1000)
-    rows = errors_table(score([of_the_model, far], Predictions())).rows
+    rows = errors_table(score([of_the_model, far], Predictions(CHAINS))).rows
     groups = {(row["by"], row["group"]): row["cases"] for row in rows if row["model"] == LINUX}
     assert groups["RTT", "below 50 ms"] == groups["RTT", "above 160 ms"] == 1
     assert groups["HZ", "250"] == groups["HZ", "1000"] == 1
@@ -224,8 +242,59 @@ def test_only_plain_captures_are_scored(of_the_model):
         replace(of_the_model, experiment=replace(of_the_model.experiment, congestion_control="bbr")),
         replace(of_the_model, experiment=replace(of_the_model.experiment, loss_burst=3)),
     ]
-    scores = evaluate([of_the_model, *others], {}).scores
-    assert [(one.measured, one.model) for one in scores] == [(of_the_model, model.name) for model in MODELS]
+    scores = evaluate([of_the_model, *others], {}, CHAINS).scores
+    assert [(one.measured, one.model) for one in scores] == [(of_the_model, model.name) for model in CHAINS]
+
+
+def test_halves_split_what_a_model_asks_for(of_the_model):
+    own = chain("own", "asks", lambda capture: Stack.newreno_2008(backlog_bound="grow"), halves=True)
+    captures = [replace(of_the_model, name=f"capture-{number}") for number in range(20)]
+    scores = score(captures, Predictions([MODELS[0], own]))
+    out, seen = halves_table(scores, [MODELS[0], own]).rows
+    assert (out["half"], out["model"]) == ("held out", "own")
+    assert out["cases"] == sum(held_out(capture.name) for capture in captures)
+    assert out["cases"] + seen["cases"] == 20
+    assert 0 < out["cases"] < 20
+
+
+def test_about_half_of_the_grid_is_held_out():
+    names = [file.stem for file in (VALIDATION / "captures" / "random-loss").glob("*.parquet")]
+    assert len(names) == 504
+    assert 0.4 < sum(map(held_out, names)) / len(names) < 0.6
+    assert all(held_out(name) == held_out(name.replace("-hz250", "-hz1000")) for name in names)
+
+
+def test_captures_with_other_settings_have_a_table_of_their_own(of_the_model):
+    off = replace(of_the_model, experiment=replace(of_the_model.experiment, slow_start_after_idle=False))
+    real = replace(of_the_model, backend="uml", hz=100)
+    scores = [Score(capture, "m", Prediction(capture.distribution)) for capture in (off, real)]
+    rows = settings_table(scores).rows
+    assert [row["set"] for row in rows] == ["slow_start_after_idle off", "real time, HZ 100"]
+    assert all(row["cases"] == row["sustainable_right"] == 1 for row in rows)
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 10), st.floats(0.001, 10)), min_size=1, max_size=30))
+def test_the_mean_distance_of_equally_many_samples_is_that_of_the_sorted_ones(pairs):
+    one, other = (np.sort(np.array(column)) for column in zip(*pairs, strict=True))
+    distance = mean_distance(*(DelayDistribution.from_samples(samples, 0.0) for samples in (one, other)))
+    assert distance == pytest.approx(np.abs(one - other).mean() / other.mean(), abs=1e-9)
+
+
+def test_distances_of_delays_that_never_end():
+    never = DelayDistribution.unsustainable(0.01)
+    known = DelayDistribution.from_samples([0.01, 0.02], 0.01)
+    assert mean_distance(never, known) == math.inf
+    assert math.isnan(mean_distance(known, never))
+    assert largest_gap(never, known) == largest_gap(known, never) == 1
+    assert largest_gap(known, DelayDistribution.from_samples([0.0105, 0.02], 0.01)) == 0
+    assert largest_gap(known, DelayDistribution.from_samples([0.0115, 0.02], 0.01)) == 0.5
+
+
+def test_runs_longer_than_the_first_are_used_to_their_end():
+    first, longer = FLAT[:1000], np.concatenate([FLAT[:1000], np.full(1000, 0.050)])
+    measured = measure(capture([flow_run(first), flow_run(longer, run=1)], experiment(1000)))
+    assert measured.mean.value == pytest.approx(0.010 + 0.040 / 3, rel=0.01)
+    assert measured.sizes == (1000, 2000)
 
 
 estimates = st.floats(1e-3, 1e3).flatmap(
@@ -301,7 +370,7 @@ def files(of_the_model):
     """The files of the results of a few captures."""
     cubic = replace(of_the_model, name="cubic", experiment=replace(of_the_model.experiment, congestion_control="cubic"))
     full = replace(of_the_model, name="full", experiment=replace(of_the_model.experiment, packet_size=1448, loss=0.02))
-    return evaluate([of_the_model, cubic, full], {}).files()
+    return evaluate([of_the_model, cubic, full], {}, CHAINS).files()
 
 
 def test_the_files_hold_tables_figures_and_a_report(files):
@@ -316,7 +385,7 @@ def test_the_files_hold_tables_figures_and_a_report(files):
     assert [row["capture"] for row in rows] == ["synthetic", "cubic", "full"]
     record = json.loads(files["results.json"])
     assert record["summary"][0]["cases"] == 3
-    assert record["models"].keys() == {model.name for model in MODELS}
+    assert record["models"].keys() == {model.name for model in CHAINS}
     report = files["report.md"].decode()
     assert "CUBIC beside Reno" in report
     for name in files:
@@ -328,7 +397,7 @@ def test_the_figures_say_what_they_show_and_come_out_the_same_again(files, of_th
     assert "newreno_2008" in scatter
     assert "RTT below 50 ms" in scatter
     assert "174 B, RTT 20 ms, loss 1 %" in files["distributions.svg"].decode()
-    again, once_more = (evaluate([of_the_model], {}).files() for _ in range(2))
+    again, once_more = (evaluate([of_the_model], {}, CHAINS).files() for _ in range(2))
     assert again == once_more
 
 

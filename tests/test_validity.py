@@ -1,13 +1,13 @@
-"""The validated range and the known error that stand beside every prediction."""
+"""The validated ranges, beyond which every prediction warns."""
 
-import csv
 import runpy
 from pathlib import Path as FilePath
 
 import pytest
 
 from tcpdelay import Flow, Path, Stack, ValidityWarning, predict_delay
-from tcpdelay.validity import PUBLISHED_RANGE, validated_range
+from tcpdelay.validation import error_map
+from tcpdelay.validity import LINUX_RANGE, PUBLISHED_RANGE, validated_range
 
 COMPARISON = FilePath(__file__).parents[1] / "validation" / "published_droptail.py"
 
@@ -33,10 +33,15 @@ def test_byte_queues_at_low_loss_give_the_published_model_column(comparison):
         assert row.ours_implied == pytest.approx(row.published_model, abs=0.0005)
 
 
-def test_predictions_outside_the_range_warn_and_name_it():
-    with pytest.warns(ValidityWarning, match=r"rtt 0.5 s lies outside the validated range of 0.02 to 0.3 s"):
-        predict_delay(rtt=0.5, loss=0.02, packet_size=174, interval=0.020)
-    predict_delay(rtt=0.3, loss=0.1, packet_size=1448, interval=0.030)
+@pytest.mark.parametrize(
+    ("stack", "smallest", "largest"),
+    [(None, 0.005, 0.4), (Stack.linux(), 0.005, 0.4), (Stack.newreno_2008(backlog_bound="grow"), 0.02, 0.3)],
+)
+def test_predictions_outside_the_range_warn_and_name_it(stack, smallest, largest):
+    words = rf"rtt 0\.5 s lies outside the validated range of {smallest} to {largest} s"
+    with pytest.warns(ValidityWarning, match=words):
+        predict_delay(rtt=0.5, loss=0.02, packet_size=174, interval=0.020, stack=stack)
+    predict_delay(rtt=largest, loss=0.1, packet_size=1448, interval=0.030, stack=stack)
 
 
 def test_every_input_is_checked():
@@ -49,9 +54,14 @@ def test_unknown_stacks_have_no_range():
         validated_range(Stack())
 
 
-def test_the_known_error_is_the_one_that_was_measured():
-    summary = FilePath(__file__).parents[1] / "validation" / "results" / "summary.csv"
-    with summary.open(newline="") as lines:
-        measured = {row["model"]: row for row in csv.DictReader(lines)}["newreno_2008"]
-    assert f"{float(measured['median_p95']):.2f}" == f"{PUBLISHED_RANGE.known_error:.2f}"
-    assert f"{measured['cases']} captures" in PUBLISHED_RANGE.known_error_basis
+def test_the_linux_profile_warns_beyond_the_map_of_its_error():
+    assert validated_range(Stack.linux()) is LINUX_RANGE
+    beyond = LINUX_RANGE.exceeded_by(Flow(20_000, 0.2), Path(rtt=0.5, loss=0.2))
+    assert [sentence.split()[0] for sentence in beyond] == ["rtt", "loss", "packet_size", "interval"]
+    assert LINUX_RANGE.exceeded_by(Flow(15_000, 0.005), Path(rtt=0.005, loss=0.0001)) == []
+
+
+def test_the_linux_range_is_what_the_map_is_drawn_from():
+    sizes = (error_map.SINGLE_SEGMENT_SIZE[0], error_map.SEVERAL_SEGMENTS_SIZE[1])
+    drawn = (error_map.RTT, error_map.LOSS, sizes, error_map.INTERVAL)
+    assert (LINUX_RANGE.rtt, LINUX_RANGE.loss, LINUX_RANGE.packet_size, LINUX_RANGE.interval) == drawn

@@ -13,11 +13,13 @@ from typer.core import TyperCommand
 
 from tcpdelay.applications import APPLICATIONS, Application, application
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.scenario import BacklogBound, Bottleneck, LossPattern, Variant
+from tcpdelay.predict import StackName, default_profile_name
+from tcpdelay.scenario import BacklogBound, Bottleneck, CongestionControl, LossPattern, Variant
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
 OUTPUT = "What comes out"
 _FLOW, _PATH, _TARGET, _TCP = "What is sent", "The path it takes", "When it is late", "The TCP that carries it"
+_LINUX, _PUBLISHED = "Of --stack linux", "Of --stack newreno_2008"
 
 
 def _quantity(
@@ -33,8 +35,8 @@ def _quantity(
     )
 
 
-def _choice(name: str, panel: str, description: str) -> Any:
-    return typer.Option(name, help=description, rich_help_panel=panel)
+def _choice(name: str, panel: str, description: str, default: str | bool = True) -> Any:
+    return typer.Option(name, help=description, rich_help_panel=panel, show_default=default)
 
 
 def _application(name: str) -> Application:
@@ -135,6 +137,33 @@ class ScenarioOptions:
             "half the round-trip time",
         ),
     ] = None
+    loss_burst: Annotated[
+        float | None,
+        typer.Option(
+            "--loss-burst",
+            help="Mean number of segments lost in a row; simulated.",
+            rich_help_panel=_PATH,
+            metavar="NUMBER",
+            show_default="1",
+        ),
+    ] = None
+    ack_loss: Annotated[
+        float | None,
+        _quantity(
+            "--ack-loss", parse_fraction, "SHARE", _PATH, "Share of the acknowledgements that is lost; simulated.", "0%"
+        ),
+    ] = None
+    jitter: Annotated[
+        float | None,
+        _quantity(
+            "--jitter",
+            partial(parse_time, allow_zero=True),
+            "TIME",
+            _PATH,
+            "Largest additional delay of a segment; simulated.",
+            "0ms",
+        ),
+    ] = None
 
     limit: Annotated[
         float | None,
@@ -152,27 +181,63 @@ class ScenarioOptions:
         ),
     ] = None
 
-    variant: Annotated[Variant, _choice("--variant", _TCP, "How several losses of one window are repaired.")] = (
-        "newreno"
-    )
-    limited_transmit: Annotated[
-        bool,
-        _choice("--limited-transmit/--no-limited-transmit", _TCP, "New data on the first duplicate ACKs (RFC 3042)."),
-    ] = False
-    window_validation: Annotated[
-        bool, _choice("--window-validation/--no-window-validation", _TCP, "Smaller windows after idling (RFC 2861).")
-    ] = False
-    initial_timeout: Annotated[
-        float | None,
-        _quantity("--initial-timeout", parse_time, "TIME", _TCP, "First retransmission timeout.", "4 round-trip times"),
+    stack: Annotated[
+        StackName | None,
+        _choice("--stack", _TCP, "That of a Linux kernel, or the published one of 2008.", default_profile_name()),
     ] = None
     mss: Annotated[
         int | None,
         _quantity("--mss", parse_size, "SIZE", _TCP, "Largest segment payload.", "that of --ss, or 1448B"),
     ] = None
+    window_validation: Annotated[
+        bool | None,
+        _choice(
+            "--window-validation/--no-window-validation",
+            _TCP,
+            "Smaller windows after idling (RFC 2861).",
+            "on for linux, off for newreno_2008",
+        ),
+    ] = None
+
+    congestion_control: Annotated[
+        CongestionControl | None,
+        _choice("--congestion-control", _LINUX, "How the window grows and shrinks.", "cubic"),
+    ] = None
+    delayed_ack: Annotated[
+        bool | None,
+        _choice("--delayed-ack/--no-delayed-ack", _LINUX, "Acknowledgements by the kernel's rules for delays.", "off"),
+    ] = None
+    hz: Annotated[
+        int | None,
+        typer.Option("--hz", help="Timer interrupts per second.", rich_help_panel=_LINUX, show_default="250"),
+    ] = None
+    rto_min: Annotated[
+        float | None,
+        _quantity("--rto-min", parse_time, "TIME", _LINUX, "Least of a timeout beyond the round-trip time.", "200ms"),
+    ] = None
+
+    variant: Annotated[
+        Variant | None, _choice("--variant", _PUBLISHED, "How several losses of one window are repaired.", "newreno")
+    ] = None
+    limited_transmit: Annotated[
+        bool | None,
+        _choice(
+            "--limited-transmit/--no-limited-transmit",
+            _PUBLISHED,
+            "New data on the first duplicate ACKs (RFC 3042).",
+            "off",
+        ),
+    ] = None
+    initial_timeout: Annotated[
+        float | None,
+        _quantity(
+            "--initial-timeout", parse_time, "TIME", _PUBLISHED, "First retransmission timeout.", "4 round-trip times"
+        ),
+    ] = None
     backlog_bound: Annotated[
-        BacklogBound, _choice("--backlog-bound", _TCP, "Cut the send buffer off as published, or let it grow.")
-    ] = "grow"
+        BacklogBound | None,
+        _choice("--backlog-bound", _PUBLISHED, "Cut the send buffer off as published, or let it grow.", "grow"),
+    ] = None
 
 
 class GroupedHelp(TyperCommand):

@@ -16,6 +16,7 @@ from tcpdelay.cli.files import refuse_other_than_chart, write_chart
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, with_scenario
 from tcpdelay.cli.progress import predicting
 from tcpdelay.cli.scenario import Scenario, read_scenario
+from tcpdelay.predict import AnsweredBy, predict_delay
 from tcpdelay.units import format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ Examples:
   tcpdelay predict --rtt 100ms --loss 2% --app voip
   tcpdelay predict --rtt 60ms --loss 0.5% --packet-size 160 --interval 20ms
   tcpdelay predict --rtt 60ms --loss 0.5% --bitrate 300kbit/s --format csv
+  tcpdelay predict --rtt 80ms --loss 2% --app voip --stack linux --method auto
   tcpdelay predict --rtt 100ms --loss 2% --app voip --chart delays.svg
 """
 
@@ -47,6 +49,14 @@ def predict(
             rich_help_panel=OUTPUT,
         ),
     ] = "text",
+    method: Annotated[
+        AnsweredBy,
+        typer.Option(
+            "--method",
+            help="The chain, a simulation, or the chain where its expected error is below 10 % and else a simulation.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = "chain",
     chart: Annotated[
         Path | None,
         typer.Option(
@@ -61,9 +71,7 @@ def predict(
     refuse_other_than_chart(chart, "--chart")
     scenario = read_scenario(options)
     with argument_errors(), predicting():
-        from tcpdelay.predict import predict_delay
-
-        distribution = predict_delay(scenario.flow, scenario.path, scenario.stack)
+        distribution = predict_delay(scenario.flow, scenario.path, scenario.stack, method=method)
     if chart is not None:
         write_chart(chart, draw(distribution, scenario.target.limit), "--chart")
     if output_format == "text":
@@ -75,7 +83,6 @@ def predict(
 def record(scenario: Scenario, distribution: DelayDistribution) -> dict[str, Any]:
     """Return scenario and prediction as one flat row, in seconds, bytes, bit/s and fractions."""
     from tcpdelay.guideline import REPORTED_QUANTILES
-    from tcpdelay.validity import validated_range
 
     flow, path, target = scenario.flow, scenario.path, scenario.target
     return {
@@ -92,8 +99,23 @@ def record(scenario: Scenario, distribution: DelayDistribution) -> dict[str, Any
         "target_quantile": distribution.quantile(target.quantile),
         "late_fraction": distribution.late_fraction(target.limit),
         "sustainable": distribution.sustainable,
-        "known_error": validated_range(scenario.stack).known_error,
+        "method": distribution.method,
+        **expected_errors(distribution),
     }
+
+
+def expected_errors(distribution: DelayDistribution) -> dict[str, Any]:
+    """Return the expected error of a prediction by name, as fractions; None where it is not known."""
+    error = distribution.expected_error
+    row: dict[str, Any] = {
+        "expected_error_source": error and error.source,
+        "expected_error_cases": error and error.cases,
+    }
+    for quantity, spread in (("p95", error), ("mean", error and error.mean_delay)):
+        for statistic in ("median", "mean", "p90"):
+            size = math.nan if spread is None else float(getattr(spread, statistic))
+            row[f"expected_error_{quantity}_{statistic}"] = None if math.isnan(size) else size
+    return row
 
 
 def print_record(row: dict[str, Any], output_format: Literal["json", "csv"]) -> None:
@@ -108,8 +130,8 @@ def print_record(row: dict[str, Any], output_format: Literal["json", "csv"]) -> 
 
 def print_text(scenario: Scenario, distribution: DelayDistribution) -> None:
     """Print the prediction for people."""
+    from tcpdelay.expected_error import in_words
     from tcpdelay.guideline import REPORTED_QUANTILES
-    from tcpdelay.validity import known_error
 
     flow, path, target = scenario.flow, scenario.path, scenario.target
     rows = [("mean", format_time(distribution.mean)), ("jitter", format_time(distribution.jitter))]
@@ -122,7 +144,9 @@ def print_text(scenario: Scenario, distribution: DelayDistribution) -> None:
         f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}), "
         f"round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
     )
-    rows.append(("known error", known_error(scenario.stack)))
+    error = distribution.expected_error
+    rows.append(("method", distribution.method))
+    rows.append(("expected error", "not known" if error is None else in_words(error)))
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         print(f"{label:<{width}}  {value}")

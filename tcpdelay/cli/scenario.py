@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -10,10 +10,17 @@ import typer
 from tcpdelay.applications import Target
 from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.options import ScenarioOptions
-from tcpdelay.scenario import MAX_PACKET_SIZE, Flow, NewReno2008, Path, Stack
+from tcpdelay.predict import PROFILES, default_profile_name
+from tcpdelay.scenario import MAX_PACKET_SIZE, Flow, Linux, NewReno2008, Path
+from tcpdelay.validity import KnownStack
 
 if TYPE_CHECKING:
     from tcpdelay.capture import PathEstimate
+
+SIMULATED = ("loss_burst", "ack_loss", "jitter")
+"""Options of the path that only the simulator knows."""
+_SETTINGS = tuple(dict.fromkeys(field.name for profile in (Linux, NewReno2008) for field in fields(profile)))
+"""The settings of all stacks, which the options are named after."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class Scenario:
 
     flow: Flow
     path: Path
-    stack: NewReno2008
+    stack: KnownStack
     target: Target
     estimate: PathEstimate | None
 
@@ -84,6 +91,7 @@ def _path(options: ScenarioOptions, estimate: PathEstimate | None) -> Path:
         "loss_pattern": options.loss_pattern,
         "bottleneck": options.bottleneck,
         "one_way_delay": options.one_way_delay,
+        **{name: value for name in SIMULATED if (value := getattr(options, name)) is not None},
     }
     return Path(**arguments) if estimate is None else estimate.path(**arguments)
 
@@ -116,16 +124,20 @@ def _flow(options: ScenarioOptions, mss: int) -> Flow:
     )
 
 
-def _stack(options: ScenarioOptions, estimate: PathEstimate | None) -> NewReno2008:
-    mss = options.mss or (estimate.mss if estimate else None)
-    return Stack.newreno_2008(
-        variant=options.variant,
-        limited_transmit=options.limited_transmit,
-        window_validation=options.window_validation,
-        initial_timeout=options.initial_timeout,
-        backlog_bound=options.backlog_bound,
-        **({} if mss is None else {"mss": mss}),
-    )
+def _stack(options: ScenarioOptions, estimate: PathEstimate | None) -> KnownStack:
+    name = options.stack or default_profile_name()
+    settings: dict[str, Any] = {
+        setting: getattr(options, setting) for setting in _SETTINGS if getattr(options, setting) is not None
+    }
+    known = {field.name for field in fields(PROFILES[name])}
+    for setting in settings:
+        if setting not in known:
+            option = f"--{setting.replace('_', '-')}"
+            others = " or ".join(f"--stack {other}" for other, stack in PROFILES.items() if hasattr(stack, setting))
+            raise typer.BadParameter(f"{option}: goes with {others}, not with {name}")
+    if estimate is not None and estimate.mss is not None:
+        settings.setdefault("mss", estimate.mss)
+    return replace(PROFILES[name], **settings)
 
 
 def _packet_size(bitrate: float, interval: float) -> int:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tcpdelay.expected_error import in_words
 from tcpdelay.report import phrases
 from tcpdelay.report.tables import (
     Table,
@@ -20,7 +21,6 @@ from tcpdelay.report.tables import (
     validity_table,
 )
 from tcpdelay.units import format_fraction, format_time
-from tcpdelay.validity import known_error
 
 if TYPE_CHECKING:
     from tcpdelay.guideline import Guideline, Verdict
@@ -108,7 +108,7 @@ def content(guideline: Guideline) -> Content:
     >>> from tcpdelay import guideline
     >>> found = content(guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020))
     >>> found.headline
-    'Works, with 10 ms to spare'
+    'Works, with 60 ms to spare'
     """
     estimate, settles = guideline.estimate, math.isfinite(guideline.distribution.mean)
     load = load_table(guideline)
@@ -133,7 +133,7 @@ def content(guideline: Guideline) -> Content:
     return Content(
         verdict=guideline.verdict,
         headline=phrases.headline(guideline),
-        explanation=(*phrases.verdict(guideline), phrases.known_error(guideline.validity)),
+        explanation=(*phrases.verdict(guideline), phrases.expected_error(guideline.expected_error)),
         key_figures=_key_figures(guideline),
         sections=(*sections, *_recommendations(guideline), _trust(guideline)),
     )
@@ -156,8 +156,8 @@ def _trust(guideline: Guideline) -> Section:
     outside = guideline.validity.exceeded_by(guideline.flow, guideline.path)
     # The table says which inputs lie outside the range.
     notes = tuple(phrases.sentence(note) for note in guideline.notes if note not in outside)
-    source = phrases.sentence(f"the model was compared with measurements in {guideline.validity.source}")
-    error = phrases.sentence(f"known error: {known_error(guideline.stack)}")
+    source = phrases.sentence(f"the model was checked against {guideline.validity.source}")
+    error = phrases.sentence(f"expected error: {in_words(guideline.expected_error)}")
     return Section("trust", "How far to trust this", (error, source), (validity_table(guideline),), points=notes)
 
 

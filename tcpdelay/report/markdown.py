@@ -32,7 +32,7 @@ def to_markdown(guideline: Guideline) -> str:
     >>> from tcpdelay import guideline
     >>> text = to_markdown(guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020))
     >>> text.splitlines()[0]
-    '# Works, with 10 ms to spare'
+    '# Works, with 60 ms to spare'
     """
     template = _environment().get_template("report.md.j2")
     return template.render(report=content(guideline))

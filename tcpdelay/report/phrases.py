@@ -13,11 +13,11 @@ from tcpdelay.units import format_fraction, format_rate, format_time
 if TYPE_CHECKING:
     from tcpdelay.applications import Target
     from tcpdelay.capture.estimate import PathEstimate
+    from tcpdelay.expected_error import ExpectedError
     from tcpdelay.guideline import Guideline
     from tcpdelay.margins import Margin
     from tcpdelay.recommendations import Effect, Recommendation, Status
     from tcpdelay.scenario import Stack
-    from tcpdelay.validity import ValidatedRange
 
 NEVER = "never settles: TCP cannot carry this flow"
 
@@ -279,7 +279,7 @@ def stack_words(stack: Stack) -> str:
             continue
         if isinstance(value, bool):
             value = "on" if value else "off"
-        elif field.name.endswith("timeout"):
+        elif field.name in ("initial_timeout", "rto_min"):
             value = format_time(value)
         elif field.name == "mss":
             value = f"{value} B"
@@ -303,7 +303,8 @@ def code_spans(text: str) -> list[tuple[str, bool]]:
     return [(part, code) for part, code in [*spans, (text[end:], False)] if part]
 
 
-def known_error(validity: ValidatedRange) -> str:
-    """Return the sentence that stands beside the verdict: how far the model has been from measurements."""
-    error = format_fraction(validity.known_error)
-    return f"Known error of the model: {error} in the median where it was measured; see the end."
+def expected_error(error: ExpectedError) -> str:
+    """Return the sentence that stands beside the verdict: how far the model was off in such scenarios."""
+    if math.isnan(error.median):
+        return "How far the model is off in such scenarios is not known; see the end."
+    return f"Expected error of p95: {format_fraction(float(f'{error.median:.2g}'))} in the median; see the end."

@@ -166,7 +166,7 @@ def alternatives_table(guideline: Guideline) -> Table:
 
 
 def validity_table(guideline: Guideline) -> Table:
-    """Return the range of inputs in which the model was compared with measurements."""
+    """Return the range of inputs in which the model was checked."""
     valid, flow, path = guideline.validity, guideline.flow, guideline.path
 
     def size(value: float) -> str:
@@ -182,4 +182,4 @@ def validity_table(guideline: Guideline) -> Table:
         (name, f"{shown(low)} to {shown(high)}", shown(value), "inside" if low <= value <= high else "outside")
         for name, value, (low, high), shown in inputs
     )
-    return Table(("Input", "Compared with measurements", "Here", "Range"), rows, numeric=(2,))
+    return Table(("Input", "Checked", "Here", "Range"), rows, numeric=(2,))

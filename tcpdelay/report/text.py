@@ -41,7 +41,7 @@ def print_report(guideline: Guideline, console: Console) -> None:
     >>> from tcpdelay import guideline
     >>> findings = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
     >>> print_report(findings, Console(width=80))  # doctest: +ELLIPSIS
-    Works, with 10 ms to spare
+    Works, with 60 ms to spare
     ...
     """
     report, width = content(guideline), min(console.width, WIDEST)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from statistics import median
 
 from tcpdelay.validation.comparisons import Comparison
+from tcpdelay.validation.grouping import rtt_group
 from tcpdelay.validation.measured import QUANTILES
 from tcpdelay.validation.result_table import Cell, Column, ResultTable
-from tcpdelay.validation.tables import interval_cells, rtt_group
+from tcpdelay.validation.tables import interval_cells
 
 
 def comparisons_table(name: str, title: str, comparisons: Sequence[Comparison], note: str = "") -> ResultTable:

@@ -133,7 +133,7 @@ def _beside_default(measured: Sequence[MeasuredDelay], without: Callable[[Experi
         default = without(settings)
         reference = by_settings.get((default, capture.hz, capture.backend))
         if default != settings and reference is not None:
-            found.append(Comparison(_difference(settings, default), capture, reference))
+            found.append(Comparison(difference(settings, default), capture, reference))
     return found
 
 
@@ -157,8 +157,8 @@ def _index(
     return index
 
 
-def _difference(experiment: Experiment, default: Experiment) -> str:
-    """Return the settings that are not the default's, in words."""
+def difference(experiment: Experiment, default: Experiment) -> str:
+    """Return the settings of an experiment that are not those of another, in words."""
     changed = []
     for field in fields(Experiment):
         value = getattr(experiment, field.name)

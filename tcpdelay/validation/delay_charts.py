@@ -12,7 +12,7 @@ from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, linear_time_
 from tcpdelay.report.charts import LINE_WIDTH, SMALLEST_SURVIVAL
 from tcpdelay.units import format_fraction, format_time
 from tcpdelay.validation.chart_parts import COLORS, INK, model_names, with_ends
-from tcpdelay.validation.measured import SHAPE_PROBABILITIES, MeasuredDelay
+from tcpdelay.validation.measured import MeasuredDelay
 from tcpdelay.validation.scores import Score
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ OVERLAYS = (
 """Round-trip time [s], loss and packet size [bytes] of the cases whose whole distributions are drawn."""
 INTERVAL = 0.020
 """Time between two packets of the flows that are drawn [s]."""
+SHAPE_PROBABILITIES = np.concatenate([np.linspace(0.002, 0.988, 200), 1 - np.geomspace(0.01, 1e-4, 60)])
+"""Quantiles through which measured distributions are drawn."""
+RIGHT_END = 0.9985
+"""Quantile up to which distributions are drawn."""
 _STEPS: Literal["steps-post"] = "steps-post"
 
 
@@ -67,22 +71,24 @@ def draw_overlays(figure: Figure, cases: Sequence[tuple[Case, list[Score]]]) -> 
             control = capture.experiment.congestion_control
             style: Any = "solid" if control == "reno" else "dotted"
             ax.plot(
-                capture.shape,
+                capture.distribution.quantile(SHAPE_PROBABILITIES),
                 1 - SHAPE_PROBABILITIES,
                 color=INK,
                 linewidth=1.2,
                 linestyle=style,
                 label=f"measured, {control}",
             )
-            ends.append(float(capture.shape[np.searchsorted(SHAPE_PROBABILITIES, 0.9985)]))
+            ends.append(capture.distribution.quantile(RIGHT_END))
         for number, model in enumerate(model_names(scores)):
-            distribution = next(score for score in scores if score.model == model).prediction.distribution
-            if distribution is None or not distribution.sustainable:
-                continue
-            delays = distribution.values[np.isfinite(distribution.values)]
-            later = np.maximum(distribution.late_fraction(delays), SMALLEST_SURVIVAL / 10)
-            ax.plot([0.0, *delays], [1.0, *later], color=COLORS[number], drawstyle=_STEPS, linewidth=1.2, label=model)
-            ends.append(distribution.quantile(0.9985))
+            # A model that does not tell congestion controls apart says the same twice.
+            distinct = {id(score.prediction): score.prediction.distribution for score in scores if score.model == model}
+            known = [one for one in distinct.values() if one is not None and one.sustainable]
+            for place, distribution in enumerate(known):
+                delays = distribution.values[np.isfinite(distribution.values)]
+                later = np.maximum(distribution.late_fraction(delays), SMALLEST_SURVIVAL / 10)
+                steps, name = ([0.0, *delays], [1.0, *later]), "" if place else model
+                ax.plot(*steps, color=COLORS[number], drawstyle=_STEPS, linewidth=1.2, label=name)
+                ends.append(distribution.quantile(RIGHT_END))
         finite = [end for end in ends if math.isfinite(end)]
         ax.set_xlim(0.0, 1.1 * max(finite, default=1.0))
         ax.set_title(f"{size} B, RTT {format_time(rtt)}, loss {format_fraction(loss)}", fontsize=LABEL_SIZE)
@@ -111,17 +117,10 @@ def draw_by_loss(figure: Figure, scores: Sequence[Score]) -> None:
             _errorbars(ax, own, color, marker)
             delays += [capture.p95.value for capture in own]
         for number, model in enumerate(model_names(scores)):
-            line = sorted(
-                {
-                    (score.measured.experiment.loss, score.predicted("p95"))
-                    for score in scores
-                    if score.model == model and score.measured.experiment.rtt == rtt
-                }
-            )
-            line = [(loss, delay) for loss, delay in line if math.isfinite(delay)]
-            delays += [delay for _, delay in line]
             style: Any = MODEL_LINES[number % len(MODEL_LINES)]
-            ax.plot(*zip(*line, strict=True), color=color, linestyle=style, linewidth=LINE_WIDTH) if line else None
+            for line in _lines([one for one in scores if one.model == model and one.measured.experiment.rtt == rtt]):
+                delays += [delay for _, delay in line]
+                ax.plot(*zip(*line, strict=True), color=color, linestyle=style, linewidth=LINE_WIDTH)
         ax.plot([], [], color=color, linewidth=LINE_WIDTH, label=f"RTT {format_time(rtt)}")
     for control, marker in MARKERS.items():
         ax.plot([], [], color=INK, marker=marker, markersize=4, linestyle="none", label=f"measured, {control}")
@@ -142,6 +141,16 @@ def draw_by_loss(figure: Figure, scores: Sequence[Score]) -> None:
     ax.set_xlabel("loss")
     ax.set_ylabel("95th percentile delay")
     figure.legend(loc="outside right upper")
+
+
+def _lines(scores: Sequence[Score]) -> set[tuple[tuple[float, float], ...]]:
+    """Return a model's predictions by loss for each congestion control; one line where they are the same for all."""
+    controls: dict[str, set[tuple[float, float]]] = {}
+    for score in scores:
+        if math.isfinite(delay := score.predicted("p95")):
+            experiment = score.measured.experiment
+            controls.setdefault(experiment.congestion_control, set()).add((experiment.loss, delay))
+    return {tuple(sorted(line)) for line in controls.values()}
 
 
 def _errorbars(ax: Axes, captures: Sequence[MeasuredDelay], color: str, marker: str) -> None:

@@ -61,9 +61,9 @@ def drop_tail_table(
 ) -> ResultTable:
     """Return the captures behind a router beside what was published, and the models at the measured loss and RTT."""
     rows: list[dict[str, Cell]] = []
-    for capture in measured:
-        if not capture.experiment.routed or capture.experiment.application != "cbr":
-            continue
+    routed = [one for one in measured if one.experiment.routed and one.experiment.application == "cbr"]
+    asked = [name for name, model in predictions.models.items() if any(map(model.question, routed))]
+    for capture in routed:
         scenario = scenario_of(capture)
         size, queue, web_flows = scenario
         figures = published.get(scenario, {})
@@ -83,8 +83,9 @@ def drop_tail_table(
             "sustainable": capture.sustainable,
             **interval_cells("p95", capture.p95),
         }
-        for name in predictions.models:
-            predicted = predictions.of(name, capture.flow, capture.path).quantile(0.95)
+        for name in asked:
+            prediction = predictions.of(name, capture)
+            predicted = math.nan if prediction is None else prediction.quantile(0.95)
             row[name] = predicted
             row[f"error_{name}"] = relative_error(predicted, capture.p95.value)
         rows.append(row)
@@ -102,7 +103,7 @@ def drop_tail_table(
         Column("rtt", "RTT here", "time"),
         *(
             column
-            for name in predictions.models
+            for name in asked
             for column in (Column(name, name, "time"), Column(f"error_{name}", "error", "error"))
         ),
     )

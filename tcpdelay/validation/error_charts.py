@@ -11,8 +11,8 @@ import numpy as np
 from tcpdelay.confidence import Interval
 from tcpdelay.report.chart_labels import LABEL_SIZE, round_ticks, tidy, time_axis
 from tcpdelay.validation.chart_parts import COLORS, INK, model_names, with_ends
+from tcpdelay.validation.grouping import rtt_group
 from tcpdelay.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION, Score
-from tcpdelay.validation.tables import rtt_group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun
 from tcpdelay.confidence import Interval, mean_interval, quantile_interval
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.scenario import Bottleneck, Flow, Path, Stack
 from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.uml import START
 from tcpdelay.throughput import connection_utilization
+from tcpdelay.validation.loss_recovery import delays_after_loss
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 PLAYOUT_DELAYS = (0.150, 0.200, 0.400)
@@ -24,8 +27,6 @@ LARGEST_WARM_UP_SHARE = 0.1
 """Largest share of a run that is left out at its start, and half of it at its end."""
 MOST_UNREAD = 0.01
 """Share of packets not read at the run's end up to which the flow may still count as carried."""
-SHAPE_PROBABILITIES = np.concatenate([np.linspace(0.002, 0.988, 200), 1 - np.geomspace(0.01, 1e-4, 60)])
-"""Where the measured distribution is kept for charts."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,15 @@ class MeasuredDelay:
         of most runs.
     growth : float
         How fast the median delay grew from the first to the last quarter of the runs [s/s].
-    shape : ndarray
-        Delays at `SHAPE_PROBABILITIES`.
+    distribution : DelayDistribution
+        All delays; infinite ones are packets that were not read.
+    after_loss : ndarray, shape (3, n)
+        Delays after an isolated loss, as `tcpdelay.validation.loss_recovery.delays_after_loss` finds them; n is 0
+        where there are too few such losses, or several flows or connections.
+    sizes : tuple of int
+        Of each flow and run, the packets written.
+    phases : tuple
+        Of each flow and run, the time from a tick of the kernel's clock to the first write [s]; None in real time.
     """
 
     name: str
@@ -83,7 +91,10 @@ class MeasuredDelay:
     rtt: float
     sustainable: bool
     growth: float
-    shape: NDArray[np.float64]
+    distribution: DelayDistribution
+    after_loss: NDArray[np.float64]
+    sizes: tuple[int, ...]
+    phases: tuple[float | None, ...]
 
     @property
     def flow(self) -> Flow:
@@ -111,8 +122,14 @@ class MeasuredDelay:
     @property
     def plain(self) -> bool:
         """Whether this is a lone constant-bit-rate flow under random loss and the default stack, in virtual time."""
+        compared = self.experiment.congestion_control in ("reno", "cubic")
+        return self.backend == VIRTUAL_TIME and compared and self.experiment == self.plain_experiment
+
+    @property
+    def plain_experiment(self) -> Experiment:
+        """The same flow on the same path, but alone, with independent losses and the default stack."""
         experiment = self.experiment
-        default = Experiment(
+        return Experiment(
             packet_size=experiment.packet_size,
             interval=experiment.interval,
             rtt=experiment.rtt,
@@ -120,8 +137,6 @@ class MeasuredDelay:
             congestion_control=experiment.congestion_control,
             duration=experiment.duration,
         )
-        compared = experiment.congestion_control in ("reno", "cubic")
-        return self.backend == VIRTUAL_TIME and compared and experiment == default
 
 
 def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
@@ -148,7 +163,7 @@ def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
         experiment = Experiment.from_table(capture.settings)
     except TypeError as error:
         raise ValueError(f"its settings are damaged: {error}") from None
-    sequences = _by_run(capture, experiment)
+    sequences, durations = _by_run(capture, experiment)
     delays = np.concatenate(sequences)
     read = bool(np.isfinite(delays).all())
     quantiles = {name: quantile_interval(sequences, probability) for name, probability in QUANTILES.items()}
@@ -174,9 +189,25 @@ def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
         loss=_path_loss(capture.runs),
         rtt=_mean_rtt(capture.runs),
         sustainable=unread <= MOST_UNREAD and _ran_dry(sequences, experiment),
-        growth=float(np.mean([_growth(sequence, experiment) for sequence in sequences])),
-        shape=np.quantile(delays, SHAPE_PROBABILITIES, method="inverted_cdf"),
+        growth=float(np.mean([_growth(*run) for run in zip(sequences, durations, strict=True)])),
+        distribution=DelayDistribution.from_samples(delays, capture.path.forward_delay),
+        after_loss=_after_loss(sequences, experiment),
+        sizes=tuple(run.written.size for run in capture.runs),
+        phases=tuple(_phase(run) for run in capture.runs),
     )
+
+
+def _after_loss(sequences: Sequence[NDArray[np.float64]], experiment: Experiment) -> NDArray[np.float64]:
+    if experiment.application != "cbr" or experiment.flows > 1 or experiment.connections > 1:
+        return np.empty((0, 0))
+    return delays_after_loss(sequences, experiment.flow, experiment.path)
+
+
+def _phase(run: FlowRun) -> float | None:
+    """Return how long after a tick the first packet was written [s]: guests in virtual time tick from its start."""
+    if run.backend != VIRTUAL_TIME or run.hz == 0:
+        return None
+    return ((run.epoch - START) / 1e9) % (1 / run.hz)
 
 
 def _share(share: Interval) -> Interval:
@@ -190,22 +221,32 @@ def _share(share: Interval) -> Interval:
     return Interval(share.value, max(share.low, 0.0), min(share.high, 1.0))
 
 
-def _by_run(capture: FlowCapture, experiment: Experiment) -> list[NDArray[np.float64]]:
-    """Return the delays of each run in the order of writing, those of its flows together, without its two ends."""
+def _by_run(capture: FlowCapture, experiment: Experiment) -> tuple[list[NDArray[np.float64]], list[float]]:
+    """Return the delays of each run without its two ends, and how long it was written [s].
+
+    The delays are in the order of writing, those of all flows of a run together. Runs can be longer than the experiment
+    says, which is how long the first one is.
+    """
     warm_up = min(WARM_UP, LARGEST_WARM_UP_SHARE * experiment.duration)
     written: dict[int, list[NDArray[np.int64]]] = {}
     delays: dict[int, list[NDArray[np.float64]]] = {}
+    durations: dict[int, float] = {}
+    for run in capture.runs:
+        longest = durations.get(run.run, experiment.duration)
+        durations[run.run] = max(longest, float(run.written.max(initial=0)) / MICROSECONDS)
     for run, part in zip(capture.runs, capture.delays(), strict=True):
         # What is written last may just not have been read yet.
-        last = (experiment.duration - warm_up / 2) * MICROSECONDS
+        last = (durations[run.run] - warm_up / 2) * MICROSECONDS
         kept = (run.written >= warm_up * MICROSECONDS) & (run.written <= last)
         written.setdefault(run.run, []).append(run.written[kept])
         delays.setdefault(run.run, []).append(part[kept])
-    sequences = []
+    sequences, lengths = [], []
     for number, parts in delays.items():
         order = np.argsort(np.concatenate(written[number]), kind="stable")
-        sequences.append(np.concatenate(parts)[order])
-    return [sequence for sequence in sequences if sequence.size]
+        if order.size:
+            sequences.append(np.concatenate(parts)[order])
+            lengths.append(durations[number])
+    return sequences, lengths
 
 
 def _path_loss(runs: Sequence[FlowRun]) -> float:
@@ -239,9 +280,9 @@ def _ran_dry(sequences: Sequence[NDArray[np.float64]], experiment: Experiment) -
     return 2 * dry >= len(sequences)
 
 
-def _growth(sequence: NDArray[np.float64], experiment: Experiment) -> float:
+def _growth(sequence: NDArray[np.float64], duration: float) -> float:
     quarter = max(1, sequence.size // 4)
     first, last = float(np.median(sequence[:quarter])), float(np.median(sequence[-quarter:]))
     if not np.isfinite(last):
         return float("inf")
-    return (last - first) / (0.75 * experiment.duration)
+    return (last - first) / (0.75 * duration)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tcpdelay.chain.model import ChainTooLargeError, DelayModel
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.scenario import Flow, Path, Stack
+from tcpdelay.scenario import CongestionControl, Flow, Path, Stack
+from tcpdelay.validation.measured import MeasuredDelay
+from tcpdelay.validation.simulated import SimulatedFlow, simulate_flow, simulated_flow
 
 SMALLEST_RESERVE = 0.002
 """Reserve of TCP over the flow, relative to its rate, below which the chain is not solved.
@@ -18,43 +24,6 @@ SMALLEST_TIMEOUT = 0.200
 
 
 @dataclass(frozen=True)
-class ScoredModel:
-    """A model under a name.
-
-    Parameters
-    ----------
-    name : str
-        Name in tables and files.
-    title : str
-        What it is, in a few words.
-    stack : callable
-        Returns the stack for a path.
-    """
-
-    name: str
-    title: str
-    stack: Callable[[Path], Stack]
-
-
-def _published(path: Path) -> Stack:
-    return Stack.newreno_2008(backlog_bound="grow")
-
-
-def _with_linux_timeout(path: Path) -> Stack:
-    return Stack.newreno_2008(initial_timeout=path.rtt + SMALLEST_TIMEOUT, limited_transmit=True, backlog_bound="grow")
-
-
-MODELS = (
-    ScoredModel("newreno_2008", "published chain, first timeout of 4 RTT", _published),
-    ScoredModel(
-        "newreno_2008-rto",
-        "published chain, first timeout of RTT + 200 ms, limited transmit",
-        _with_linux_timeout,
-    ),
-)
-
-
-@dataclass(frozen=True)
 class Prediction:
     """What a model says about a flow and a path.
 
@@ -62,9 +31,13 @@ class Prediction:
     ----------
     distribution : DelayDistribution or None
         The delays; None where the chain was not solved because TCP hardly carries the flow.
+    after_loss : ndarray, optional
+        Delays of the packets after an isolated loss, as `tcpdelay.validation.loss_recovery.delays_after_loss` finds
+        them; None where the model has no single packets.
     """
 
     distribution: DelayDistribution | None
+    after_loss: NDArray[np.float64] | None = None
 
     @property
     def sustainable(self) -> bool:
@@ -85,43 +58,126 @@ class Prediction:
         return float("nan") if self.distribution is None else self.distribution.late_fraction(playout_delay)
 
 
+@dataclass(frozen=True)
+class ScoredModel:
+    """A model under a name.
+
+    Parameters
+    ----------
+    name : str
+        Name in tables and files.
+    title : str
+        What it is, in a few words.
+    question : callable
+        Returns all of a capture that its prediction depends on, or None where it does not describe such a capture.
+    answer : callable
+        Returns the prediction for such a question.
+    halves : bool
+        Whether its errors are also reported for the captures held out from its design and for the others.
+    """
+
+    name: str
+    title: str
+    question: Callable[[MeasuredDelay], Hashable | None]
+    answer: Callable[[Any], Prediction]
+    halves: bool = False
+
+
+@dataclass(frozen=True)
+class ChainQuestion:
+    """What a chain's prediction depends on."""
+
+    flow: Flow
+    path: Path
+    stack: Stack
+
+
+def chain(
+    name: str, title: str, stack: Callable[[MeasuredDelay], Stack], halves: bool = False, routed: bool = True
+) -> ScoredModel:
+    """Return a chain as a model to be scored on lone or competing flows over the default stack, in virtual time.
+
+    Parameters
+    ----------
+    name, title : str
+        As for `ScoredModel`.
+    stack : callable
+        Returns the profile for a capture.
+    halves : bool
+        As for `ScoredModel`.
+    routed : bool
+        Whether it describes flows that compete behind a router.
+    """
+
+    def question(capture: MeasuredDelay) -> ChainQuestion | None:
+        described = capture.plain or (routed and capture.experiment.routed)
+        return ChainQuestion(capture.flow, capture.path, stack(capture)) if described else None
+
+    return ScoredModel(name, title, question, solve, halves)
+
+
+def solve(question: ChainQuestion) -> Prediction:
+    """Return what a chain says, without solving those whose answer is clear or takes too long."""
+    flow, path = question.flow, question.path
+    try:
+        model = DelayModel(flow, path, question.stack)
+        # The drift is cheap, and one upwards means that no bound of the backlog is wide enough.
+        if model.backlog_drift >= 0:
+            return Prediction(DelayDistribution.unsustainable(path.forward_delay))
+        if -model.backlog_drift < SMALLEST_RESERVE * flow.packet_rate:
+            return Prediction(None)
+        return Prediction(model.delay_distribution())
+    except ChainTooLargeError:
+        return Prediction(None)
+
+
+def _published(capture: MeasuredDelay) -> Stack:
+    return Stack.newreno_2008(backlog_bound="grow")
+
+
+def _with_linux_timeout(capture: MeasuredDelay) -> Stack:
+    timeout = capture.path.rtt + SMALLEST_TIMEOUT
+    return Stack.newreno_2008(initial_timeout=timeout, limited_transmit=True, backlog_bound="grow")
+
+
+def _linux(capture: MeasuredDelay) -> Stack:
+    return Stack.linux(cast(CongestionControl, capture.experiment.congestion_control), hz=capture.hz)
+
+
+def _simulate(flow: SimulatedFlow) -> Prediction:
+    return Prediction(*simulate_flow(flow))
+
+
+PUBLISHED = chain("newreno_2008", "published chain, first timeout of 4 RTT", _published)
+PUBLISHED_LINUX_TIMEOUT = chain(
+    "newreno_2008-rto", "published chain, first timeout of RTT + 200 ms, limited transmit", _with_linux_timeout
+)
+LINUX = chain("linux", "chain of current Linux, of the capture's congestion control", _linux, halves=True, routed=False)
+SIMULATOR = ScoredModel(
+    "simulator", "Linux TCP simulated ACK by ACK, of the capture's congestion control", simulated_flow, _simulate
+)
+MODELS = (PUBLISHED, PUBLISHED_LINUX_TIMEOUT, LINUX, SIMULATOR)
+
+
 class Predictions:
-    """Predictions of the models, each flow, path and model computed once.
+    """Predictions of the models, each question to a model answered once.
 
     Parameters
     ----------
     models : sequence of ScoredModel
         The models.
-
-    Examples
-    --------
-    >>> predictions = Predictions()
-    >>> prediction = predictions.of("newreno_2008", Flow(174, 0.020), Path(0.100, 0.02))
-    >>> round(prediction.quantile(0.95), 3), prediction.sustainable
-    (0.19, True)
     """
 
     def __init__(self, models: Sequence[ScoredModel] = MODELS) -> None:
         self.models = {model.name: model for model in models}
-        self._known: dict[tuple[str, Flow, Path], Prediction] = {}
+        self._known: dict[tuple[str, Hashable], Prediction] = {}
 
-    def of(self, name: str, flow: Flow, path: Path) -> Prediction:
-        """Return the prediction of the model called `name`; KeyError if there is none."""
-        key = (name, flow, path)
-        if key not in self._known:
-            self._known[key] = predict(self.models[name], flow, path)
-        return self._known[key]
-
-
-def predict(model: ScoredModel, flow: Flow, path: Path) -> Prediction:
-    """Return what a model says, without solving chains whose answer is clear or takes too long."""
-    try:
-        chain = DelayModel(flow, path, model.stack(path))
-        # The drift is cheap, and one upwards means that no bound of the backlog is wide enough.
-        if chain.backlog_drift >= 0:
-            return Prediction(DelayDistribution.unsustainable(path.forward_delay))
-        if -chain.backlog_drift < SMALLEST_RESERVE * flow.packet_rate:
-            return Prediction(None)
-        return Prediction(chain.delay_distribution())
-    except ChainTooLargeError:
-        return Prediction(None)
+    def of(self, name: str, capture: MeasuredDelay) -> Prediction | None:
+        """Return what the model called `name` says about a capture; None where it does not describe such a one."""
+        model = self.models[name]
+        question = model.question(capture)
+        if question is None:
+            return None
+        if (name, question) not in self._known:
+            self._known[name, question] = model.answer(question)
+        return self._known[name, question]

@@ -29,11 +29,16 @@ def _rounded(value: Cell) -> Cell:
 
 
 def _error(value: float) -> str:
-    return "never" if math.isinf(value) else f"{100 * value:+.0f} %"
+    return "never" if math.isinf(value) else f"{100 * value:+.{_decimals(value)}f} %"
 
 
 def _distance(value: float) -> str:
-    return "never" if math.isinf(value) else f"{100 * value:.0f} %"
+    return "never" if math.isinf(value) else f"{100 * value:.{_decimals(value)}f} %"
+
+
+def _decimals(fraction: float) -> int:
+    """Return how many decimals a fraction shows in percent: small ones tell more."""
+    return 0 if abs(fraction) >= 0.0995 else 1 if abs(fraction) >= 0.00995 else 2
 
 
 FORMATS: dict[str, Callable[..., str]] = {
@@ -150,6 +155,12 @@ class ResultTable:
         written = ["| " + " | ".join(str(escape(cell)) for cell in line) + " |" for line in lines]
         written.insert(1, "|" + "|".join(rules) + "|")
         return "\n".join(written)
+
+    def to_page(self) -> str:
+        """Return the table in Markdown with its note, or a sentence where it has no rows."""
+        if not self.rows:
+            return "No captures of this kind.\n"
+        return "\n\n".join(part for part in (self.to_markdown(), self.note) if part) + "\n"
 
     def print_text(self, console: Console) -> None:
         """Print what people see on a terminal, one column per row: the tables are broad, and few rows are printed."""

@@ -9,21 +9,24 @@ from dataclasses import dataclass
 from tcpdelay.validation import comparisons
 from tcpdelay.validation.comparison_tables import comparisons_table, pairs_table
 from tcpdelay.validation.drop_tail import Scenario, drop_tail_table
+from tcpdelay.validation.error_tables import (
+    errors_table,
+    halves_table,
+    not_simulated_table,
+    settings_table,
+    summary_table,
+)
 from tcpdelay.validation.measured import MeasuredDelay
 from tcpdelay.validation.models import MODELS, Predictions, ScoredModel
 from tcpdelay.validation.result_table import ResultTable
 from tcpdelay.validation.scores import Score, score
-from tcpdelay.validation.tables import (
-    captures_table,
-    errors_table,
-    scores_table,
-    summary_table,
-)
+from tcpdelay.validation.tables import captures_table, scores_table
 
 FIGURES = {
     "p95-scatter.svg": "Predicted against measured 95th percentile, with the measurement's 95 % interval.",
     "error-by-utilization.svg": "Predicted over measured 95th percentile by utilization.",
     "distributions.svg": "Share of packets later than a delay, measured and predicted.",
+    "after-loss.svg": "Delay of the packets after a single loss: median, and where 80 % of them are.",
     "p95-by-loss-small.svg": "95th percentile by loss, 174 B every 20 ms: points measured, lines predicted.",
     "p95-by-loss-large.svg": "95th percentile by loss, 1448 B every 20 ms: points measured, lines predicted.",
 }
@@ -94,13 +97,7 @@ class Results:
 
     def _pages(self) -> dict[str, str]:
         """Return the tables that are not too long for people as Markdown by name."""
-        return {
-            table.name: "\n\n".join(part for part in (table.to_markdown(), table.note) if part) + "\n"
-            if table.rows
-            else "No captures of this kind.\n"
-            for table in self.tables
-            if table.name not in LONG_TABLES
-        }
+        return {table.name: table.to_page() for table in self.tables if table.name not in LONG_TABLES}
 
 
 def evaluate(
@@ -128,13 +125,17 @@ def evaluate(
         The tables, and what their files hold.
     """
     predictions = Predictions(models)
-    # Without loss there is nothing to predict but the network's delay.
-    lossy = [capture for capture in measured if capture.plain and capture.experiment.loss > 0]
+    # Without loss there is nothing to predict but the network's delay; behind a router there is a table of its own.
+    lossy = [capture for capture in measured if capture.experiment.loss > 0 and not capture.experiment.routed]
     scores = score(lossy, predictions, on_progress)
+    plain = [one for one in scores if one.measured.plain]
     clocks, controls = comparisons.clock_rates(measured), comparisons.congestion_controls(measured)
     tables = [
-        summary_table(scores),
-        errors_table(scores),
+        summary_table(plain),
+        errors_table(plain),
+        halves_table(plain, models),
+        settings_table([one for one in scores if not one.measured.plain and one.measured.experiment.loss_burst == 1]),
+        not_simulated_table(measured),
         drop_tail_table(measured, published, predictions),
         comparisons_table(
             "switches", "Stack switches, each beside the default stack on the same path", comparisons.switches(measured)
@@ -149,4 +150,4 @@ def evaluate(
         captures_table(measured),
         scores_table(scores),
     ]
-    return Results(models, measured, scores, tables)
+    return Results(models, measured, plain, tables)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from tcpdelay.confidence import Interval
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.validation.measured import QUANTILES, MeasuredDelay
 from tcpdelay.validation.models import Prediction, Predictions
 
 QUANTITIES = ("p50", "p95", "p99", "mean")
 LARGEST_SUSTAINABLE_UTILIZATION = 0.9
 """Share of the fair TCP rate below which a case counts as one that TCP should carry."""
+HALF_WIDTH = 2.09
+"""Standard errors in half the interval of a mean: Student's quantile for 20 batches."""
+SAME_DELAY = 0.001
+"""Delays closer than this count as the same where shares of packets are compared [s].
+
+Delays form a comb, and a tooth that is shifted by a microsecond would else count as a wholly different one."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,36 @@ class Score:
     def error_beyond_interval(self, quantity: str) -> float:
         """Return the relative distance from the nearest end of the measurement's interval; 0 inside of it."""
         return error_beyond(self.predicted(quantity), self.measurement(quantity))
+
+    def inside_interval(self, quantity: str) -> bool:
+        """Say whether the prediction lies within the measurement's interval, or less than `SAME_DELAY` from it."""
+        interval = self.measurement(quantity)
+        return interval.low - SAME_DELAY <= self.predicted(quantity) <= interval.high + SAME_DELAY
+
+    @property
+    def standard_errors_apart(self) -> float:
+        """Predicted minus measured mean delay over the measurement's standard error; NaN where it has none."""
+        half_width = (self.measured.mean.high - self.measured.mean.low) / 2
+        if not 0 < half_width < math.inf:
+            return float("nan")
+        return (self.predicted("mean") - self.measured.mean.value) * HALF_WIDTH / half_width
+
+    @cached_property
+    def mean_distance(self) -> float:
+        """Mean distance between equally late packets (Wasserstein-1), relative to the measured mean delay.
+
+        Infinite if never; NaN where either is not known.
+        """
+        if self.prediction.distribution is None:
+            return float("nan")
+        return mean_distance(self.prediction.distribution, self.measured.distribution)
+
+    @cached_property
+    def largest_gap(self) -> float:
+        """Largest difference in the share of packets read in time (Kolmogorov-Smirnov); NaN where not known."""
+        if self.prediction.distribution is None:
+            return float("nan")
+        return largest_gap(self.prediction.distribution, self.measured.distribution)
 
     @property
     def sustainable_call_right(self) -> bool:
@@ -90,12 +130,76 @@ def error_beyond(predicted: float, measured: Interval) -> float:
     return (predicted - nearest) / measured.value
 
 
+def mean_distance(predicted: DelayDistribution, measured: DelayDistribution) -> float:
+    """Return the mean distance of two distributions' quantiles, relative to the mean of the second.
+
+    Parameters
+    ----------
+    predicted, measured : DelayDistribution
+        The two.
+
+    Returns
+    -------
+    float
+        The Wasserstein-1 distance over the measured mean; infinite if only the prediction is, NaN if the measured
+        mean is infinite or 0.
+
+    Examples
+    --------
+    >>> one = DelayDistribution(np.array([0.1, 0.2]), np.array([0.5, 0.5]), 0.1)
+    >>> other = DelayDistribution(np.array([0.1]), np.array([1.0]), 0.1)
+    >>> round(mean_distance(one, other), 3)
+    0.5
+    """
+    if not (math.isfinite(measured.mean) and measured.mean > 0):
+        return float("nan")
+    if not math.isfinite(predicted.mean):
+        return float("inf")
+    places = np.minimum(np.concatenate([np.cumsum(one.weights)[:-1] for one in (predicted, measured)]), 1.0)
+    edges = np.concatenate([[0.0], np.sort(places), [1.0]])
+    middles = (edges[1:] + edges[:-1]) / 2
+    distances = np.abs(predicted.quantile(middles) - measured.quantile(middles))
+    return float(np.diff(edges) @ distances) / measured.mean
+
+
+def largest_gap(one: DelayDistribution, other: DelayDistribution, same: float = SAME_DELAY) -> float:
+    """Return the largest difference of two cumulative distributions, up to a shift.
+
+    Parameters
+    ----------
+    one, other : DelayDistribution
+        The two.
+    same : float
+        Delays closer than this count as the same [s].
+
+    Returns
+    -------
+    float
+        By how much, at most, one says more packets within a delay than the other within that delay and `same`.
+
+    Examples
+    --------
+    >>> one = DelayDistribution(np.array([0.1, 0.2]), np.array([0.9, 0.1]), 0.1)
+    >>> other = DelayDistribution(np.array([0.10001, 0.3]), np.array([0.8, 0.2]), 0.1)
+    >>> round(largest_gap(one, other), 3)
+    0.2
+    """
+
+    def excess(upper: DelayDistribution, lower: DelayDistribution) -> float:
+        delays = upper.values[np.isfinite(upper.values)]
+        if not delays.size:
+            return 0.0
+        return float(np.max(np.cumsum(upper.weights)[: delays.size] - 1 + lower.late_fraction(delays + same)))
+
+    return max(excess(one, other), excess(other, one), 0.0)
+
+
 def score(
     measured: Sequence[MeasuredDelay],
     predictions: Predictions,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Score]:
-    """Return the score of each model for each capture.
+    """Return the score of each model for each capture that it describes.
 
     Parameters
     ----------
@@ -114,7 +218,8 @@ def score(
     scores = []
     for done, capture in enumerate(measured):
         on_progress(done, len(measured))
-        scores += [
-            Score(capture, name, predictions.of(name, capture.flow, capture.path)) for name in predictions.models
-        ]
+        for name in predictions.models:
+            prediction = predictions.of(name, capture)
+            if prediction is not None:
+                scores.append(Score(capture, name, prediction))
     return scores

@@ -1,0 +1,301 @@
+"""How far a prediction is probably off: what it was off by in scenarios like it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path as FilePath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.confidence import Interval
+from tcpdelay.scenario import Flow, Linux, NewReno2008, Path, Stack
+from tcpdelay.throughput import connection_utilization
+from tcpdelay.units import format_fraction
+from tcpdelay.validity import KnownStack, checked_profile
+
+TABLE = "linux-errors.csv"
+"""The errors of the chain of `Stack.linux` by scenario, written by `validation/error_map.py score`."""
+NEIGHBOURS = 25
+"""Cases that an expected error rests on: enough for a 90 % quantile, few enough to be alike."""
+FEATURES = ("rtt", "loss", "utilization", "packets_per_rtt")
+"""What makes scenarios alike, each on a logarithmic scale."""
+COLUMNS = len(FEATURES) + 4
+WRONG_CALL = 1.0
+"""The error that a wrong statement counts as on whether TCP carries the flow."""
+SIMULATIONS = "simulations of scenarios like this one"
+SIMULATED_CALLS = f"{SIMULATIONS}, where being wrong about whether TCP carries the flow counts as 100 %"
+STUDENT_95 = 2.09
+"""Standard errors in half a 95 % interval: Student's quantile for 20 batches."""
+NORMAL_MEDIAN, NORMAL_MEAN, NORMAL_P90 = 0.674, 0.798, 1.645
+"""Median, mean and 90 % quantile of how many standard errors an estimate is off by."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Relative errors of a prediction, without their signs.
+
+    Parameters
+    ----------
+    median, mean, p90 : float
+        Their median, mean and 90 % quantile, as fractions.
+    """
+
+    median: float
+    mean: float
+    p90: float
+
+
+@dataclass(frozen=True)
+class ExpectedError(Spread):
+    """How far a prediction is probably off, as fractions and without a sign.
+
+    Parameters
+    ----------
+    median, mean, p90 : float
+        Median, mean and 90 % quantile of the error of the 95th percentile.
+    mean_delay : Spread
+        The same for the mean delay.
+    cases : int
+        Number of scenarios that this was found in; 0 where it is an estimate's statistical error.
+    source : str
+        What the error was measured against.
+    """
+
+    mean_delay: Spread
+    cases: int
+    source: str
+
+
+PUBLISHED_ERROR = ExpectedError(
+    median=0.67,
+    mean=1.56,
+    p90=4.29,
+    mean_delay=Spread(0.29, 0.60, 1.65),
+    cases=384,
+    source="captures of Linux 6.1 under random losses, predictions being too high as a rule",
+)
+
+
+@dataclass(frozen=True)
+class ErrorTable:
+    """Errors of a chain in many scenarios.
+
+    Parameters
+    ----------
+    features : ndarray, shape (n, 4)
+        The scenarios' `FEATURES`: round-trip time [s], loss, utilization and packets per round-trip time, all above 0.
+    cubic, carried : ndarray of bool, shape (n,)
+        Whether the congestion control is CUBIC, and whether the chain says that TCP carries the flow.
+    p95, mean : ndarray, shape (n,)
+        Relative errors of the 95th percentile and of the mean delay, with their signs: `WRONG_CALL` in size where chain
+        and simulator disagree on whether TCP carries the flow, 0 where both say that it does not.
+    """
+
+    features: NDArray[np.float64]
+    cubic: NDArray[np.bool_]
+    carried: NDArray[np.bool_]
+    p95: NDArray[np.float64]
+    mean: NDArray[np.float64]
+
+    @classmethod
+    def read(cls, file: FilePath) -> ErrorTable:
+        """Return the table that `to_csv` wrote into a file.
+
+        Raises
+        ------
+        ValueError
+            If the file holds something else.
+        """
+        try:
+            table = np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)
+        except ValueError as error:
+            raise ValueError(f"{file}: holds no table of errors: {error}") from None
+        if table.shape[1] != COLUMNS:
+            raise ValueError(f"{file}: holds no table of errors: it has {table.shape[1]} columns, not {COLUMNS}")
+        cubic, carried, p95, mean = table[:, len(FEATURES) :].T
+        return cls(table[:, : len(FEATURES)], cubic == 1, carried == 1, p95, mean)
+
+    def to_csv(self) -> str:
+        """Return the table as CSV, with four digits."""
+        rows = [",".join((*FEATURES, "cubic", "carried", "p95", "mean"))]
+        flags = np.column_stack([self.cubic, self.carried])
+        for places, (cubic, carried), p95, mean in zip(self.features, flags, self.p95, self.mean, strict=True):
+            cells = [f"{place:.4g}" for place in places]
+            rows.append(",".join([*cells, f"{cubic:d}", f"{carried:d}", f"{p95:.4g}", f"{mean:.4g}"]))
+        return "\n".join(rows) + "\n"
+
+    @cached_property
+    def _places(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The logarithms of the features, and how far they spread."""
+        places = np.log(self.features)
+        return places, np.maximum(places.std(axis=0), 1e-9)
+
+    def expected(self, features: NDArray[np.float64], cubic: bool, carried: bool) -> ExpectedError:
+        """Return the error in the cases nearest to a scenario, of the same congestion control and the same statement.
+
+        Parameters
+        ----------
+        features : ndarray, shape (4,)
+            The scenario's `FEATURES`; what lies outside the table is moved to its edge.
+        cubic : bool
+            Whether the congestion control is CUBIC.
+        carried : bool
+            Whether the chain says that TCP carries the flow.
+
+        Returns
+        -------
+        ExpectedError
+            Over the `NEIGHBOURS` nearest cases, those farther off counting less; all of NaN if there are none.
+        """
+        places, spread = self._places
+        alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
+        if not alike.size:
+            unknown = Spread(np.nan, np.nan, np.nan)
+            return ExpectedError(**vars(unknown), mean_delay=unknown, cases=0, source=SIMULATIONS)
+        source = SIMULATIONS if carried else SIMULATED_CALLS
+        at = np.log(np.clip(features, self.features.min(axis=0), self.features.max(axis=0)))
+        distances = np.sqrt((((places[alike] - at) / spread) ** 2).sum(axis=1))
+        nearest = np.argsort(distances)[: NEIGHBOURS + 1]
+        farthest = distances[nearest[-1]]
+        # The tricube weights of local regression; the farthest case has none, and only sets the scale.
+        weights = (1 - (distances[nearest] / farthest) ** 3) ** 3 if farthest > 0 else np.ones(nearest.size)
+        if not weights.any():
+            weights = np.ones(nearest.size)
+        counted = weights > 0
+        chosen, weights = alike[nearest[counted]], weights[counted]
+        return ExpectedError(
+            **vars(spread_of(self.p95[chosen], weights)),
+            mean_delay=spread_of(self.mean[chosen], weights),
+            cases=int(chosen.size),
+            source=source,
+        )
+
+
+def spread_of(errors: NDArray[np.float64], weights: NDArray[np.float64] | None = None) -> Spread:
+    """Return median, mean and 90 % quantile of errors without their signs, weighted if `weights` are given.
+
+    Examples
+    --------
+    >>> spread_of(np.array([-0.01, 0.02, 0.06]))
+    Spread(median=0.02, mean=0.03, p90=0.06)
+    """
+    sizes = np.abs(errors)
+    shares = np.ones(sizes.size) if weights is None else weights
+    order = np.argsort(sizes)
+    reached = np.cumsum(shares[order]) / shares.sum()
+    median, p90 = (float(sizes[order[np.searchsorted(reached, share - 1e-9)]]) for share in (0.5, 0.9))
+    return Spread(median, float(np.average(sizes, weights=shares)), p90)
+
+
+def utilization_of(flow: Flow, path: Path, stack: KnownStack) -> float:
+    """Return the flow's rate over the fair TCP rate, which counts Linux's timeouts as 4 round-trip times too.
+
+    Examples
+    --------
+    >>> round(utilization_of(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux()), 3)
+    0.118
+    """
+    fair = stack if isinstance(stack, NewReno2008) else NewReno2008(mss=stack.mss)
+    return connection_utilization(flow, path, fair)
+
+
+def features_of(flow: Flow, path: Path, stack: Linux) -> NDArray[np.float64]:
+    """Return the `FEATURES` of a scenario.
+
+    Examples
+    --------
+    >>> features_of(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux()).round(3).tolist()
+    [0.1, 0.02, 0.118, 5.0]
+    """
+    return np.array([path.rtt, path.loss, utilization_of(flow, path, stack), path.rtt / flow.interval])
+
+
+def linux_table_file() -> FilePath:
+    """Return the file that holds the errors of the chain of `Stack.linux`."""
+    return FilePath(__file__).parent / "data" / TABLE
+
+
+@cache
+def linux_table() -> ErrorTable:
+    """Return the errors of the chain of `Stack.linux`, read once."""
+    return ErrorTable.read(linux_table_file())
+
+
+def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -> ExpectedError:
+    """Return how far a chain's prediction is probably off.
+
+    Parameters
+    ----------
+    flow, path, stack
+        The scenario. Of a Linux stack, congestion control and segment size count; the rest is as in the table.
+    carried : bool
+        Whether the chain says that TCP carries the flow.
+
+    Returns
+    -------
+    ExpectedError
+        For `Stack.linux`, the error in the nearest of the simulated scenarios; for the published chain, that over all
+        captures.
+
+    Raises
+    ------
+    ValueError
+        If `stack` is of no known profile.
+
+    Examples
+    --------
+    >>> expected_error(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008()).median
+    0.67
+    """
+    stack = checked_profile(stack)
+    if isinstance(stack, NewReno2008):
+        return PUBLISHED_ERROR
+    return linux_table().expected(features_of(flow, path, stack), stack.congestion_control == "cubic", carried)
+
+
+def statistical_error(quantile: Interval, mean: Interval, packets: int) -> ExpectedError:
+    """Return what the 95 % intervals of an estimate say about its error.
+
+    Parameters
+    ----------
+    quantile, mean : Interval
+        Quantile and mean delay [s] with their 95 % intervals.
+    packets : int
+        Packets that the estimate rests on, 1 or more.
+
+    Returns
+    -------
+    ExpectedError
+        That of a normally distributed estimate.
+
+    Examples
+    --------
+    >>> found = statistical_error(Interval(0.200, 0.196, 0.204), Interval(0.1, 0.1, 0.1), 1000)
+    >>> round(found.median, 4), found.mean_delay.p90
+    (0.0065, 0.0)
+    """
+
+    def normal(interval: Interval) -> Spread:
+        error = interval.relative_half_width / STUDENT_95
+        return Spread(NORMAL_MEDIAN * error, NORMAL_MEAN * error, NORMAL_P90 * error)
+
+    source = f"the statistical error of {packets} simulated packets"
+    return ExpectedError(**vars(normal(quantile)), mean_delay=normal(mean), cases=0, source=source)
+
+
+def in_words(error: ExpectedError) -> str:
+    """Return an expected error of the 95th percentile in words.
+
+    Examples
+    --------
+    >>> in_words(ExpectedError(0.021, 0.0345, 0.1, Spread(0.01, 0.02, 0.05), 40, "simulations"))
+    'p95 2.1 % off in the median, 3.5 % in the mean, up to 10 % in nine of ten: 40 simulations'
+    """
+    if math.isnan(error.median):
+        return "not known"
+    median, mean, p90 = (format_fraction(float(f"{share:.2g}")) for share in (error.median, error.mean, error.p90))
+    basis = f"{error.cases} {error.source}" if error.cases else error.source
+    return f"p95 {median} off in the median, {mean} in the mean, up to {p90} in nine of ten: {basis}"

@@ -1,0 +1,277 @@
+"""The chain's predictions beside the simulated scenarios of the map: errors, their groups, and the worst of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from tcpdelay.expected_error import WRONG_CALL, ErrorTable, Spread, features_of, spread_of
+from tcpdelay.units import format_fraction
+from tcpdelay.validation.error_map import SINGLE_SEGMENT_SIZE, MapScenario, SimulatedScenario
+from tcpdelay.validation.grouping import UTILIZATION_BANDS, rtt_group
+from tcpdelay.validation.models import ChainQuestion, Prediction, solve
+from tcpdelay.validation.result_table import Cell, Column, ResultTable
+from tcpdelay.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION, error_beyond, relative_error
+
+QUANTITIES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+STATISTICS = tuple(field.name for field in fields(Spread))
+WORST = 25
+LOSS_EDGES = (0.001, 0.01)
+EXPECTED_EDGES = (0.005, 0.02, 0.05, 0.1, 0.2)
+ROUNDING = 1e-4
+"""Difference of two errors that comes from rounding times to microseconds."""
+LATER = 1.001
+"""Ratio to the network's delay from which on the 95th percentile counts as made by TCP."""
+
+
+@dataclass(frozen=True)
+class MapScore:
+    """The chain's prediction for one simulated scenario.
+
+    Parameters
+    ----------
+    simulated : SimulatedScenario
+        What the simulator says.
+    prediction : Prediction
+        What the chain says.
+    """
+
+    simulated: SimulatedScenario
+    prediction: Prediction
+
+    @property
+    def scenario(self) -> MapScenario:
+        """The place of the map."""
+        return self.simulated.scenario
+
+    @property
+    def both_carried(self) -> bool:
+        """Whether both say that TCP carries the flow, so that there are delays to compare."""
+        return self.simulated.sustainable and self.prediction.sustainable
+
+    @property
+    def call_right(self) -> bool:
+        """Whether both say the same on whether TCP carries the flow."""
+        return self.simulated.sustainable == self.prediction.sustainable
+
+    @property
+    def comparable(self) -> bool:
+        """Whether delays can be compared, and the utilization is below 0.9."""
+        return self.both_carried and self.scenario.utilization < LARGEST_SUSTAINABLE_UTILIZATION
+
+    def predicted(self, quantity: str) -> float:
+        """Return the predicted delay [s], one of `QUANTITIES` or "mean"."""
+        return self.prediction.mean if quantity == "mean" else self.prediction.quantile(QUANTITIES[quantity])
+
+    def error(self, quantity: str) -> float:
+        """Return the relative error; a wrong call counts as `WRONG_CALL`, an agreed one of never as 0."""
+        if not self.call_right:
+            return WRONG_CALL if self.simulated.sustainable else -WRONG_CALL
+        return relative_error(self.predicted(quantity), self.simulated.times[quantity]) if self.both_carried else 0.0
+
+
+def score_map(
+    simulated: Sequence[SimulatedScenario],
+    answer: Callable[[ChainQuestion], Prediction] = solve,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[MapScore]:
+    """Ask the chain about every simulated scenario; those that it hardly carries are left out (`solve`).
+
+    Parameters
+    ----------
+    simulated : sequence of SimulatedScenario
+        What the simulator says.
+    answer : callable
+        What returns a chain's prediction.
+    on_progress : callable, optional
+        Called before each scenario with the number of those done and of all.
+
+    Returns
+    -------
+    list of MapScore
+        In the order of the scenarios.
+    """
+    scores = []
+    for done, one in enumerate(simulated):
+        on_progress(done, len(simulated))
+        prediction = answer(ChainQuestion(one.scenario.flow, one.scenario.path, one.scenario.stack))
+        if prediction.distribution is not None:
+            scores.append(MapScore(one, prediction))
+    return scores
+
+
+def error_table(scores: Sequence[MapScore]) -> ErrorTable:
+    """Return the errors by scenario, as predictions look them up."""
+    scenarios = [score.scenario for score in scores]
+    return ErrorTable(
+        features=np.array([features_of(one.flow, one.path, one.stack) for one in scenarios]),
+        cubic=np.array([one.stack.congestion_control == "cubic" for one in scenarios]),
+        carried=np.array([score.prediction.sustainable for score in scores]),
+        p95=np.array([score.error("p95") for score in scores]),
+        mean=np.array([score.error("mean") for score in scores]),
+    )
+
+
+def expected_table(scores: Sequence[MapScore]) -> ResultTable:
+    """Return expected errors beside errors: half of the scenarios are looked up in a table of the other half."""
+    known, asked = ([score for score in scores if score.scenario.number % 2 == half] for half in (0, 1))
+    table = error_table(known)
+    bands: dict[tuple[int, str], list[tuple[float, float, bool]]] = {}
+    for score in asked:
+        scenario, carried = score.scenario, score.prediction.sustainable
+        features = features_of(scenario.flow, scenario.path, scenario.stack)
+        expected = table.expected(features, scenario.stack.congestion_control == "cubic", carried)
+        if carried and expected.cases:
+            size = abs(score.error("p95"))
+            band = _band("", expected.mean, EXPECTED_EDGES, format_fraction)
+            bands.setdefault(band, []).append((expected.mean, size, size <= expected.p90 + ROUNDING))
+    rows: list[dict[str, Cell]] = []
+    for (_, name), own in sorted(bands.items()):
+        expected_means, sizes, within = np.array(own).T
+        rows.append(
+            {
+                "expected": name.strip(),
+                "cases": len(own),
+                "expected_mean": float(expected_means.mean()),
+                "mean": float(sizes.mean()),
+                "median": float(np.median(sizes)),
+                "within_p90": float(within.mean()),
+            }
+        )
+    columns = (
+        Column("expected", "expected error of p95"),
+        Column("cases", "cases", "count"),
+        Column("expected_mean", "expected, mean", "distance"),
+        Column("mean", "found, mean", "distance"),
+        Column("median", "found, median", "distance"),
+        Column("within_p90", "within the expected p90", "fraction"),
+    )
+    note = "Scenarios of odd numbers, looked up in a table of those of even ones."
+    return ResultTable("error-map-expected", "Expected errors beside errors", columns, rows, note)
+
+
+def groups_table(scores: Sequence[MapScore]) -> ResultTable:
+    """Return the errors by group, and how often chain and simulator agree on whether TCP carries the flow."""
+    groups: dict[tuple[int, int, str], list[MapScore]] = {}
+    for score in scores:
+        for place, group in enumerate(_groups_of(score)):
+            if group is not None:
+                groups.setdefault((place, *group), []).append(score)
+    rows = [{"group": name, **_group_row(own)} for (_, _, name), own in sorted(groups.items(), key=lambda one: one[0])]
+    spreads = [
+        Column(f"{statistic}_{quantity}", f"{quantity}: {statistic}", "distance")
+        for quantity in ("p95", "mean")
+        for statistic in STATISTICS
+    ]
+    columns = (
+        Column("group", "scenarios"),
+        Column("cases", "cases", "count"),
+        *spreads,
+        Column("mean_p95_beyond_interval", "p95 beyond interval: mean", "distance"),
+        Column("median_p50", "p50: median", "distance"),
+        Column("median_p99", "p99: median", "distance"),
+        Column("call_right", "carried or not: same", "fraction"),
+        Column("wrongly_carried", "chain alone says carried", "count"),
+        Column("wrongly_not_carried", "simulator alone says carried", "count"),
+    )
+    return ResultTable(
+        "error-map",
+        "The chain beside the simulator in random scenarios",
+        columns,
+        rows,
+        "Cases: both say that TCP carries the flow. Errors are |chain / simulator - 1|; 'p90' is not exceeded in nine "
+        "of ten cases, and 'beyond interval' is the distance from the nearest end of the simulator's 95 % interval.",
+    )
+
+
+def _groups_of(score: MapScore) -> Iterable[tuple[int, str] | None]:
+    """Return place and name of the group that a scenario belongs to in each grouping."""
+    scenario = score.scenario
+    below = scenario.utilization < LARGEST_SUSTAINABLE_UTILIZATION
+    later = score.simulated.times["p95"] > LATER * scenario.path.forward_delay
+    single = scenario.flow.packet_size <= SINGLE_SEGMENT_SIZE[1]
+    rtt_place, rtt_name = rtt_group(scenario.path.rtt)
+    return (
+        (0, "all"),
+        (0, "utilization below 0.9") if below else None,
+        (0, "utilization below 0.9, p95 beyond the network's delay") if below and later else None,
+        (rtt_place, f"RTT {rtt_name}"),
+        _band("loss", scenario.path.loss, LOSS_EDGES, format_fraction),
+        (0, scenario.stack.congestion_control),
+        (0, "packets of one segment") if single else (1, "packets of several segments"),
+        _band("utilization", scenario.utilization, UTILIZATION_BANDS, lambda edge: f"{edge:.2g}"),
+    )
+
+
+def _band(name: str, value: float, edges: Sequence[float], shown: Callable[[float], str]) -> tuple[int, str]:
+    """Return place and name of the band that a value lies in."""
+    place = sum(value >= edge for edge in edges)
+    if place == 0:
+        return place, f"{name} below {shown(edges[0])}"
+    upper = f"to {shown(edges[place])}" if place < len(edges) else "and more"
+    return place, f"{name} {shown(edges[place - 1])} {upper}"
+
+
+def _group_row(scores: Sequence[MapScore]) -> dict[str, Cell]:
+    carried = [score for score in scores if score.both_carried]
+    row: dict[str, Cell] = {"scenarios": len(scores), "cases": len(carried)}
+    for quantity in ("p50", "p95", "p99", "mean"):
+        spread = spread_of(np.array([score.error(quantity) for score in carried])) if carried else None
+        for statistic in STATISTICS:
+            row[f"{statistic}_{quantity}"] = None if spread is None else getattr(spread, statistic)
+    beyond = [abs(error_beyond(score.predicted("p95"), score.simulated.p95)) for score in carried]
+    row["mean_p95_beyond_interval"] = float(np.mean(beyond)) if beyond else None
+    wrong = [score for score in scores if not score.call_right]
+    row["call_right"] = 1 - len(wrong) / len(scores)
+    row["wrongly_carried"] = sum(score.prediction.sustainable for score in wrong)
+    row["wrongly_not_carried"] = sum(score.simulated.sustainable for score in wrong)
+    return row
+
+
+def worst_table(scores: Sequence[MapScore], count: int = WORST) -> ResultTable:
+    """Return the cases below a utilization of 0.9 in which the chain's 95th percentile is farthest off."""
+    comparable = [score for score in scores if score.comparable]
+    worst = sorted(comparable, key=lambda score: -abs(score.error("p95")))[:count]
+    rows: list[dict[str, Cell]] = []
+    for score in worst:
+        scenario, times = score.scenario, score.simulated.times
+        rows.append(
+            {
+                "number": scenario.number,
+                "congestion_control": scenario.stack.congestion_control,
+                "hz": scenario.stack.hz,
+                "rtt": scenario.path.rtt,
+                "loss": scenario.path.loss,
+                "packet_size": scenario.flow.packet_size,
+                "interval": scenario.flow.interval,
+                "utilization": scenario.utilization,
+                "packets_per_rtt": scenario.packets_per_rtt,
+                "simulated_p95": times["p95"],
+                "simulated_p95_low": times["p95_low"],
+                "simulated_p95_high": times["p95_high"],
+                "predicted_p95": score.predicted("p95"),
+                "simulated_mean": times["mean"],
+                "predicted_mean": score.predicted("mean"),
+                **{f"error_{quantity}": score.error(quantity) for quantity in ("p50", "p95", "p99", "mean")},
+            }
+        )
+    columns = (
+        Column("number", "number", "count"),
+        Column("congestion_control", "control"),
+        Column("hz", "HZ", "count"),
+        Column("rtt", "RTT", "time"),
+        Column("loss", "loss", "fraction"),
+        Column("packet_size", "bytes", "count"),
+        Column("interval", "interval", "time"),
+        Column("utilization", "utilization", "ratio"),
+        Column("packets_per_rtt", "packets per RTT", "ratio"),
+        Column("simulated_p95", "simulated p95", "time", "simulated_p95_low", "simulated_p95_high"),
+        Column("predicted_p95", "chain's p95", "time"),
+        Column("error_p95", "p95", "error"),
+        Column("error_mean", "mean", "error"),
+        Column("error_p99", "p99", "error"),
+    )
+    note = "Scenarios with a utilization below 0.9 that TCP carries, by the size of the 95th percentile's error."
+    return ResultTable("error-map-worst", "Where the chain is farthest off", columns, rows, note)

@@ -1,0 +1,275 @@
+"""How far a prediction is probably off, and which method answers."""
+
+import csv
+from pathlib import Path as FilePath
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tcpdelay import DelayDistribution, Flow, Path, Stack, ValidityWarning, predict_delay, simulate
+from tcpdelay import expected_error as module
+from tcpdelay.chain import model as chain_model
+from tcpdelay.confidence import Interval
+from tcpdelay.expected_error import (
+    FEATURES,
+    NEIGHBOURS,
+    PUBLISHED_ERROR,
+    ErrorTable,
+    expected_error,
+    features_of,
+    in_words,
+    spread_of,
+    statistical_error,
+)
+from tcpdelay.sim import simulation
+from tcpdelay.validity import LINUX_RANGE
+
+ROOT = FilePath(__file__).parents[1]
+FLOW, PATH, LINUX = Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux()
+
+
+def table_of(p95, mean=0.0, *, count=400, cubic=True, carried=True):
+    """Return a table of scenarios around the one above, all with the same errors."""
+    random = np.random.default_rng(1)
+    features = features_of(FLOW, PATH, LINUX) * np.exp(random.normal(size=(count, 4)))
+    flags = [np.full(count, flag) for flag in (cubic, carried)]
+    return ErrorTable(features, *flags, np.full(count, p95), np.full(count, mean))
+
+
+def joined(*tables):
+    """Return one table of the rows of several."""
+    names = ("features", "cubic", "carried", "p95", "mean")
+    return ErrorTable(*(np.concatenate([getattr(table, name) for table in tables]) for name in names))
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Return a function that makes a table the one that predictions look up."""
+
+    def use(table):
+        monkeypatch.setattr(module, "linux_table", lambda: table)
+
+    return use
+
+
+@pytest.fixture
+def linux_chain(monkeypatch):
+    """Let a model stand in for the chain of Linux that says 0.1 s, or whatever is put in its place."""
+
+    class Model:
+        answer = DelayDistribution(np.array([0.05, 0.1]), np.array([0.5, 0.5]), one_way_delay=0.05)
+
+        def __init__(self, flow, path, stack):
+            pass
+
+        def delay_distribution(self):
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    monkeypatch.setattr(chain_model, "DelayModel", Model)
+    return Model
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """Let simulations be over soon."""
+    monkeypatch.setattr(simulation, "MOST_PACKETS", 20_000)
+
+
+def test_the_expected_error_is_that_of_the_nearest_scenarios():
+    near, far = table_of(-0.03, 0.01, count=60), table_of(0.5, 0.2)
+    far = ErrorTable(far.features * 50, far.cubic, far.carried, far.p95, far.mean)
+    found = joined(near, far).expected(features_of(FLOW, PATH, LINUX), cubic=True, carried=True)
+    assert (found.median, found.p90, found.mean_delay.median) == pytest.approx((0.03, 0.03, 0.01))
+    assert found.mean == pytest.approx(0.03)
+    assert found.cases == NEIGHBOURS
+
+
+def test_nearer_scenarios_count_more():
+    ring = np.exp(np.arange(1, 61) / 60)[:, None]
+    table = ErrorTable(ring * np.ones(4), *np.ones((2, 60), bool), np.arange(60) / 60, np.zeros(60))
+    found = table.expected(np.ones(4), cubic=True, carried=True)
+    assert found.mean < np.mean(np.arange(NEIGHBOURS) / 60)
+
+
+def test_only_the_same_congestion_control_and_statement_count():
+    kinds = [(True, True, 0.01), (False, True, 0.02), (True, False, 0.0), (False, False, 1.0)]
+    table = joined(*(table_of(error, cubic=cubic, carried=carried) for cubic, carried, error in kinds))
+    for cubic, carried, error in kinds:
+        assert table.expected(features_of(FLOW, PATH, LINUX), cubic, carried).median == error
+
+
+def test_a_scenario_far_outside_has_the_error_of_the_edge():
+    found = table_of(0.04).expected(np.array([1e3, 0.0, 0.0, 1e9]), cubic=True, carried=True)
+    assert found.median == 0.04
+
+
+def test_without_any_such_case_nothing_is_known():
+    found = table_of(0.04).expected(features_of(FLOW, PATH, LINUX), cubic=False, carried=True)
+    assert np.isnan([found.median, found.mean, found.p90, found.mean_delay.mean]).all()
+    assert found.cases == 0
+    assert in_words(found) == "not known"
+
+
+@given(
+    st.lists(st.floats(-10, 10), min_size=1, max_size=50).flatmap(
+        lambda errors: st.tuples(
+            st.just(np.array(errors)),
+            st.lists(st.floats(0.01, 1), min_size=len(errors), max_size=len(errors)).map(np.array),
+        )
+    )
+)
+def test_the_spread_is_ordered_and_half_lies_below_the_median(case):
+    errors, weights = case
+    found, sizes = spread_of(errors, weights), np.abs(errors)
+    assert sizes.min() <= found.median <= found.p90 <= sizes.max()
+    assert weights[sizes <= found.median].sum() >= weights.sum() * (0.5 - 1e-6)
+    assert weights[sizes < found.p90].sum() <= weights.sum() * (0.9 + 1e-6)
+    assert sizes.min() * (1 - 1e-9) <= found.mean <= sizes.max() * (1 + 1e-9)
+
+
+def test_a_table_survives_its_file(tmp_path):
+    table, file = joined(table_of(0.0312, -0.5), table_of(-1.0, 1.0, cubic=False, carried=False)), tmp_path / "t.csv"
+    file.write_text(table.to_csv())
+    again = ErrorTable.read(file)
+    np.testing.assert_allclose(again.features, table.features, rtol=1e-3)
+    for name in ("cubic", "carried", "p95", "mean"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(table, name))
+
+
+@pytest.mark.parametrize("content", ["a,b\n1,2\n", "a,b\nx,y\n"])
+def test_a_file_of_something_else_is_refused(tmp_path, content):
+    file = tmp_path / "t.csv"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"t\.csv: holds no table of errors"):
+        ErrorTable.read(file)
+
+
+def test_the_table_of_the_package_holds_all_kinds_of_cases_and_is_small():
+    table = module.linux_table()
+    assert table.features.shape[1] == len(FEATURES)
+    assert {(cubic, True) for cubic in (True, False)} <= set(zip(table.cubic, table.carried, strict=True))
+    assert module.linux_table_file().stat().st_size < 300_000
+    assert np.isfinite(table.p95).all()
+    assert np.isfinite(table.mean).all()
+
+
+def test_the_published_error_is_the_one_that_was_measured():
+    with (ROOT / "validation" / "results" / "scores.csv").open(newline="") as lines:
+        scores = [
+            row for row in csv.DictReader(lines) if row["model"] == "newreno_2008" and row["comparable"] == "True"
+        ]
+    assert len(scores) == PUBLISHED_ERROR.cases
+    for quantity, spread in (("p95", PUBLISHED_ERROR), ("mean", PUBLISHED_ERROR.mean_delay)):
+        sizes = np.abs([float(row[f"error_{quantity}"]) for row in scores])
+        measured = [np.median(sizes), np.mean(sizes), np.quantile(sizes, 0.9)]
+        assert measured == pytest.approx([spread.median, spread.mean, spread.p90], abs=0.005)
+
+
+def test_unknown_stacks_have_no_expected_error():
+    with pytest.raises(ValueError, match="stack must come from one of the profiles"):
+        expected_error(FLOW, PATH, Stack())
+
+
+def test_statistical_errors_follow_from_the_interval():
+    found = statistical_error(Interval(1.0, 1 - 0.0209, 1 + 0.0209), Interval(0.1, 0.1, 0.1), 5000)
+    assert (found.median, found.mean, found.p90) == pytest.approx((0.00674, 0.00798, 0.01645))
+    assert found.mean_delay.p90 == 0
+    assert in_words(found).endswith("in nine of ten: the statistical error of 5000 simulated packets")
+
+
+def test_a_prediction_knows_its_method_and_error(use, linux_chain):
+    use(table_of(0.02))
+    predicted = predict_delay(FLOW, PATH, LINUX)
+    assert (predicted.method, predicted.expected_error.median) == ("chain", 0.02)
+    assert predicted.quantile(0.95) == linux_chain.answer.quantile(0.95)
+
+
+def test_the_published_chain_says_what_it_was_off_by():
+    predicted = predict_delay(FLOW, PATH, Stack.newreno_2008(), method="auto")
+    assert (predicted.method, predicted.expected_error) == ("chain", PUBLISHED_ERROR)
+
+
+def test_what_is_no_prediction_has_no_expected_error():
+    assert DelayDistribution.from_samples([0.1, 0.2], one_way_delay=0.1).expected_error is None
+
+
+def test_an_unsustainable_prediction_looks_up_its_own_kind(use, linux_chain):
+    use(joined(table_of(0.02), table_of(1.0, carried=False)))
+    linux_chain.answer = DelayDistribution.unsustainable(0.05)
+    predicted = predict_delay(FLOW, PATH, LINUX)
+    assert predicted.expected_error.median == 1.0
+    assert "whether TCP carries the flow" in in_words(predicted.expected_error)
+
+
+def test_a_simulation_is_that_of_the_simulator(brief):
+    predicted = predict_delay(FLOW, PATH, LINUX, method="simulation")
+    own = simulate(FLOW, PATH, LINUX)
+    assert predicted.method == own.method == "simulation"
+    np.testing.assert_array_equal(predicted.values, own.values)
+    assert predicted.quantile_interval == own.quantile_interval
+    assert predicted.expected_error == own.expected_error
+    assert predicted.expected_error.source == f"the statistical error of {own.packets} simulated packets"
+
+
+def test_an_endless_simulation_has_no_statistical_error():
+    endless = simulate(Flow(5000, 0.005), Path(rtt=0.3, loss=0.05), packets=200_000)
+    assert not endless.sustainable
+    assert endless.expected_error is None
+
+
+@pytest.mark.parametrize(("error", "method"), [(0.099, "chain"), (0.101, "simulation")])
+def test_auto_simulates_where_the_chain_is_expected_to_be_far_off(use, linux_chain, brief, error, method):
+    use(table_of(error))
+    assert predict_delay(FLOW, PATH, LINUX, method="auto").method == method
+
+
+@pytest.mark.parametrize("change", [{"loss_burst": 2.0}, {"ack_loss": 0.1}, {"jitter": 0.010}])
+def test_auto_simulates_what_the_chain_does_not_know(use, linux_chain, brief, change):
+    use(table_of(0.01))
+    assert predict_delay(FLOW, Path(0.100, 0.02, **change), LINUX, method="auto").method == "simulation"
+
+
+def test_auto_simulates_beyond_the_map(use, linux_chain, brief):
+    use(table_of(0.01))
+    path = Path(rtt=2 * LINUX_RANGE.rtt[1], loss=0.02)
+    assert predict_delay(FLOW, path, LINUX, method="auto").method == "simulation"
+    with pytest.warns(ValidityWarning, match="rtt 0.8 s lies outside"):
+        predict_delay(FLOW, path, LINUX)
+
+
+def test_auto_simulates_where_the_chain_is_too_large_or_its_error_not_known(use, linux_chain, brief):
+    use(table_of(0.01, cubic=False))
+    assert predict_delay(FLOW, PATH, LINUX, method="auto").method == "simulation"
+    use(table_of(0.01))
+    linux_chain.answer = chain_model.ChainTooLargeError("too large")
+    assert predict_delay(FLOW, PATH, LINUX, method="auto").method == "simulation"
+    with pytest.raises(chain_model.ChainTooLargeError):
+        predict_delay(FLOW, PATH, LINUX)
+
+
+def test_auto_leaves_to_the_chain_what_cannot_be_simulated(use, linux_chain):
+    use(table_of(0.9))
+    for path in (Path(0.1, 0.02, loss_pattern="correlated"), Path(0.1, 0.02, bottleneck="bytes")):
+        assert predict_delay(FLOW, path, LINUX, method="auto").method == "chain"
+
+
+@pytest.mark.parametrize(
+    ("path", "stack", "message"),
+    [
+        (PATH, Stack.newreno_2008(), "method must be 'chain' with NewReno2008"),
+        (Path(0.1, 0.02, bottleneck="bytes"), LINUX, "bottleneck must be 'packets' in a simulation, got 'bytes'"),
+        (Path(0.1, 0.02, "correlated"), LINUX, "loss_pattern must be 'random' in a simulation"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(path, stack, message):
+    with pytest.raises(ValueError, match=message):
+        predict_delay(FLOW, path, stack, method="simulation")
+
+
+def test_unknown_methods_are_refused():
+    with pytest.raises(ValueError, match="method must be one of 'chain', 'simulation', 'auto', got 'guess'"):
+        predict_delay(FLOW, PATH, method="guess")

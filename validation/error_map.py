@@ -1,0 +1,59 @@
+"""Map the chain's error: `python validation/error_map.py simulate`, then `python validation/error_map.py score`.
+
+`simulate` fills `validation/error-map/simulated.parquet` with simulations of random scenarios, for an hour or so; it
+can be interrupted, and goes on where it was. `score` asks the chain about the same scenarios, and writes the tables
+and the figure of the documentation, and the errors that predictions quote (`tcpdelay/data`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tcpdelay.expected_error import linux_table_file
+from tcpdelay.validation.error_map import extend, read_simulated
+from tcpdelay.validation.error_map_charts import FIGURE, error_map
+from tcpdelay.validation.error_map_scores import error_table, expected_table, groups_table, score_map, worst_table
+
+HERE = Path(__file__).parent
+SIMULATED = HERE / "error-map" / "simulated.parquet"
+RESULTS = HERE / "results"
+SCENARIOS = 5000
+STEPS = 100
+"""Scenarios from one line of progress to the next."""
+
+
+def show(done: int, total: int) -> None:
+    """Print every now and then how many scenarios are done."""
+    if done % STEPS == 0:
+        print(f"{done} of {total} scenarios ...", file=sys.stderr, flush=True)
+
+
+def score() -> None:
+    """Write the errors that predictions quote, the tables and the map, and print the table of groups."""
+    scores = score_map(read_simulated(SIMULATED), on_progress=show)
+    groups = groups_table(scores)
+    for table in (groups, worst_table(scores), expected_table(scores)):
+        (RESULTS / f"{table.name}.csv").write_text(table.to_csv())
+        (RESULTS / f"{table.name}.md").write_text(table.to_page())
+    (RESULTS / FIGURE).write_bytes(error_map(scores))
+    linux_table_file().write_text(error_table(scores).to_csv())
+    print(groups.to_markdown())
+
+
+def main() -> None:
+    """Do the step that is named."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("step", choices=("simulate", "score"))
+    parser.add_argument("--scenarios", type=int, default=SCENARIOS, help="how many to simulate (%(default)s)")
+    arguments = parser.parse_args()
+    if arguments.step == "simulate":
+        SIMULATED.parent.mkdir(exist_ok=True)
+        extend(SIMULATED, arguments.scenarios, on_progress=show)
+    else:
+        score()
+
+
+if __name__ == "__main__":
+    main()
