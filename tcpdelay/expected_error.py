@@ -281,8 +281,8 @@ def statistical_error(quantile: Interval, mean: Interval, packets: int) -> Expec
         error = interval.relative_half_width / STUDENT_95
         return Spread(NORMAL_MEDIAN * error, NORMAL_MEAN * error, NORMAL_P90 * error)
 
-    source = f"the statistical error of {packets} simulated packets"
-    return ExpectedError(**vars(normal(quantile)), mean_delay=normal(mean), cases=0, source=source)
+    words = f"the statistical error of {packets} simulated packets"
+    return ExpectedError(**vars(normal(quantile)), mean_delay=normal(mean), cases=0, source=words)
 
 
 def in_words(error: ExpectedError) -> str:

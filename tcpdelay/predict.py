@@ -117,6 +117,9 @@ def predict_delay(
     simulable = isinstance(stack, Linux) and path.loss_pattern == "random" and path.bottleneck == "packets"
     if method == "auto" and simulable and (_unknown_to_chain(path) or validated_range(stack).exceeded_by(flow, path)):
         return _simulation(flow, path, stack)
+    if method == "chain":
+        # Before the chain is solved, which may take long.
+        warn_outside(flow, path, stack)
     from tcpdelay.chain.model import ChainTooLargeError, DelayModel
 
     try:
@@ -130,7 +133,8 @@ def predict_delay(
         expected = predicted.expected_error
         if expected is None or not expected.mean < LARGEST_CHAIN_ERROR:
             return _simulation(flow, path, stack)
-    warn_outside(flow, path, stack)
+    if method == "auto":
+        warn_outside(flow, path, stack)
     return predicted
 
 

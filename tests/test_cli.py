@@ -92,12 +92,12 @@ def test_the_published_chain_says_how_far_off_it_was_in_captures(predicted):
     assert {name: value for name, value in row.items() if name.startswith("expected_error_")} == {
         "expected_error_source": PUBLISHED_ERROR.source,
         "expected_error_cases": 432,
-        "expected_error_p95_median": 0.67,
-        "expected_error_p95_mean": 1.56,
-        "expected_error_p95_p90": 4.29,
-        "expected_error_mean_median": 0.29,
-        "expected_error_mean_mean": 0.6,
-        "expected_error_mean_p90": 1.65,
+        "expected_error_p95_median": PUBLISHED_ERROR.median,
+        "expected_error_p95_mean": PUBLISHED_ERROR.mean,
+        "expected_error_p95_p90": PUBLISHED_ERROR.p90,
+        "expected_error_mean_median": PUBLISHED_ERROR.mean_delay.median,
+        "expected_error_mean_mean": PUBLISHED_ERROR.mean_delay.mean,
+        "expected_error_mean_p90": PUBLISHED_ERROR.mean_delay.p90,
     }
 
 
