@@ -153,8 +153,7 @@ class ErrorTable:
         places, spread = self._places
         alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
         if not alike.size:
-            unknown = Spread(np.nan, np.nan, np.nan)
-            return ExpectedError(**vars(unknown), mean_delay=unknown, cases=0, source=SIMULATIONS)
+            return ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, SIMULATIONS)
         at = np.log(np.clip(features, self.features.min(axis=0), self.features.max(axis=0)))
         distances = np.sqrt((((places[alike] - at) / spread) ** 2).sum(axis=1))
         nearest = np.argsort(distances)[: NEIGHBOURS + 1]
@@ -281,8 +280,8 @@ def statistical_error(quantile: Interval, mean: Interval, packets: int) -> Expec
         error = interval.relative_half_width / STUDENT_95
         return Spread(NORMAL_MEDIAN * error, NORMAL_MEAN * error, NORMAL_P90 * error)
 
-    words = f"the statistical error of {packets} simulated packets"
-    return ExpectedError(**vars(normal(quantile)), mean_delay=normal(mean), cases=0, source=words)
+    found, words = normal(quantile), f"the statistical error of {packets} simulated packets"
+    return ExpectedError(**vars(found), mean_delay=normal(mean), cases=0, source=words)
 
 
 def in_words(error: ExpectedError) -> str:
