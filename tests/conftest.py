@@ -65,3 +65,18 @@ def connect():
             return sender, receiver
 
         yield connect
+
+
+@pytest.fixture
+def run(capfd, tmp_path, monkeypatch):
+    """Run a command in an empty directory; return its exit status, what it printed, and its errors."""
+    from tcpdelay.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        capfd.readouterr()
+        status = main([str(argument) for argument in arguments])
+        return status, *capfd.readouterr()
+
+    return run

@@ -4,20 +4,15 @@ import json
 import math
 import os
 import re
-import shlex
-import subprocess
 import threading
-import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import tcpdelay as td
-from cli_process import process
 from tcpdelay.applications import APPLICATIONS
 from tcpdelay.capture import read_ping, read_ss
-from tcpdelay.cli import main
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.scenario import read_scenario
 from tcpdelay.expected_error import PUBLISHED_ERROR
@@ -28,19 +23,6 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 PATH = ["--rtt", "100ms", "--loss", "2%"]
 VOIP = [*PATH, "--app", "voip"]
-
-
-@pytest.fixture
-def run(capfd, tmp_path, monkeypatch):
-    """Run a command in an empty directory; return its exit status, what it printed, and its errors."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        capfd.readouterr()
-        status = main([str(argument) for argument in arguments])
-        return status, *capfd.readouterr()
-
-    return run
 
 
 @pytest.fixture
@@ -554,69 +536,6 @@ def test_a_chart_is_drawn_even_where_tcp_cannot_carry_the_load(run, tmp_path):
     overload = ["--rtt", "300ms", "--loss", "10%", "--bitrate", "1Mbit/s"]
     assert run("predict", *overload, "--chart", "delays.svg")[0] == 0
     assert b"</svg>" in (tmp_path / "delays.svg").read_bytes()
-
-
-def examples(printed):
-    """Return the arguments of each command in a help text; a line that ends in a backslash goes on."""
-    joined = re.sub(r" *\\\n +", " ", printed)
-    return [shlex.split(line)[1:] for line in joined.splitlines() if line.strip().startswith("tcpdelay ")]
-
-
-@pytest.mark.parametrize("command", [[], ["report"], ["predict"]])
-def test_every_example_of_the_help_runs_as_written(run, tmp_path, command):
-    with process(*command, "--help", stdout=subprocess.PIPE) as started:
-        printed, errors = started.communicate()
-    assert (started.returncode, errors) == (0, "")
-    assert max(map(len, printed.splitlines())) <= 80
-    found = examples(printed)
-    assert len(found) >= 3
-    (tmp_path / "examples").symlink_to(EXAMPLES)
-    for arguments in found:
-        status, _, errors = run(*arguments)
-        assert status == 0, arguments
-        assert all(line.startswith("warning: ") for line in errors.splitlines()), arguments
-        if "-o" in arguments or "--chart" in arguments:
-            assert (tmp_path / arguments[-1]).stat().st_size > 1000
-
-
-def test_the_help_names_every_option_in_full(run):
-    _, printed, _ = run("report", "--help")
-    for field in fields(ScenarioOptions):
-        assert f"--{field.name.replace('_', '-')}" in printed
-    assert "\nWhat is sent:\n  --app " in printed
-    assert "\nWhat comes out:\n  --format " in printed
-    assert "[default: (grow)]" in printed
-
-
-def test_alone_it_explains_itself(run):
-    status, printed, errors = run()
-    assert (status, errors) == (0, "")
-    assert run("--help") == run("-h") == (0, printed, "")
-    assert "report" in printed
-    assert "predict" in printed
-
-
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("tcpdelay re", "report"),
-        ("tcpdelay report --app v", "voip\nvoice-agent"),
-        ("tcpdelay predict --variant s", "sack"),
-    ],
-)
-def test_the_shell_completes_commands_and_values(monkeypatch, capfd, typed, completed):
-    monkeypatch.setenv("_TCPDELAY_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", typed)
-    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
-    with pytest.raises(SystemExit) as ended:
-        main([])
-    assert ended.value.code == 0
-    assert capfd.readouterr() == (f"{completed}\n", "")
-
-
-def test_version(run):
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert run("--version") == (0, f"tcpdelay {declared}\n", "")
 
 
 def test_an_interrupt_is_quiet(run, monkeypatch):

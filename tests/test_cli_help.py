@@ -1,0 +1,78 @@
+import re
+import shlex
+import subprocess
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from cli_process import process
+from tcpdelay.cli import main
+from tcpdelay.cli.options import ScenarioOptions
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+
+
+def examples(printed):
+    """Return the arguments of each command in a help text; a line that ends in a backslash goes on."""
+    joined = re.sub(r" *\\\n +", " ", printed)
+    return [shlex.split(line)[1:] for line in joined.splitlines() if line.strip().startswith("tcpdelay ")]
+
+
+@pytest.mark.parametrize("command", [[], ["report"], ["predict"]])
+def test_every_example_of_the_help_runs_as_written(run, tmp_path, command):
+    with process(*command, "--help", stdout=subprocess.PIPE) as started:
+        printed, errors = started.communicate()
+    assert (started.returncode, errors) == (0, "")
+    assert max(map(len, printed.splitlines())) <= 80
+    found = examples(printed)
+    assert len(found) >= 3
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    for arguments in found:
+        status, _, errors = run(*arguments)
+        assert status == 0, arguments
+        assert all(line.startswith("warning: ") for line in errors.splitlines()), arguments
+        if "-o" in arguments or "--chart" in arguments:
+            assert (tmp_path / arguments[-1]).stat().st_size > 1000
+
+
+def test_the_help_names_every_option_in_full(run):
+    _, printed, _ = run("report", "--help")
+    for field in fields(ScenarioOptions):
+        assert f"--{field.name.replace('_', '-')}" in printed
+    assert "\nWhat is sent:\n  --app " in printed
+    assert "\nWhat comes out:\n  --format " in printed
+    assert "[default: (grow)]" in printed
+
+
+def test_alone_it_explains_itself(run):
+    status, printed, errors = run()
+    assert (status, errors) == (0, "")
+    assert run("--help") == run("-h") == (0, printed, "")
+    assert "report" in printed
+    assert "predict" in printed
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("tcpdelay re", "report"),
+        ("tcpdelay report --app v", "voip\nvoice-agent"),
+        ("tcpdelay predict --variant s", "sack"),
+    ],
+)
+def test_the_shell_completes_commands_and_values(monkeypatch, capfd, typed, completed):
+    monkeypatch.setenv("_TCPDELAY_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    assert capfd.readouterr() == (f"{completed}\n", "")
+
+
+def test_version(run):
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert run("--version") == (0, f"tcpdelay {declared}\n", "")
