@@ -29,7 +29,7 @@ LINUX = td.Stack.linux()
 
 def started(sources, bottleneck=FAST, until=100.0):
     network = prepare(sources, bottleneck, 0, 0.0, until)
-    engine.start(network.tree, network.flows, network.linux, network.classic, network.wires)
+    engine.start(network.tree, network.flows, network.connections, network.wires)
     return network
 
 
@@ -55,7 +55,7 @@ def test_alone_on_a_fast_link_a_flow_is_as_late_as_on_a_path(control, delayed_ac
     # The same losses, and the same phase of the clock.
     network.generators[0].bit_generator.state = wire.random.bit_generator.state
     network.flows[0].until_loss = connection.until_loss
-    network.linux[0].tick_phase = connection.tick_phase
+    network.connections.linux[0].tick_phase = connection.tick_phase
     ((values, counts),) = delays_of(network, packets * flow.interval + 60)
     advance(connection, wire, packets)
     expected = np.unique(wire.delays_of(0, packets)[0], return_counts=True)
@@ -214,7 +214,7 @@ def classic_delays_after_a_loss(stack, interval, lost=50, packets=100):
     ((values, counts),) = delays_of(network, source.stop + 100)
     assert counts.sum() == packets
     assert network.flows[0].segments_lost == 1
-    return dict(zip((values / 1e3).tolist(), counts.tolist(), strict=True)), network.classic[0]
+    return dict(zip((values / 1e3).tolist(), counts.tolist(), strict=True)), network.connections.classic[0]
 
 
 @pytest.mark.parametrize("recovery", ["reno", "newreno", "sack"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import njit
 
@@ -11,31 +11,39 @@ from tcpdelay.sim.network.records import CLASSIC, LINUX, OPENED, SAMPLES
 from tcpdelay.sim.records import KEPT, NEVER
 
 
+class Connections(NamedTuple):
+    """An array of connections for each kind of transport that has any, each with one entry per flow.
+
+    What belongs to other kinds of a flow than its own is not touched.
+    """
+
+    linux: Any
+    classic: Any
+
+
 @njit(cache=True)
-def next_time(flow: Any, c: Any, s: Any, wire: Any) -> int:
+def next_time(flow: Any, connections: Any, wire: Any) -> int:
     """Return when something happens next in a flow, by the link's clock: when what it sends then reaches the queue.
 
     Flows meet in the queue only, and each reaches it after a constant delay. So if they are advanced in this order, the
     queue sees all packets in the order of time, without an event for their arrival there.
     """
     if flow.kind == LINUX:
-        time = linux.next_time(flow, c, wire)
+        time = linux.next_time(flow, connections.linux[flow.number], wire)
     elif flow.kind == CLASSIC:
-        time = classic.next_time(flow, s, wire)
+        time = classic.next_time(flow, connections.classic[flow.number], wire)
     else:
         time = flow.next_write
     return int(time + flow.access_delay) if time < NEVER else NEVER
 
 
 @njit(cache=True)
-def start(tree: Any, flows: Any, linux_connections: Any, classic_connections: Any, wires: Any) -> None:
+def start(tree: Any, flows: Any, connections: Any, wires: Any) -> None:
     """Fill the tournament: entry i is the earlier one of entries 2 i and 2 i + 1, flows stand in the second half."""
     leaves = tree.size // 2
     tree[:] = NEVER
     for number in range(flows.size):
-        tree[leaves + number] = next_time(
-            flows[number], linux_connections[number], classic_connections[number], wires[number]
-        )
+        tree[leaves + number] = next_time(flows[number], connections, wires[number])
     for place in range(leaves - 1, 0, -1):
         tree[place] = min(tree[2 * place], tree[2 * place + 1])
 
@@ -44,10 +52,8 @@ def start(tree: Any, flows: Any, linux_connections: Any, classic_connections: An
 def advance(
     tree: Any,
     flows: Any,
-    linux_connections: Any,
-    classic_connections: Any,
-    fresh_linux: Any,
-    fresh_classic: Any,
+    connections: Any,
+    fresh: Any,
     wires: Any,
     link: Any,
     samples: Any,
@@ -59,10 +65,10 @@ def advance(
     ----------
     tree : int64 array, shape (2 n,)
         The tournament.
-    flows, linux_connections, classic_connections, wires : record arrays, shape (flows,)
-        The flows; what belongs to other kinds of a flow than its own is not touched.
-    fresh_linux, fresh_classic : record arrays, shape (flows,)
-        Connections as they begin, for transfers, which open a new one each.
+    flows, wires : record arrays, shape (flows,)
+        The flows and what is under way in each.
+    connections, fresh : Connections
+        Their connections, and these as they begin, for transfers, which open a new one each.
     link, samples : record arrays, shape (1,)
         The shared link, and the delays that have been counted.
     until : int
@@ -82,19 +88,19 @@ def advance(
         opens = flow.stage == OPENED and tree[place] == flow.next_write + flow.access_delay
         if flow.kind == LINUX:
             if opens:
-                linux.count_up(flow, linux_connections[number])
-                linux_connections[number] = fresh_linux[number]
-                linux.begin(flow, linux_connections[number])
-            linux.step(flow, linux_connections[number], wires[number], link[0], samples[0])
+                linux.count_up(flow, connections.linux[number])
+                connections.linux[number] = fresh.linux[number]
+                linux.begin(flow, connections.linux[number])
+            linux.step(flow, connections.linux[number], wires[number], link[0], samples[0])
         elif flow.kind == CLASSIC:
             if opens:
-                classic.count_up(flow, classic_connections[number])
-                classic_connections[number] = fresh_classic[number]
-                classic.begin(flow, classic_connections[number])
-            classic.step(flow, classic_connections[number], wires[number], link[0], samples[0])
+                classic.count_up(flow, connections.classic[number])
+                connections.classic[number] = fresh.classic[number]
+                classic.begin(flow, connections.classic[number])
+            classic.step(flow, connections.classic[number], wires[number], link[0], samples[0])
         else:
             datagrams.step(flow, link[0], samples[0])
-        tree[place] = next_time(flow, linux_connections[number], classic_connections[number], wires[number])
+        tree[place] = next_time(flow, connections, wires[number])
         while place > 1:
             place //= 2
             tree[place] = min(tree[2 * place], tree[2 * place + 1])

@@ -14,6 +14,7 @@ from tcpdelay.sim.connection import FIRST_TIMEOUT, new_connection
 from tcpdelay.sim.network import classic
 from tcpdelay.sim.network.bottleneck import Bottleneck
 from tcpdelay.sim.network.classic import CLASSIC as CLASSIC_RECORD
+from tcpdelay.sim.network.engine import Connections
 from tcpdelay.sim.network.queue import DRED, DROP_TAIL, LINK, RED
 from tcpdelay.sim.network.records import (
     BULK,
@@ -53,10 +54,8 @@ class Network:
     """
 
     flows: Any
-    linux: Any
-    classic: Any
-    fresh_linux: Any
-    fresh_classic: Any
+    connections: Connections
+    fresh: Connections
     wires: Any
     link: Any
     samples: Any
@@ -71,10 +70,8 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
     generators = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(size + 1)]
     network = Network(
         flows=np.zeros(size, FLOW).view(np.recarray),
-        linux=np.zeros(size, CONNECTION).view(np.recarray),
-        classic=np.zeros(size, CLASSIC_RECORD).view(np.recarray),
-        fresh_linux=np.zeros(size, CONNECTION).view(np.recarray),
-        fresh_classic=np.zeros(size, CLASSIC_RECORD).view(np.recarray),
+        connections=_unused_connections(size),
+        fresh=_unused_connections(size),
         wires=np.zeros(size, NETWORK_WIRE).view(np.recarray),
         link=np.zeros(1, LINK).view(np.recarray),
         samples=np.zeros(1, COUNTERS).view(np.recarray),
@@ -93,12 +90,17 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
         phase = int(generators[number].integers(SECOND))
         _prepare_flow(flow, source, stop)
         if isinstance(source.stack, Linux):
-            network.fresh_linux[number] = _linux(source, source.stack, phase)
+            network.fresh.linux[number] = _linux(source, source.stack, phase)
         elif isinstance(source.stack, Classic):
-            _prepare_classic(network.fresh_classic[number], flow, source.stack, phase)
-        network.linux[number] = network.fresh_linux[number]
-        network.classic[number] = network.fresh_classic[number]
+            _prepare_classic(network.fresh.classic[number], flow, source.stack, phase)
+        for connections, fresh in zip(network.connections, network.fresh, strict=True):
+            connections[number] = fresh[number]
     return network
+
+
+def _unused_connections(size: int) -> Connections:
+    """Return connections of every kind for so many flows, all zero."""
+    return Connections(*(np.zeros(size, record).view(np.recarray) for record in (CONNECTION, CLASSIC_RECORD)))
 
 
 def _set(record: Any, values: dict[str, float]) -> None:

@@ -75,7 +75,7 @@ def simulate_network(
     if seed < 0:
         raise ValueError(f"seed must be 0 or more, got {seed}")
     network = prepare(sources, bottleneck, seed, warm_up, duration)
-    engine.start(network.tree, network.flows, network.linux, network.classic, network.wires)
+    engine.start(network.tree, network.flows, network.connections, network.wires)
     delays = SlicedDelays()
     _advance(network, delays, warm_up)
     before = _queue_counts(network, warm_up)
@@ -98,10 +98,8 @@ def _advance(network: Network, delays: SlicedDelays, until: float) -> None:
         done = engine.advance(
             network.tree,
             network.flows,
-            network.linux,
-            network.classic,
-            network.fresh_linux,
-            network.fresh_classic,
+            network.connections,
+            network.fresh,
             network.wires,
             network.link,
             network.samples,
@@ -138,9 +136,9 @@ def _queue_statistics(counts: NDArray[np.float64], time: float) -> QueueStatisti
 def _flow_result(network: Network, number: int, source: Source, delays: SlicedDelays, time: float) -> FlowResult:
     flow = network.flows[number]
     if flow.kind == LINUX:
-        linux.count_up(flow, network.linux[number])
+        linux.count_up(flow, network.connections.linux[number])
     elif flow.kind == CLASSIC:
-        classic.count_up(flow, network.classic[number])
+        classic.count_up(flow, network.connections.classic[number])
     delivered = int(flow.delivered)
     share = 1 / (MICROSECONDS * delivered) if delivered else float("nan")
     values, counts = delays.histogram(number)
