@@ -1,6 +1,7 @@
-"""Hypothesis profiles, and compiled kernels that are never older than their sources."""
+"""Hypothesis profiles, processes that can be interrupted, and compiled kernels never older than their sources."""
 
 import os
+import signal
 import socket
 import tempfile
 from contextlib import ExitStack
@@ -17,10 +18,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 
 def pytest_configure() -> None:
-    """Remove compiled kernels that a changed source has made stale.
+    """Heed interrupts again, and remove compiled kernels that a changed source has made stale.
+
+    What a shell runs in the background ignores interrupts, and hands that on to each process it starts.
 
     Numba compares a cached kernel with its own source file only, not with those of the kernels it calls.
     """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     package = Path(__file__).parents[1] / "tcpdelay"
     newest = max(source.stat().st_mtime for source in package.rglob("*.py"))
     for cached in package.rglob("*.nb[ic]"):
