@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tcpdelay.applications import Target
     from tcpdelay.chain.model import DelayModel
+    from tcpdelay.compare import Comparison, compare
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.guideline import Guideline, guideline
     from tcpdelay.predict import predict_delay
@@ -27,6 +28,7 @@ __all__ = [
     "Bottleneck",
     "Bulk",
     "Classic",
+    "Comparison",
     "ConstantRate",
     "DelayDistribution",
     "DelayModel",
@@ -46,6 +48,7 @@ __all__ = [
     "ValidityWarning",
     "Web",
     "__version__",
+    "compare",
     "guideline",
     "predict_delay",
     "simulate",
@@ -58,6 +61,7 @@ _HOME = {
     "Bottleneck": "tcpdelay.sim.network.bottleneck",
     "Bulk": "tcpdelay.sim.network.sources",
     "Classic": "tcpdelay.sim.network.stacks",
+    "Comparison": "tcpdelay.compare",
     "ConstantRate": "tcpdelay.sim.network.sources",
     "DelayDistribution": "tcpdelay.distribution",
     "DelayModel": "tcpdelay.chain.model",
@@ -76,6 +80,7 @@ _HOME = {
     "Udp": "tcpdelay.sim.network.stacks",
     "ValidityWarning": "tcpdelay.validity",
     "Web": "tcpdelay.sim.network.sources",
+    "compare": "tcpdelay.compare",
     "guideline": "tcpdelay.guideline",
     "predict_delay": "tcpdelay.predict",
     "simulate": "tcpdelay.sim.simulation",

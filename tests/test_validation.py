@@ -14,6 +14,7 @@ from synthetic_captures import capture, experiment, flow_run, shuffled, write
 from tcpdelay import Flow, Path, Stack
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.report.result_table import Column, ResultTable
 from tcpdelay.validation import comparisons, models
 from tcpdelay.validation.collection import measure_all
 from tcpdelay.validation.comparisons import ratio_interval
@@ -22,7 +23,6 @@ from tcpdelay.validation.error_tables import error_row, errors_table, halves_tab
 from tcpdelay.validation.holdout import held_out
 from tcpdelay.validation.measured import measure
 from tcpdelay.validation.models import MODELS, ChainQuestion, Prediction, Predictions, chain, solve
-from tcpdelay.validation.result_table import Column, ResultTable
 from tcpdelay.validation.results import evaluate
 from tcpdelay.validation.scores import Score, largest_gap, mean_distance, score
 

@@ -43,7 +43,7 @@ def main() -> None:
         files |= {f"{table.name}.csv": table.to_csv().encode(), f"{table.name}.md": table.to_page().encode()}
     for name, content in files.items():
         (RESULTS / name).write_bytes(content)
-    results.summary.print_text(Console())
+    results.summary.print_text(Console(), transposed=True)
 
 
 if __name__ == "__main__":

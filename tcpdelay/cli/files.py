@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Format = TypeVar("Format", bound=str)
 
 CHART_SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -27,6 +30,25 @@ def write_chart(path: Path, figure: Figure, option: str) -> None:
     image = io.BytesIO()
     figure.savefig(image, format=path.suffix.lower().removeprefix("."))
     write_atomically(path, image.getvalue(), option)
+
+
+def format_by_suffix(output: Path | None, suffixes: Mapping[str, Format]) -> Format | Literal["text"]:
+    """Return the format that the name of --output asks for, or text for the terminal.
+
+    Raises
+    ------
+    typer.BadParameter
+        If the name's suffix is none of `suffixes`.
+    """
+    if output is None:
+        return "text"
+    suffix = output.suffix.lower()
+    if suffix not in suffixes:
+        refuse_directory(output, "--output")
+        raise typer.BadParameter(
+            f"--output: {str(output)!r} does not end in one of {', '.join(suffixes)}; choose with --format"
+        )
+    return suffixes[suffix]
 
 
 def refuse_directory(path: Path, option: str) -> None:

@@ -22,9 +22,10 @@ _FLOW, _PATH, _TARGET, _TCP = "What is sent", "The path it takes", "When it is l
 _LINUX, _PUBLISHED = "Of --stack linux", "Of --stack newreno_2008"
 
 
-def _quantity(
+def quantity(
     name: str, parse: Callable[..., float], metavar: str, panel: str, description: str, default: str | bool = False
 ) -> Any:
+    """Return an option whose value has a unit; `default` says in words what holds without it."""
     return typer.Option(
         name,
         parser=partial(parse, name=name),
@@ -80,15 +81,15 @@ class ScenarioOptions:
         ),
     ] = None
     packet_size: Annotated[
-        int | None, _quantity("--packet-size", parse_size, "SIZE", _FLOW, "Bytes per packet, such as 174.")
+        int | None, quantity("--packet-size", parse_size, "SIZE", _FLOW, "Bytes per packet, such as 174.")
     ] = None
     interval: Annotated[
         float | None,
-        _quantity("--interval", parse_time, "TIME", _FLOW, "Time from one packet to the next, such as 20ms."),
+        quantity("--interval", parse_time, "TIME", _FLOW, "Time from one packet to the next, such as 20ms."),
     ] = None
     bitrate: Annotated[
         float | None,
-        _quantity(
+        quantity(
             "--bitrate",
             parse_rate,
             "RATE",
@@ -97,12 +98,10 @@ class ScenarioOptions:
         ),
     ] = None
 
-    rtt: Annotated[float | None, _quantity("--rtt", parse_time, "TIME", _PATH, "Round-trip time, such as 100ms.")] = (
-        None
-    )
+    rtt: Annotated[float | None, quantity("--rtt", parse_time, "TIME", _PATH, "Round-trip time, such as 100ms.")] = None
     loss: Annotated[
         float | None,
-        _quantity("--loss", parse_fraction, "SHARE", _PATH, "Share of the segments that is lost, such as 2%."),
+        quantity("--loss", parse_fraction, "SHARE", _PATH, "Share of the segments that is lost, such as 2%."),
     ] = None
     ping: Annotated[
         str | None, _file("--ping", "What ping printed; measures --rtt and --loss, unless they are given.")
@@ -128,7 +127,7 @@ class ScenarioOptions:
     ] = "packets"
     one_way_delay: Annotated[
         float | None,
-        _quantity(
+        quantity(
             "--one-way-delay",
             partial(parse_time, allow_zero=True),
             "TIME",
@@ -149,13 +148,13 @@ class ScenarioOptions:
     ] = None
     ack_loss: Annotated[
         float | None,
-        _quantity(
+        quantity(
             "--ack-loss", parse_fraction, "SHARE", _PATH, "Share of the acknowledgements that is lost; simulated.", "0%"
         ),
     ] = None
     jitter: Annotated[
         float | None,
-        _quantity(
+        quantity(
             "--jitter",
             partial(parse_time, allow_zero=True),
             "TIME",
@@ -167,11 +166,11 @@ class ScenarioOptions:
 
     limit: Annotated[
         float | None,
-        _quantity("--limit", parse_time, "TIME", _TARGET, "Largest delay of any use.", "that of --app, or 200ms"),
+        quantity("--limit", parse_time, "TIME", _TARGET, "Largest delay of any use.", "that of --app, or 200ms"),
     ] = None
     quantile: Annotated[
         float | None,
-        _quantity(
+        quantity(
             "--quantile",
             partial(parse_fraction, allow_zero=False),
             "SHARE",
@@ -187,7 +186,7 @@ class ScenarioOptions:
     ] = None
     mss: Annotated[
         int | None,
-        _quantity("--mss", parse_size, "SIZE", _TCP, "Largest segment payload.", "that of --ss, or 1448B"),
+        quantity("--mss", parse_size, "SIZE", _TCP, "Largest segment payload.", "that of --ss, or 1448B"),
     ] = None
     window_validation: Annotated[
         bool | None,
@@ -213,7 +212,7 @@ class ScenarioOptions:
     ] = None
     rto_min: Annotated[
         float | None,
-        _quantity("--rto-min", parse_time, "TIME", _LINUX, "Least of a timeout beyond the round-trip time.", "200ms"),
+        quantity("--rto-min", parse_time, "TIME", _LINUX, "Least of a timeout beyond the round-trip time.", "200ms"),
     ] = None
 
     variant: Annotated[
@@ -230,7 +229,7 @@ class ScenarioOptions:
     ] = None
     initial_timeout: Annotated[
         float | None,
-        _quantity(
+        quantity(
             "--initial-timeout", parse_time, "TIME", _PUBLISHED, "First retransmission timeout.", "4 round-trip times"
         ),
     ] = None

@@ -5,10 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 ERASE_LINE = "\r\x1b[K"
+QUIET_TIME = 1.0
+"""Time for which nothing is shown [s]."""
+REFRESH_TIME = 0.2
 
 
 @contextmanager
@@ -44,3 +48,17 @@ def _ended_by_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def counting(doing: str, what: str) -> Callable[[int, int], None]:
+    """Return what shows on a terminal how far something is, once it has taken a second."""
+    started = shown = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - started >= QUIET_TIME and now - shown >= REFRESH_TIME:
+            shown = now
+            print(f"{ERASE_LINE}{doing} {done} of {total} {what} ...", end="", file=sys.stderr, flush=True)
+
+    return show

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import refuse_directory, write_atomically
+from tcpdelay.cli.files import format_by_suffix, write_atomically
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, with_scenario
 from tcpdelay.cli.progress import predicting
 from tcpdelay.cli.scenario import read_scenario
@@ -65,7 +65,7 @@ def report(
     ] = None,
 ) -> None:
     """Print the guideline report: whether it works, how far that holds, and what to set or change."""
-    chosen = output_format or format_by_suffix(output)
+    chosen = output_format or format_by_suffix(output, SUFFIXES)
     scenario = read_scenario(options)
     with argument_errors(), predicting():
         from tcpdelay.guideline import guideline
@@ -81,19 +81,6 @@ def report(
         print_report(findings, Console())
     else:
         print(rendered(findings, chosen), end="")
-
-
-def format_by_suffix(output: Path | None) -> Format:
-    """Return the format that a file's name asks for, or text for the terminal."""
-    if output is None:
-        return "text"
-    suffix = output.suffix.lower()
-    if suffix not in SUFFIXES:
-        refuse_directory(output, "--output")
-        raise typer.BadParameter(
-            f"--output: {str(output)!r} does not end in one of {', '.join(SUFFIXES)}; choose with --format"
-        )
-    return SUFFIXES[suffix]
 
 
 def rendered(findings: Guideline, chosen: Format) -> str:

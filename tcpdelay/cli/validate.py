@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +10,7 @@ import typer
 
 from tcpdelay.cli.errors import print_warning
 from tcpdelay.cli.files import write_atomically
-from tcpdelay.cli.progress import ERASE_LINE, predicting
+from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
 
 if TYPE_CHECKING:
     from tcpdelay.validation.results import Results
@@ -23,9 +21,6 @@ CAPTURES = Path("validation", "captures")
 OUTPUT = Path("validation", "results")
 PUBLISHED = Path("published", "brosh_droptail.csv")
 """The published figures, relative to the directory that holds the one of the captures."""
-QUIET_TIME = 1.0
-"""Time for which nothing is shown [s]."""
-REFRESH_TIME = 0.2
 SUMMARY = "Score the models against captures of real TCP."
 EXAMPLES = """
 \b
@@ -69,7 +64,7 @@ def print_summary(results: Results, output_format: Format) -> None:
     if output_format == "text":
         from rich.console import Console
 
-        summary.print_text(Console())
+        summary.print_text(Console(), transposed=True)
     elif output_format == "markdown":
         print(summary.to_markdown())
     elif output_format == "csv":
@@ -85,9 +80,9 @@ def _results(captures: Path) -> Results:
 
     try:
         published = published_figures(captures.resolve().parent / PUBLISHED)
-        measured = measure_all(captures, print_warning, _progress("Measuring", "captures"))
+        measured = measure_all(captures, print_warning, counting("Measuring", "captures"))
         with predicting():
-            return evaluate(measured, published, on_progress=_progress("Predicting", "captures"))
+            return evaluate(measured, published, on_progress=counting("Predicting", "captures"))
     except ValueError as error:
         raise typer.BadParameter(f"--captures: {error}") from error
     finally:
@@ -107,17 +102,3 @@ def _write(results: Results, output: Path) -> None:
         print(ERASE_LINE, end="", file=sys.stderr, flush=True)
     for name, content in files.items():
         write_atomically(output / name, content, "--output")
-
-
-def _progress(doing: str, what: str) -> Callable[[int, int], None]:
-    """Return what shows on a terminal how far something is, once it has taken a second."""
-    started = shown = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if sys.stderr.isatty() and now - started >= QUIET_TIME and now - shown >= REFRESH_TIME:
-            shown = now
-            print(f"{ERASE_LINE}{doing} {done} of {total} {what} ...", end="", file=sys.stderr, flush=True)
-
-    return show

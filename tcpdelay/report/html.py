@@ -48,7 +48,7 @@ def to_html(guideline: Guideline) -> str:
     >>> "Works, with" in page, "http" in page
     (True, False)
     """
-    template = _environment().get_template("report.html.j2")
+    template = environment().get_template("report.html.j2")
     return template.render(report=content(guideline), charts=charts(guideline))
 
 
@@ -115,7 +115,8 @@ def keep_units(text: object) -> object:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return what the pages' templates are filled in with."""
     environment = Environment(
         loader=PackageLoader("tcpdelay.report"),
         autoescape=True,

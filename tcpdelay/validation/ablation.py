@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
+from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.sim.rules import Rules
 from tcpdelay.validation.error_tables import error_row
 from tcpdelay.validation.measured import MeasuredDelay
 from tcpdelay.validation.models import Prediction
-from tcpdelay.validation.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.scores import Score
 from tcpdelay.validation.simulated import simulate_flow, simulated_flow
 

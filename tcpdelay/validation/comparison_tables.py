@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.comparisons import Comparison
 from tcpdelay.validation.grouping import rtt_group
 from tcpdelay.validation.measured import QUANTILES
-from tcpdelay.validation.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.tables import interval_cells
 
 

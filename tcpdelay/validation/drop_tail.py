@@ -8,9 +8,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
+from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.measured import MeasuredDelay
 from tcpdelay.validation.models import Predictions
-from tcpdelay.validation.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.scores import relative_error
 from tcpdelay.validation.tables import interval_cells
 

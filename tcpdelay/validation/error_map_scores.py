@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from tcpdelay.expected_error import WRONG_CALL, ErrorTable, Spread, features_of, spread_of
+from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.units import format_fraction
 from tcpdelay.validation.error_map import SINGLE_SEGMENT_SIZE, MapScenario, SimulatedScenario
 from tcpdelay.validation.grouping import UTILIZATION_BANDS, rtt_group
 from tcpdelay.validation.models import ChainQuestion, Prediction, solve
-from tcpdelay.validation.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION, error_beyond, relative_error
 
 QUANTITIES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median, pstdev
 
+from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.comparisons import difference
 from tcpdelay.validation.grouping import GROUPINGS
 from tcpdelay.validation.holdout import held_out
 from tcpdelay.validation.measured import VIRTUAL_TIME, MeasuredDelay
 from tcpdelay.validation.models import ScoredModel
-from tcpdelay.validation.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.scores import QUANTITIES, Score
 from tcpdelay.validation.simulated import not_simulated
 

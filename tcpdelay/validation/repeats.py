@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.measured import MeasuredDelay
 from tcpdelay.validation.models import SIMULATOR, Prediction
-from tcpdelay.validation.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.scores import QUANTITIES, SAME_DELAY, Score
 from tcpdelay.validation.simulated import simulate_flow, simulated_flow
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tcpdelay.report.result_table import ResultTable
 from tcpdelay.validation import comparisons
 from tcpdelay.validation.comparison_tables import comparisons_table, pairs_table
 from tcpdelay.validation.drop_tail import Scenario, drop_tail_table
@@ -18,7 +19,6 @@ from tcpdelay.validation.error_tables import (
 )
 from tcpdelay.validation.measured import MeasuredDelay
 from tcpdelay.validation.models import MODELS, Predictions, ScoredModel
-from tcpdelay.validation.result_table import ResultTable
 from tcpdelay.validation.scores import Score, score
 from tcpdelay.validation.tables import captures_table, scores_table
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tcpdelay.confidence import Interval
+from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.measured import PLAYOUT_DELAYS, MeasuredDelay
-from tcpdelay.validation.result_table import Cell, Column, ResultTable
 from tcpdelay.validation.scores import QUANTITIES, Score
 
 

@@ -58,3 +58,16 @@ class SlicedDelays:
         if len(parts) < 2:
             return UNKNOWN
         return quantile_of(parts, merge(parts), probability)
+
+    def grows(self, number: int) -> bool:
+        """Return whether the delays of a flow grow all the time: none of the second half is below the first's median.
+
+        A backlog that comes and goes is smaller at some time of the second half than it was half of the time before.
+        """
+        parts = self._of(number)
+        if len(parts) < 2:
+            return False
+        first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+        values, counts = merge(first)
+        median = values[np.searchsorted(np.cumsum(counts), counts.sum() / 2)]
+        return bool(min(int(values[0]) for values, _ in second) > median)

@@ -48,7 +48,7 @@ def start(tree: Any, flows: Any, connections: Any, wires: Any) -> None:
         tree[place] = min(tree[2 * place], tree[2 * place + 1])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def advance(
     tree: Any,
     flows: Any,

@@ -29,6 +29,9 @@ class FlowResult:
         when the simulation ended. The first is the sum of the other three.
     throughput : float
         Bits of messages read per second, in the time that counts.
+    sustainable : bool
+        Whether the delays come down again and again; False where the flow offers more than it gets through, so that its
+        backlog grows.
     segments_sent, segments_lost, segments_dropped, segments_carried : int
         Packets on the link and before it, in all the time: sent, lost at random, dropped by the queue, and carried.
     retransmissions, timeouts, marks : int
@@ -47,6 +50,7 @@ class FlowResult:
     lost: int
     unfinished: int
     throughput: float
+    sustainable: bool
     segments_sent: int
     segments_lost: int
     segments_dropped: int

@@ -158,6 +158,7 @@ def _flow_result(network: Network, number: int, source: Source, delays: SlicedDe
         lost=int(flow.lost),
         unfinished=int(flow.offered - flow.delivered - flow.lost),
         throughput=8 * int(flow.bytes_read) / time,
+        sustainable=not delays.grows(number),
         segments_sent=int(flow.segments_sent),
         segments_lost=int(flow.segments_lost),
         segments_dropped=int(flow.segments_dropped),

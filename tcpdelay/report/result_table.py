@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tcpdelay.units import format_fraction, format_time
+from tcpdelay.units import format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,9 +48,10 @@ FORMATS: dict[str, Callable[..., str]] = {
     "fraction": format_fraction,
     "error": _error,
     "distance": _distance,
+    "rate": format_rate,
     "ratio": lambda value: f"{value:.3g}",
 }
-"""How the cells of a column are shown: times in s, fractions and relative errors in percent."""
+"""How the cells of a column are shown: times in s, rates in bit/s, fractions and relative errors in percent."""
 
 
 @dataclass(frozen=True)
@@ -162,19 +163,19 @@ class ResultTable:
             return "No captures of this kind.\n"
         return "\n\n".join(part for part in (self.to_markdown(), self.note) if part) + "\n"
 
-    def print_text(self, console: Console) -> None:
-        """Print what people see on a terminal, one column per row: the tables are broad, and few rows are printed."""
+    def print_text(self, console: Console, *, transposed: bool = False) -> None:
+        """Print what people see on a terminal; `transposed` with one column per row, for broad tables of few rows."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
         table = Table(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        label, *rest = self.columns
-        table.add_column(Text(label.heading))
-        for row in self.rows:
-            table.add_column(Text(label.shown(row)), justify="right")
-        for column in rest:
-            table.add_row(Text(column.heading), *(Text(column.shown(row)) for row in self.rows))
+        shown = [[column.heading, *(column.shown(row) for row in self.rows)] for column in self.columns]
+        lines = shown if transposed else list(zip(*shown, strict=True))
+        for i, heading in enumerate(lines[0]):
+            table.add_column(Text(heading), justify="right" if i else "left", no_wrap=i == 0)
+        for line in lines[1:]:
+            table.add_row(*map(Text, line))
         console.print(table)
         if self.note:
             console.print(Text(self.note))

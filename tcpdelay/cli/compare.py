@@ -1,0 +1,239 @@
+"""`tcpdelay compare`: transports and heuristics side by side."""
+
+from __future__ import annotations
+
+import io
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tcpdelay.cli.errors import argument_errors
+from tcpdelay.cli.files import format_by_suffix, refuse_other_than_chart, write_atomically, write_chart
+from tcpdelay.cli.options import OUTPUT, ScenarioOptions, quantity, with_scenario
+from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
+from tcpdelay.cli.scenario import Scenario, read_scenario
+from tcpdelay.scenario import Linux
+from tcpdelay.units import parse_rate, parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.figure import Figure
+
+    from tcpdelay.compare import Comparison
+    from tcpdelay.sim.network.bottleneck import Bottleneck
+    from tcpdelay.sim.network.sources import Source
+
+Format = Literal["text", "markdown", "html", "json", "csv"]
+Discipline = Literal["drop-tail", "red", "dred"]
+
+SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
+FILE_WIDTH = 140
+"""Columns of a table in a text file."""
+FULL_PACKET = 1500
+"""Bytes of the packets that a queue is measured in."""
+FEWEST_QUEUED = 10
+LINK = "The link it shares"
+SUMMARY = "Compare transports and heuristics on one path."
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay compare --rtt 100ms --loss 2% --app voip
+  tcpdelay compare --rtt 60ms --loss 0.5% --app voice-agent --chart ways.svg
+  tcpdelay compare --rtt 100ms --loss 0% --app voip --link 3Mbit/s --bulk 2 \\
+      --web 10 --duration 5min -o ways.html
+
+\b
+The path's own losses are random. A shared link adds those of its queue.
+"""
+
+
+@with_scenario
+def compare(
+    options: ScenarioOptions,
+    link: Annotated[
+        float | None,
+        quantity("--link", parse_rate, "RATE", LINK, "Its rate, such as 3Mbit/s.", "one that nothing waits for"),
+    ] = None,
+    queue: Annotated[
+        int | None,
+        typer.Option(
+            "--queue",
+            help="Longest queue.",
+            metavar="PACKETS",
+            rich_help_panel=LINK,
+            show_default="one bandwidth-delay product, 10 at least",
+        ),
+    ] = None,
+    discipline: Annotated[
+        Discipline,
+        typer.Option(
+            "--discipline", help="What the queue drops: the last, some early, or marks first.", rich_help_panel=LINK
+        ),
+    ] = "drop-tail",
+    bulk: Annotated[
+        int, typer.Option("--bulk", help="Long transfers beside it.", metavar="NUMBER", rich_help_panel=LINK)
+    ] = 0,
+    web: Annotated[int, typer.Option("--web", help="Web users beside it.", metavar="NUMBER", rich_help_panel=LINK)] = 0,
+    cbr: Annotated[
+        float | None,
+        quantity("--cbr", parse_rate, "RATE", LINK, "Datagrams of constant bit rate beside it.", "none"),
+    ] = None,
+    duration: Annotated[
+        float | None,
+        quantity(
+            "--duration",
+            parse_time,
+            "TIME",
+            OUTPUT,
+            "Time to simulate for each.",
+            "of a million packets; less on fast links",
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Of all that is drawn at random.", metavar="NUMBER", rich_help_panel=OUTPUT)
+    ] = 0,
+    output_format: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            help="json and csv hold seconds, bit/s and fractions.",
+            rich_help_panel=OUTPUT,
+            show_default="by the suffix of --output, or text",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write to a file, such as one in .html, .md, .csv, .json or .txt.",
+            rich_help_panel=OUTPUT,
+            show_default="the terminal",
+        ),
+    ] = None,
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Draw the delays, as .svg, .png or .pdf.", rich_help_panel=OUTPUT, show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Simulate TCP, what applications can do on top of it, and other transports, each carrying the same flow."""
+    refuse_other_than_chart(chart, "--chart")
+    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    scenario = read_scenario(options)
+    if not isinstance(scenario.stack, Linux):
+        raise typer.BadParameter("--stack: a comparison is of --stack linux with the others")
+    if link is None:
+        for name, given in (("--queue", queue), ("--bulk", bulk), ("--web", web), ("--cbr", cbr)):
+            if given is not None and given != 0:
+                raise typer.BadParameter(f"{name}: needs --link, the link that is shared")
+    with argument_errors():
+        shared = None if link is None else _link(link, queue, discipline, scenario)
+        others = _others(scenario, shared, bulk, web, cbr)
+        comparison = _compared(scenario, shared, others, duration, seed)
+    if chart is not None:
+        write_chart(chart, _draw(comparison), "--chart")
+    text = _rendered(comparison, chosen)
+    if output is not None:
+        write_atomically(output, text.encode(), "--output")
+    else:
+        print(text, end="")
+
+
+def _link(rate: float, queue: int | None, discipline: Discipline, scenario: Scenario) -> Bottleneck:
+    from tcpdelay.sim.network.bottleneck import LONGEST_QUEUE, Bottleneck, check_range
+
+    product = max(rate * scenario.path.rtt / 8 / FULL_PACKET, FEWEST_QUEUED)
+    capacity = round(2 * product if discipline == "dred" else product) if queue is None else queue
+    check_range("queue", capacity, 1, LONGEST_QUEUE, "packets")
+    return Bottleneck(
+        rate=rate,
+        capacity=capacity,
+        discipline=discipline,
+        # Floyd and Jacobson: an upper threshold of twice the lower one or more, well within the queue.
+        min_th=capacity / 6,
+        max_th=capacity / 2,
+        bandwidth_delay_product=product,
+    )
+
+
+def _others(scenario: Scenario, link: Bottleneck | None, bulk: int, web: int, cbr: float | None) -> list[Source]:
+    from tcpdelay.contenders import shared_path
+    from tcpdelay.scenario import Flow, Stack
+    from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
+    from tcpdelay.sim.network.stacks import Udp
+
+    for name, number in (("--bulk", bulk), ("--web", web)):
+        if number < 0:
+            raise typer.BadParameter(f"{name}: must be 0 or more, got {number}")
+    path, stack = shared_path(scenario.path), Stack.linux(delayed_ack=True)
+    others: list[Source] = [Bulk(path=path, stack=stack)] * bulk
+    others += [Web(path=path, stack=stack)] * web
+    if cbr is not None:
+        others.append(ConstantRate(flow=Flow.from_bitrate(cbr, 1000), path=path, stack=Udp()))
+    return others
+
+
+def _compared(
+    scenario: Scenario, link: Bottleneck | None, others: list[Source], duration: float | None, seed: int
+) -> Comparison:
+    from tcpdelay.compare import compare
+
+    try:
+        with predicting():
+            return compare(
+                scenario.flow,
+                scenario.path,
+                scenario.stack,  # type: ignore[arg-type]
+                scenario.target,
+                link=link,
+                others=others,
+                duration=duration,
+                seed=seed,
+                on_progress=counting("Simulating", "ways"),
+            )
+    finally:
+        if sys.stderr.isatty():
+            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+
+
+def _draw(comparison: Comparison) -> Figure:
+    from matplotlib.figure import Figure
+
+    from tcpdelay.report.comparison import CHART_EDGES, CHART_WIDTH, ROW_HEIGHT, plot_comparison
+
+    figure = Figure(figsize=(CHART_WIDTH, CHART_EDGES + ROW_HEIGHT * len(comparison.rows)), layout="constrained")
+    plot_comparison(comparison, figure.subplots())
+    return figure
+
+
+def _rendered(comparison: Comparison, chosen: Format) -> str:
+    from tcpdelay.report.comparison import comparison_table, to_html, to_json
+
+    table = comparison_table(comparison)
+    render: dict[Format, Callable[[], str]] = {
+        "text": partial(_text, comparison),
+        "markdown": lambda: f"{table.title}\n\n{table.to_page()}",
+        "html": lambda: to_html(comparison),
+        "json": lambda: to_json(comparison),
+        "csv": table.to_csv,
+    }
+    return render[chosen]().rstrip("\n") + "\n"
+
+
+def _text(comparison: Comparison) -> str:
+    from rich.console import Console
+
+    from tcpdelay.report.comparison import comparison_table
+
+    page = io.StringIO()
+    on_terminal = sys.stdout.isatty()
+    width = max(Console().width, 80) if on_terminal else FILE_WIDTH
+    comparison_table(comparison).print_text(Console(file=page, width=width, force_terminal=False, color_system=None))
+    return page.getvalue()

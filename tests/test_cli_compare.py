@@ -1,0 +1,66 @@
+"""`tcpdelay compare` as its user meets it."""
+
+import csv
+import io
+import json
+
+import pytest
+
+SHORT = ["compare", "--rtt", "100ms", "--loss", "2%", "--app", "voip", "--duration", "60s"]
+
+
+def test_the_table_has_one_row_per_contender_and_fits_a_terminal_of_usual_width(run):
+    status, printed, errors = run(*SHORT)
+    assert (status, errors) == (0, "")
+    assert printed.startswith("174 bytes every 20 ms (69.6 kbit/s), round-trip time 100 ms, loss 2 %")
+    names = [row["name"] for row in json.loads(run(*SHORT, "--format", "json")[1])["contenders"]]
+    lines = [line.split()[0] for line in printed.splitlines() if line.strip()]
+    assert [line for line in lines if line in names] == names
+    assert max(map(len, printed.splitlines())) <= 140
+
+
+def test_csv_and_json_hold_the_same_figures(run):
+    rows = list(csv.DictReader(io.StringIO(run(*SHORT, "--format", "csv")[1])))
+    records = json.loads(run(*SHORT, "--format", "json")[1])["contenders"]
+    for row, record in zip(rows, records, strict=True):
+        assert row["name"] == record["name"]
+        assert float(row["p95"]) == record["p95"]
+
+
+@pytest.mark.parametrize("suffix", ["txt", "md", "html", "json", "csv"])
+def test_the_suffix_chooses_the_format(run, tmp_path, suffix):
+    status, printed, errors = run(*SHORT, "-o", f"ways.{suffix}", "--chart", "ways.svg")
+    assert (status, printed, errors) == (0, "", "")
+    assert "udp" in (tmp_path / f"ways.{suffix}").read_text()
+    assert b"</svg>" in (tmp_path / "ways.svg").read_bytes()
+
+
+def test_a_shared_link_shows_what_is_taken_from_the_others(run):
+    shared = ["--link", "3Mbit/s", "--bulk", "1", "--web", "2", "--cbr", "100kbit/s", "--queue", "40"]
+    for discipline in ("drop-tail", "red", "dred"):
+        status, printed, errors = run(*SHORT, *shared, "--discipline", discipline, "--format", "json")
+        assert (status, errors) == (0, "")
+        found = json.loads(printed)
+        assert found["scenario"]["others"] == ["Bulk", "Web", "Web", "ConstantRate"]
+        assert found["scenario"]["queue"] == 40
+        assert all(row["taken"] is not None for row in found["contenders"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--bulk", "2"], "--bulk: needs --link, the link that is shared"),
+        (["--link", "3Mbit/s", "--bulk", "-2"], "--bulk: must be 0 or more, got -2"),
+        (["--stack", "newreno_2008"], "--stack: a comparison is of --stack linux with the others"),
+        (["--jitter", "3ms"], "--jitter: must be 0 in a comparison, got 0.003"),
+        (["--link", "3Mbit/s", "--queue", "0"], "--queue: must lie between 1 and 65000 packets, got 0"),
+        (["--link", "3"], "--link"),
+        (["-o", "ways.exe"], "--output: 'ways.exe' does not end in one of .txt, .md, .html, .json, .csv"),
+        (["--seed", "-1"], "--seed: must be 0 or more, got -1"),
+    ],
+)
+def test_bad_input_is_one_line(run, arguments, complaint):
+    status, printed, errors = run(*SHORT, *arguments)
+    assert (status, printed) == (2, "")
+    assert errors.count("\n") == 1
+    assert complaint in errors

@@ -1,0 +1,119 @@
+"""Contenders side by side: the same packets and losses for each, and figures that can be checked by hand."""
+
+import json
+import math
+
+import pytest
+
+import tcpdelay as td
+from tcpdelay.report.comparison import comparison_table, to_html, to_json
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
+
+VOICE = td.Flow(174, 0.020)
+PATH = td.Path(rtt=0.100, loss=0.02)
+SHARED = td.SharedPath(access_delay=0.05)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Return a comparison on a path of its own."""
+    return td.compare(VOICE, PATH, duration=2000, seed=3)
+
+
+@pytest.fixture(scope="module")
+def beside_bulk():
+    """Return a comparison beside a long transfer, on a link that is too slow for the flow with most contenders."""
+    return td.compare(
+        td.Flow(1448, 0.010),
+        td.Path(rtt=0.100, loss=0),
+        link=td.Bottleneck(rate=1.5e6, capacity=30),
+        others=[Bulk(path=SHARED, stack=td.Stack.linux())],
+        duration=60,
+    )
+
+
+def rows_of(comparison):
+    return {row.contender.name: row for row in comparison.rows}
+
+
+def test_every_packet_of_every_contender_is_counted_once(alone, beside_bulk):
+    for comparison in (alone, beside_bulk):
+        for row in comparison.rows:
+            result = row.result
+            assert result.offered == result.delivered + result.lost + result.unfinished, row.contender.name
+    assert {row.result.offered for row in alone.rows} == {95_000}
+
+
+def test_datagrams_are_as_late_as_the_path_and_lose_what_it_loses(alone):
+    udp = rows_of(alone)["udp"].result
+    assert udp.delays.quantile(1.0) == pytest.approx(0.050, abs=2e-6)
+    # Three standard deviations of a binomial share.
+    assert 1 - udp.delivered_fraction == pytest.approx(0.02, abs=3 * math.sqrt(0.02 * 0.98 / 95_000))
+
+
+def test_the_plain_flow_is_what_the_simulator_of_one_flow_says(alone):
+    simulated = td.simulate(VOICE, PATH, td.Stack.linux(), packets=200_000, seed=1)
+    plain = rows_of(alone)["tcp"]
+    assert plain.result.mean_interval.value == pytest.approx(simulated.mean, rel=0.03)
+    assert plain.result.p95_interval.value == pytest.approx(simulated.quantile(0.95), rel=0.03)
+    assert plain.predicted.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=0.03)
+
+
+def test_one_seed_gives_one_result(alone):
+    again = td.compare(VOICE, PATH, duration=2000, seed=3)
+    assert to_json(again) == to_json(alone)
+    assert to_json(td.compare(VOICE, PATH, duration=2000, seed=4)) != to_json(alone)
+
+
+def test_what_the_flow_takes_is_what_the_others_lack(beside_bulk):
+    for row in beside_bulk.rows:
+        assert beside_bulk.taken(row) == beside_bulk.undisturbed - row.others
+        assert row.others + row.result.throughput < 1.5e6
+        assert row.predicted is None
+    # Nothing else is on the link.
+    assert beside_bulk.undisturbed == pytest.approx(1.5e6 * 1448 / 1500, rel=0.02)
+    taken = {name: beside_bulk.taken(row) for name, row in rows_of(beside_bulk).items()}
+    assert taken["udp"] > taken["tcp"] > 0
+
+
+def test_a_backlog_that_grows_never_settles(beside_bulk):
+    table = {row["name"]: row for row in comparison_table(beside_bulk).rows}
+    assert not table["tcp"]["sustainable"]
+    assert table["tcp"]["p95"] == table["tcp"]["worst"] == math.inf
+    assert table["tcp"]["late_fraction"] == 1
+    assert not table["tcp"]["meets_target"]
+    assert table["udp"]["sustainable"]
+    assert math.isfinite(table["udp"]["p95"])
+
+
+def test_json_has_every_contender_and_no_number_that_json_does_not_know(beside_bulk):
+    record = json.loads(to_json(beside_bulk), parse_constant=pytest.fail)
+    assert [row["name"] for row in record["contenders"]] == [row.contender.name for row in beside_bulk.rows]
+    assert record["contenders"][0]["p95"] is None
+    assert record["scenario"]["link"] == 1.5e6
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_names_every_contender(alone):
+    page = to_html(alone)
+    assert "http" not in page
+    for row in alone.rows:
+        assert f">{row.contender.name}</th>" in page
+        assert f"<dt>{row.contender.name}</dt>" in page
+    assert page.count("<svg") == 1
+    assert 'role="img"' in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"path": td.Path(rtt=0.1, loss=0.02, jitter=0.01)}, "jitter must be 0 in a comparison, got 0.01"),
+        ({"path": td.Path(rtt=0.1, loss=0.02, loss_pattern="correlated")}, "loss_pattern must be 'random'"),
+        ({"others": [ConstantRate(flow=VOICE, path=SHARED, stack=td.Udp())]}, "others need a link"),
+        ({"duration": 0}, "duration must lie between"),
+        ({"seed": -1}, "seed must be 0 or more, got -1"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line(arguments, complaint):
+    with pytest.raises(ValueError, match=complaint) as refused:
+        td.compare(**{"flow": VOICE, "path": PATH} | arguments)
+    assert "\n" not in str(refused.value)
