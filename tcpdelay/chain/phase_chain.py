@@ -2,59 +2,134 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from tcpdelay.chain.acceleration import extrapolate, new_history, remember
-from tcpdelay.chain.build import ROW, Rows
-from tcpdelay.chain.sweep import copy, scale, sweep, total
-from tcpdelay.chain.transitions import PHASE, TRANSITION, Phases, Transitions
+from tcpdelay.chain.build import Rows
+from tcpdelay.chain.sweep import NEGLIGIBLE, copy, scale, total
+from tcpdelay.chain.transitions import Phases, Transitions
 
 MAX_SWEEPS = 20_000
 TOLERANCE = 1e-14
 
 
+class PhaseChain(NamedTuple):
+    """A Markov chain of phases, in which the moves that stay in a phase are left out.
+
+    Attributes
+    ----------
+    first : int array
+        First move of each phase; one more entry closes the array.
+    target, chance : array
+        Where a move leads, and its probability.
+    leaving : float array
+        Probability that a phase is left; 1 where it always is.
+    """
+
+    first: NDArray[np.int64]
+    target: NDArray[np.int64]
+    chance: NDArray[np.float64]
+    leaving: NDArray[np.float64]
+
+
 @njit(cache=True)
-def aggregate(
-    phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64]
-) -> tuple[Phases, Transitions, Rows]:
+def _new_chain(phases: int, moves: int) -> PhaseChain:
+    return PhaseChain(
+        np.zeros(phases + 1, np.int64), np.empty(moves, np.int64), np.empty(moves, np.float64), np.zeros(phases)
+    )
+
+
+@njit(cache=True)
+def _add_move(chain: PhaseChain, phase: int, filled: int, target: int, chance: float) -> int:
+    """Append a move of `phase`, or add it to the last one if that leads to the same phase; return their number."""
+    if chance <= 0.0 or target == phase:
+        return filled
+    chain.leaving[phase] += chance
+    if filled > chain.first[phase] and chain.target[filled - 1] == target:
+        chain.chance[filled - 1] += chance
+        return filled
+    chain.target[filled], chain.chance[filled] = target, chance
+    return filled + 1
+
+
+@njit(cache=True)
+def _close(chain: PhaseChain, phase: int, filled: int, stays: bool) -> None:
+    """Close the list of moves of a phase; where none `stays` in it, it is left exactly always."""
+    chain.first[phase + 1] = filled
+    if not stays or chain.leaving[phase] <= 0.0:
+        chain.leaving[phase] = 1.0
+
+
+@njit(cache=True)
+def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64]) -> PhaseChain:
     """Sum the backlog out, its distribution within each phase being that of `visits`.
 
-    Each event becomes two, for the case that it leaves packets and that it leaves none. A phase without visits is
+    Each event becomes two moves, for the case that it leaves packets and that it leaves none. A phase without visits is
     taken as backlogged.
     """
-    count, events = phases.size - 1, transitions.size
-    merged: Transitions = np.zeros(2 * events, TRANSITION)
-    merged_phases: Phases = np.zeros(count + 1, PHASE)
-    merged_rows: Rows = np.zeros(count + 1, ROW)
+    count = phases.size - 1
+    chain = _new_chain(count, 2 * transitions.size)
+    filled = 0
     for phase in range(count):
         cells = visits[rows.offset[phase] : rows.offset[phase + 1]]
-        merged_phases[phase + 1].first_transition = 2 * phases.first_transition[phase + 1]
-        merged_rows[phase + 1].offset = merged_rows[phase].offset + (cells.size > 0)
-        if cells.size == 0:
-            merged_rows[phase].low, merged_rows[phase].high = 1, 0
-            continue
-        sum_of_cells = total(cells)
-        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
-            emptied = min(max(1 - transitions.shift[event] - rows.low[phase], 0), cells.size)
-            if transitions.target[event] == transitions.target_when_empty[event]:
-                share = 0.0
-            elif sum_of_cells > 0:
-                share = min(total(cells[:emptied]) / sum_of_cells, 1.0)
-            else:
-                share = 1.0 if emptied == cells.size else 0.0
-            for half in range(2):
-                target = transitions.target_when_empty[event] if half else transitions.target[event]
-                merged.target[2 * event + half] = merged.target_when_empty[2 * event + half] = target
-                merged.probability[2 * event + half] = transitions.probability[event] * (share if half else 1 - share)
-    return merged_phases, merged, merged_rows
+        stays = False
+        if cells.size > 0:
+            sum_of_cells = total(cells)
+            for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+                busy, empty = transitions.target[event], transitions.target_when_empty[event]
+                chance = transitions.probability[event]
+                stays |= busy == phase or empty == phase
+                if busy == empty:
+                    filled = _add_move(chain, phase, filled, busy, chance)
+                    continue
+                emptied = min(max(1 - transitions.shift[event] - rows.low[phase], 0), cells.size)
+                if sum_of_cells > 0:
+                    share = min(total(cells[:emptied]) / sum_of_cells, 1.0)
+                else:
+                    share = 1.0 if emptied == cells.size else 0.0
+                filled = _add_move(chain, phase, filled, busy, chance * (1 - share))
+                filled = _add_move(chain, phase, filled, empty, chance * share)
+        _close(chain, phase, filled, stays)
+    return chain
 
 
 @njit(cache=True)
-def settle(
-    phases: Phases, transitions: Transitions, rows: Rows, inflow: NDArray[np.float64], tolerance: float
-) -> NDArray[np.float64]:
+def _busy_chain(phases: Phases, transitions: Transitions) -> PhaseChain:
+    """Return the chain of the phases while the backlog never runs dry."""
+    count = phases.size - 1
+    chain = _new_chain(count, transitions.size)
+    filled = 0
+    for phase in range(count):
+        stays = False
+        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+            target = transitions.target[event]
+            stays |= target == phase
+            filled = _add_move(chain, phase, filled, target, transitions.probability[event])
+        _close(chain, phase, filled, stays)
+    return chain
+
+
+@njit(cache=True)
+def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArray[np.float64]) -> None:
+    """Carry `inflow` forward through all phases; what flows back is left in it, how often each is visited in `visits`."""
+    for phase in range(visits.size):
+        value = inflow[phase]
+        inflow[phase] = 0.0
+        if value <= NEGLIGIBLE:
+            visits[phase] = 0.0
+            continue
+        value /= chain.leaving[phase]
+        visits[phase] = value
+        for move in range(chain.first[phase], chain.first[phase + 1]):
+            inflow[chain.target[move]] += chain.chance[move] * value
+
+
+@njit(cache=True)
+def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
     """Iterate `inflow` of a chain of phases until it changes by at most `tolerance` of itself; return the last visits.
 
     `inflow` is scaled to a sum of 1.
@@ -65,8 +140,7 @@ def settle(
     history = new_history(inflow.size)
     stored = -1
     for _ in range(MAX_SWEEPS):
-        scale(visits, 0.0)
-        sweep(phases, transitions, rows, inflow, visits)
+        _sweep_phases(chain, inflow, visits)
         scale(inflow, 1 / total(inflow))
         moved = 0.0
         for i in range(inflow.size):
@@ -86,20 +160,13 @@ def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float
     The backlog of a chain whose phases do not depend on it stays finite if and only if this drift is negative (Loynes
     1962; Neuts 1981, theorem 3.1.1). `start` is a phase with a backlog.
     """
-    count = phases.size - 1
-    busy: Rows = np.zeros(count + 1, ROW)
-    always_busy = transitions.copy()
-    for phase in range(count + 1):
-        busy[phase].low = busy[phase].high = busy[phase].bound = 1
-        busy[phase].offset = phase
-    for event in range(transitions.size):
-        always_busy[event].target_when_empty = transitions[event].target
-        always_busy[event].shift = 0
-    inflow = np.zeros(count)
+    inflow = np.zeros(phases.size - 1)
     inflow[start] = 1.0
-    visits = settle(phases, always_busy, busy, inflow, TOLERANCE)
+    visits = settle(_busy_chain(phases, transitions), inflow, TOLERANCE)
     packets, time = 0.0, 0.0
-    for phase in range(count):
+    for phase in range(visits.size):
+        if visits[phase] == 0.0:
+            continue
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
             share = visits[phase] * transitions.probability[event]
             packets += share * transitions.shift[event]

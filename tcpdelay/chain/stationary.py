@@ -114,22 +114,17 @@ def _correct_phases(
     tolerance: float,
 ) -> None:
     """Scale the inflow of each phase to what the chain of phases alone says that it should be."""
-    phase_chain, phase_events, phase_rows = aggregate(phases, transitions, rows, visits)
-    now = np.zeros(phase_rows.offset[-1])
+    now = np.zeros(phases.size - 1)
     for phase in range(phases.size - 1):
-        if rows.offset[phase] < rows.offset[phase + 1]:
-            now[phase_rows.offset[phase]] = total(inflow[rows.offset[phase] : rows.offset[phase + 1]])
-    balanced = np.zeros(now.size)
-    copy(now, balanced)
-    sum_now = total(now)
-    if not sum_now > 0.0:
+        now[phase] = total(inflow[rows.offset[phase] : rows.offset[phase + 1]])
+    if not total(now) > 0.0:
         return
-    settle(phase_chain, phase_events, phase_rows, balanced, tolerance)
+    scale(now, 1 / total(now))
+    balanced = now.copy()
+    settle(aggregate(phases, transitions, rows, visits), balanced, tolerance)
     for phase in range(phases.size - 1):
-        if rows.offset[phase] < rows.offset[phase + 1]:
-            cell = phase_rows.offset[phase]
-            if now[cell] > 0 and balanced[cell] > 0:
-                scale(inflow[rows.offset[phase] : rows.offset[phase + 1]], balanced[cell] * sum_now / now[cell])
+        if now[phase] > 0 and balanced[phase] > 0:
+            scale(inflow[rows.offset[phase] : rows.offset[phase + 1]], balanced[phase] / now[phase])
 
 
 @njit(cache=True)
