@@ -48,7 +48,7 @@ def new_history(size: int) -> History:
     )
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, _nrt=False, fastmath={"reassoc", "contract"})
 def _product(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     result = 0.0
     for i in range(left.size):
@@ -56,7 +56,7 @@ def _product(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     return result
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def remember(history: History, stored: int, before: NDArray[np.float64], after: NDArray[np.float64]) -> int:
     """Add the step from `before` to `after` to the history and make `after` the next iterate, in `before`.
 
@@ -79,7 +79,7 @@ def remember(history: History, stored: int, before: NDArray[np.float64], after: 
     return stored + 1
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def _solve_in_place(system: NDArray[np.float64], right: NDArray[np.float64]) -> None:
     """Replace `right` by the solution of a small symmetric system with ones on its diagonal.
 

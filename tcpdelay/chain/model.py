@@ -16,8 +16,9 @@ from tcpdelay.chain.linux.profile import LinuxProfile
 from tcpdelay.chain.phase_chain import backlog_drift
 from tcpdelay.chain.profile import BYTES_PER_CELL, Profile
 from tcpdelay.chain.published_profile import PublishedProfile
-from tcpdelay.chain.stationary import ACCEPTED_RESIDUAL, MAX_SWEEPS, Solution, solve_by_sweeps
+from tcpdelay.chain.stationary import ACCEPTED_RESIDUAL, MAX_SWEEPS, Solution, from_start, solve_by_sweeps
 from tcpdelay.chain.transitions import Phases, Transitions
+from tcpdelay.chain.widening import decay, doublings, widen
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.scenario import Flow, Linux, NewReno2008, Path, Stack
 
@@ -31,8 +32,14 @@ LARGEST_GROWTH = 4
 """Cells, or factor of the published ones, up to which a bound grows; a backlog that needs more is endless to us."""
 CELLS_WORTH_A_LOOK = 5_000
 """Cells from which on the backlog's drift is looked at before the chain is solved: it costs less, then."""
+PHASES_WORTH_A_LOOK = 1_000
+"""The same of the phases, from which on even finding the backlogs of each takes longer."""
 NEGLIGIBLE_TRUNCATION = 1e-6
 """Probability at the bound below which a backlog counts as not cut off."""
+WORTH_FINISHING = 2e-6
+"""Probability at the bound beyond which a solution in passing need not be exact."""
+MOST_DOUBLINGS = 2
+"""Doublings of the bound at a time: how far the decay of a backlog that is cut off can be trusted."""
 SETTLED = 1e-3
 """Probability at the bound, relative to what a target allows to be late, at which the target's answer is settled."""
 STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
@@ -106,7 +113,7 @@ class DelayModel:
         self.path = path
         self.stack = stack
         self._profile = _profile(flow, path, stack)
-        # Even a chain with a single backlog per phase has to fit before its phases are made.
+        # The phases have to fit before they are made; their backlogs are looked at once the drift has spoken.
         self._require_memory(self._profile.least_memory)
 
     @property
@@ -141,36 +148,52 @@ class DelayModel:
         phases, transitions = self._structure
         return backlog_drift(phases, transitions, self._profile.backlogged)
 
-    def _solutions(self) -> Iterator[tuple[Rows, Solution, float]]:
-        """Yield the chain's rows, solution and probability at the bound, for the published bound and doubled ones.
+    def _solutions(self, largest_cut: float = np.inf) -> Iterator[tuple[Rows, Solution, float]]:
+        """Yield the chain's rows, solution and probability at the bound, for the published bound and wider ones.
 
+        Where a solution may be rough if more than `largest_cut` is cut off, the bound widens to where it should not be.
         Ends early where the backlog drifts upwards, or where it would take too many cells to hold it.
         """
-        first_bound = bound = self._profile.first_bound
+        bound = self._profile.first_bound
+        if self._profile.grows and self._structure[0].size > PHASES_WORTH_A_LOOK and self.backlog_drift >= 0:
+            return
         rows = self._rows_within(bound)
         largest = max(LARGEST_GROWN_CHAIN, LARGEST_GROWTH * int(rows["offset"][-1]))
         if self._profile.grows and rows["offset"][-1] > CELLS_WORTH_A_LOOK and self.backlog_drift >= 0:
             return
+        self._require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
+        inflow = from_start(rows, self._profile.start)
+        narrowest = True
         while True:
-            self._require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
             try:
-                solution = self._solve(rows)
+                solution = self._solve(rows, inflow, largest_cut)
             except ArithmeticError:
                 # A backlog that wanders so far that no iteration settles is as good as endless as well.
-                if bound > first_bound or self._profile.grows:
+                if not narrowest or self._profile.grows:
                     return
                 raise
-            yield rows, solution, probability_at_bound(self._structure[0], rows, solution.probability)
-            bound *= 2
-            rows = self._rows_within(bound)
-            if self.backlog_drift >= 0 or rows["offset"][-1] > largest:
+            cut = probability_at_bound(self._structure[0], rows, solution.probability)
+            yield rows, solution, cut
+            if self.backlog_drift >= 0:
                 return
+            factor = decay(self._structure[0], rows, solution.probability)
+            steps = min(doublings(cut, factor, bound, NEGLIGIBLE_TRUNCATION), MOST_DOUBLINGS) if largest_cut < 1 else 1
+            for step in range(steps, 0, -1):
+                wider = self._rows_within(bound * 2**step)
+                if wider["offset"][-1] <= largest:
+                    break
+            else:
+                return
+            self._require_memory(float(wider["offset"][-1]) * BYTES_PER_CELL)
+            inflow = widen(rows, inflow, wider, factor)
+            rows, bound, narrowest = wider, bound * 2**step, False
 
     @cached_property
     def _solved(self) -> tuple[Rows, Solution] | None:
         """Rows and solution, or None where the backlog has no finite bound and the stack asks to say so."""
-        for rows, solution, cut in self._solutions():
-            if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
+        grows = self._profile.grows
+        for rows, solution, cut in self._solutions(WORTH_FINISHING if grows else np.inf):
+            if not grows or cut < NEGLIGIBLE_TRUNCATION:
                 return rows, solution
         return None
 
@@ -197,14 +220,17 @@ class DelayModel:
                 return True
         return False
 
-    def _solve(self, rows: Rows) -> Solution:
+    def _solve(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float) -> Solution:
+        """Solve the chain from `inflow` on; roughly where more than `largest_cut` stands at the bound."""
         phases, transitions = self._structure
         start = self._profile.start
         if self._profile.lossless:
             # Nothing is ever lost: the chain stays where it starts.
             return Solution(np.ones(1), 0.0, 0)
-        solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
+        solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut)
         if solution.residual > ACCEPTED_RESIDUAL:
+            if probability_at_bound(phases, rows, solution.probability) > largest_cut:
+                return solution
             from tcpdelay.chain.direct import solve_directly
 
             return solve_directly(phases, transitions, rows, start)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tcpdelay.chain.acceleration import extrapolate, new_history, remember
 from tcpdelay.chain.backlog_chain import correct_backlog
 from tcpdelay.chain.build import Rows
+from tcpdelay.chain.delays import probability_at_bound
 from tcpdelay.chain.phase_chain import aggregate, settle
 from tcpdelay.chain.sweep import copy, scale, sweep, total
 from tcpdelay.chain.transitions import Phases, Transitions
@@ -31,6 +32,8 @@ Where losses are rare most visits are to states without one, and |pi Q - pi| alo
 ACCEPTED_RESIDUAL = 1e-13
 """Largest sum of |pi Q - pi| that counts as solved."""
 MAX_SWEEPS = 1000
+ROUGH = 1e-5
+"""Change per sweep at which it is known how much is cut off at the bound."""
 SWEEPS_PER_EXTRAPOLATION = 3
 FIRST_CORRECTION = 16
 """Sweep from which the phases are corrected by aggregation; quickly mixing chains are done before."""
@@ -79,7 +82,7 @@ def _feedback_spans(feedback: NDArray[np.bool_], rows: Rows) -> NDArray[np.int64
     return spans[:filled]
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def _pack(spans: NDArray[np.int64], cells: NDArray[np.float64], packed: NDArray[np.float64]) -> None:
     """Copy the feedback cells side by side."""
     for span in range(spans.shape[0]):
@@ -87,7 +90,7 @@ def _pack(spans: NDArray[np.int64], cells: NDArray[np.float64], packed: NDArray[
         copy(cells[begin:end], packed[place : place + end - begin])
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def _unpack(spans: NDArray[np.int64], packed: NDArray[np.float64], cells: NDArray[np.float64]) -> None:
     """Copy the feedback cells back to where they stand."""
     for span in range(spans.shape[0]):
@@ -95,7 +98,7 @@ def _unpack(spans: NDArray[np.int64], packed: NDArray[np.float64], cells: NDArra
         copy(packed[place : place + end - begin], cells[begin:end])
 
 
-@njit(cache=True, fastmath={"reassoc"})
+@njit(cache=True, _nrt=False, fastmath={"reassoc"})
 def _distance(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     """Sum of the differences' sizes."""
     result = 0.0
@@ -127,7 +130,7 @@ def _correct_phases(
             scale(inflow[rows.offset[phase] : rows.offset[phase + 1]], balanced[phase] / now[phase])
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def _normalise(values: NDArray[np.float64]) -> bool:
     """Scale `values` to a sum of 1; say whether they have a sum to scale."""
     size = total(values)
@@ -139,11 +142,20 @@ def _normalise(values: NDArray[np.float64]) -> bool:
 
 @njit(cache=True)
 def iterate_sweeps(
-    phases: Phases, transitions: Transitions, rows: Rows, start: int, max_sweeps: int
+    phases: Phases,
+    transitions: Transitions,
+    rows: Rows,
+    start: int,
+    max_sweeps: int,
+    inflow: NDArray[np.float64],
+    largest_cut: float,
 ) -> tuple[NDArray[np.float64], float, int]:
-    """Probability of every cell, residual and number of sweeps, after at most `max_sweeps`."""
-    cells = rows.offset[-1]
-    inflow, visits = np.zeros(cells), np.zeros(cells)
+    """Probability of every cell, residual and number of sweeps, after at most `max_sweeps` from `inflow` on.
+
+    `inflow` is left where the iteration ends, so that it can go on from there. It ends early where more than
+    `largest_cut` turns out to stand at the bound.
+    """
+    visits = np.zeros(rows.offset[-1])
     spans = _feedback_spans(feedback_phases(phases, transitions, start), rows)
     last = spans.shape[0] - 1
     size = spans[last, 2] + spans[last, 1] - spans[last, 0]
@@ -151,9 +163,10 @@ def iterate_sweeps(
     history = new_history(size)
     stored = -1
 
-    inflow[rows.offset[start] - rows.low[start]] = 1.0
     _pack(spans, inflow, before)
-    residual, sweeps = np.inf, 0
+    _normalise(before)
+    _unpack(spans, before, inflow)
+    residual, sweeps, looked = np.inf, 0, False
     moved_at_review, backlog_wanders = np.inf, False
     while sweeps < max_sweeps:
         sweep(phases, transitions, rows, inflow, visits)
@@ -166,6 +179,10 @@ def iterate_sweeps(
         residual = moved / total(visits)
         if moved <= TOLERANCE:
             break
+        if moved <= ROUGH and not looked:
+            looked = True
+            if probability_at_bound(phases, rows, visits) > largest_cut * total(visits):
+                break
         if sweeps >= FIRST_CORRECTION:
             if sweeps == FIRST_CORRECTION:
                 stored = -1
@@ -187,7 +204,27 @@ def iterate_sweeps(
     return visits, residual, sweeps
 
 
-def solve_by_sweeps(phases: Phases, transitions: Transitions, rows: Rows, start: int, max_sweeps: int) -> Solution:
-    """Return the stationary distribution over all cells, or the nearest found within `max_sweeps`."""
+def from_start(rows: Rows, start: int) -> NDArray[np.float64]:
+    """Return the inflow with which an iteration from nowhere begins: all at the start, without a backlog."""
+    inflow = np.zeros(int(rows["offset"][-1]))
+    inflow[rows["offset"][start] - rows["low"][start]] = 1.0
+    return inflow
+
+
+def solve_by_sweeps(
+    phases: Phases,
+    transitions: Transitions,
+    rows: Rows,
+    start: int,
+    max_sweeps: int,
+    inflow: NDArray[np.float64] | None = None,
+    largest_cut: float = np.inf,
+) -> Solution:
+    """Return the stationary distribution over all cells, or the nearest found within `max_sweeps`.
+
+    The iteration begins with `inflow`, which it changes, or else at the start. It may end early, with a large residual,
+    where more than `largest_cut` is cut off at the bound.
+    """
+    begun = from_start(rows, start) if inflow is None else inflow
     # The kernel returns a plain tuple: making a named one, it would crash on an interrupt that came meanwhile.
-    return Solution(*iterate_sweeps(phases, transitions, rows, start, max_sweeps))
+    return Solution(*iterate_sweeps(phases, transitions, rows, start, max_sweeps, begun, largest_cut))

@@ -81,7 +81,17 @@ class Leaving(NamedTuple):
     step: float
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False, fastmath={"reassoc", "contract"})
+def _packets_and_ages(row: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the sums of packets, and of packets times age in whole slots."""
+    packets = ages = 0.0
+    for i in range(row.size):
+        packets += row[i]
+        ages += row[i] * i
+    return packets, ages
+
+
+@njit(cache=True, _nrt=False)
 def _add_leaving(
     p: Any,
     x: Leaving,
@@ -97,10 +107,7 @@ def _add_leaving(
 
     Of those that wait for a repair, `waiting` receives when its first try is done.
     """
-    packets = ages = 0.0
-    for i in range(row.size):
-        packets += row[i]
-        ages += row[i] * i
+    packets, ages = _packets_and_ages(row)
     packets *= share
     if packets < NEGLIGIBLE:
         return
@@ -121,7 +128,7 @@ def _add_leaving(
     add_row(waiting, age + left, rest, row)
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def _add_drained(
     p: Any,
     x: Leaving,
@@ -165,7 +172,7 @@ def _add_drained(
             return
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def add_openings(
     p: Any,
     x: Leaving,

@@ -26,7 +26,7 @@ def _age_in_open_window(p: Any, window: int) -> float:
     return float((math.ceil(p.segments_per_packet / window) - 1) * p.load)
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def _add_open(
     p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, without_tell: float
 ) -> None:
@@ -50,7 +50,7 @@ def _add_open(
         add_repaired(bins, age, load + wait, this, o.repeated_loss, again, without_tell, p.timeout)
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def _add_lost_open(p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: Any) -> None:
     """Add the packets that leave between a loss out of an open window and its detection."""
     age = _age_in_open_window(p, window)
@@ -78,7 +78,7 @@ def _add_lost_open(p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: flo
         chance *= 1 - o.loss
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def add_open_phase(p: Any, o: OpenWindow, bins: NDArray[np.float64], window: int, s: Any, weight: float) -> None:
     """Add the packets that leave in a phase of an open window, whatever the backlog."""
     load = p.load

@@ -48,14 +48,14 @@ def opening_time(place: int, run: int, near: float, far: float) -> float:
     return place * near if place <= run else run * near + (place - run) * far
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def opening_times(count: int, run: int, near: float, far: float, times: NDArray[np.float64]) -> None:
     """Fill in the times of a round's openings."""
     for place in range(count):
         times[place] = opening_time(place + 1, run, near, far)
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def times_after_loss(
     p: Any, count: int, run: int, near: float, far: float, in_run: bool, duration: float, times: NDArray[np.float64]
 ) -> None:

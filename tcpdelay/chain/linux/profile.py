@@ -14,7 +14,7 @@ from tcpdelay.chain.linux.delays import delay_bins, filled_bins, sums
 from tcpdelay.chain.linux.layout import OPEN, SMALLEST_WINDOW, Layout, open_phase, round_phase
 from tcpdelay.chain.linux.parameters import linux_parameters
 from tcpdelay.chain.linux.transitions import linux_transitions
-from tcpdelay.chain.profile import BYTES_PER_CELL
+from tcpdelay.chain.profile import BYTES_PER_CELL, BYTES_PER_PHASE
 from tcpdelay.chain.transitions import Phases, Transitions
 from tcpdelay.scenario import Flow, Linux, Path
 
@@ -27,6 +27,8 @@ REPAIRS_BEYOND = 8
 TIMEOUTS_BEYOND = 4
 PHASES_PER_WINDOW = 20
 """Phases per window, about."""
+MOST_WINDOWS = 5_000
+"""Windows up to which the phases are made in seconds, so that the drift can say whether TCP carries the flow."""
 
 
 class LinuxProfile:
@@ -40,7 +42,8 @@ class LinuxProfile:
         self.grows = True
         last_timeout = p.timeout * 2 ** (p.backoffs - 1)
         self.first_bound = int(LOADS_OF_BACKLOG * p.load + TIMEOUTS_OF_BACKLOG * last_timeout) + SPARE_BACKLOG
-        self.least_memory = float(PHASES_PER_WINDOW * p.largest_window * self.first_bound * BYTES_PER_CELL)
+        backlogs = self.first_bound * BYTES_PER_CELL if p.largest_window > MOST_WINDOWS else BYTES_PER_PHASE
+        self.least_memory = float(PHASES_PER_WINDOW * p.largest_window * backlogs)
 
     @cached_property
     def _made(self) -> tuple[Phases, Transitions, Any, Layout]:
