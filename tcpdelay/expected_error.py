@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path as FilePath
 
@@ -77,6 +77,16 @@ PUBLISHED_ERROR = ExpectedError(
     cases=432,
     source="captures of Linux 6.1 under random losses, predictions being too high as a rule",
 )
+
+SIMULATOR_ERROR = ExpectedError(
+    median=0.0001,
+    mean=0.0153,
+    p90=0.0486,
+    mean_delay=Spread(0.0061, 0.0156, 0.0386),
+    cases=432,
+    source="captures of Linux 6.1 under random losses, with their own statistical error",
+)
+"""What the simulator is off by in captures (`validation/results/scores.csv`): no error measured by it is smaller."""
 
 
 @dataclass(frozen=True)
@@ -235,8 +245,8 @@ def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -
     Returns
     -------
     ExpectedError
-        For `Stack.linux`, the error in the nearest of the simulated scenarios; for the published chain, that over all
-        captures.
+        For `Stack.linux`, the error in the nearest of the simulated scenarios, but where TCP carries the flow no less
+        than the simulator's own; for the published chain, that over all captures.
 
     Raises
     ------
@@ -251,7 +261,16 @@ def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -
     stack = checked_profile(stack)
     if isinstance(stack, NewReno2008):
         return PUBLISHED_ERROR
-    return linux_table().expected(features_of(flow, path, stack), stack.congestion_control == "cubic", carried)
+    found = linux_table().expected(features_of(flow, path, stack), stack.congestion_control == "cubic", carried)
+    if not carried:
+        return found
+    least = SIMULATOR_ERROR
+    return replace(found, **vars(_at_least(found, least)), mean_delay=_at_least(found.mean_delay, least.mean_delay))
+
+
+def _at_least(found: Spread, least: Spread) -> Spread:
+    """Return the larger of two spreads, figure by figure; NaN where `found` is."""
+    return Spread(*(max(getattr(found, name), getattr(least, name)) for name in ("median", "mean", "p90")))
 
 
 def statistical_error(quantile: Interval, mean: Interval, packets: int) -> ExpectedError:

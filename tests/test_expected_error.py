@@ -16,6 +16,7 @@ from tcpdelay.expected_error import (
     FEATURES,
     NEIGHBOURS,
     PUBLISHED_ERROR,
+    SIMULATOR_ERROR,
     ErrorTable,
     expected_error,
     features_of,
@@ -157,16 +158,29 @@ def test_the_table_of_the_package_holds_all_kinds_of_cases_and_is_small():
     assert np.isfinite(table.mean).all()
 
 
-def test_the_published_error_is_the_one_that_was_measured():
+@pytest.mark.parametrize(("model", "constant"), [("newreno_2008", PUBLISHED_ERROR), ("simulator", SIMULATOR_ERROR)])
+def test_the_errors_in_captures_are_those_that_were_measured(model, constant):
     with (ROOT / "validation" / "results" / "scores.csv").open(newline="") as lines:
-        scores = [
-            row for row in csv.DictReader(lines) if row["model"] == "newreno_2008" and row["comparable"] == "True"
-        ]
-    assert len(scores) == PUBLISHED_ERROR.cases
-    for quantity, spread in (("p95", PUBLISHED_ERROR), ("mean", PUBLISHED_ERROR.mean_delay)):
-        sizes = np.abs([float(row[f"error_{quantity}"]) for row in scores])
+        scores = [row for row in csv.DictReader(lines) if row["comparable"] == "True"]
+    # Only captures that both were asked about.
+    asked = {row["capture"] for row in scores if row["model"] == "newreno_2008"}
+    rows = [row for row in scores if row["model"] == model and row["capture"] in asked]
+    assert len(rows) == constant.cases
+    for quantity, spread in (("p95", constant), ("mean", constant.mean_delay)):
+        sizes = np.abs([float(row[f"error_{quantity}"]) for row in rows])
         measured = [np.median(sizes), np.mean(sizes), np.quantile(sizes, 0.9)]
-        assert measured == pytest.approx([spread.median, spread.mean, spread.p90], abs=0.005)
+        digits = 0.005 if model == "newreno_2008" else 0.00005
+        assert measured == pytest.approx([spread.median, spread.mean, spread.p90], abs=digits)
+
+
+def test_no_error_is_smaller_than_that_of_what_it_was_measured_with(use):
+    use(joined(table_of(1e-5, 1e-5), table_of(0.0, carried=False)))
+    found = expected_error(FLOW, PATH, LINUX)
+    least = SIMULATOR_ERROR
+    assert (found.median, found.mean, found.p90) == (least.median, least.mean, least.p90)
+    assert found.mean_delay == least.mean_delay
+    assert (found.cases, found.source) == (NEIGHBOURS, "simulations of scenarios like this one")
+    assert expected_error(FLOW, PATH, LINUX, carried=False).p90 == 0.0
 
 
 def test_unknown_stacks_have_no_expected_error():

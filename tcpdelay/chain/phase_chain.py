@@ -115,7 +115,7 @@ def _busy_chain(phases: Phases, transitions: Transitions) -> PhaseChain:
 
 @njit(cache=True, _nrt=False)
 def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArray[np.float64]) -> None:
-    """Carry `inflow` forward through all phases; what flows back is left in it, how often each is visited in `visits`."""
+    """Carry `inflow` forward through all phases; what flows back is left in it, and `visits` counts the visits."""
     for phase in range(visits.size):
         value = inflow[phase]
         inflow[phase] = 0.0

@@ -1,0 +1,87 @@
+"""Wider bounds of the backlog: where they start from, and what is decided before any is solved."""
+
+import numpy as np
+import pytest
+
+from tcpdelay import Flow, Path, Stack
+from tcpdelay.chain.build import reachable_rows
+from tcpdelay.chain.model import NEGLIGIBLE_TRUNCATION, DelayModel
+from tcpdelay.chain.stationary import MAX_SWEEPS, from_start, solve_by_sweeps
+from tcpdelay.chain.transitions import PHASE, TRANSITION
+from tcpdelay.chain.widening import UNDISTURBED, decay, doublings, widen
+
+LINUX = Stack.linux()
+
+
+def queue(up):
+    """Return the one phase and two transitions of a random walk that goes up with probability `up`, and down if not."""
+    phases, transitions = np.zeros(2, PHASE), np.zeros(2, TRANSITION)
+    phases["first_transition"][1] = 2
+    transitions["shift"], transitions["probability"] = [1, -1], [up, 1 - up]
+    return phases, transitions
+
+
+@pytest.mark.parametrize("up", [0.1, 0.3, 0.45])
+def test_the_decay_of_a_random_walk_is_the_ratio_of_its_steps(up):
+    phases, transitions = queue(up)
+    rows = reachable_rows(phases, transitions, 0, 50)
+    geometric = (up / (1 - up)) ** np.arange(51)
+    assert decay(phases, rows, geometric / geometric.sum()) == pytest.approx(up / (1 - up), rel=1e-12)
+
+
+def test_what_is_wider_goes_on_as_it_decayed():
+    phases, transitions = queue(0.3)
+    narrow, wide = (reachable_rows(phases, transitions, 0, bound) for bound in (20, 40))
+    geometric = 0.7 ** np.arange(41)
+    disturbed = np.where(np.arange(21) <= UNDISTURBED * 20, geometric[:21], 5.0)
+    np.testing.assert_allclose(widen(narrow, disturbed, wide, 0.7), geometric, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("cut", "factor", "expected"), [(1e-4, 0.9, 1), (1e-2, 0.99, 4), (0.5, 1.0, 1), (2e-6, 0.5, 1)]
+)
+def test_the_bound_doubles_until_nothing_is_cut_off(cut, factor, expected):
+    number = doublings(cut, factor, 100, 1e-6)
+    assert number == expected
+    if factor < 1:
+        assert cut * factor ** (100 * (2**number - 1)) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("flow", "path"),
+    [
+        (Flow(1200, 0.020), Path(0.150, 0.005)),
+        (Flow(1200, 0.020), Path(0.150, 0.015)),
+        (Flow(5000, 0.040), Path(0.100, 0.01)),
+    ],
+)
+def test_a_solution_does_not_depend_on_where_it_started(flow, path):
+    model = DelayModel(flow, path, LINUX)
+    rows, solution = model._finite()
+    start = model._profile.start
+    assert rows["bound"][0] > model._profile.first_bound
+    cold = solve_by_sweeps(*model._structure, rows, start, MAX_SWEEPS)
+    assert max(cold.residual, solution.residual) <= 1e-13
+    np.testing.assert_allclose(solution.probability, cold.probability, rtol=0, atol=1e-11)
+    assert model.delay_distribution().truncated_mass < NEGLIGIBLE_TRUNCATION
+
+
+def test_a_rough_solution_says_so_and_can_be_finished():
+    model = DelayModel(Flow(1200, 0.020), Path(0.150, 0.005), LINUX)
+    phases, transitions = model._structure
+    start = model._profile.start
+    rows = reachable_rows(phases, transitions, start, model._profile.first_bound)
+    inflow = from_start(rows, start)
+    rough = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS, inflow, 1e-6)
+    assert rough.residual > 1e-13
+    finished = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS, inflow)
+    exact = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
+    np.testing.assert_allclose(finished.probability, exact.probability, rtol=0, atol=1e-12)
+
+
+def test_a_huge_load_is_refused_by_its_drift_not_for_its_memory():
+    distribution = DelayModel(Flow(1448, 0.0001), Path(0.100, 0.01), LINUX).delay_distribution()
+    assert not distribution.sustainable
+    assert np.isinf(distribution.mean)
+    with pytest.raises(ValueError, match=r"needs about .* GiB for 1e\+06 packets per round-trip time"):
+        DelayModel(Flow(1448, 1e-7), Path(0.100, 0.01), LINUX)
