@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.chain.compilation import allocation_free
 from tcpdelay.chain.sweep import add_scaled, copy
 
 WINDOW = 4
@@ -48,7 +49,7 @@ def new_history(size: int) -> History:
     )
 
 
-@njit(cache=True, _nrt=False, fastmath={"reassoc", "contract"})
+@allocation_free(frozenset({"reassoc", "contract"}))
 def _product(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     result = 0.0
     for i in range(left.size):
@@ -56,7 +57,7 @@ def _product(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     return result
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def remember(history: History, stored: int, before: NDArray[np.float64], after: NDArray[np.float64]) -> int:
     """Add the step from `before` to `after` to the history and make `after` the next iterate, in `before`.
 
@@ -79,7 +80,7 @@ def remember(history: History, stored: int, before: NDArray[np.float64], after: 
     return stored + 1
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _solve_in_place(system: NDArray[np.float64], right: NDArray[np.float64]) -> None:
     """Replace `right` by the solution of a small symmetric system with ones on its diagonal.
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.chain.acceleration import extrapolate, new_history, remember
 from tcpdelay.chain.build import Rows
+from tcpdelay.chain.compilation import allocation_free
 from tcpdelay.chain.sweep import NEGLIGIBLE, copy, scale, total
 from tcpdelay.chain.transitions import Phases, Transitions
 
@@ -43,7 +44,7 @@ def _new_chain(phases: int, moves: int) -> PhaseChain:
     )
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _add_move(chain: PhaseChain, phase: int, filled: int, target: int, chance: float) -> int:
     """Append a move of `phase`, or add it to the last one if that leads to the same phase; return their number."""
     if chance <= 0.0 or target == phase:
@@ -56,7 +57,7 @@ def _add_move(chain: PhaseChain, phase: int, filled: int, target: int, chance: f
     return filled + 1
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _close(chain: PhaseChain, phase: int, filled: int, stays: bool) -> None:
     """Close the list of moves of a phase; where none `stays` in it, it is left exactly always."""
     chain.first[phase + 1] = filled
@@ -113,7 +114,7 @@ def _busy_chain(phases: Phases, transitions: Transitions) -> PhaseChain:
     return chain
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArray[np.float64]) -> None:
     """Carry `inflow` forward through all phases; what flows back is left in it, and `visits` counts the visits."""
     for phase in range(visits.size):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tcpdelay.chain.acceleration import extrapolate, new_history, remember
 from tcpdelay.chain.backlog_chain import correct_backlog
 from tcpdelay.chain.build import Rows
+from tcpdelay.chain.compilation import allocation_free
 from tcpdelay.chain.delays import probability_at_bound
 from tcpdelay.chain.phase_chain import aggregate, settle
 from tcpdelay.chain.sweep import copy, scale, sweep, total
@@ -82,7 +83,7 @@ def _feedback_spans(feedback: NDArray[np.bool_], rows: Rows) -> NDArray[np.int64
     return spans[:filled]
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _pack(spans: NDArray[np.int64], cells: NDArray[np.float64], packed: NDArray[np.float64]) -> None:
     """Copy the feedback cells side by side."""
     for span in range(spans.shape[0]):
@@ -90,7 +91,7 @@ def _pack(spans: NDArray[np.int64], cells: NDArray[np.float64], packed: NDArray[
         copy(cells[begin:end], packed[place : place + end - begin])
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _unpack(spans: NDArray[np.int64], packed: NDArray[np.float64], cells: NDArray[np.float64]) -> None:
     """Copy the feedback cells back to where they stand."""
     for span in range(spans.shape[0]):
@@ -98,7 +99,7 @@ def _unpack(spans: NDArray[np.int64], packed: NDArray[np.float64], cells: NDArra
         copy(packed[place : place + end - begin], cells[begin:end])
 
 
-@njit(cache=True, _nrt=False, fastmath={"reassoc"})
+@allocation_free(frozenset({"reassoc"}))
 def _distance(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     """Sum of the differences' sizes."""
     result = 0.0
@@ -130,7 +131,7 @@ def _correct_phases(
             scale(inflow[rows.offset[phase] : rows.offset[phase + 1]], balanced[phase] / now[phase])
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _normalise(values: NDArray[np.float64]) -> bool:
     """Scale `values` to a sum of 1; say whether they have a sum to scale."""
     size = total(values)

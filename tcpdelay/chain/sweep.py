@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tcpdelay.chain.build import Rows
+from tcpdelay.chain.compilation import allocation_free
 from tcpdelay.chain.transitions import Phases, Transitions
 
 NEGLIGIBLE = 1e-60
 """Probability below which a cell is taken as 0: far below rounding, and far from slow denormal numbers."""
 
 
-@njit(cache=True, _nrt=False, fastmath={"reassoc"})
+@allocation_free(frozenset({"reassoc"}))
 def total(values: NDArray[np.float64]) -> float:
     """Sum of `values`."""
     result = 0.0
@@ -22,28 +22,28 @@ def total(values: NDArray[np.float64]) -> float:
     return result
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def copy(values: NDArray[np.float64], into: NDArray[np.float64]) -> None:
     """Copy `values` to `into`."""
     for i in range(values.size):
         into[i] = values[i]
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def scale(values: NDArray[np.float64], factor: float) -> None:
     """Multiply `values` by `factor`."""
     for i in range(values.size):
         values[i] *= factor
 
 
-@njit(cache=True, _nrt=False, fastmath={"contract"})
+@allocation_free(frozenset({"contract"}))
 def add_scaled(values: NDArray[np.float64], factor: float, into: NDArray[np.float64]) -> None:
     """Add `factor` times `values` to `into`."""
     for i in range(values.size):
         into[i] += factor * values[i]
 
 
-@njit(cache=True, _nrt=False, fastmath={"reassoc"})
+@allocation_free(frozenset({"reassoc"}))
 def _take(inflow: NDArray[np.float64], visits: NDArray[np.float64]) -> float:
     """Move a row's inflow to its visits; return the sum of their sizes."""
     size = 0.0
@@ -56,7 +56,7 @@ def _take(inflow: NDArray[np.float64], visits: NDArray[np.float64]) -> float:
     return size
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _circulate(
     visits: NDArray[np.float64],
     low: int,
@@ -93,7 +93,7 @@ def _circulate(
             visits[0] /= leaving
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def sweep(
     phases: Phases, transitions: Transitions, rows: Rows, inflow: NDArray[np.float64], visits: NDArray[np.float64]
 ) -> None:

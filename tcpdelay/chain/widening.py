@@ -38,7 +38,7 @@ def decay(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float
                 lower += probability[zero + backlog]
     if not lower > 0.0:
         return 1.0
-    return max(min((upper / lower) ** (1 / length), 1.0), FASTEST_DECAY)
+    return float(max(min((upper / lower) ** (1 / length), 1.0), FASTEST_DECAY))
 
 
 @njit(cache=True)

@@ -6,6 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.chain.compilation import allocation_free
+
 BINS_PER_SLOT = 32
 SELDOM = 1e-8
 """Probability below which a packet's further repairs count with their mean only."""
@@ -23,7 +25,7 @@ def new_bins(slots: int) -> NDArray[np.float64]:
     return np.zeros((2, BINS_PER_SLOT + 1, slots + 1))
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def add(bins: NDArray[np.float64], age: float, left: float, weight: float) -> None:
     """Add packets of one age and wait for a repair, unless they are negligible."""
     if weight < NEGLIGIBLE:
@@ -38,7 +40,7 @@ def add(bins: NDArray[np.float64], age: float, left: float, weight: float) -> No
     bins[REMAINDER, EXTRA, 0] += weight * age
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def add_row(bins: NDArray[np.float64], delay: float, weight: float, row: NDArray[np.float64]) -> None:
     """Add packets by their age in whole slots, `delay` being what the first of them have; no ages are summed."""
     last = bins.shape[2] - 1
@@ -57,7 +59,7 @@ def add_row(bins: NDArray[np.float64], delay: float, weight: float, row: NDArray
     bins[WEIGHT, EXTRA, 0] = max(bins[WEIGHT, EXTRA, 0], float(slot + within))
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def add_shifted(pattern: NDArray[np.float64], probability: NDArray[np.float64], bins: NDArray[np.float64]) -> float:
     """Add a pattern once for each state, shifted by one slot more each time; return its packets, and empty it.
 
@@ -75,7 +77,7 @@ def add_shifted(pattern: NDArray[np.float64], probability: NDArray[np.float64], 
     return packets
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def add_repaired(
     bins: NDArray[np.float64],
     age: float,
@@ -100,7 +102,7 @@ def add_repaired(
     add(bins, age, left + 3 * timeout, timed_out * repeated_loss)
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def add_tries(
     waiting: NDArray[np.float64],
     bins: NDArray[np.float64],

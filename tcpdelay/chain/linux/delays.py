@@ -16,6 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tcpdelay.chain.build import Rows
+from tcpdelay.chain.compilation import allocation_free
 from tcpdelay.chain.linux.bins import (
     BINS_PER_SLOT,
     EXTRA,
@@ -55,7 +56,7 @@ MANY = 64
 """Backlogs that last for a whole phase from which on only one of them is followed."""
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tuple[int, int, float]:
     """Sum up the probabilities from the first to the last that counts; return where they begin and end, and the sum."""
     first, end = 0, probability.size
@@ -69,7 +70,7 @@ def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tup
     return first, end, up_to[end - first]
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _phase_times(p: Any, s: Any, times: NDArray[np.float64]) -> None:
     """Fill in when the window opens in a phase."""
     count = math.ceil(s.openings - SAME_TIME)
@@ -81,7 +82,7 @@ def _phase_times(p: Any, s: Any, times: NDArray[np.float64]) -> None:
         opening_times(count, 0, 0.0, s.far, times)
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _add_phase(
     p: Any,
     bins: NDArray[np.float64],
@@ -231,7 +232,7 @@ def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
     return values[:filled], weights[:filled] / whole
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def sums(bins: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return the sums of weights, of weighted delays and of weighted ages."""
     weight = delay = 0.0

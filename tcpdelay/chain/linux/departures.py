@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.chain.compilation import allocation_free
 from tcpdelay.chain.linux.bins import EXTRA, NEGLIGIBLE, REMAINDER, add_row
 from tcpdelay.chain.linux.detection import SAME_TIME
 
@@ -81,7 +82,7 @@ class Leaving(NamedTuple):
     step: float
 
 
-@njit(cache=True, _nrt=False, fastmath={"reassoc", "contract"})
+@allocation_free(frozenset({"reassoc", "contract"}))
 def _packets_and_ages(row: NDArray[np.float64]) -> tuple[float, float]:
     """Return the sums of packets, and of packets times age in whole slots."""
     packets = ages = 0.0
@@ -91,7 +92,7 @@ def _packets_and_ages(row: NDArray[np.float64]) -> tuple[float, float]:
     return packets, ages
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _add_leaving(
     p: Any,
     x: Leaving,
@@ -128,7 +129,7 @@ def _add_leaving(
     add_row(waiting, age + left, rest, row)
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _add_drained(
     p: Any,
     x: Leaving,
@@ -172,7 +173,7 @@ def _add_drained(
             return
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def add_openings(
     p: Any,
     x: Leaving,

@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.chain.compilation import allocation_free
 from tcpdelay.chain.linux.bins import add, add_repaired
 from tcpdelay.chain.linux.detection import DUPLICATE_THRESHOLD, SAME_TIME, detection_wait, timeout_chance
 from tcpdelay.chain.linux.layout import LOST_OPEN, LOST_TWO, OPEN
@@ -26,7 +27,7 @@ def _age_in_open_window(p: Any, window: int) -> float:
     return float((math.ceil(p.segments_per_packet / window) - 1) * p.load)
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _add_open(
     p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, without_tell: float
 ) -> None:
@@ -50,7 +51,7 @@ def _add_open(
         add_repaired(bins, age, load + wait, this, o.repeated_loss, again, without_tell, p.timeout)
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def _add_lost_open(p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: Any) -> None:
     """Add the packets that leave between a loss out of an open window and its detection."""
     age = _age_in_open_window(p, window)
@@ -78,7 +79,7 @@ def _add_lost_open(p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: flo
         chance *= 1 - o.loss
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def add_open_phase(p: Any, o: OpenWindow, bins: NDArray[np.float64], window: int, s: Any, weight: float) -> None:
     """Add the packets that leave in a phase of an open window, whatever the backlog."""
     load = p.load

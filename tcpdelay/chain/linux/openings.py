@@ -13,6 +13,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.chain.compilation import allocation_free
+
 SMALL_PACKETS = 2
 """Packets per segment from which on a segment takes in all that waits, so that backlogs are gone within a round."""
 
@@ -48,14 +50,14 @@ def opening_time(place: int, run: int, near: float, far: float) -> float:
     return place * near if place <= run else run * near + (place - run) * far
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def opening_times(count: int, run: int, near: float, far: float, times: NDArray[np.float64]) -> None:
     """Fill in the times of a round's openings."""
     for place in range(count):
         times[place] = opening_time(place + 1, run, near, far)
 
 
-@njit(cache=True, _nrt=False)
+@allocation_free()
 def times_after_loss(
     p: Any, count: int, run: int, near: float, far: float, in_run: bool, duration: float, times: NDArray[np.float64]
 ) -> None:
