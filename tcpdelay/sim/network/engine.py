@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from tcpdelay.sim.network import classic, datagrams, linux
-from tcpdelay.sim.network.records import CLASSIC, LINUX, OPENED, SAMPLES
+from tcpdelay.sim.network import classic, datagrams, linux, scp
+from tcpdelay.sim.network.records import CLASSIC, LINUX, OPENED, SAMPLES, SCP
 from tcpdelay.sim.records import KEPT, NEVER
 
 
@@ -19,6 +19,7 @@ class Connections(NamedTuple):
 
     linux: Any
     classic: Any
+    scp: Any
 
 
 @njit(cache=True)
@@ -32,6 +33,8 @@ def next_time(flow: Any, connections: Any, wire: Any) -> int:
         time = linux.next_time(flow, connections.linux[flow.number], wire)
     elif flow.kind == CLASSIC:
         time = classic.next_time(flow, connections.classic[flow.number], wire)
+    elif flow.kind == SCP:
+        time = scp.next_time(flow, connections.scp[flow.number], wire)
     else:
         time = flow.next_write
     return int(time + flow.access_delay) if time < NEVER else NEVER
@@ -98,6 +101,8 @@ def advance(
                 connections.classic[number] = fresh.classic[number]
                 classic.begin(flow, connections.classic[number])
             classic.step(flow, connections.classic[number], wires[number], link[0], samples[0])
+        elif flow.kind == SCP:
+            scp.step(flow, connections.scp[number], wires[number], link[0], samples[0])
         else:
             datagrams.step(flow, link[0], samples[0])
         tree[place] = next_time(flow, connections, wires[number])

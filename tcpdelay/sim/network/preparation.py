@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.scenario import Flow, Linux, Path
 from tcpdelay.sim.connection import FIRST_TIMEOUT, new_connection
-from tcpdelay.sim.network import classic
+from tcpdelay.sim.network import classic, scp
 from tcpdelay.sim.network.bottleneck import Bottleneck
 from tcpdelay.sim.network.classic import CLASSIC as CLASSIC_RECORD
 from tcpdelay.sim.network.engine import Connections
@@ -24,11 +24,12 @@ from tcpdelay.sim.network.records import (
     DATAGRAMS,
     FLOW,
     LINUX,
+    SCP,
     TRANSFERS,
     WRITES,
 )
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Transfers
-from tcpdelay.sim.network.stacks import Classic, Udp
+from tcpdelay.sim.network.stacks import Classic, Scp, Udp
 from tcpdelay.sim.path import ALWAYS, segments_until_loss
 from tcpdelay.sim.records import CONNECTION, EVENT, KEPT, NEVER, WIRE
 from tcpdelay.sim.sender import LARGEST_FLIGHT
@@ -93,6 +94,8 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
             network.fresh.linux[number] = _linux(source, source.stack, phase)
         elif isinstance(source.stack, Classic):
             _prepare_classic(network.fresh.classic[number], flow, source.stack, phase)
+        elif isinstance(source.stack, Scp):
+            _prepare_scp(network.fresh.scp[number], source.stack)
         for connections, fresh in zip(network.connections, network.fresh, strict=True):
             connections[number] = fresh[number]
     return network
@@ -100,7 +103,7 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
 
 def _unused_connections(size: int) -> Connections:
     """Return connections of every kind for so many flows, all zero."""
-    return Connections(*(np.zeros(size, record).view(np.recarray) for record in (CONNECTION, CLASSIC_RECORD)))
+    return Connections(*(np.zeros(size, record).view(np.recarray) for record in (CONNECTION, CLASSIC_RECORD, scp.SCP)))
 
 
 def _set(record: Any, values: dict[str, float]) -> None:
@@ -135,6 +138,7 @@ def _prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator
 def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
     path, start = source.path, round(source.start * SECOND)
     kind = LINUX if isinstance(source.stack, Linux) else DATAGRAMS if isinstance(source.stack, Udp) else CLASSIC
+    kind = SCP if isinstance(source.stack, Scp) else kind
     settings: dict[str, float] = {
         "kind": kind,
         "access_delay": round(path.access_delay * SECOND),
@@ -222,3 +226,9 @@ def _prepare_classic(connection: Any, flow: Any, stack: Classic, phase: int) -> 
             "timer_at": NEVER,
         },
     )
+
+
+def _prepare_scp(connection: Any, stack: Scp) -> None:
+    times = {"rto_min": stack.rto_min * SECOND, "first_timeout": stack.first_timeout * SECOND}
+    _set(connection, {"backlog": stack.backlog, "rate_gain": stack.rate_gain, **times})
+    scp.reset(connection)

@@ -11,7 +11,7 @@ from tcpdelay.sim.network.queue import DROPPED, enqueue
 from tcpdelay.sim.path import is_lost
 from tcpdelay.sim.records import KEPT, RING
 
-LINUX, CLASSIC, DATAGRAMS = range(3)
+LINUX, CLASSIC, DATAGRAMS, SCP = range(4)
 """Kinds of transport: each has a module with `step` and `next_time`, and a branch in `engine`."""
 CONSTANT_RATE, BULK, TRANSFERS = range(3)
 """Kinds of application."""

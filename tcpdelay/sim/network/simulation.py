@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.sim.batches import MICROSECONDS
-from tcpdelay.sim.network import classic, engine, linux
+from tcpdelay.sim.network import classic, engine, linux, scp
 from tcpdelay.sim.network.bottleneck import Bottleneck, check_range
 from tcpdelay.sim.network.delays import SlicedDelays
 from tcpdelay.sim.network.preparation import NANOSECONDS, SECOND, Network, prepare
 from tcpdelay.sim.network.queue import LINK_RING
-from tcpdelay.sim.network.records import CLASSIC, LINUX
+from tcpdelay.sim.network.records import CLASSIC, LINUX, SCP
 from tcpdelay.sim.network.result import FlowResult, NetworkResult, QueueStatistics
 from tcpdelay.sim.network.sources import Source
 
@@ -139,6 +139,8 @@ def _flow_result(network: Network, number: int, source: Source, delays: SlicedDe
         linux.count_up(flow, network.connections.linux[number])
     elif flow.kind == CLASSIC:
         classic.count_up(flow, network.connections.classic[number])
+    elif flow.kind == SCP:
+        scp.count_up(flow, network.connections.scp[number])
     delivered = int(flow.delivered)
     share = 1 / (MICROSECONDS * delivered) if delivered else float("nan")
     values, counts = delays.histogram(number)

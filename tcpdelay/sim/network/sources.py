@@ -8,11 +8,13 @@ from typing import ClassVar, Literal, get_args
 
 from tcpdelay.scenario import Flow, Linux, Stack
 from tcpdelay.sim.network.bottleneck import SharedPath, check_range
-from tcpdelay.sim.network.stacks import Classic, Udp
+from tcpdelay.sim.network.stacks import Classic, Scp, Udp
 
 Opener = Literal["receiver", "sender"]
 
 IP_HEADER, UDP_HEADER, TCP_HEADER, TIMESTAMPS = 20, 8, 20, 12
+SCP_HEADER = 4
+"""The number of the packet, in a datagram."""
 LARGEST_MESSAGE = 1_000_000
 
 
@@ -24,8 +26,8 @@ class Source:
     ----------
     path : SharedPath
         Its way over the shared link.
-    stack : Linux, Classic or Udp
-        What carries it; datagrams carry a constant bit rate only.
+    stack : Linux, Classic, Scp or Udp
+        What carries it; datagrams carry a constant bit rate only, and `Scp` that or a bulk source.
     start, stop : float
         When it begins and when it writes its last [s], 0 or more; `stop` is infinite by default.
     header : int, optional
@@ -55,6 +57,8 @@ class Source:
         check_range("start", self.start, 0, 1e7, "s")
         if not self.stop > self.start:
             raise ValueError(f"stop must be later than start, {self.start:g} s, got {self.stop:g}")
+        if self.ecn and isinstance(self.stack, Scp):
+            raise ValueError("ecn must be False with Scp, which knows no marks")
         if self.header is not None:
             check_range("header", self.header, 0, 1000, "bytes")
 
@@ -65,6 +69,8 @@ class Source:
             return self.header
         if isinstance(self.stack, Udp):
             return IP_HEADER + UDP_HEADER
+        if isinstance(self.stack, Scp):
+            return IP_HEADER + UDP_HEADER + SCP_HEADER
         return IP_HEADER + TCP_HEADER + (TIMESTAMPS if isinstance(self.stack, Linux) else 0)
 
 
@@ -84,7 +90,7 @@ class ConstantRate(Source):
     52
     """
 
-    kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic, Udp)
+    kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic, Udp, Scp)
 
     flow: Flow
 
@@ -105,8 +111,10 @@ class Bulk(Source):
         Bytes of a write, 500 to 65 495; a full segment by default, and always with `Classic`.
     send_buffer : int, optional
         Bytes written that are not acknowledged yet, at most, 1000 to 4 MiB. By default Linux makes it twice the
-        window, and `Classic` has room for two receiver windows.
+        window, and `Classic` has room for two receiver windows. `Scp` has none: a packet is written as it is sent.
     """
+
+    kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic, Scp)
 
     packet_size: int | None = None
     send_buffer: int | None = None
@@ -117,6 +125,8 @@ class Bulk(Source):
             check_range("packet_size", self.packet_size, 500, 65_495, "bytes")
             if isinstance(self.stack, Classic) and self.packet_size != self.stack.mss:
                 raise ValueError(f"packet_size must be the segment's with Classic, {self.stack.mss} bytes")
+        if self.send_buffer is not None and isinstance(self.stack, Scp):
+            raise ValueError(f"send_buffer must be None with Scp, got {self.send_buffer!r}")
         if self.send_buffer is not None:
             check_range("send_buffer", self.send_buffer, 1000, 4 << 20, "bytes")
 

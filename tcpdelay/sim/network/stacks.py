@@ -74,3 +74,53 @@ class Classic(Stack):
 @dataclass(frozen=True, slots=True)
 class Udp(Stack):
     """Datagrams: nothing is acknowledged and nothing sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scp(Stack):
+    """The Streaming Control Protocol: datagrams behind a window that follows the rate of their acknowledgements.
+
+    Every packet is acknowledged and none is sent again. In the steady state the window is W_l = r T_brtt + W_D, with r
+    the rate of the acknowledgements and T_brtt the smallest round-trip time seen, so W_D packets stay queued at the
+    bottleneck. Packets that a constant bit rate has to spare wait for the window.
+
+    Parameters
+    ----------
+    mss : int
+        Size of a bulk source's packets where it names none [bytes], 40 to 65 495.
+    backlog : float
+        W_D, what the window has beyond the bandwidth-delay product [packets], 0.1 to 100.
+    rate_gain : float
+        Weight of the rate in the last round trip in r, above 0 to 1; the paper's filter is not known.
+    rto_min : float
+        Smallest timeout [s], 0.001 to 120.
+    first_timeout : float
+        Timeout before there is an estimate [s], 0.001 to 120.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    References
+    ----------
+    Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Applications", SPIE 3310, 1998.
+
+    Examples
+    --------
+    >>> Scp().backlog
+    3.0
+    """
+
+    mss: int = 1460
+    backlog: float = 3.0
+    rate_gain: float = 0.25
+    rto_min: float = 1.0
+    first_timeout: float = 3.0
+
+    def __post_init__(self) -> None:
+        check_range("mss", self.mss, SMALLEST_PACKET, 65_495, "bytes")
+        check_range("backlog", self.backlog, 0.1, 100, "packets")
+        check_range("rate_gain", self.rate_gain, 1e-3, 1, "of the new rate")
+        check_range("rto_min", self.rto_min, 0.001, 120, "s")
+        check_range("first_timeout", self.first_timeout, 0.001, 120, "s")

@@ -1,0 +1,247 @@
+"""SCP: a window over datagrams that follows the rate of the acknowledgements; names beside are those of the paper.
+
+Every packet is acknowledged by its number and nothing is sent again. As no packet overtakes another, one that is
+acknowledged before an earlier one shows that the earlier one is lost.
+
+References
+----------
+.. [1] Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Applications", SPIE 3310, 1998.
+.. [2] Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988: the estimate of the round-trip time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tcpdelay.sim.network.answers import spread
+from tcpdelay.sim.network.applications import is_write_due
+from tcpdelay.sim.network.queue import DROPPED
+from tcpdelay.sim.network.records import BULK, cross, note_lost, note_read, note_write
+from tcpdelay.sim.records import NEVER, RING
+
+SLOW_START, STEADY, CONGESTED, PAUSED = range(4)
+"""States."""
+LARGEST_WINDOW = 1000.0
+"""Packets that may be outstanding; after timeouts twice as many acknowledgements may be under way."""
+LARGEST_TIMEOUT = 64e6
+"""Where the timeout is not doubled further [us], as in 4.3BSD."""
+_MASK = RING - 1
+
+_GROUPS = {
+    "sender": "now state following oldest recover paused_at timer_at pace_at",
+    "rate": "counted counted_since",
+    "path": "first_ack next_ack",
+    "counts": "timeouts",
+}
+_FLOATS = {
+    "settings": "backlog rate_gain rto_min first_timeout",
+    "window": "window threshold rate next_send",
+    "estimator": "base_rtt rtt deviation rto",
+}
+SCP = np.dtype(
+    [(name, np.float64) for names in _FLOATS.values() for name in names.split()]
+    + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
+)
+"""A connection.
+
+In the paper's symbols `window` is W_l, `threshold` W_ss, `backlog` W_D, `rate` the estimated rate of acknowledgements
+[packets/us], 0 while it is not known, `base_rtt`, `rtt` and `deviation` T_brtt, T_rtt and D_rtt [us]. Packets from
+`oldest` to before `following` are outstanding; `recover` is the first one sent while congested.
+"""
+
+
+@njit(cache=True)
+def next_time(flow: Any, s: Any, wire: Any) -> int:
+    """Return when something happens next, in the order of which all flows are advanced."""
+    arrival = wire.acknowledgements[s.first_ack & _MASK].arrival if s.first_ack < s.next_ack else NEVER
+    return int(min(min(arrival, s.timer_at), min(s.pace_at, flow.next_write)))
+
+
+@njit(cache=True)
+def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+    """Let the next thing happen: an acknowledgement, a timer or a write; parameters as for `linux.step`."""
+    acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
+    s.now = next_time(flow, s, wire)
+    if s.first_ack < s.next_ack and acknowledgement.arrival == s.now:
+        s.first_ack += 1
+        _acknowledge(s, wire, acknowledgement.segment)
+    elif s.timer_at == s.now:
+        _time_out(s)
+    elif s.pace_at != s.now and is_write_due(flow, link):
+        note_write(flow, s.now)
+    _send(flow, s, wire, link, samples)
+
+
+@njit(cache=True)
+def count_up(flow: Any, s: Any) -> None:
+    """Add to the flow's counts those of a connection that is given up."""
+    flow.timeouts += s.timeouts
+
+
+@njit(cache=True)
+def reset(s: Any) -> None:
+    """Forget all that is known of the path, what is outstanding included, and begin anew with slow start."""
+    s.state = SLOW_START
+    s.window, s.threshold = 1.0, LARGEST_WINDOW
+    s.base_rtt, s.rtt, s.deviation, s.rto = np.inf, 0.0, 0.0, s.first_timeout
+    s.rate = s.next_send = 0.0
+    s.recover = -1
+    s.oldest = s.following
+    s.timer_at = NEVER
+    # No acknowledgement may be left to wake a sender that has data.
+    s.pace_at = s.now if s.following > 0 else NEVER
+
+
+@njit(cache=True)
+def update_estimate(s: Any, elapsed: int) -> None:
+    """Take a round-trip time into the estimates, as in TCP, and set the timeout by them."""
+    s.base_rtt = min(s.base_rtt, float(elapsed))
+    if s.rtt == 0.0:
+        s.rtt, s.deviation = float(elapsed), elapsed / 2.0
+    else:
+        error = elapsed - s.rtt
+        s.rtt += error / 8.0
+        s.deviation += (abs(error) - s.deviation) / 4.0
+    s.rto = max(s.rtt + 4.0 * s.deviation, s.rto_min)
+
+
+@njit(cache=True)
+def _set_timer(s: Any) -> None:
+    """Let the retransmission timer's like run for what is outstanding."""
+    s.timer_at = s.now + int(np.ceil(s.rto)) if s.following > s.oldest else NEVER
+
+
+@njit(cache=True)
+def _acknowledge(s: Any, wire: Any, number: int) -> None:
+    """Take an acknowledgement; one of a packet that has been given up tells nothing."""
+    if number < s.oldest:
+        return
+    update_estimate(s, s.now - wire.segments[number & _MASK].sent)
+    gap, first_lost = number > s.oldest, s.oldest <= s.recover < number
+    s.oldest = number + 1
+    _set_timer(s)
+    if s.state == CONGESTED:
+        if first_lost:
+            _back_off(s)
+        elif number == s.recover:
+            _enter_steady(s)
+    elif gap:
+        _back_off(s)
+    elif s.state == SLOW_START:
+        s.window = min(s.window + 1.0, LARGEST_WINDOW)
+        # A window in full use keeps the pipe full, T_brtt long, and what is more than that is queued.
+        if s.window >= s.threshold or s.window * (s.rtt - s.base_rtt) > s.backlog * s.rtt:
+            _enter_steady(s)
+    else:
+        _count(s)
+
+
+@njit(cache=True)
+def _enter_steady(s: Any) -> None:
+    """Keep the window until the rate of the acknowledgements that follow is known."""
+    s.state = STEADY
+    s.rate = 0.0
+    s.counted = 0
+    s.counted_since = s.now
+
+
+@njit(cache=True)
+def _count(s: Any) -> None:
+    """Count an acknowledgement; once per round trip update the rate, and the window by it."""
+    s.counted += 1
+    elapsed = s.now - s.counted_since
+    if elapsed < max(s.rtt, 1.0):
+        return
+    rate = s.counted / elapsed
+    s.rate = rate if s.rate == 0.0 else s.rate + s.rate_gain * (rate - s.rate)
+    s.window = s.threshold = min(s.rate * s.base_rtt + s.backlog, LARGEST_WINDOW)
+    s.counted = 0
+    s.counted_since = s.now
+
+
+@njit(cache=True)
+def _back_off(s: Any) -> None:
+    """Halve the window; the next packet to be sent will tell whether that was enough."""
+    s.state = CONGESTED
+    s.window = s.threshold = max(s.window / 2.0, 1.0)
+    s.rate = 0.0
+    s.recover = s.following
+
+
+@njit(cache=True)
+def _time_out(s: Any) -> None:
+    """Give up all that is outstanding, as nothing of it has been acknowledged for so long."""
+    s.timeouts += 1
+    s.rto = max(min(2.0 * s.rto, LARGEST_TIMEOUT), s.rto)
+    first_lost = s.oldest <= s.recover < s.following
+    s.oldest = s.following
+    _set_timer(s)
+    if s.state != CONGESTED or first_lost:
+        _back_off(s)
+
+
+@njit(cache=True)
+def _resume(s: Any) -> None:
+    """End a pause with slow start; each T_brtt of it has made what the window says about the path half as good."""
+    halvings = (s.now - s.paused_at) // max(s.base_rtt, 1.0)
+    s.window = max(s.window * 0.5**halvings, 1.0)
+    s.state = SLOW_START
+
+
+@njit(cache=True)
+def _has_data(flow: Any, s: Any) -> bool:
+    """Whether there is a packet to be sent."""
+    if flow.application == BULK:
+        return bool(flow.first_write <= s.now < flow.stop)
+    return bool(s.following < flow.packets_written)
+
+
+@njit(cache=True)
+def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+    """Send what the window and the pace allow."""
+    s.pace_at = NEVER
+    while _has_data(flow, s):
+        if s.state == PAUSED:
+            _resume(s)
+        if s.following - s.oldest + 1 > s.window or _is_ring_full(s, wire):
+            return
+        if s.next_send > s.now:
+            s.pace_at = int(np.ceil(s.next_send))
+            return
+        _transmit(flow, s, wire, link, samples)
+    if s.following == s.oldest and s.state != PAUSED:
+        s.state = PAUSED
+        s.paused_at = s.now
+
+
+@njit(cache=True)
+def _is_ring_full(s: Any, wire: Any) -> bool:
+    """Whether there is no room for another packet, as acknowledgements of many that were given up are under way."""
+    return bool(s.first_ack < s.next_ack and s.following - wire.acknowledgements[s.first_ack & _MASK].segment >= RING)
+
+
+@njit(cache=True)
+def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+    """Send the next packet, and let the receiver acknowledge it if it gets through."""
+    number = s.following
+    s.following += 1
+    wire.segments[number & _MASK].sent = s.now
+    if s.oldest == number:
+        _set_timer(s)
+    if s.base_rtt < np.inf:
+        s.next_send = max(s.next_send, float(s.now)) + s.base_rtt / s.window
+    if flow.application == BULK:
+        note_write(flow, s.now)
+    arrival = cross(flow, link, s.now, flow.message)
+    if arrival == DROPPED:
+        note_lost(flow)
+        return
+    note_read(flow, samples, s.now, arrival, arrival)
+    acknowledgement = wire.acknowledgements[s.next_ack & _MASK]
+    acknowledgement.arrival = arrival + flow.return_delay
+    acknowledgement.segment = number
+    s.next_ack += 1
+    spread(flow, wire, s.next_ack - 1, s.next_ack)
