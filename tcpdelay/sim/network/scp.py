@@ -38,7 +38,7 @@ _GROUPS = {
 }
 _FLOATS = {
     "settings": "backlog rate_gain rto_min first_timeout",
-    "window": "window threshold rate next_send",
+    "window": "window carry threshold rate next_send",
     "estimator": "base_rtt rtt deviation rto",
 }
 SCP = np.dtype(
@@ -49,7 +49,8 @@ SCP = np.dtype(
 
 In the paper's symbols `window` is W_l, `threshold` W_ss, `backlog` W_D, `rate` the estimated rate of acknowledgements
 [packets/us], 0 while it is not known, `base_rtt`, `rtt` and `deviation` T_brtt, T_rtt and D_rtt [us]. Packets from
-`oldest` to before `following` are outstanding; `recover` is the first one sent while congested.
+`oldest` to before `following` are outstanding; `recover` is the first one sent while congested. The window need not be
+whole: what it has beyond whole packets is left to the next packet as `carry`, so it holds on the average.
 """
 
 
@@ -87,7 +88,7 @@ def reset(s: Any) -> None:
     s.state = SLOW_START
     s.window, s.threshold = 1.0, LARGEST_WINDOW
     s.base_rtt, s.rtt, s.deviation, s.rto = np.inf, 0.0, 0.0, s.first_timeout
-    s.rate = s.next_send = 0.0
+    s.rate = s.next_send = s.carry = 0.0
     s.recover = -1
     s.oldest = s.following
     s.timer_at = NEVER
@@ -206,7 +207,7 @@ def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     while _has_data(flow, s):
         if s.state == PAUSED:
             _resume(s)
-        if s.following - s.oldest + 1 > s.window or _is_ring_full(s, wire):
+        if s.following - s.oldest + 1 > s.window + s.carry or _is_ring_full(s, wire):
             return
         if s.next_send > s.now:
             s.pace_at = int(np.ceil(s.next_send))
@@ -228,6 +229,7 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Send the next packet, and let the receiver acknowledge it if it gets through."""
     number = s.following
     s.following += 1
+    s.carry = (s.window + s.carry) % 1.0
     wire.segments[number & _MASK].sent = s.now
     if s.oldest == number:
         _set_timer(s)
