@@ -75,8 +75,10 @@ def scp_share(
     ----------
     link_rate : array_like
         Rate of the link, C [packets/s], above 0.
-    error, other_error, backlog
-        As for `scp_rate_beside`.
+    error, other_error : array_like
+        By how much the smallest RTT that each flow has seen is too large, e_a and e_b [s], 0 or more.
+    backlog : float
+        Packets that each means to keep queued, W_D, 0.1 to 1000.
 
     Returns
     -------
