@@ -97,7 +97,7 @@ def test_slow_start_ends_as_packets_pile_up(rtt, state):
 
 def test_slow_start_ends_at_the_threshold():
     s = (script := Script()).outstanding(SLOW_START, 10.0, 10)
-    s.threshold = 12.0
+    s.threshold, s.rate = 12.0, 1e-4
     script.ack(1010, 100)
     assert s.state == SLOW_START
     script.run(1019.5)
@@ -120,6 +120,17 @@ def test_the_steady_window_follows_the_rate_of_the_acknowledgements():
     # 20 in the next: a quarter of the step is taken.
     assert s.window == pytest.approx(12.5 + 3)
     assert s.state == STEADY
+
+
+def test_half_a_packet_of_the_window_is_left_to_the_next():
+    s = (script := Script()).outstanding(CONGESTED, 2.5, 2)
+    s.recover = 1000
+    # Two may be outstanding, then three, 100 / 2.5 ms later.
+    assert script.ack(1010, 100) == [(1010, 102)]
+    assert script.run(1050) == [(1050, 103)]
+    assert script.ack(1100, 101) == []
+    assert script.ack(1110, 102) == [(1110, 104)]
+    assert script.run(1150) == [(1150, 105)]
 
 
 def test_a_gap_halves_the_window_once_until_the_first_packet_sent_then_is_acknowledged():
