@@ -107,18 +107,19 @@ def test_slow_start_ends_at_the_threshold():
 
 def test_the_steady_window_follows_the_rate_of_the_acknowledgements():
     s = (script := Script()).outstanding(STEADY, 8.0, 60)
+    s.base_rtt = 80_000.0
     for place in range(9):
         script.ack(1010 + 10 * place, 100 + place)
         assert s.window == 8
-    # Ten acknowledgements in a round trip; one more window's worth of them is W_D = 3 more.
+    # Ten acknowledgements in a round trip of 100 ms are eight in the shortest one, and W_D = 3 beyond.
     script.ack(1100, 109)
-    assert s.window == s.threshold == pytest.approx(10 + 3)
+    assert s.window == s.threshold == pytest.approx(8 + 3)
     for place in range(10, 30):
         now = 1100 + 5 * (place - 9)
         script.wire.segments[(100 + place) % RING].sent = 1000 * (now - RTT)
         script.ack(now, 100 + place)
-    # 20 in the next: a quarter of the step is taken.
-    assert s.window == pytest.approx(12.5 + 3)
+    # 20 in the next: a quarter of the step, to 12.5, is taken.
+    assert s.window == pytest.approx(0.8 * 12.5 + 3)
     assert s.state == STEADY
 
 
