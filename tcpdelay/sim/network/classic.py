@@ -19,6 +19,7 @@ from tcpdelay.sim.network.answers import answer
 from tcpdelay.sim.network.applications import finish_transfer, is_write_due
 from tcpdelay.sim.network.queue import DROPPED
 from tcpdelay.sim.network.records import BULK, TRANSFERS, cross, note_read, note_write
+from tcpdelay.sim.network.timelined import abandon, arm, expire, release, repair_with, skip
 from tcpdelay.sim.records import NEVER, RING
 
 RENO, NEWRENO, SACK = range(3)
@@ -34,6 +35,7 @@ _GROUPS = {
     "sender": "now written snd_una snd_nxt snd_max dupacks recover in_recovery ecn_recover",
     "estimator": "srtt rttvar rto backoff timed timed_at timer_at",
     "path": "first_ack next_ack",
+    "deadlines": "lifetime expires_at expired live skipped given_up",
     "receiver": "rcv_nxt highest",
     "counts": "segments_retransmitted recoveries timeouts",
 }
@@ -48,15 +50,18 @@ CLASSIC = np.dtype(
 def next_time(flow: Any, s: Any, wire: Any) -> int:
     """Return when something happens next, in the order of which all flows are advanced."""
     arrival = wire.acknowledgements[s.first_ack & _MASK].arrival if s.first_ack < s.next_ack else NEVER
-    return int(min(min(arrival, s.timer_at), flow.next_write))
+    return int(min(min(arrival, s.timer_at), min(flow.next_write, s.expires_at)))
 
 
 @njit(cache=True)
 def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Let the next thing happen: the timer, an acknowledgement or a write; parameters as for `linux.step`."""
+    """Let the next thing happen: a deadline, the timer, an acknowledgement, a write; parameters as for `linux.step`."""
     acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
     arrival = acknowledgement.arrival if s.first_ack < s.next_ack else NEVER
-    if s.timer_at <= arrival and s.timer_at <= flow.next_write:
+    if s.expires_at <= min(min(arrival, s.timer_at), flow.next_write):
+        s.now = s.expires_at
+        expire(flow, s, wire)
+    elif s.timer_at <= arrival and s.timer_at <= flow.next_write:
         s.now = s.timer_at
         _time_out(flow, s, wire)
     elif arrival < flow.next_write:
@@ -67,12 +72,14 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
             _heed_mark(s)
         if acknowledged > s.snd_una:
             _advance(flow, s, wire, link, samples, acknowledged)
-        elif s.snd_max > s.snd_una:
+        elif acknowledged == s.snd_una < s.snd_max:
             _count_duplicate(flow, s, wire, link, samples, number)
     else:
         s.now = flow.next_write
         if is_write_due(flow, link):
-            _write(flow, s)
+            for _ in range(flow.section):
+                _write(flow, s)
+            arm(s)
     if flow.application == BULK and flow.first_write <= s.now < flow.stop:
         while (s.written + 1 - s.snd_una) * s.segment_size <= flow.send_buffer:
             _write(flow, s)
@@ -149,6 +156,7 @@ def _advance(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged
         update_estimate(s, ticks_at(s, s.now) - s.timed_at)
         s.timed = NOT_TIMED
         s.backoff = 0
+    release(s, wire, acknowledged)
     s.snd_una = acknowledged
     s.snd_nxt = max(s.snd_nxt, acknowledged)
     s.dupacks = 0
@@ -192,7 +200,10 @@ def _count_duplicate(flow: Any, s: Any, wire: Any, link: Any, samples: Any, numb
             wire.segments[other & _MASK].flags &= ~RETRANSMITTED
     else:
         s.cwnd += DUPLICATE_ACKS
-    _transmit(flow, s, wire, link, samples, s.snd_una)
+    number = repair_with(s)
+    if number < s.written:
+        s.snd_nxt = max(s.snd_nxt, number + 1)
+        _transmit(flow, s, wire, link, samples, number)
     _set_timer(s)
 
 
@@ -202,6 +213,7 @@ def _time_out(flow: Any, s: Any, wire: Any) -> None:
     s.timeouts += 1
     s.ssthresh = _half_of_flight(s)
     s.cwnd = 1.0
+    abandon(s)
     s.snd_nxt = s.snd_una
     s.recover = s.snd_max - 1
     s.in_recovery = s.dupacks = 0
@@ -221,7 +233,7 @@ def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     window = min(int(s.cwnd), s.receiver_window)
     if s.limited_transmit and not s.in_recovery and s.dupacks < DUPLICATE_ACKS:
         window = min(window + s.dupacks, s.receiver_window)
-    while s.snd_nxt < s.written and s.snd_nxt < s.snd_una + window:
+    while s.snd_nxt < s.written and s.snd_nxt < s.snd_una + s.given_up + window:
         s.snd_nxt += 1
         _transmit(flow, s, wire, link, samples, s.snd_nxt - 1)
 
@@ -261,6 +273,7 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int
     if number >= s.snd_max:
         s.snd_max = number + 1
         segment.sent = s.now
+        segment.start = number + s.skipped
         segment.flags = segment.received = 0
         if s.timed == NOT_TIMED:
             s.timed, s.timed_at = number, ticks_at(s, s.now)
@@ -285,6 +298,7 @@ def _arrive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: in
     if number >= s.rcv_nxt and not wire.segments[number & _MASK].received:
         wire.segments[number & _MASK].received = 1
         flow.arrived[number & _MASK] = arrival
+    skip(flow, s, wire)
     while s.rcv_nxt < s.snd_max and wire.segments[s.rcv_nxt & _MASK].received:
         last = s.rcv_nxt & _MASK
         s.rcv_nxt += 1

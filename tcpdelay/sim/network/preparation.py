@@ -28,8 +28,8 @@ from tcpdelay.sim.network.records import (
     TRANSFERS,
     WRITES,
 )
-from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Transfers
-from tcpdelay.sim.network.stacks import Classic, Scp, Udp
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Sections, Source, Transfers
+from tcpdelay.sim.network.stacks import Classic, Scp, TimeLined, Udp
 from tcpdelay.sim.path import ALWAYS, segments_until_loss
 from tcpdelay.sim.records import CONNECTION, EVENT, KEPT, NEVER, WIRE
 from tcpdelay.sim.sender import LARGEST_FLIGHT
@@ -150,6 +150,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         "loss": path.loss,
         "loss_burst": path.loss_burst,
         "until_loss": segments_until_loss(flow, path.loss),
+        "section": 1,
         "first_write": start,
         "next_write": start if source.start < stop else NEVER,
         "stop": round(stop * SECOND),
@@ -165,6 +166,13 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         if isinstance(stack, Linux) and LARGEST_FLIGHT * stack.mss > KEPT * source.flow.packet_size:
             smallest = -(-LARGEST_FLIGHT * stack.mss // KEPT)
             raise ValueError(f"packet_size must be at least {smallest} bytes, got {source.flow.packet_size}")
+    elif isinstance(source, Sections):
+        settings |= {
+            "application": CONSTANT_RATE,
+            "message": source.stack.mss,  # type: ignore[attr-defined]
+            "section": source.packets,
+            "interval": round(source.interval * SECOND),
+        }
     elif isinstance(source, Bulk):
         settings |= _bulk(source)
     elif isinstance(source, Transfers):
@@ -177,7 +185,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
             "opened_by_sender": int(source.opened_by == "sender"),
         }
     else:
-        raise ValueError(f"sources must be ConstantRate, Bulk, Transfers or Web, got {source!r}")
+        raise ValueError(f"sources must be ConstantRate, Sections, Bulk, Transfers or Web, got {source!r}")
     _set(flow, settings)
 
 
@@ -224,6 +232,8 @@ def _prepare_classic(connection: Any, flow: Any, stack: Classic, phase: int) -> 
             "ecn_recover": -1,
             "timed": classic.NOT_TIMED,
             "timer_at": NEVER,
+            "lifetime": round(stack.deadline * SECOND) if isinstance(stack, TimeLined) else 0,
+            "expires_at": NEVER,
         },
     )
 

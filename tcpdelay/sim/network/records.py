@@ -28,7 +28,7 @@ _GROUPS = {
     "path": "number kind access_delay exit_delay return_delay return_jitter last_return header ecn until_loss in_burst "
     "next_double random_state",
     "application": "application interval first_write next_write stop stage attempts send_buffer "
-    "largest_backlog message first_timeout round_trip opened_by_sender",
+    "largest_backlog message section first_timeout round_trip opened_by_sender",
     "connection": "ack_delay ack_held return_before first_unsent connection_read",
     "window of counting": "count_from count_until",
     "messages": "packets_written packets_read offered delivered lost bytes_read sender_delay network_delay "
@@ -84,7 +84,7 @@ def note_write(flow: Any, now: int) -> None:
 def written_at(flow: Any, number: int) -> int:
     """Return when the message of that number was written."""
     if flow.application == CONSTANT_RATE:
-        return int(flow.first_write + number * flow.interval)
+        return int(flow.first_write + number // flow.section * flow.interval)
     return int(flow.writes[number % WRITES])
 
 

@@ -1,4 +1,4 @@
-"""The sources that share a link: constant bit rate, bulk, files one after another, web users."""
+"""The sources that share a link: constant bit rate, sections, bulk, files one after another, web users."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 
 from tcpdelay.scenario import Flow, Linux, Stack
 from tcpdelay.sim.network.bottleneck import SharedPath, check_range
-from tcpdelay.sim.network.stacks import Classic, Scp, Udp
+from tcpdelay.sim.network.stacks import Classic, Scp, TimeLined, Udp
 
 Opener = Literal["receiver", "sender"]
 
@@ -51,7 +51,8 @@ class Source:
     ecn: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.stack, self.kinds):
+        time_lined = isinstance(self.stack, TimeLined)
+        if not isinstance(self.stack, self.kinds) or (time_lined and TimeLined not in self.kinds):
             names = " or ".join(kind.__name__ for kind in self.kinds)
             raise ValueError(f"stack of {type(self).__name__} must be {names}, got {self.stack!r}")
         check_range("start", self.start, 0, 1e7, "s")
@@ -90,7 +91,7 @@ class ConstantRate(Source):
     52
     """
 
-    kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic, Udp, Scp)
+    kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic, Udp, Scp, TimeLined)
 
     flow: Flow
 
@@ -99,6 +100,42 @@ class ConstantRate(Source):
         Source.__post_init__(self)
         largest = self.stack.mss if isinstance(self.stack, Classic) else LARGEST_MESSAGE
         check_range("packet_size", self.flow.packet_size, 1, largest, "bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sections(Source):
+    """Much data at regular intervals, as of a stored film; its other parameters are those of `Source`.
+
+    A section is written at once and sent in packets of a segment each, the last one filled up. They count as messages.
+
+    Parameters
+    ----------
+    size : int
+        Size of a section [bytes], 1 to 1e8.
+    interval : float
+        Time between two sections [s], 0.001 to 1e5.
+
+    Examples
+    --------
+    >>> from tcpdelay.sim.network.stacks import TimeLined
+    >>> Sections(path=SharedPath(0.05), stack=TimeLined(deadline=5.0), size=700_000, interval=5.0).packets
+    480
+    """
+
+    kinds: ClassVar[tuple[type[Stack], ...]] = (Classic, TimeLined)
+
+    size: int
+    interval: float
+
+    def __post_init__(self) -> None:
+        Source.__post_init__(self)
+        check_range("size", self.size, 1, 1e8, "bytes")
+        check_range("interval", self.interval, 0.001, 1e5, "s")
+
+    @property
+    def packets(self) -> int:
+        """Packets of a section."""
+        return -(-self.size // self.stack.mss)  # type: ignore[attr-defined,no-any-return]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

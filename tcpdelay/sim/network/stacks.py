@@ -72,6 +72,48 @@ class Classic(Stack):
 
 
 @dataclass(frozen=True, slots=True)
+class TimeLined(Classic):
+    """Time-lined TCP: Reno that gives up what is older than a deadline. Its other parameters are those of `Classic`.
+
+    It carries `Sections`, or a `ConstantRate`, each packet of which is a section. When the deadline of a section has
+    passed, the sender moves on to the next, and lets the receiver know with the next segment; a packet that this one
+    then skips is lost. One that was sent in time, and arrives late, is read.
+
+    Parameters
+    ----------
+    recovery : {"reno"}
+        How lost segments are repaired, as published.
+    deadline : float
+        How long after its write a section may be sent [s], 0.001 to 1e5; a receiver that plays it after a fixed time
+        gains little from what is sent later than the path's delay before that.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    References
+    ----------
+    Mukherjee, Brecht, "Time-lined TCP for the TCP-friendly delivery of streaming media", ICNP 2000.
+
+    Examples
+    --------
+    >>> TimeLined(deadline=0.15).recovery
+    'reno'
+    """
+
+    recovery: Recovery = "reno"
+    deadline: float = 5.0
+
+    def __post_init__(self) -> None:
+        # `super()` does not find its class in one with slots.
+        Classic.__post_init__(self)
+        if self.recovery != "reno":
+            raise ValueError(f"recovery of TimeLined must be 'reno', got {self.recovery!r}")
+        check_range("deadline", self.deadline, 0.001, 1e5, "s")
+
+
+@dataclass(frozen=True, slots=True)
 class Udp(Stack):
     """Datagrams: nothing is acknowledged and nothing sent again."""
 
