@@ -168,11 +168,13 @@ def on_time() -> Iterable[Row]:
 
 def real_time() -> Iterable[Row]:
     """Yield what a voice call over a path with random losses loses, or gets later than it can be played."""
-    path, playout = SharedPath(0.030), 0.150
+    path, playout = SharedPath(0.030), 0.200
     flow = td.Flow(160, 0.020)
     stacks: dict[str, Stack] = {
         "tltcp": TimeLined(deadline=playout - path.there),
         "tcp": Classic("reno"),
+        "tltcp_fine": TimeLined(deadline=playout - path.there, rto_min=0.2, tick=0.01),
+        "tcp_fine": Classic("reno", rto_min=0.2, tick=0.01),
         "udp": Udp(),
     }
     for loss in (0.005, 0.01, 0.02, 0.05):
