@@ -75,6 +75,25 @@ def validate_window(c: Any, limited: bool) -> None:
 
 
 @njit(cache=True)
+def restart_after_idle(c: Any) -> None:
+    """Halve the window for each timeout in which nothing was sent, before a write (`tcp_cwnd_restart`; RFC 2861)."""
+    now = ticks_now(c)
+    idle = now - c.last_send
+    if not c.window_validation or c.packets_out or c.last_send == 0 or idle <= c.rto:
+        return
+    if not in_reduction(c):
+        c.snd_ssthresh = max(c.snd_ssthresh, (c.snd_cwnd >> 1) + (c.snd_cwnd >> 2))
+    smallest = min(INITIAL_WINDOW, c.snd_cwnd)
+    idle -= c.rto
+    while idle > 0 and c.snd_cwnd > smallest:
+        c.snd_cwnd >>= 1
+        idle -= c.rto
+    c.snd_cwnd = max(c.snd_cwnd, smallest)
+    c.snd_cwnd_stamp = now
+    c.snd_cwnd_used = 0
+
+
+@njit(cache=True)
 def grow_window(c: Any, acknowledged: int) -> None:
     """Grow the window for segments acknowledged (`tcp_reno_cong_avoid`, `cubictcp_cong_avoid`)."""
     if c.application_limited_rule and not is_window_the_limit(c):

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from tcpdelay.sim.network.queue import DROPPED
-from tcpdelay.sim.network.records import ANSWERED, BUSY, CONNECTING, CONSTANT_RATE, OPENED, TRANSFERS, cross
+from tcpdelay.sim.network.records import ANSWERED, BUSY, CONNECTING, CONSTANT_RATE, DISPATCHED, OPENED, TRANSFERS, cross
 from tcpdelay.sim.records import NEVER
 from tcpdelay.sim.uniform import uniform
 
@@ -20,10 +20,11 @@ def is_write_due(flow: Any, link: Any) -> bool:
     """Do what the application has to do at `flow.next_write`; whether it writes a message then."""
     now = flow.next_write
     flow.next_write = NEVER
-    if flow.application == CONSTANT_RATE:
+    if flow.application == CONSTANT_RATE or flow.application == DISPATCHED:
         if now + flow.interval < flow.stop:
             flow.next_write = now + flow.interval
-        return True
+        flow.due_write = now
+        return bool(flow.application == CONSTANT_RATE)
     if flow.application == TRANSFERS:
         if flow.stage < OPENED:
             if now < flow.stop:

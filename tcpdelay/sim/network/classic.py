@@ -18,7 +18,7 @@ from numba import njit
 from tcpdelay.sim.network.answers import answer
 from tcpdelay.sim.network.applications import finish_transfer, is_write_due
 from tcpdelay.sim.network.queue import DROPPED
-from tcpdelay.sim.network.records import BULK, TRANSFERS, cross, note_read, note_write
+from tcpdelay.sim.network.records import BULK, DISPATCHED, TRANSFERS, cross, message_end, note_read, note_write
 from tcpdelay.sim.network.timelined import abandon, arm, expire, release, repair_with, skip
 from tcpdelay.sim.records import NEVER, RING
 
@@ -132,6 +132,14 @@ def _set_timer(s: Any) -> None:
 def _write(flow: Any, s: Any) -> None:
     note_write(flow, s.now)
     s.written += -(-flow.message // s.segment_size)
+
+
+@njit(cache=True)
+def write_segments(flow: Any, s: Any, wire: Any, link: Any, samples: Any, now: int, segments: int) -> None:
+    """Write so many segments at a time [us], and send what the window allows."""
+    s.now = now
+    s.written += segments
+    _send(flow, s, wire, link, samples)
 
 
 @njit(cache=True)
@@ -291,6 +299,14 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int
 
 
 @njit(cache=True)
+def _ends_message(flow: Any, s: Any) -> bool:
+    """Whether the segment that has just been read is the last one of a message."""
+    if flow.application == TRANSFERS:
+        return bool(s.rcv_nxt == s.written)
+    return bool(flow.application != DISPATCHED or s.rcv_nxt == message_end(flow))
+
+
+@njit(cache=True)
 def _arrive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: int) -> None:
     """Let a segment reach the receiver, which reads what is in order and acknowledges."""
     in_order = number == s.rcv_nxt == s.highest
@@ -302,7 +318,7 @@ def _arrive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: in
     while s.rcv_nxt < s.snd_max and wire.segments[s.rcv_nxt & _MASK].received:
         last = s.rcv_nxt & _MASK
         s.rcv_nxt += 1
-        if flow.application != TRANSFERS or s.rcv_nxt == s.written:
+        if _ends_message(flow, s):
             note_read(flow, samples, wire.segments[last].sent, flow.arrived[last], arrival)
             if flow.application == TRANSFERS:
                 finish_transfer(flow, arrival)

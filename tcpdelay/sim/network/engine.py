@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from numba import njit
 
 from tcpdelay.sim.network import classic, datagrams, linux, scp
+from tcpdelay.sim.network.dispatcher import collect
+from tcpdelay.sim.network.dispatching import dispatch
 from tcpdelay.sim.network.records import CLASSIC, LINUX, OPENED, SAMPLES, SCP
 from tcpdelay.sim.records import KEPT, NEVER
 
@@ -51,6 +53,15 @@ def start(tree: Any, flows: Any, connections: Any, wires: Any) -> None:
         tree[place] = min(tree[2 * place], tree[2 * place + 1])
 
 
+@njit(cache=True)
+def _enter(tree: Any, place: int, time: int) -> None:
+    """Enter the time of a flow's next event."""
+    tree[place] = time
+    while place > 1:
+        place //= 2
+        tree[place] = min(tree[2 * place], tree[2 * place + 1])
+
+
 @njit(cache=True, nogil=True)
 def advance(
     tree: Any,
@@ -60,6 +71,7 @@ def advance(
     wires: Any,
     link: Any,
     samples: Any,
+    dispatchers: Any,
     until: int,
 ) -> bool:
     """Simulate up to a time by the link's clock [us]; return early, with False, when the samples are to be taken out.
@@ -74,6 +86,8 @@ def advance(
         Their connections, and these as they begin, for transfers, which open a new one each.
     link, samples : record arrays, shape (1,)
         The shared link, and the delays that have been counted.
+    dispatchers : record array
+        Those of the flows that have one, at one less than the flow's number for it.
     until : int
         The time.
     """
@@ -105,8 +119,13 @@ def advance(
             scp.step(flow, connections.scp[number], wires[number], link[0], samples[0])
         else:
             datagrams.step(flow, link[0], samples[0])
-        tree[place] = next_time(flow, connections, wires[number])
-        while place > 1:
-            place //= 2
-            tree[place] = min(tree[2 * place], tree[2 * place + 1])
+        if flow.dispatcher:
+            d = dispatchers[flow.dispatcher - 1]
+            collect(d, flows[d.leader], flow, samples[0])
+            written = dispatch(d, flows, connections, wires, link[0], samples[0])
+            if written >= 0:
+                collect(d, flows[d.leader], flows[written], samples[0])
+                if written != number:
+                    _enter(tree, leaves + written, next_time(flows[written], connections, wires[written]))
+        _enter(tree, place, next_time(flow, connections, wires[number]))
     return True

@@ -10,11 +10,11 @@ from tcpdelay.sim.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.sim.network.answers import spread
 from tcpdelay.sim.network.applications import finish_transfer, is_write_due
 from tcpdelay.sim.network.queue import DROPPED
-from tcpdelay.sim.network.records import BULK, TRANSFERS, cross, note_read, note_write
+from tcpdelay.sim.network.records import BULK, TRANSFERS, cross, message_end, note_read, note_write
 from tcpdelay.sim.receiver import arrive, on_receiver_timer
 from tcpdelay.sim.records import COLLAPSED, CWR, NEVER, RING
 from tcpdelay.sim.sender import on_timer, send_new
-from tcpdelay.sim.window import INITIAL_WINDOW, reduced_threshold
+from tcpdelay.sim.window import INITIAL_WINDOW, reduced_threshold, restart_after_idle
 
 LARGEST_SEND_BUFFER = 4 << 20
 """Where the kernel stops enlarging the send buffer [bytes] (sysctl tcp_wmem)."""
@@ -87,6 +87,19 @@ def begin(flow: Any, c: Any) -> None:
 
 
 @njit(cache=True)
+def write_pieces(flow: Any, c: Any, wire: Any, link: Any, samples: Any, now: int, size: int, pieces: int) -> None:
+    """Write so many bytes at a time [us], in pieces that differ by a byte at most, and send what the window allows."""
+    answered = c.next_ack
+    c.now = now
+    restart_after_idle(c)
+    for piece in range(pieces):
+        c.written += size // pieces + (1 if piece < size % pieces else 0)
+        send_new(c, wire, False)
+    _carry(flow, c, wire, link, samples)
+    spread(flow, wire, answered, c.next_ack)
+
+
+@njit(cache=True)
 def _write(flow: Any, c: Any) -> None:
     """Write a message."""
     note_write(flow, c.now)
@@ -148,8 +161,8 @@ def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
 @njit(cache=True)
 def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) -> None:
     """Count the messages that can be read now that segments from number `received` on are in order."""
-    while flow.connection_read + flow.message <= c.rcv_nxt:
-        flow.connection_read += flow.message
+    while message_end(flow) <= c.rcv_nxt:
+        flow.connection_read = message_end(flow)
         while wire.segments[received & _MASK].flags & COLLAPSED or (
             wire.segments[received & _MASK].end < flow.connection_read
         ):

@@ -14,6 +14,7 @@ from tcpdelay.sim.connection import FIRST_TIMEOUT, new_connection
 from tcpdelay.sim.network import classic, scp
 from tcpdelay.sim.network.bottleneck import Bottleneck
 from tcpdelay.sim.network.classic import CLASSIC as CLASSIC_RECORD
+from tcpdelay.sim.network.dispatcher_preparation import connections_of, prepare_dispatchers
 from tcpdelay.sim.network.engine import Connections
 from tcpdelay.sim.network.queue import DRED, DROP_TAIL, LINK, RED
 from tcpdelay.sim.network.records import (
@@ -50,6 +51,10 @@ class Network:
 
     Attributes
     ----------
+    dispatchers : record array
+        What puts packets on several connections; one that nobody uses if no source asks for it.
+    members : list of list of int
+        Of each source, the numbers of its flows.
     generators : list of Generator
         What the records draw from by address, so they must live as long.
     """
@@ -61,14 +66,19 @@ class Network:
     link: Any
     samples: Any
     tree: NDArray[np.int64]
+    dispatchers: Any
+    members: list[list[int]]
     generators: list[np.random.Generator]
 
 
 def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_from: float, until: float) -> Network:
     """Return the records of a simulation that has not begun; packets written from `count_from` to `until` [s] count."""
-    size = len(sources)
+    # What a source needs beside its first connection comes after all sources.
+    carried = [*sources, *(source for source in sources for _ in range(connections_of(source) - 1))]
+    size = len(carried)
     leaves = 1 << (size - 1).bit_length()
     generators = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(size + 1)]
+    generators.append(generators.pop(len(sources)))
     network = Network(
         flows=np.zeros(size, FLOW).view(np.recarray),
         connections=_unused_connections(size),
@@ -77,10 +87,12 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
         link=np.zeros(1, LINK).view(np.recarray),
         samples=np.zeros(1, COUNTERS).view(np.recarray),
         tree=np.full(2 * leaves, NEVER, np.int64),
+        dispatchers=None,
+        members=[],
         generators=generators,
     )
     _prepare_link(network.link[0], bottleneck, generators[-1])
-    for number, source in enumerate(sources):
+    for number, source in enumerate(carried):
         flow, wire = network.flows[number], network.wires[number]
         addresses = generator_addresses(generators[number])
         flow.next_double, flow.random_state = wire.next_double, wire.random_state = addresses
@@ -96,8 +108,9 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
             _prepare_classic(network.fresh.classic[number], flow, source.stack, phase)
         elif isinstance(source.stack, Scp):
             _prepare_scp(network.fresh.scp[number], source.stack)
-        for connections, fresh in zip(network.connections, network.fresh, strict=True):
-            connections[number] = fresh[number]
+    network.dispatchers, network.members = prepare_dispatchers(sources, network.flows, network.fresh)
+    for connections, fresh in zip(network.connections, network.fresh, strict=True):
+        connections[:] = fresh
     return network
 
 

@@ -9,12 +9,12 @@ from numba import njit
 
 from tcpdelay.sim.network.queue import DROPPED, enqueue
 from tcpdelay.sim.path import is_lost
-from tcpdelay.sim.records import KEPT, RING
+from tcpdelay.sim.records import KEPT, NEVER, RING
 
 LINUX, CLASSIC, DATAGRAMS, SCP = range(4)
 """Kinds of transport: each has a module with `step` and `next_time`, and a branch in `engine`."""
-CONSTANT_RATE, BULK, TRANSFERS = range(3)
-"""Kinds of application."""
+CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED = range(4)
+"""Kinds of application; a dispatcher writes the messages of the last one."""
 CONNECTING, ANSWERED, OPENED, BUSY = range(4)
 """Stages of a transfer: its connection is to be opened, has been answered, is open, and data is under way."""
 WRITES = 1 << 13
@@ -29,6 +29,7 @@ _GROUPS = {
     "next_double random_state",
     "application": "application interval first_write next_write stop stage attempts send_buffer "
     "largest_backlog message section first_timeout round_trip opened_by_sender",
+    "dispatcher": "dispatcher member due_write",
     "connection": "ack_delay ack_held return_before first_unsent connection_read",
     "window of counting": "count_from count_until",
     "messages": "packets_written packets_read offered delivered lost bytes_read sender_delay network_delay "
@@ -49,10 +50,16 @@ FLOW = np.dtype(
 
 Of each segment, at its number modulo `RING`: `first_sent`, `arrived`, when its first copy reached the receiver, and
 `marked`, whether its last one was. `writes` has the time of each message's write at its number modulo `WRITES`; it is
-not used where that follows from the interval.
+not used where that follows from the interval, and says where messages end in the stream that a dispatcher writes.
 """
-COUNTERS = np.dtype([("used", np.int64), ("keys", np.int64, SAMPLES)])
-"""Delays that have been counted, each with its flow."""
+COUNTERS = np.dtype(
+    [("used", np.int64), ("keys", np.int64, SAMPLES), ("completed", np.int64), ("completions", np.int64, (KEPT, 3))]
+)
+"""Delays that have been counted, each with its flow.
+
+`completions` has of each message that a connection of a dispatcher has read in this step when it was sent first, when
+it arrived, and when that connection could read it.
+"""
 
 
 @njit(cache=True)
@@ -89,10 +96,28 @@ def written_at(flow: Any, number: int) -> int:
 
 
 @njit(cache=True)
+def message_end(flow: Any) -> int:
+    """Return where the next message to be read ends in the stream of its connection."""
+    if flow.application == DISPATCHED:
+        return int(flow.writes[flow.packets_read % WRITES]) if flow.packets_read < flow.packets_written else NEVER
+    return int(flow.connection_read + flow.message)
+
+
+@njit(cache=True)
 def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> None:
     """Count the next message as read: when it was sent first, when it arrived, and when it was read in order."""
-    written = written_at(flow, flow.packets_read)
+    if flow.application == DISPATCHED:
+        completion = samples.completions[samples.completed]
+        completion[0], completion[1], completion[2] = sent, arrived, read
+        samples.completed += 1
+    else:
+        count_read(flow, samples, written_at(flow, flow.packets_read), sent, arrived, read)
     flow.packets_read += 1
+
+
+@njit(cache=True)
+def count_read(flow: Any, samples: Any, written: int, sent: int, arrived: int, read: int) -> None:
+    """Count a message that the application has read."""
     if flow.count_from <= read < flow.count_until:
         flow.bytes_read += flow.message
     if flow.count_from <= written < flow.count_until:

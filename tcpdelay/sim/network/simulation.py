@@ -103,6 +103,7 @@ def _advance(network: Network, delays: SlicedDelays, until: float) -> None:
             network.wires,
             network.link,
             network.samples,
+            network.dispatchers,
             round(until * SECOND),
         )
         delays.take(network.samples[0])
@@ -135,12 +136,17 @@ def _queue_statistics(counts: NDArray[np.float64], time: float) -> QueueStatisti
 
 def _flow_result(network: Network, number: int, source: Source, delays: SlicedDelays, time: float) -> FlowResult:
     flow = network.flows[number]
-    if flow.kind == LINUX:
-        linux.count_up(flow, network.connections.linux[number])
-    elif flow.kind == CLASSIC:
-        classic.count_up(flow, network.connections.classic[number])
-    elif flow.kind == SCP:
-        scp.count_up(flow, network.connections.scp[number])
+    for member in network.members[number]:
+        if flow.kind == LINUX:
+            linux.count_up(network.flows[member], network.connections.linux[member])
+        elif flow.kind == CLASSIC:
+            classic.count_up(network.flows[member], network.connections.classic[member])
+        elif flow.kind == SCP:
+            scp.count_up(network.flows[member], network.connections.scp[member])
+
+    def total(name: str) -> int:
+        return sum(int(network.flows[member][name]) for member in network.members[number])
+
     delivered = int(flow.delivered)
     share = 1 / (MICROSECONDS * delivered) if delivered else float("nan")
     values, counts = delays.histogram(number)
@@ -161,11 +167,11 @@ def _flow_result(network: Network, number: int, source: Source, delays: SlicedDe
         unfinished=int(flow.offered - flow.delivered - flow.lost),
         throughput=8 * int(flow.bytes_read) / time,
         sustainable=not delays.grows(number),
-        segments_sent=int(flow.segments_sent),
-        segments_lost=int(flow.segments_lost),
-        segments_dropped=int(flow.segments_dropped),
-        segments_carried=int(flow.segments_carried),
-        retransmissions=int(flow.retransmissions),
-        timeouts=int(flow.timeouts),
-        marks=int(flow.marks),
+        segments_sent=total("segments_sent"),
+        segments_lost=total("segments_lost"),
+        segments_dropped=total("segments_dropped"),
+        segments_carried=total("segments_carried"),
+        retransmissions=total("retransmissions"),
+        timeouts=total("timeouts"),
+        marks=total("marks"),
     )

@@ -8,14 +8,17 @@ from typing import ClassVar, Literal, get_args
 
 from tcpdelay.scenario import Flow, Linux, Stack
 from tcpdelay.sim.network.bottleneck import SharedPath, check_range
+from tcpdelay.sim.network.dispatcher import MOST_CONNECTIONS
 from tcpdelay.sim.network.stacks import Classic, Scp, TimeLined, Udp
 
 Opener = Literal["receiver", "sender"]
+Scheduling = Literal["blind", "intelligent"]
 
 IP_HEADER, UDP_HEADER, TCP_HEADER, TIMESTAMPS = 20, 8, 20, 12
 SCP_HEADER = 4
 """The number of the packet, in a datagram."""
 LARGEST_MESSAGE = 1_000_000
+MOST_PIECES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,28 @@ class ConstantRate(Source):
     ----------
     flow : Flow
         The packets. With `Classic` each must fit a segment, and is sent in one of its own.
+    pieces : int
+        Writes of equal size that each packet is split into, all at once, 1 to 64; it is read with the last of them.
+        With `Classic` each piece is a segment.
+    connections : int
+        Connections that carry one packet each in turn, 1 to 64. Packets are read in the order of writing.
+    scheduling : {"blind", "intelligent"}
+        Whether connections are used one after another; or each packet goes to the one outside a timeout that has the
+        fewest bytes not acknowledged.
+    discard_after : float, optional
+        Playout delay [s], 0 to 60: a packet that is likely to be read later is not written, and lost. What is likely
+        says `tcpdelay.sim.network.dispatcher.expected_delay`.
+    talk, silence : float, optional
+        Mean length of talk and of silence [s], 0.001 to 1000, both exponentially distributed; packets are written in
+        talk only. By default there is no silence.
+    keepalive_size : int, optional
+        Bytes that are written in silence in place of a packet, 1 to its size, so that the window stays in use; they
+        count as nothing. By default nothing is written. With `Classic` it must be the size of a piece.
+
+    References
+    ----------
+    Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+    Transactions on Networking, 2010: splitting and parallel connections.
 
     Examples
     --------
@@ -94,12 +119,49 @@ class ConstantRate(Source):
     kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic, Udp, Scp, TimeLined)
 
     flow: Flow
+    pieces: int = 1
+    connections: int = 1
+    scheduling: Scheduling = "blind"
+    discard_after: float | None = None
+    talk: float | None = None
+    silence: float | None = None
+    keepalive_size: int | None = None
 
     def __post_init__(self) -> None:
         # `super()` does not find its class in one with slots.
         Source.__post_init__(self)
+        size = self.flow.packet_size
         largest = self.stack.mss if isinstance(self.stack, Classic) else LARGEST_MESSAGE
-        check_range("packet_size", self.flow.packet_size, 1, largest, "bytes")
+        check_range("packet_size", size, 1, largest, "bytes")
+        check_range("pieces", self.pieces, 1, min(MOST_PIECES, size), "writes")
+        check_range("connections", self.connections, 1, MOST_CONNECTIONS, "connections")
+        if self.scheduling not in get_args(Scheduling):
+            raise ValueError(f"scheduling must be 'blind' or 'intelligent', got {self.scheduling!r}")
+        if self.discard_after is not None:
+            check_range("discard_after", self.discard_after, 0, 60, "s")
+        if (self.talk is None) != (self.silence is None):
+            raise ValueError(f"talk and silence must be given together, got {self.talk!r} and {self.silence!r}")
+        for name, mean in (("talk", self.talk), ("silence", self.silence)):
+            if mean is not None:
+                check_range(name, mean, 0.001, 1000, "s")
+        self._check_keepalive()
+        if self.dispatched and type(self.stack) not in (Linux, Classic):
+            raise ValueError("stack must be Linux or Classic where packets are split, spread, discarded or suppressed")
+
+    def _check_keepalive(self) -> None:
+        if self.keepalive_size is None:
+            return
+        if self.silence is None:
+            raise ValueError(f"keepalive_size must go with talk and silence, got {self.keepalive_size!r} alone")
+        check_range("keepalive_size", self.keepalive_size, 1, self.flow.packet_size, "bytes")
+        piece = -(-self.flow.packet_size // self.pieces)
+        if isinstance(self.stack, Classic) and self.keepalive_size != piece:
+            raise ValueError(f"keepalive_size must be a piece's with Classic, {piece} bytes, got {self.keepalive_size}")
+
+    @property
+    def dispatched(self) -> bool:
+        """Whether the application does more than write each packet to its connection."""
+        return self.pieces > 1 or self.connections > 1 or self.discard_after is not None or self.silence is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
