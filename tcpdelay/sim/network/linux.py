@@ -88,7 +88,7 @@ def begin(flow: Any, c: Any) -> None:
 
 @njit(cache=True)
 def write_pieces(flow: Any, c: Any, wire: Any, link: Any, samples: Any, now: int, size: int, pieces: int) -> None:
-    """Write so many bytes at a time [us], in pieces that differ by a byte at most, and send what the window allows."""
+    """Write so many bytes at a time [us], in pieces as equal as can be, and send what the window allows."""
     answered = c.next_ack
     c.now = now
     restart_after_idle(c)

@@ -1,0 +1,277 @@
+"""What an application can do by itself: the simulator beside the kernel, the closed forms, and published gains.
+
+`python validation/protocols/heuristics.py [captures] [closed-forms] [published]` writes
+`validation/results/protocols/heuristics-*.csv`; all three by default.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tcpdelay as td
+from tcpdelay.capture.flow_capture import read_capture
+from tcpdelay.confidence import student
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.heuristics import parallel_delay, split_delay, striped_delay
+from tcpdelay.sim.batches import merge
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.result import FlowResult
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Web
+from tcpdelay.sim.network.stacks import Classic
+from tcpdelay.validation.measured import measure
+from tcpdelay.validation.scores import SAME_DELAY
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results" / "protocols"
+PROCESSES = 2
+FAST = Bottleneck(1e12, 60_000)
+"""A link that delays nothing: the paths make all losses."""
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+INTERVAL = 0.020
+SEEDS = range(1, 9)
+
+Row = dict[str, str | float]
+
+HEURISTICS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "split 2": {"pieces": 2},
+    "split 4": {"pieces": 4},
+    "par 2 blind": {"connections": 2},
+    "par 2 intelligent": {"connections": 2, "scheduling": "intelligent"},
+    "par 5 blind": {"connections": 5},
+    "par 5 intelligent": {"connections": 5, "scheduling": "intelligent"},
+}
+PUBLISHED = {"split 2": "about 30 %", "par 2": "41 % to 92 %", "par 5": "76 % to 95 %"}
+"""Gains in the 95th percentile [Brosh et al. 2010]; those of parallel connections over all its scenarios."""
+
+CAPTURE_SECONDS, CAPTURE_WARM_UP = 1000.0, 10.0
+CLOSED_FORM_SECONDS = 4000.0
+
+
+def pooled(results: list[FlowResult]) -> DelayDistribution:
+    """Return the delays of several simulations as one distribution."""
+    parts = [
+        (np.rint(result.delays.values * 1e6).astype(np.int64), np.rint(result.delays.weights * result.delivered))
+        for result in results
+        if result.delays is not None
+    ]
+    values, counts = merge([(values, counts.astype(np.int64)) for values, counts in parts])
+    one_way = next(result.delays.one_way_delay for result in results if result.delays is not None)
+    return DelayDistribution(values / 1e6, counts / counts.sum(), one_way)
+
+
+def lone(flow: td.Flow, rtt: float, loss: float, stack: td.Stack, seed: int, seconds: float, **how: Any) -> FlowResult:
+    """Simulate a flow alone on a path with random losses."""
+    source = ConstantRate(flow=flow, path=SharedPath(rtt / 2, loss=loss), stack=stack, **how)
+    return simulate_network([source], FAST, duration=seconds, warm_up=CAPTURE_WARM_UP, seed=seed).flows[0]
+
+
+def compare_capture(file: Path) -> Row:
+    """Return what was measured and what is simulated, with phases of the kernel's clock at random."""
+    measured = measure(read_capture(file))
+    experiment = measured.experiment
+    stack = td.Stack.linux(experiment.congestion_control, hz=measured.hz)  # type: ignore[arg-type]
+    results = [
+        lone(
+            measured.flow,
+            experiment.rtt,
+            experiment.loss,
+            stack,
+            seed,
+            CAPTURE_SECONDS,
+            pieces=experiment.pieces,
+            connections=experiment.connections,
+            scheduling=experiment.scheduling,
+        )
+        for seed in SEEDS
+    ]
+    simulated = pooled(results)
+    parallel = f"par {experiment.connections} {experiment.scheduling}"
+    row: Row = {
+        "heuristic": parallel if experiment.connections > 1 else f"split {experiment.pieces}",
+        "packet_size": experiment.packet_size,
+        "congestion_control": experiment.congestion_control,
+        "hz": measured.hz,
+    }
+    values = {"mean": simulated.mean} | {name: simulated.quantile(share) for name, share in QUANTILES.items()}
+    for name, value in values.items():
+        interval = getattr(measured, name)
+        inside = interval.low - SAME_DELAY <= value <= interval.high + SAME_DELAY
+        row |= {
+            f"{name}_measured": interval.value,
+            f"{name}_low": interval.low,
+            f"{name}_high": interval.high,
+            f"{name}_simulated": value,
+            f"{name}_error": value / interval.value - 1,
+            f"{name}_inside": str(inside),
+        }
+    return row
+
+
+def capture_tasks() -> list[tuple[Callable[..., Row], tuple[Any, ...]]]:
+    """Return the comparisons with captures."""
+    files = sorted((HERE.parent / "captures" / "heuristics").glob("cbr-*.parquet"))
+    return [(compare_capture, (file,)) for file in files]
+
+
+def compare_closed_form(size: int, rtt: float, loss: float, heuristic: str) -> Row:
+    """Return the closed form's answer and the simulator's."""
+    flow, stack, how = td.Flow(size, INTERVAL), td.Stack.linux(), HEURISTICS[heuristic]
+    path = td.Path(rtt=rtt, loss=loss)
+    simulated = pooled([lone(flow, rtt, loss, stack, seed, CLOSED_FORM_SECONDS, **how) for seed in (1, 2)])
+    row: Row = {"heuristic": heuristic, "packet_size": size, "rtt": rtt, "loss": loss}
+    predicted, from_simulated = td.predict_delay(flow, path, stack), simulated
+    if "pieces" in how:
+        predicted = split_delay(flow, path, stack, how["pieces"])
+    elif "connections" in how:
+        count = how["connections"]
+        predicted = parallel_delay(flow, path, stack, count)
+        share = td.Flow(size, count * INTERVAL)
+        one = pooled([lone(share, rtt, loss, stack, seed, CLOSED_FORM_SECONDS * count) for seed in (1, 2)])
+        from_simulated = striped_delay(one, INTERVAL, count)
+    for name, answer in (("simulated", simulated), ("chain", predicted), ("product", from_simulated)):
+        row |= {f"mean_{name}": answer.mean}
+        row |= {f"{label}_{name}": answer.quantile(share) for label, share in QUANTILES.items()}
+    return row
+
+
+def closed_form_tasks() -> list[tuple[Callable[..., Row], tuple[Any, ...]]]:
+    """Return the comparisons of the closed forms with the simulator; round trips are no multiples of the interval."""
+    names = [name for name in HEURISTICS if "intelligent" not in name]
+    return [
+        (compare_closed_form, (size, rtt, loss, name))
+        for size in (174, 1448)
+        for rtt, loss in ((0.0497, 0.02), (0.0997, 0.005), (0.0997, 0.02), (0.1997, 0.01))
+        for name in names
+    ]
+
+
+STACKS: dict[str, tuple[td.Stack, td.Stack]] = {
+    "Linux Reno": (td.Stack.linux("reno"), td.Stack.linux("reno", delayed_ack=True)),
+    "Linux CUBIC": (td.Stack.linux("cubic"), td.Stack.linux("cubic", delayed_ack=True)),
+    "Classic NewReno": (Classic(mss=1448, receiver_window=1000), Classic(mss=1448, receiver_window=1000)),
+}
+"""What carries the measured flows, and what the others."""
+LINKS: dict[tuple[int, str], tuple[Bottleneck, tuple[int, ...]]] = {
+    (174, "100 packets"): (Bottleneck(3e6, 100), (0, 10, 25)),
+    (174, "50 000 B"): (Bottleneck(3e6, 50_000, unit="bytes"), (0, 10, 25)),
+    (1448, "100 packets"): (Bottleneck(30e6, 100), (0, 50, 100)),
+    (1448, "100 000 B"): (Bottleneck(30e6, 100_000, unit="bytes"), (0, 50, 100)),
+}
+"""Packet size and queue of the published set-up: its link, and the web users that are simulated."""
+MEASURED, BULK_FLOWS = 5, 5
+DURATION, WARM_UP = 310.0, 10.0
+PATH = SharedPath(0.05)
+
+
+def published_sources(size: int, stack: str, web: int, heuristic: str, seed: int) -> list[Source]:
+    """Return the sources of the published set-up: five measured flows, five long transfers, and web users."""
+    measured, others = STACKS[stack]
+    flow, how = td.Flow(size, INTERVAL), HEURISTICS[heuristic]
+    thinking = np.random.default_rng(seed).exponential(1.0, web)
+    return [
+        *(
+            ConstantRate(flow=flow, path=PATH, stack=measured, start=number * INTERVAL / MEASURED, **how)
+            for number in range(MEASURED)
+        ),
+        *(Bulk(path=PATH, stack=others) for _ in range(BULK_FLOWS)),
+        *(Web(path=PATH, stack=others, start=float(start)) for start in thinking),
+    ]
+
+
+def simulate_published(stack: str, size: int, queue: str, web: int) -> list[Row]:
+    """Return a row per heuristic: the 95th percentile, and what it gains over the plain flow of the same seed."""
+    bottleneck, _ = LINKS[size, queue]
+    percentiles: dict[str, list[float]] = {}
+    rows = []
+    for heuristic in HEURISTICS:
+        found, losses, lost, offered = [], [], 0, 0
+        for seed in SEEDS:
+            sources = published_sources(size, stack, web, heuristic, seed)
+            result = simulate_network(sources, bottleneck, duration=DURATION, warm_up=WARM_UP, seed=seed)
+            measured = list(result.flows[:MEASURED])
+            found.append(pooled(measured).quantile(0.95))
+            losses.append(result.queue.loss_fraction)
+            lost += sum(flow.lost + flow.unfinished for flow in measured)
+            offered += sum(flow.offered for flow in measured)
+        percentiles[heuristic] = found
+        gains = [1 - mine / plain for mine, plain in zip(found, percentiles["plain"], strict=True)]
+        low, mean, high = with_interval(found)
+        gain_low, gain, gain_high = with_interval(gains)
+        rows.append(
+            {
+                "stack": stack,
+                "packet_size": size,
+                "queue": queue,
+                "web_users": web,
+                "heuristic": heuristic,
+                "p95": mean,
+                "p95_low": low,
+                "p95_high": high,
+                "gain": gain,
+                "gain_low": gain_low,
+                "gain_high": gain_high,
+                "published_gain": PUBLISHED.get(heuristic.removesuffix(" blind").removesuffix(" intelligent"), ""),
+                "loss": float(np.mean(losses)),
+                "not_read": lost / offered,
+            }
+        )
+    return rows  # type: ignore[return-value]
+
+
+def with_interval(values: list[float]) -> tuple[float, float, float]:
+    """Return the mean of independent values between the ends of its 95 % interval."""
+    mean, half = student(np.ones(len(values)), np.array(values))
+    return mean - half, mean, mean + half
+
+
+def published_tasks() -> list[tuple[Callable[..., list[Row]], tuple[Any, ...]]]:
+    """Return the simulations of the published set-up."""
+    return [
+        (simulate_published, (stack, size, queue, web))
+        for (size, queue), (_, users) in LINKS.items()
+        for web in users
+        for stack in STACKS
+    ]
+
+
+def run(tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Iterator[Row]:
+    """Yield the rows of all tasks in their order, as they are ready."""
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        futures = [pool.submit(function, *arguments) for function, arguments in tasks]
+        for done, (future, (_, arguments)) in enumerate(zip(futures, tasks, strict=True), 1):
+            answer = future.result()
+            print(f"{done}/{len(tasks)} {arguments}", file=sys.stderr, flush=True)
+            yield from answer if isinstance(answer, list) else [answer]
+
+
+def write(name: str, rows: list[Row]) -> None:
+    """Write rows as a table."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (RESULTS / f"heuristics-{name}.csv").open("w", newline="", encoding="utf-8") as output:
+        table = csv.DictWriter(output, rows[0], lineterminator="\n")
+        table.writeheader()
+        table.writerows(
+            {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
+        )
+
+
+PARTS = {"captures": capture_tasks, "closed-forms": closed_form_tasks, "published": published_tasks}
+
+
+def main() -> None:
+    """Write the tables that are asked for."""
+    for name in sys.argv[1:] or PARTS:
+        write(name, list(run(PARTS[name]())))  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()
