@@ -163,12 +163,12 @@ STACKS: dict[str, tuple[td.Stack, td.Stack]] = {
 LINKS: dict[tuple[int, str], tuple[Bottleneck, tuple[int, ...]]] = {
     (174, "100 packets"): (Bottleneck(3e6, 100), (0, 10, 25)),
     (174, "50 000 B"): (Bottleneck(3e6, 50_000, unit="bytes"), (0, 10, 25)),
-    (1448, "100 packets"): (Bottleneck(30e6, 100), (0, 50, 100)),
-    (1448, "100 000 B"): (Bottleneck(30e6, 100_000, unit="bytes"), (0, 50, 100)),
+    (1448, "100 packets"): (Bottleneck(30e6, 100), (0, 100)),
+    (1448, "100 000 B"): (Bottleneck(30e6, 100_000, unit="bytes"), (0, 100)),
 }
 """Packet size and queue of the published set-up: its link, and the web users that are simulated."""
 MEASURED, BULK_FLOWS = 5, 5
-DURATION, WARM_UP = 310.0, 10.0
+DURATION, WARM_UP = 110.0, 10.0
 PATH = SharedPath(0.05)
 
 
