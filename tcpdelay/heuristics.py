@@ -132,7 +132,8 @@ def split_delay(
 
     .. math:: D_\mathrm{split} = D + \frac{N - 1}{2 N} i \quad \text{where} \quad D > L
 
-    This is an approximation; the documentation's page on heuristics has its error against the simulator.
+    This is an approximation, within 4 % of the simulator in the median over four paths, but far too optimistic where
+    TCP can just carry the flow, by a factor of up to four in the 95th percentile.
 
     Parameters
     ----------
