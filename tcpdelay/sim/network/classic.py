@@ -15,10 +15,21 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tcpdelay.sim.network.admission import classic_admits
 from tcpdelay.sim.network.answers import answer
 from tcpdelay.sim.network.applications import finish_transfer, is_write_due
+from tcpdelay.sim.network.forging import acknowledge, declare_missing, note_gap, set_forging_timer
 from tcpdelay.sim.network.queue import DROPPED
-from tcpdelay.sim.network.records import BULK, DISPATCHED, TRANSFERS, cross, message_end, note_read, note_write
+from tcpdelay.sim.network.records import (
+    BULK,
+    DISPATCHED,
+    TRANSFERS,
+    cross,
+    message_end,
+    note_lost,
+    note_read,
+    note_write,
+)
 from tcpdelay.sim.network.timelined import abandon, arm, expire, release, repair_with, skip
 from tcpdelay.sim.records import NEVER, RING
 
@@ -37,10 +48,11 @@ _GROUPS = {
     "path": "first_ack next_ack",
     "deadlines": "lifetime expires_at expired live skipped given_up",
     "receiver": "rcv_nxt highest",
+    "forging receiver": "forge_at last_arrival acknowledged duplicates",
     "counts": "segments_retransmitted recoveries timeouts",
 }
 CLASSIC = np.dtype(
-    [("cwnd", np.float64), ("ssthresh", np.float64)]
+    [("cwnd", np.float64), ("ssthresh", np.float64), ("mean_gap", np.float64)]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
 )
 """A connection; sequence numbers count segments, from zero, and the estimator works in ticks."""
@@ -50,17 +62,22 @@ CLASSIC = np.dtype(
 def next_time(flow: Any, s: Any, wire: Any) -> int:
     """Return when something happens next, in the order of which all flows are advanced."""
     arrival = wire.acknowledgements[s.first_ack & _MASK].arrival if s.first_ack < s.next_ack else NEVER
-    return int(min(min(arrival, s.timer_at), min(flow.next_write, s.expires_at)))
+    timer = min(s.timer_at, min(s.expires_at, s.forge_at))
+    return int(min(min(arrival, timer), flow.next_write))
 
 
 @njit(cache=True)
 def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Let the next thing happen: a deadline, the timer, an acknowledgement, a write; parameters as for `linux.step`."""
+    """Let the next thing happen: a timer, an acknowledgement or a write; parameters as for `linux.step`."""
     acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
     arrival = acknowledgement.arrival if s.first_ack < s.next_ack else NEVER
-    if s.expires_at <= min(min(arrival, s.timer_at), flow.next_write):
+    other = min(min(arrival, s.timer_at), flow.next_write)
+    if s.expires_at < NEVER and s.expires_at <= other:
         s.now = s.expires_at
         expire(flow, s, wire)
+    elif s.forge_at < NEVER and s.forge_at <= other:
+        s.now = s.forge_at
+        _forge(flow, s, wire, samples)
     elif s.timer_at <= arrival and s.timer_at <= flow.next_write:
         s.now = s.timer_at
         _time_out(flow, s, wire)
@@ -81,7 +98,8 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
                 _write(flow, s)
             arm(s)
     if flow.application == BULK and flow.first_write <= s.now < flow.stop:
-        while (s.written + 1 - s.snd_una) * s.segment_size <= flow.send_buffer:
+        sacked_out = _sacked_out(s, wire) if flow.min_buf_multiple else 0
+        while classic_admits(flow, s, sacked_out):
             _write(flow, s)
     _send(flow, s, wire, link, samples)
 
@@ -140,6 +158,15 @@ def write_segments(flow: Any, s: Any, wire: Any, link: Any, samples: Any, now: i
     s.now = now
     s.written += segments
     _send(flow, s, wire, link, samples)
+
+
+@njit(cache=True)
+def _sacked_out(s: Any, wire: Any) -> int:
+    """Return how many segments SACKs have reported."""
+    count = 0
+    for number in range(s.snd_una, s.snd_max):
+        count += wire.segments[number & _MASK].flags & SACKED
+    return count
 
 
 @njit(cache=True)
@@ -309,17 +336,43 @@ def _ends_message(flow: Any, s: Any) -> bool:
 @njit(cache=True)
 def _arrive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: int) -> None:
     """Let a segment reach the receiver, which reads what is in order and acknowledges."""
+    while s.forge_at < arrival:
+        _forge(flow, s, wire, samples)
     in_order = number == s.rcv_nxt == s.highest
     s.highest = max(s.highest, number + 1)
     if number >= s.rcv_nxt and not wire.segments[number & _MASK].received:
         wire.segments[number & _MASK].received = 1
         flow.arrived[number & _MASK] = arrival
+        if flow.forging:
+            note_gap(s, arrival)
     skip(flow, s, wire)
+    awaited = s.rcv_nxt
+    _read(flow, s, wire, samples, arrival)
+    if not flow.forging:
+        answer(flow, s, wire, number, arrival, in_order)
+        return
+    acknowledge(flow, s, wire, number, arrival)
+    if s.rcv_nxt > awaited or s.forge_at == NEVER:
+        set_forging_timer(flow, s, wire, arrival)
+
+
+@njit(cache=True)
+def _forge(flow: Any, s: Any, wire: Any, samples: Any) -> None:
+    """Let the application have a forged packet in place of one that is missing, and read on behind it."""
+    now = s.forge_at
+    declare_missing(flow, s, wire)
+    note_lost(flow)
+    _read(flow, s, wire, samples, now)
+    set_forging_timer(flow, s, wire, now)
+
+
+@njit(cache=True)
+def _read(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
+    """Read what is in order."""
     while s.rcv_nxt < s.snd_max and wire.segments[s.rcv_nxt & _MASK].received:
         last = s.rcv_nxt & _MASK
         s.rcv_nxt += 1
         if _ends_message(flow, s):
-            note_read(flow, samples, wire.segments[last].sent, flow.arrived[last], arrival)
+            note_read(flow, samples, wire.segments[last].sent, flow.arrived[last], now)
             if flow.application == TRANSFERS:
-                finish_transfer(flow, arrival)
-    answer(flow, s, wire, number, arrival, in_order)
+                finish_transfer(flow, now)

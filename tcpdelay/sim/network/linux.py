@@ -7,6 +7,7 @@ from typing import Any
 from numba import njit
 
 from tcpdelay.sim.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.sim.network.admission import linux_admits
 from tcpdelay.sim.network.answers import spread
 from tcpdelay.sim.network.applications import finish_transfer, is_write_due
 from tcpdelay.sim.network.queue import DROPPED
@@ -121,8 +122,11 @@ def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
         wanted = 2 * max(c.snd_cwnd, INITIAL_WINDOW) * c.mss
         room = flow.largest_backlog = max(flow.largest_backlog, min(wanted, LARGEST_SEND_BUFFER), flow.message)
     starved = c.snd_nxt == c.written
-    while c.written + flow.message - c.snd_una <= room:
+    while c.written + flow.message - c.snd_una <= room and linux_admits(flow, c):
         _write(flow, c)
+        if flow.notsent_lowat:
+            # What leaves at once does not count as unsent.
+            send_new(c, wire, False)
     if starved:
         send_new(c, wire, False)
 

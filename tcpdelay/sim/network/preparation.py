@@ -16,6 +16,7 @@ from tcpdelay.sim.network.bottleneck import Bottleneck
 from tcpdelay.sim.network.classic import CLASSIC as CLASSIC_RECORD
 from tcpdelay.sim.network.dispatcher_preparation import connections_of, prepare_dispatchers
 from tcpdelay.sim.network.engine import Connections
+from tcpdelay.sim.network.linux import LARGEST_SEND_BUFFER
 from tcpdelay.sim.network.queue import DRED, DROP_TAIL, LINK, RED
 from tcpdelay.sim.network.records import (
     BULK,
@@ -174,6 +175,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
             "application": CONSTANT_RATE,
             "message": source.flow.packet_size,
             "interval": max(round(source.flow.interval * SECOND), 1),
+            "forging": int(source.forging),
         }
         stack = source.stack
         if isinstance(stack, Linux) and LARGEST_FLIGHT * stack.mss > KEPT * source.flow.packet_size:
@@ -206,11 +208,20 @@ def _bulk(source: Bulk) -> dict[str, float]:
     stack = source.stack
     message = stack.mss if source.packet_size is None else source.packet_size  # type: ignore[attr-defined]
     send_buffer = source.send_buffer or 0
+    if source.min_buf is not None and not send_buffer:
+        send_buffer = min(WRITES * message, LARGEST_SEND_BUFFER)
     if isinstance(stack, Classic) and not send_buffer:
         send_buffer = 2 * stack.receiver_window * stack.mss
     if send_buffer and not message <= send_buffer <= WRITES * message:
         raise ValueError(f"send_buffer must hold 1 to {WRITES} packets, got {send_buffer / message:.3g}")
-    return {"application": BULK, "message": message, "send_buffer": send_buffer}
+    return {
+        "application": BULK,
+        "message": message,
+        "send_buffer": send_buffer,
+        "min_buf_multiple": source.min_buf.multiple if source.min_buf else 0,
+        "min_buf_extra": source.min_buf.extra if source.min_buf else 0,
+        "notsent_lowat": source.notsent_lowat or 0,
+    }
 
 
 def _linux(source: Source, stack: Linux, phase: int) -> Any:
@@ -247,6 +258,8 @@ def _prepare_classic(connection: Any, flow: Any, stack: Classic, phase: int) -> 
             "timer_at": NEVER,
             "lifetime": round(stack.deadline * SECOND) if isinstance(stack, TimeLined) else 0,
             "expires_at": NEVER,
+            "forge_at": NEVER,
+            "last_arrival": -1,
         },
     )
 

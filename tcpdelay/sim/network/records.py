@@ -28,7 +28,8 @@ _GROUPS = {
     "path": "number kind access_delay exit_delay return_delay return_jitter last_return header ecn until_loss in_burst "
     "next_double random_state",
     "application": "application interval first_write next_write stop stage attempts send_buffer "
-    "largest_backlog message section first_timeout round_trip opened_by_sender",
+    "largest_backlog message section first_timeout round_trip opened_by_sender min_buf_multiple min_buf_extra "
+    "notsent_lowat forging",
     "dispatcher": "dispatcher member due_write",
     "connection": "ack_delay ack_held return_before first_unsent connection_read",
     "window of counting": "count_from count_until",

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from tcpdelay.scenario import Flow, Linux, Stack
+from tcpdelay.scenario import Flow, Linux, Stack, require_flag
+from tcpdelay.sim.network.admission import MinBuf
 from tcpdelay.sim.network.bottleneck import SharedPath, check_range
 from tcpdelay.sim.network.dispatcher import MOST_CONNECTIONS
 from tcpdelay.sim.network.stacks import Classic, Scp, TimeLined, Udp
@@ -103,6 +104,10 @@ class ConstantRate(Source):
     keepalive_size : int, optional
         Bytes that are written in silence in place of a packet, 1 to its size, so that the window stays in use; they
         count as nothing. By default nothing is written. With `Classic` it must be the size of a piece.
+    forging : bool
+        Whether the receiver is that of TCP-RC (McCreary et al. 2005), which forges a packet that others have overtaken
+        by three mean times between arrivals, and goes on; those count as lost. With `Classic` that does not delay
+        acknowledgements only.
 
     References
     ----------
@@ -126,6 +131,7 @@ class ConstantRate(Source):
     talk: float | None = None
     silence: float | None = None
     keepalive_size: int | None = None
+    forging: bool = False
 
     def __post_init__(self) -> None:
         # `super()` does not find its class in one with slots.
@@ -145,6 +151,9 @@ class ConstantRate(Source):
             if mean is not None:
                 check_range(name, mean, 0.001, 1000, "s")
         self._check_keepalive()
+        require_flag("forging", self.forging)
+        if self.forging and not (type(self.stack) is Classic and self.stack.ack_delay == 0 and not self.dispatched):
+            raise ValueError(f"forging must be False but with plain Classic and an ack_delay of 0, got {self.stack!r}")
         if self.dispatched and type(self.stack) not in (Linux, Classic):
             raise ValueError("stack must be Linux or Classic where packets are split, spread, discarded or suppressed")
 
@@ -211,12 +220,25 @@ class Bulk(Source):
     send_buffer : int, optional
         Bytes written that are not acknowledged yet, at most, 1000 to 4 MiB. By default Linux makes it twice the
         window, and `Classic` has room for two receiver windows. `Scp` has none: a packet is written as it is sent.
+    min_buf : MinBuf, optional
+        A limit of the send buffer that follows the window; then `send_buffer` is as large as can be by default.
+    notsent_lowat : int, optional
+        TCP_NOTSENT_LOWAT, with `Linux` only [bytes], 1 to 4 MiB: `poll` lets the source write while less than half of
+        it is unsent.
+
+    Examples
+    --------
+    >>> from tcpdelay import Stack
+    >>> Bulk(path=SharedPath(0.05), stack=Stack.linux(), min_buf=MinBuf(1, 3)).min_buf
+    MinBuf(multiple=1, extra=3)
     """
 
     kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic, Scp)
 
     packet_size: int | None = None
     send_buffer: int | None = None
+    min_buf: MinBuf | None = None
+    notsent_lowat: int | None = None
 
     def __post_init__(self) -> None:
         Source.__post_init__(self)
@@ -228,6 +250,12 @@ class Bulk(Source):
             raise ValueError(f"send_buffer must be None with Scp, got {self.send_buffer!r}")
         if self.send_buffer is not None:
             check_range("send_buffer", self.send_buffer, 1000, 4 << 20, "bytes")
+        if self.min_buf is not None and not (isinstance(self.min_buf, MinBuf) and not isinstance(self.stack, Scp)):
+            raise ValueError(f"min_buf must be a MinBuf, with Linux or Classic, got {self.min_buf!r}")
+        if self.notsent_lowat is not None:
+            check_range("notsent_lowat", self.notsent_lowat, 1, 4 << 20, "bytes")
+            if not isinstance(self.stack, Linux) or self.min_buf is not None:
+                raise ValueError("notsent_lowat must go with Linux and without min_buf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,104 @@
+"""How much a bulk source may write ahead of the network: MIN_BUF, and Linux's limit of what is not sent yet.
+
+References
+----------
+Goel, Krasic, Li, Walpole, "Supporting Low-Latency TCP-Based Media Streams", IWQoS 2002.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numba import njit
+
+from tcpdelay.sim.network.bottleneck import check_range
+
+LARGEST_MULTIPLE, LARGEST_EXTRA = 4, 1000
+
+
+@njit(cache=True)
+def packets_admitted(multiple: int, extra: int, cwnd: int, sacked_out: int) -> int:
+    """Return the packets that a send buffer tuned by MIN_BUF holds at most, as `MinBuf.limit` explains."""
+    return int(multiple * cwnd + min(extra, cwnd) + sacked_out)
+
+
+@dataclass(frozen=True, slots=True)
+class MinBuf:
+    """A send buffer that follows the congestion window: MIN_BUF(A, B) of Goel et al.
+
+    Parameters
+    ----------
+    multiple : int
+        A: windows of packets that the buffer takes, 1 to 4.
+    extra : int
+        B: packets beyond them, but never more than another window, 0 to 1000.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    Examples
+    --------
+    >>> MinBuf(1, 3).limit(cwnd=10), MinBuf(1, 3).limit(cwnd=2), MinBuf(2, 0).limit(cwnd=10, sacked_out=4)
+    (13, 4, 24)
+    """
+
+    multiple: int = 1
+    extra: int = 0
+
+    def __post_init__(self) -> None:
+        check_range("multiple", self.multiple, 1, LARGEST_MULTIPLE, "windows")
+        check_range("extra", self.extra, 0, LARGEST_EXTRA, "packets")
+
+    def limit(self, cwnd: int, sacked_out: int = 0) -> int:
+        """Return how many packets may stand in the buffer, those that are not acknowledged yet included.
+
+        Parameters
+        ----------
+        cwnd : int
+            Congestion window [packets], 0 or more.
+        sacked_out : int
+            Packets that have arrived but are not acknowledged cumulatively, 0 or more: they have left the network, so
+            the window lets as many others follow.
+
+        Returns
+        -------
+        int
+            A cwnd + min(B, cwnd) + sacked_out (Goel et al., sections 3 and 4).
+
+        Examples
+        --------
+        >>> MinBuf(1, 0).limit(cwnd=7)
+        7
+        """
+        return int(packets_admitted(self.multiple, self.extra, cwnd, sacked_out))
+
+
+@njit(cache=True)
+def classic_admits(flow: Any, s: Any, sacked_out: int) -> bool:
+    """Whether the buffer of a classic sender takes a packet more, given those that SACKs have reported.
+
+    Without SACK the sender itself opens its window by what duplicate acknowledgements report.
+    """
+    held = s.written + 1 - s.snd_una
+    if held * s.segment_size > flow.send_buffer:
+        return False
+    if flow.min_buf_multiple == 0:
+        return True
+    return bool(held <= packets_admitted(flow.min_buf_multiple, flow.min_buf_extra, int(s.cwnd), sacked_out))
+
+
+@njit(cache=True)
+def linux_admits(flow: Any, c: Any) -> bool:
+    """Whether a Linux sender takes a message more, as far as that is not up to its memory.
+
+    With TCP_NOTSENT_LOWAT `poll` reports room once less than half of the limit is unsent (`__tcp_stream_memory_free`).
+    """
+    if flow.notsent_lowat:
+        return bool(2 * (c.written - c.snd_nxt) < flow.notsent_lowat)
+    if flow.min_buf_multiple:
+        limit = packets_admitted(flow.min_buf_multiple, flow.min_buf_extra, c.snd_cwnd, c.sacked_out)
+        return bool(c.written + flow.message - c.snd_una <= limit * c.mss)
+    return True

@@ -1,0 +1,195 @@
+"""MIN_BUF and TCP_NOTSENT_LOWAT: what the send buffer takes, step by step, and what that does to delay and rate."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tcpdelay as td
+from tcpdelay.sim.network import classic, linux
+from tcpdelay.sim.network.admission import MinBuf
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk
+from tcpdelay.sim.network.stacks import Classic
+
+FAST = Bottleneck(1e12, 60_000)
+LINUX = td.Stack.linux("reno")
+MSS = LINUX.mss
+
+
+class Sender:
+    """One bulk source, advanced event by event."""
+
+    def __init__(self, stack, loss=0.0, seed=0, **options):
+        source = Bulk(path=SharedPath(0.05, loss=loss), stack=stack, **options)
+        self.network = prepare([source], FAST, seed, 0.0, 1000.0)
+        self.flow, self.wire = self.network.flows[0], self.network.wires[0]
+        self.is_classic = isinstance(stack, Classic)
+        connections = self.network.connections
+        self.connection = (connections.classic if self.is_classic else connections.linux)[0]
+
+    def step(self):
+        step = classic.step if self.is_classic else linux.step
+        step(self.flow, self.connection, self.wire, self.network.link[0], self.network.samples[0])
+
+    @property
+    def held(self):
+        """Packets in the send buffer."""
+        size = 1 if self.is_classic else MSS
+        return int(self.connection.written - self.connection.snd_una) / size
+
+    @property
+    def window(self):
+        return int(self.connection.cwnd if self.is_classic else self.connection.snd_cwnd)
+
+    @property
+    def sacked_out(self):
+        if not self.is_classic:
+            return int(self.connection.sacked_out)
+        flags = self.wire.segments["flags"]
+        outstanding = range(self.connection.snd_una, self.connection.snd_max)
+        return sum(int(flags[number % flags.size]) & classic.SACKED for number in outstanding)
+
+
+@pytest.mark.parametrize(
+    ("multiple", "extra", "admitted"),
+    [
+        # Two segments at first, three after an ACK, four after two: in slow start the window grows by one with each.
+        (1, 0, [2, 3, 4, 5]),
+        (1, 1, [3, 4, 5, 6]),
+        (1, 3, [4, 6, 7, 8]),
+        (2, 0, [4, 6, 8, 10]),
+    ],
+)
+def test_the_classic_buffer_follows_the_window(multiple, extra, admitted):
+    sender = Sender(Classic(initial_window=2), min_buf=MinBuf(multiple, extra))
+    for number, held in enumerate(admitted):
+        sender.step()
+        assert sender.connection.snd_una == number
+        assert sender.held == held
+        # Nothing waits that the window would let go.
+        assert sender.connection.snd_nxt - number == number + 2
+
+
+@pytest.mark.parametrize(("multiple", "extra", "held"), [(1, 0, 10), (1, 3, 13), (1, 20, 20), (2, 0, 20)])
+def test_the_linux_buffer_follows_the_window(multiple, extra, held):
+    sender = Sender(LINUX, min_buf=MinBuf(multiple, extra))
+    sender.step()
+    assert sender.connection.snd_cwnd == 10
+    assert sender.held == held
+    sender.step()
+    assert sender.connection.snd_una == MSS
+    assert sender.held == MinBuf(multiple, extra).limit(11)
+
+
+@pytest.mark.parametrize(
+    ("limit", "unsent"),
+    # Half of the limit is when `poll` falls silent: 724 B are less than a packet, 8192 B less than six, 65 536 than 46.
+    [(1448, 1), (16_384, 6), (131_072, 46)],
+)
+def test_poll_lets_linux_write_while_half_of_the_limit_is_unsent(limit, unsent):
+    sender = Sender(LINUX, notsent_lowat=limit, send_buffer=1 << 20)
+    sender.step()
+    assert sender.connection.packets_out == 10
+    assert sender.held == 10 + unsent
+    sender.step()
+    assert sender.connection.packets_out == 11
+    assert sender.held == 11 + unsent
+
+
+@pytest.mark.parametrize("stack", [Classic(recovery="sack", initial_window=10, receiver_window=100), LINUX])
+def test_what_sacks_report_makes_room(stack):
+    sender = Sender(stack, min_buf=MinBuf(1, 0))
+    sender.flow.until_loss = 1
+    sender.step()
+    assert (sender.held, sender.flow.segments_lost) == (10, 1)
+    sender.step()
+    # One packet has arrived out of order. It has left the network, so one more may be written.
+    assert sender.connection.snd_una == 0
+    assert sender.held == 11
+    sender.step()
+    assert sender.held == 12
+
+
+@settings(max_examples=10)
+@given(
+    stack=st.sampled_from([Classic(recovery="sack", receiver_window=200), LINUX]),
+    multiple=st.integers(1, 3),
+    extra=st.integers(0, 8),
+    loss=st.sampled_from([0.01, 0.1]),
+    seed=st.integers(0, 100),
+)
+def test_the_buffer_is_full_at_any_time_and_never_beyond_its_limit(stack, multiple, extra, loss, seed):
+    min_buf = MinBuf(multiple, extra)
+    sender = Sender(stack, loss, seed, min_buf=min_buf)
+    before = 0
+    for _ in range(250):
+        sender.step()
+        limit = min_buf.limit(sender.window, sender.sacked_out)
+        # A window that has shrunk leaves what it had admitted.
+        assert limit <= sender.held <= max(limit, before)
+        before = sender.held
+
+
+def simulated(stack, loss=0.01, **options):
+    source = Bulk(path=SharedPath(0.05, loss=loss), stack=stack, **options)
+    return simulate_network([source], Bottleneck(1e9, 60_000), duration=300, warm_up=5, seed=2).flows[0]
+
+
+@pytest.mark.parametrize("stack", [Classic(recovery="sack", receiver_window=200), LINUX])
+def test_the_delay_grows_with_the_buffer(stack):
+    results = [simulated(stack, min_buf=MinBuf(*sizes)) for sizes in ((1, 0), (1, 3), (2, 0), (3, 0))]
+    results.append(simulated(stack, send_buffer=1 << 20))
+    means = [flow.delays.mean for flow in results]
+    assert means == sorted(means)
+    # A window beyond the first one waits for a round trip.
+    assert means[2] - means[0] == pytest.approx(0.1, rel=0.25)
+    # Behind a window alone a packet waits only for the repair of others.
+    assert results[0].sender_delay < 0.012
+    rates = [flow.throughput for flow in results]
+    assert min(rates) > 0.8 * max(rates)
+
+
+def test_fresher_data_with_a_lower_limit_of_what_is_unsent():
+    results = [simulated(LINUX, notsent_lowat=limit) for limit in (1448, 16_384, 131_072)]
+    means = [flow.delays.mean for flow in results]
+    assert means == sorted(means)
+    assert results[0].throughput > 0.9 * results[2].throughput
+
+
+@settings(max_examples=15)
+@given(
+    stack=st.sampled_from([Classic(recovery="reno"), Classic(recovery="sack"), LINUX]),
+    multiple=st.integers(1, 4),
+    extra=st.integers(0, 30),
+    loss=st.sampled_from([0.0, 0.05, 0.3]),
+    capacity=st.integers(2, 50),
+    seed=st.integers(0, 1000),
+)
+def test_every_packet_is_counted_once(stack, multiple, extra, loss, capacity, seed):
+    path = SharedPath(0.02, loss=loss)
+    sources = [Bulk(path=path, stack=stack, min_buf=MinBuf(multiple, extra)), Bulk(path=path, stack=stack)]
+    flow = simulate_network(sources, Bottleneck(2e6, capacity), duration=20, warm_up=2, seed=seed).flows[0]
+    assert flow.offered == flow.delivered + flow.lost + flow.unfinished
+    assert flow.lost == 0
+    if flow.delays is None:
+        return
+    parts = (flow.sender_delay, flow.network_delay, flow.receiver_delay)
+    assert min(parts) >= 0
+    assert sum(parts) == pytest.approx(flow.delays.mean, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MinBuf(0, 0), "multiple must"),
+        (lambda: MinBuf(1, -1), "extra must"),
+        (lambda: Bulk(path=SharedPath(0.05), stack=LINUX, min_buf=(1, 0)), "min_buf must"),
+        (lambda: Bulk(path=SharedPath(0.05), stack=LINUX, notsent_lowat=0), "notsent_lowat must"),
+        (lambda: Bulk(path=SharedPath(0.05), stack=Classic(), notsent_lowat=1448), "notsent_lowat must"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,270 @@
+"""The forging receiver of TCP-RC: packet scripts, worked out by hand, and what holds for any scenario."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tcpdelay as td
+from tcpdelay.sim.network import classic, engine
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.network.stacks import Classic
+from tcpdelay.sim.records import NEVER
+
+FAST = Bottleneck(1e12, 60_000)
+MS = 1000
+INTERVAL = 10 * MS
+ONE_WAY = 30 * MS
+
+
+class Receiver:
+    """The receiver's half of a connection: a packet every 10 ms is sent, and the test says which arrive and when."""
+
+    def __init__(self, recovery="newreno", sent=100):
+        source = ConstantRate(
+            flow=td.Flow(200, INTERVAL / 1e6),
+            path=SharedPath(ONE_WAY / 1e6),
+            stack=Classic(recovery=recovery),
+            forging=True,
+        )
+        self.network = prepare([source], FAST, 0, 0.0, 100.0)
+        self.flow, self.wire = self.network.flows[0], self.network.wires[0]
+        self.connection, self.samples = self.network.connections.classic[0], self.network.samples[0]
+        self.connection.snd_max = self.connection.written = self.connection.snd_nxt = sent
+        for number in range(sent):
+            self.wire.segments[number].sent = number * INTERVAL
+
+    def arrive(self, number, time=None):
+        """Let a packet arrive, by default one way after it was written; return what acknowledgements leave."""
+        before = self.connection.next_ack
+        time = number * INTERVAL + ONE_WAY if time is None else time
+        classic._arrive(self.flow, self.connection, self.wire, self.samples, number, time)
+        return self.acknowledgements(before)
+
+    def wait(self):
+        """Let the forging timer expire; return what acknowledgements leave."""
+        before = self.connection.next_ack
+        classic._forge(self.flow, self.connection, self.wire, self.samples)
+        return self.acknowledgements(before)
+
+    def acknowledgements(self, first):
+        answers = self.wire.acknowledgements[first : self.connection.next_ack]
+        return [(int(answer.arrival) - ONE_WAY, int(answer.acknowledged)) for answer in answers]
+
+    @property
+    def delays(self):
+        """Delays [ms] of what has been read."""
+        return (self.samples.keys[: self.samples.used] / MS).tolist()
+
+
+def receiver_of(count, **options):
+    receiver = Receiver(**options)
+    for number in range(count):
+        assert receiver.arrive(number) == [(number * INTERVAL + ONE_WAY, number + 1)]
+    return receiver
+
+
+def test_the_timer_waits_three_gaps_from_the_first_packet_that_overtakes():
+    receiver = receiver_of(10)
+    assert receiver.connection.forge_at == NEVER
+    receiver.arrive(11)
+    assert receiver.connection.mean_gap == pytest.approx(INTERVAL * (1 + 1 / 16))
+    expected = 11 * INTERVAL + ONE_WAY + round(3 * INTERVAL * (1 + 1 / 16))
+    assert receiver.connection.forge_at == expected
+    receiver.arrive(12)
+    receiver.arrive(13)
+    assert receiver.connection.forge_at == expected
+
+
+def test_a_copy_in_time_stops_the_timer():
+    receiver = receiver_of(10)
+    receiver.arrive(11)
+    time = receiver.connection.forge_at
+    # Even at the very instant: the timer comes after it.
+    assert receiver.arrive(10, time) == [(time, 12)]
+    assert receiver.connection.forge_at == NEVER
+    assert receiver.flow.lost == 0
+    assert receiver.delays == [30] * 10 + [(time - 10 * INTERVAL) / MS, (time - 11 * INTERVAL) / MS]
+
+
+@pytest.mark.parametrize("overtaking", [1, 2, 3, 4, 6])
+def test_four_duplicates_leave_for_a_missing_packet(overtaking):
+    receiver = receiver_of(10)
+    start = 11 * INTERVAL + ONE_WAY
+    # All within a millisecond, before the timer.
+    duplicates = [receiver.arrive(11 + n, start + 100 * n) for n in range(overtaking)]
+    assert duplicates == [[(start + 100 * n, 10)] for n in range(overtaking)]
+    time = receiver.connection.forge_at
+    assert receiver.wait() == [(time, 10)] * max(4 - overtaking, 0)
+    assert receiver.flow.lost == 1
+    assert receiver.connection.rcv_nxt == 11 + overtaking
+    # What has overtaken is read at the instant of the forgery.
+    assert receiver.delays[10:] == [(time - (11 + n) * INTERVAL) / MS for n in range(overtaking)]
+    assert receiver.connection.forge_at == NEVER
+
+
+def test_the_late_copy_is_dropped():
+    receiver = receiver_of(10)
+    receiver.arrive(11)
+    time = receiver.connection.forge_at
+    receiver.wait()
+    # It is no news, so its acknowledgement says where the receiver is.
+    assert receiver.arrive(10, time + 50) == [(time + 50, 12)]
+    assert (receiver.flow.lost, len(receiver.delays)) == (1, 11)
+    assert receiver.arrive(12, time + 60) == [(time + 60, 13)]
+    assert receiver.flow.packets_read == 13
+
+
+def test_an_arrival_after_the_timer_is_read_at_once():
+    receiver = receiver_of(10)
+    receiver.arrive(11)
+    time = receiver.connection.forge_at
+    later = time + 1
+    assert receiver.arrive(12, later) == [(time, 10)] * 3 + [(later, 13)]
+    assert receiver.delays[-1] == (later - 12 * INTERVAL) / MS
+
+
+def test_of_two_neighbours_each_is_declared_missing():
+    receiver = receiver_of(10)
+    receiver.arrive(12)
+    first = receiver.connection.forge_at
+    assert receiver.wait() == [(first, 10)] * 3
+    # The second was overtaken by the same packet, so its time is up too.
+    assert receiver.connection.forge_at == first
+    assert receiver.wait() == [(first, 11)] * 5
+    assert receiver.flow.lost == 2
+    assert receiver.connection.forge_at == NEVER
+
+
+def test_each_gap_has_its_own_timer():
+    receiver = receiver_of(10)
+    for number in (11, 13):
+        receiver.arrive(number)
+    receiver.wait()
+    second = 13 * INTERVAL + ONE_WAY + round(3 * receiver.connection.mean_gap)
+    assert receiver.connection.forge_at == second
+    assert receiver.connection.rcv_nxt == 12
+
+
+def after_a_loss(forging, interval=0.010, recovery="newreno"):
+    packets, lost = 100, 50
+    source = ConstantRate(
+        flow=td.Flow(200, interval),
+        path=SharedPath(0.030),
+        stack=Classic(recovery=recovery, receiver_window=60),
+        forging=forging,
+        stop=packets * interval,
+    )
+    network = prepare([source], FAST, 0, 0.0, source.stop)
+    network.flows[0].until_loss = lost + 1
+    return simulate(network, source.stop + 10)
+
+
+def simulate(network, until):
+    engine.start(network.tree, network.flows, network.connections, network.wires)
+    engine.advance(
+        network.tree,
+        network.flows,
+        network.connections,
+        network.fresh,
+        network.wires,
+        network.link,
+        network.samples,
+        round(until * 1e6),
+    )
+    return network
+
+
+@pytest.mark.parametrize("recovery", ["reno", "sack"])
+def test_the_sender_repairs_and_halves_all_the_same(recovery):
+    forged, waiting = (after_a_loss(forging, recovery=recovery) for forging in (True, False))
+    for network in (forged, waiting):
+        connection = network.connections.classic[0]
+        assert (connection.recoveries, connection.segments_retransmitted, connection.timeouts) == (1, 1, 0)
+        assert connection.snd_una == 100
+    assert forged.connections.classic[0].ssthresh == waiting.connections.classic[0].ssthresh
+    assert (forged.flows[0].lost, forged.flows[0].delivered) == (1, 99)
+    assert (waiting.flows[0].lost, waiting.flows[0].delivered) == (0, 100)
+    # The packet behind the lost one waits for the timer: three gaps, whose mean one of 20 ms has raised.
+    assert forged.samples[0].keys[40:99].max() == pytest.approx(ONE_WAY + 3 * INTERVAL * (1 + 1 / 16), rel=0.02)
+    # Without forging for the repair: three more packets, a round trip and one way.
+    assert waiting.samples[0].keys[40:100].max() == 30 * MS + 60 * MS + ONE_WAY
+
+
+def test_newreno_takes_what_follows_a_forgery_for_further_losses():
+    # Each packet under way at the repair is acknowledged by itself: to RFC 6582 a partial acknowledgement.
+    assert after_a_loss(False, recovery="newreno").connections.classic[0].segments_retransmitted == 1
+    assert after_a_loss(True, recovery="newreno").connections.classic[0].segments_retransmitted > 3
+
+
+@settings(max_examples=60)
+@given(
+    loss=st.sampled_from([0.0, 0.01, 0.1, 0.3]),
+    burst=st.sampled_from([1.0, 4.0]),
+    recovery=st.sampled_from(["reno", "newreno", "sack"]),
+    window=st.integers(1, 40),
+    limited=st.booleans(),
+    jitter=st.sampled_from([0.0, 0.02]),
+    interval=st.floats(0.002, 0.1),
+    crowded=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_every_packet_is_delivered_or_lost_once(
+    loss, burst, recovery, window, limited, jitter, interval, crowded, seed
+):
+    path = SharedPath(0.03, loss=loss, loss_burst=burst, return_jitter=jitter)
+    stack = Classic(recovery=recovery, receiver_window=window, limited_transmit=limited, tick=0.01, rto_min=0.2)
+    sources = [ConstantRate(flow=td.Flow(500, interval), path=path, stack=stack, forging=True)]
+    if crowded:
+        sources.append(Bulk(path=SharedPath(0.02), stack=Classic()))
+    result = simulate_network(sources, Bottleneck(2e6, 20), duration=20, warm_up=2, seed=seed)
+    flow = result.flows[0]
+    assert flow.offered == flow.delivered + flow.lost + flow.unfinished
+    assert min(flow.lost, flow.delivered, flow.unfinished) >= 0
+    # What was never lost is never forged, as nothing is overtaken.
+    assert flow.lost <= flow.segments_lost + flow.segments_dropped
+    if flow.delays is not None:
+        parts = (flow.sender_delay, flow.network_delay, flow.receiver_delay)
+        assert min(parts) >= 0
+        assert sum(parts) == pytest.approx(flow.delays.mean, rel=1e-9, abs=1e-9)
+        assert flow.delays.values.min() >= 0.03
+
+
+@pytest.mark.parametrize("recovery", ["reno", "sack"])
+def test_forging_bounds_the_delay_and_costs_the_lost_packets(recovery):
+    stack = Classic(recovery=recovery, tick=0.01, rto_min=0.2)
+    path = SharedPath(0.030, loss=0.02)
+    waiting, forging = (
+        simulate_network(
+            [ConstantRate(flow=td.Flow(500, 0.020), path=path, stack=stack, forging=forging)],
+            FAST,
+            duration=1000,
+            warm_up=10,
+            seed=1,
+        ).flows[0]
+        for forging in (False, True)
+    )
+    assert forging.lost / forging.offered == pytest.approx(0.02, rel=0.1)
+    assert forging.delays.quantile(0.5) == pytest.approx(0.030)
+    assert forging.delays.mean - 0.030 < 0.6 * (waiting.delays.mean - 0.030)
+    assert forging.receiver_delay < 0.5 * waiting.receiver_delay
+    assert forging.timeouts < waiting.timeouts
+
+
+@pytest.mark.parametrize("stack", [td.Stack.linux(), Classic(ack_delay=0.2)])
+def test_other_receivers_do_not_forge(stack):
+    with pytest.raises(ValueError, match="forging must"):
+        ConstantRate(flow=td.Flow(200, 0.01), path=SharedPath(0.03), stack=stack, forging=True)
+
+
+def test_without_losses_nothing_changes():
+    values = []
+    for forging in (False, True):
+        source = ConstantRate(flow=td.Flow(200, 0.01), path=SharedPath(0.03), stack=Classic(), forging=forging)
+        flow = simulate_network([source], FAST, duration=20).flows[0]
+        values.append((flow.delivered, flow.lost, flow.delays.values))
+    assert values[0][:2] == values[1][:2] == (2000, 0)
+    np.testing.assert_array_equal(values[0][2], values[1][2])
