@@ -6,13 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from tcpdelay.sim.acknowledgement import on_acknowledgement
+from tcpdelay.sim.connection import new_connection
 from tcpdelay.sim.network import classic, engine
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.preparation import prepare
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Classic
-from tcpdelay.sim.records import NEVER
+from tcpdelay.sim.records import ACKNOWLEDGEMENT, NEVER
+from tcpdelay.sim.sender import send_new
 
 FAST = Bottleneck(1e12, 60_000)
 MS = 1000
@@ -268,3 +271,36 @@ def test_without_losses_nothing_changes():
         values.append((flow.delivered, flow.lost, flow.delays.values))
     assert values[0][:2] == values[1][:2] == (2000, 0)
     np.testing.assert_array_equal(values[0][2], values[1][2])
+
+
+def kernel_after(answers):
+    """Return a kernel's sender after answers: time [ms], packets acknowledged, packet reported, echo [ms]."""
+    connection, wire = new_connection(td.Flow(1000, 0.010), td.Path(rtt=0.060, loss=0.0), td.Stack.linux("reno"), 1)
+    connection.coalescing = 0
+    connection.snd_cwnd = connection.snd_ssthresh = 20
+    record = np.zeros(1, ACKNOWLEDGEMENT).view(np.recarray)[0]
+    record.duplicate = -1
+    writes = [(number * 10, None) for number in range(25)]
+    for time, answer in sorted([*writes, *((answer[0], answer) for answer in answers)], key=lambda event: event[0]):
+        connection.now = time * MS
+        if answer is None:
+            connection.packets_written += 1
+            connection.written += 1000
+            send_new(connection, wire.record, False)
+        else:
+            _, acknowledged, record.segment, echo = answer
+            record.arrival, record.acknowledged, record.echo = time * MS, acknowledged * 1000, echo * MS
+            on_acknowledgement(connection, wire.record, record)
+    return connection
+
+
+def test_a_kernel_sender_would_take_the_halving_back():
+    # Packet 10 is lost, and four SACKs follow: the sender repairs it and halves its window, reduced packet by packet.
+    answers = [(60 + 10 * n, n + 1, n, 10 * n) for n in range(10)]
+    answers += [(60 + 10 * n, 10, n, 90) for n in range(11, 15)]
+    halved = kernel_after(answers)
+    assert (halved.segments_retransmitted, halved.snd_ssthresh, halved.undone) == (1, 7, 0)
+    # Then packets go on as if it had come. The echoed timestamp is older than the repair: the original, to the kernel.
+    restored = kernel_after([*answers, (210, 16, 15, 150)])
+    assert (restored.undone, restored.snd_ssthresh) == (1, 20)
+    assert restored.snd_cwnd > 14
