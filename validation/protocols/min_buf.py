@@ -43,6 +43,8 @@ JITTER = 0.001
 """ACKs are spread by so much [s], so that no phases of exact paths decide."""
 SPREAD = 0.1
 """Sources of a group begin within this time [s]."""
+NO_LIMIT = 4 << 20
+"""Bytes unsent that never bind: the source waits for `poll` all the same."""
 RATES, RTTS, QUEUES = (30e6, 12e6), (0.100, 0.050, 0.025), (0.25, 1.0)
 STREAMS = {"std": None, "m10": MinBuf(1, 0), "m13": MinBuf(1, 3), "m20": MinBuf(2, 0)}
 STACKS: dict[str, Stack] = {
@@ -218,7 +220,7 @@ def compare(file: Path) -> list[dict[str, object]]:
             "throughput_mbps": 8 * experiment["packet_size"] * measured.size / seconds / 1e6,
         }
     ]
-    ways: dict[str, dict[str, object]] = {"simulated": {"notsent_lowat": limit} if limit else {}}
+    ways: dict[str, dict[str, object]] = {"simulated": {"notsent_lowat": limit or NO_LIMIT}}
     if limit:
         ways |= {f"MIN_BUF({a},{b})": {"min_buf": MinBuf(a, b)} for a, b in ((1, 0), (1, 1), (1, 3), (1, 6), (2, 0))}
     for what, admission in ways.items():

@@ -122,7 +122,7 @@ def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
         wanted = 2 * max(c.snd_cwnd, INITIAL_WINDOW) * c.mss
         room = flow.largest_backlog = max(flow.largest_backlog, min(wanted, LARGEST_SEND_BUFFER), flow.message)
     starved = c.snd_nxt == c.written
-    while c.written + flow.message - c.snd_una <= room and linux_admits(flow, c):
+    while c.written + flow.message - c.snd_una <= room and linux_admits(flow, c, room):
         _write(flow, c)
         if flow.notsent_lowat:
             # What leaves at once does not count as unsent.

@@ -223,8 +223,8 @@ class Bulk(Source):
     min_buf : MinBuf, optional
         A limit of the send buffer that follows the window; then `send_buffer` is as large as can be by default.
     notsent_lowat : int, optional
-        TCP_NOTSENT_LOWAT, with `Linux` only [bytes], 1 to 4 MiB: `poll` lets the source write while less than half of
-        it is unsent.
+        TCP_NOTSENT_LOWAT, with `Linux` only [bytes], 1 to 4 MiB. The source waits for `poll`: it writes while less
+        than half of this is unsent, and a third of the buffer is free.
 
     Examples
     --------
