@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
@@ -105,7 +105,16 @@ links = st.builds(
 )
 
 
+# Segments that take in later ones when they are sent again.
+COLLAPSING = ConstantRate(
+    flow=td.Flow(40, 0.125),
+    path=SharedPath(0.0, loss=0.1, loss_burst=3),
+    stack=td.Stack.linux(congestion_control="reno"),
+)
+
+
 @settings(deadline=None, max_examples=40)
+@example([COLLAPSING], Bottleneck(2e5, 2), 0)
 @given(st.lists(sources, min_size=1, max_size=5), links, st.integers(0, 1000))
 def test_every_packet_is_counted_once(sources, link, seed):
     warm_up, duration = 3.0, 15.0

@@ -279,7 +279,14 @@ def test_a_wrong_base_rtt_pays_as_the_closed_form_says(rate, one_way, offset):
     engine.start(network.tree, network.flows, network.connections, network.wires)
     carried = []
     for until in (300, 600):
-        arguments = (network.fresh, network.wires, network.link, network.samples, until * 1_000_000)
+        arguments = (
+            network.fresh,
+            network.wires,
+            network.link,
+            network.samples,
+            network.dispatchers,
+            until * 1_000_000,
+        )
         while not engine.advance(network.tree, network.flows, network.connections, *arguments):
             network.samples[0].used = 0
         carried.append(network.flows.segments_carried.copy())
@@ -384,7 +391,7 @@ def test_every_packet_is_counted_once(sources, rate, capacity, seed):
         (lambda: Scp(rto_min=0.0), "rto_min must"),
         (lambda: Scp(mss=10), "mss must"),
         (lambda: Web(path=PATH, stack=Scp()), "stack of Web must"),
-        (lambda: Bulk(path=PATH, stack=Scp(), send_buffer=10_000), "send_buffer must"),
+        (lambda: Bulk(path=PATH, stack=Scp(), send_buffer=10_000), "send_buffer and min_buf must"),
         (lambda: Bulk(path=PATH, stack=Scp(), ecn=True), "ecn must"),
         (lambda: scp_share(0.0), "link_rate must"),
         (lambda: scp_share(10.0, error=-1.0), "error must"),

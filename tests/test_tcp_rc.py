@@ -176,6 +176,7 @@ def simulate(network, until):
         network.wires,
         network.link,
         network.samples,
+        network.dispatchers,
         round(until * 1e6),
     )
     return network

@@ -171,10 +171,20 @@ def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) 
             wire.segments[received & _MASK].end < flow.connection_read
         ):
             received += 1
-        place = received & _MASK
-        note_read(flow, samples, flow.first_sent[place], flow.arrived[place], read)
+        # A segment that has been sent again may have taken in the one with the message's end, which was sent first.
+        last = received
+        while last + 1 < c.next_segment and _is_taken_in(wire, last + 1, flow.connection_read):
+            last += 1
+        note_read(flow, samples, flow.first_sent[last & _MASK], flow.arrived[last & _MASK], read)
         if flow.application == TRANSFERS:
             finish_transfer(flow, read)
+
+
+@njit(cache=True)
+def _is_taken_in(wire: Any, number: int, before: int) -> bool:
+    """Whether a segment that began before a position of the stream has become part of the one ahead of it."""
+    segment = wire.segments[number & _MASK]
+    return bool(segment.flags & COLLAPSED and segment.start < before)
 
 
 @njit(cache=True)

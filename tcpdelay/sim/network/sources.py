@@ -106,8 +106,8 @@ class ConstantRate(Source):
         count as nothing. By default nothing is written. With `Classic` it must be the size of a piece.
     forging : bool
         Whether the receiver is that of TCP-RC (McCreary et al. 2005), which forges a packet that others have overtaken
-        by three mean times between arrivals, and goes on; those count as lost. With `Classic` that does not delay
-        acknowledgements only.
+        by three mean times between arrivals, and goes on; those count as lost. Only with a `Classic` that acknowledges
+        at once.
 
     References
     ----------
@@ -246,12 +246,12 @@ class Bulk(Source):
             check_range("packet_size", self.packet_size, 500, 65_495, "bytes")
             if isinstance(self.stack, Classic) and self.packet_size != self.stack.mss:
                 raise ValueError(f"packet_size must be the segment's with Classic, {self.stack.mss} bytes")
-        if self.send_buffer is not None and isinstance(self.stack, Scp):
-            raise ValueError(f"send_buffer must be None with Scp, got {self.send_buffer!r}")
+        if isinstance(self.stack, Scp) and (self.send_buffer, self.min_buf) != (None, None):
+            raise ValueError("send_buffer and min_buf must be None with Scp, which has no send buffer")
         if self.send_buffer is not None:
             check_range("send_buffer", self.send_buffer, 1000, 4 << 20, "bytes")
-        if self.min_buf is not None and not (isinstance(self.min_buf, MinBuf) and not isinstance(self.stack, Scp)):
-            raise ValueError(f"min_buf must be a MinBuf, with Linux or Classic, got {self.min_buf!r}")
+        if self.min_buf is not None and not isinstance(self.min_buf, MinBuf):
+            raise ValueError(f"min_buf must be a MinBuf, got {self.min_buf!r}")
         if self.notsent_lowat is not None:
             check_range("notsent_lowat", self.notsent_lowat, 1, 4 << 20, "bytes")
             if not isinstance(self.stack, Linux) or self.min_buf is not None:
