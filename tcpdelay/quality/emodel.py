@@ -1,0 +1,249 @@
+"""The E-model: how a telephone conversation is rated (ITU-T G.107, 06/2015, narrowband).
+
+Equation numbers are those of the Recommendation. It counts in milliseconds and percent; what is public here takes
+seconds and fractions. The echo's paths are the conversation's own: T = Ta and Tr = 2 Ta, as in ITU-T G.114.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+
+LONGEST_DELAY = 1e6
+"""Delay [s] that stands for all longer ones: there R is far below 0, and infinity would be taken from infinity."""
+WORST_IMPAIRMENT = 95.0
+"""What Ie,eff comes to when all is lost (7-29)."""
+
+
+def _within(low: float, high: float, default: float) -> float:
+    value: float = field(default=default, metadata={"range": (low, high)})
+    return value
+
+
+@dataclass(frozen=True)
+class Transmission:
+    """All of a telephone connection but its delay, its codec and its losses; by default as in Table 3 of ITU-T G.107.
+
+    Parameters
+    ----------
+    slr, rlr : float
+        Send and receive loudness rating [dB], 0 to 18 and -5 to 14.
+    stmr, lstr : float
+        Sidetone masking and listener sidetone rating [dB], 10 to 20 and 13 to 23.
+    ds : float
+        D-value of the telephone at the sending side, -3 to 3.
+    telr, wepl : float
+        Loudness rating of the talker's echo and weighted echo path loss [dB], 5 to 65 and 5 to 110.
+    qdu : float
+        Quantizing distortion units, 1 to 14.
+    nc, nfor : float
+        Circuit noise [dBm0p], -80 to -40, and noise floor at the receiving side [dBmp], -120 to -50.
+    ps, pr : float
+        Room noise at the sending and at the receiving side [dB(A)], 35 to 85.
+    advantage : float
+        Advantage factor A: what users put up with for the sake of access, 0 to 20.
+    minimum_delay : float
+        mT, the shortest delay that is noticed [s], 0.02 to 0.15. Table 1 has 0.1 for users in general, 0.12 and 0.15
+        for those of low and of very low sensitivity.
+    delay_sensitivity : float
+        sT, 0.4 to 1. Table 1 has 1, and 0.55 and 0.4 for low and very low sensitivity.
+
+    Raises
+    ------
+    ValueError
+        If a value lies outside its range.
+
+    Examples
+    --------
+    >>> round(Transmission().basic_rating, 2), round(Transmission().nominal_rating, 1)
+    (94.77, 93.2)
+    """
+
+    slr: float = _within(0, 18, 8)
+    rlr: float = _within(-5, 14, 2)
+    stmr: float = _within(10, 20, 15)
+    lstr: float = _within(13, 23, 18)
+    ds: float = _within(-3, 3, 3)
+    telr: float = _within(5, 65, 65)
+    wepl: float = _within(5, 110, 110)
+    qdu: float = _within(1, 14, 1)
+    nc: float = _within(-80, -40, -70)
+    nfor: float = _within(-120, -50, -64)
+    ps: float = _within(35, 85, 35)
+    pr: float = _within(35, 85, 35)
+    advantage: float = _within(0, 20, 0)
+    minimum_delay: float = _within(0.02, 0.15, 0.1)
+    delay_sensitivity: float = _within(0.4, 1, 1)
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            low, high = each.metadata["range"]
+            if not low <= (value := getattr(self, each.name)) <= high:
+                raise ValueError(f"{each.name} must lie between {low} and {high}, got {value}")
+
+    @cached_property
+    def noise(self) -> float:
+        """All noise together at the 0 dBr point, No [dBm0p] (7-3 to 7-7)."""
+        olr = self.slr + self.rlr
+        sending = self.ps - self.slr - self.ds - 100 + 0.004 * (self.ps - olr - self.ds - 14) ** 2
+        room = self.pr + 10 * math.log10(1 + 10 ** ((10 - self.lstr) / 10))
+        receiving = self.rlr - 121 + room + 0.008 * (room - 35) ** 2
+        floor = self.nfor + self.rlr
+        return 10 * math.log10(sum(10 ** (each / 10) for each in (self.nc, sending, receiving, floor)))
+
+    @cached_property
+    def basic_rating(self) -> float:
+        """Ro, the rating of the signal-to-noise ratio (7-2)."""
+        return 15 - 1.5 * (self.slr + self.noise)
+
+    @cached_property
+    def echo_basis(self) -> float:
+        """Roe, against which the talker's echo is rated (7-20)."""
+        return -1.5 * (self.noise - self.rlr)
+
+    @cached_property
+    def loudness_impairment(self) -> float:
+        """Iolr, what too low a loudness costs (7-9, 7-10)."""
+        x = self.slr + self.rlr + 0.2 * (64 + self.noise - self.rlr)
+        return 20.0 * float((1 + (x / 8) ** 8) ** (1 / 8) - x / 8)
+
+    @cached_property
+    def quantizing_impairment(self) -> float:
+        """Iq, what quantizing distortion costs (7-13 to 7-17)."""
+        q = 37 - 15 * math.log10(self.qdu)
+        g = 1.07 + 0.258 * q + 0.0602 * q**2
+        y = (self.basic_rating - 100) / 15 + 46 / 8.4 - g / 9
+        z = 46 / 30 - g / 40
+        return 15 * math.log10(1 + 10**y + 10**z)
+
+    @cached_property
+    def nominal_rating(self) -> float:
+        """R without delay, codec and losses; 93.2 by default (7.7)."""
+        given, taken = narrowband_terms(np.zeros(1), self)
+        return float(given[0] - taken[0])
+
+
+def milliseconds(delay: Numbers) -> Numbers:
+    """Return delays [s] in milliseconds, none so long that the terms of the model are no numbers."""
+    result: Numbers = np.minimum(delay, LONGEST_DELAY) * 1e3
+    return result
+
+
+def sidetone_impairment(t: Numbers, transmission: Transmission) -> Numbers:
+    """Return Ist, what an unfit sidetone costs, at echo delays `t` [ms] (7-11, 7-12)."""
+    echo = np.exp(-t / 4) * 10 ** (-transmission.telr / 10)
+    stmro = -10 * np.log10(10 ** (-transmission.stmr / 10) + echo)
+    result: Numbers = (
+        12 * (1 + ((stmro - 13) / 6) ** 8) ** (1 / 8)
+        - 28 * (1 + ((stmro + 1) / 19.4) ** 35) ** (1 / 35)
+        - 13 * (1 + ((stmro - 3) / 33) ** 13) ** (1 / 13)
+        + 29
+    )
+    return result
+
+
+def echo_loudness(t: Numbers, telr: float) -> Numbers:
+    """Return TERV, how loud the talker's echo seems at delays `t` [ms] (7-22)."""
+    result: Numbers = telr - 40 * np.log10((1 + t / 10) / (1 + t / 150)) + 6 * np.exp(-0.3 * t * t)
+    return result
+
+
+def talker_echo_impairment(t: Numbers, basis: float, rating: Numbers) -> Numbers:
+    """Return Idte from Roe and Re at delays `t` [ms]; below 1 ms an echo is sidetone (7-19)."""
+    half = (basis - rating) / 2
+    result: Numbers = np.where(t < 1, 0.0, (half + np.sqrt(half * half + 100) - 1) * -np.expm1(-t))
+    return result
+
+
+def listener_echo_impairment(tr: Numbers, basic_rating: float, wepl: float) -> Numbers:
+    """Return Idle at round-trip delays `tr` [ms] (7-25, 7-26)."""
+    half = (basic_rating - 10.5 * (wepl + 7) / np.sqrt(np.sqrt(tr + 1))) / 2
+    result: Numbers = half + np.sqrt(half * half + 169)
+    return result
+
+
+def absolute_delay_impairment(ta: Numbers, transmission: Transmission) -> Numbers:
+    """Return Idd, what the delay `ta` [ms] itself costs (7-27, 7-28)."""
+    power = 6 * transmission.delay_sensitivity
+    x = np.log2(np.maximum(ta / (1e3 * transmission.minimum_delay), 1.0))
+    result: Numbers = 25 * ((1 + x**power) ** (1 / power) - 3 * (1 + (x / 3) ** power) ** (1 / power) + 2)
+    return result
+
+
+def delay_impairment(delay: Numbers, transmission: Transmission) -> Numbers:
+    """Return Id = Idte + Idle + Idd (7-18) of delays from mouth to ear [s].
+
+    Examples
+    --------
+    >>> delay_impairment(np.array([0.15, 0.25]), Transmission()).round(2)
+    array([ 3.82, 14.18])
+    """
+    ta = milliseconds(delay)
+    echo = 80 + 2.5 * (echo_loudness(ta, transmission.telr) - 14)
+    return (
+        talker_echo_impairment(ta, transmission.echo_basis, echo)
+        + listener_echo_impairment(2 * ta, transmission.basic_rating, transmission.wepl)
+        + absolute_delay_impairment(ta, transmission)
+    )
+
+
+def equipment_impairment(ie: float, bpl: float, loss: Numbers, burst_ratio: float = 1.0) -> Numbers:
+    """Return Ie,eff (7-29), what codec and losses cost.
+
+    Parameters
+    ----------
+    ie, bpl : float
+        Impairment factor and robustness of the codec.
+    loss : ndarray
+        Shares of packets that are not played, 0 to 1.
+    burst_ratio : float
+        BurstR: mean length of a run of losses over that of independent losses, from 1 on.
+
+    Returns
+    -------
+    ndarray
+        Ie,eff, in the shape of `loss`.
+
+    Examples
+    --------
+    >>> equipment_impairment(11, 19, np.array([0.0, 0.02]))
+    array([11., 19.])
+    """
+    percent = 100 * loss
+    return ie + (WORST_IMPAIRMENT - ie) * percent / (percent / burst_ratio + bpl)
+
+
+def narrowband_terms(delay: Numbers, transmission: Transmission) -> tuple[Numbers, Numbers]:
+    """Return Ro - Is + A and Id, of which R = (Ro - Is + A) - Id - Ie,eff consists (7-1).
+
+    Parameters
+    ----------
+    delay : ndarray
+        Delays from mouth to ear [s], from 0 on.
+    transmission : Transmission
+        The rest of the connection.
+
+    Returns
+    -------
+    tuple of ndarray
+        What the connection gives, and what its delay takes.
+
+    Examples
+    --------
+    >>> given, taken = narrowband_terms(np.array([0.0, 0.2]), Transmission())
+    >>> (given - taken).round(1)
+    array([93.2, 85.8])
+    """
+    simultaneous = (
+        transmission.loudness_impairment
+        + sidetone_impairment(milliseconds(delay), transmission)
+        + transmission.quantizing_impairment
+    )
+    given: Numbers = transmission.basic_rating - simultaneous + transmission.advantage
+    return given, delay_impairment(delay, transmission)

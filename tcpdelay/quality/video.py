@@ -1,0 +1,142 @@
+"""How a video over TCP plays: what start-up delay buys, and how often and how long it stalls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tcpdelay.distribution import CUMULATION_NOISE, DelayDistribution
+
+
+@dataclass(frozen=True)
+class VideoPlayout:
+    """How a video plays from a buffer.
+
+    Parameters
+    ----------
+    startup_delay : float
+        Time from the write of the first packet to the first picture [s].
+    late_packets : float
+        Share of the packets that come after they are due; also the share of the time in which the picture stands.
+    late_frames : float
+        Share of the frames that are not whole when they are due.
+    stalls_per_minute : float
+        Mean number of stalls in a minute; infinite where nothing comes in time.
+    mean_stall : float
+        Mean length of a stall [s]; 0 where there is none, and infinite where nothing comes in time.
+    """
+
+    startup_delay: float
+    late_packets: float
+    late_frames: float
+    stalls_per_minute: float
+    mean_stall: float
+
+
+def video_playout(
+    distribution: DelayDistribution, buffer: float, interval: float, packets_per_frame: int = 1
+) -> VideoPlayout:
+    """Say how a video plays that starts when its first packet was written `buffer` ago.
+
+    What is assumed:
+
+    - Packets are written every `interval`, and each is due `buffer` after it was written, for ever: after a stall the
+      player catches up with the sender, as a live player does. One that goes on where it stood has a longer buffer
+      from then on, and stalls less often.
+    - The packets of a frame are written one after another, `interval` apart, and the frame is due `buffer` after the
+      first of them. TCP delivers in order, so the frame is whole when its last packet is.
+    - A stall is what one backlog makes late; the backlog is read at once when what held it up arrives, so that the
+      picture stands for the share `late_packets` of the time.
+    - Stalls are as long as a late packet is late in the mean, E[D - B | D > B], and no shorter than `interval`. That
+      is exact if the excess over the buffer is exponential; if all backlogs are alike, stalls are twice as long as
+      that and half as many.
+
+    Parameters
+    ----------
+    distribution : DelayDistribution
+        Delays from write to in-order read.
+    buffer : float
+        Time from the write of a packet until it is due [s], from 0 on and finite.
+    interval : float
+        Time between two writes [s], above 0; that of the distribution's flow.
+    packets_per_frame : int
+        Packets of one frame, from 1 on.
+
+    Returns
+    -------
+    VideoPlayout
+        Start-up delay, late packets and frames, and stalls.
+
+    Raises
+    ------
+    ValueError
+        If a value lies outside its range.
+
+    Examples
+    --------
+    >>> d = DelayDistribution(np.array([0.05, 0.25, 0.45]), np.array([0.98, 0.01, 0.01]), one_way_delay=0.05)
+    >>> play = video_playout(d, buffer=0.2, interval=0.005)
+    >>> play.late_packets, round(play.mean_stall, 3), round(play.stalls_per_minute, 1)
+    (0.02, 0.15, 8.0)
+    """
+    if not 0 <= buffer < float("inf"):
+        raise ValueError(f"buffer must be a number of seconds from 0 on, got {buffer}")
+    if not 0 < interval < float("inf"):
+        raise ValueError(f"interval must be a number of seconds above 0, got {interval}")
+    if packets_per_frame < 1:
+        raise ValueError(f"packets_per_frame must be 1 or more, got {packets_per_frame}")
+    late = distribution.late_fraction(float(buffer))
+    mean_stall = _mean_stall(distribution, buffer, late, interval)
+    return VideoPlayout(
+        startup_delay=float(buffer),
+        late_packets=late,
+        late_frames=distribution.late_fraction(buffer - (packets_per_frame - 1) * interval),
+        stalls_per_minute=60 * late / mean_stall if 0 < mean_stall < np.inf else mean_stall,
+        mean_stall=mean_stall,
+    )
+
+
+def _mean_stall(distribution: DelayDistribution, buffer: float, late: float, interval: float) -> float:
+    """Return E[D - B | D > B], but at least one interval; 0 where nothing is late, infinite where all is."""
+    if late == 0:
+        return 0.0
+    beyond = distribution.values > buffer * (1 + CUMULATION_NOISE)
+    if beyond.all():
+        return float("inf")
+    excess = (distribution.values[beyond] - buffer) @ distribution.weights[beyond]
+    return max(float(excess) / late, interval)
+
+
+def smallest_buffer(distribution: DelayDistribution, late_fraction: float) -> float:
+    """Return the shortest buffer with which no more than a given share of the packets is late.
+
+    Parameters
+    ----------
+    distribution : DelayDistribution
+        Delays from write to in-order read.
+    late_fraction : float
+        Largest share of late packets, from 0 to below 1.
+
+    Returns
+    -------
+    float
+        The buffer [s], one of the delays that occur; infinite where TCP cannot carry the flow.
+
+    Raises
+    ------
+    ValueError
+        If the share lies outside its range.
+
+    Examples
+    --------
+    >>> d = DelayDistribution(np.array([0.05, 0.25, 0.45]), np.array([0.98, 0.01, 0.01]), one_way_delay=0.05)
+    >>> smallest_buffer(d, 0.01), smallest_buffer(d, 0)
+    (0.25, 0.45)
+    >>> smallest_buffer(DelayDistribution.unsustainable(0.05), 0.01)
+    inf
+    """
+    if not 0 <= late_fraction < 1:
+        raise ValueError(f"late_fraction must be a share from 0 to below 1, got {late_fraction}")
+    late = distribution.late_fraction(distribution.values)
+    return float(distribution.values[np.argmax(late <= late_fraction + CUMULATION_NOISE)])
