@@ -8,9 +8,6 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-LOWEST_RATING = 80 - math.sqrt(5400)
-"""The R below which the polynomial of (B-4) is less than the worst opinion, 1."""
-
 
 @overload
 def mos_from_rating(rating: float) -> float: ...
@@ -36,7 +33,7 @@ def mos_from_rating(rating: ArrayLike) -> float | NDArray[np.float64]:
     >>> [round(mos_from_rating(r), 2) for r in (93.2, 90, 70, 60, 50)]
     [4.41, 4.34, 3.6, 3.1, 2.58]
     """
-    r = np.clip(np.asarray(rating, np.float64), LOWEST_RATING, 100.0)
+    r = np.clip(np.asarray(rating, np.float64), 0.0, 100.0)
     mos: NDArray[np.float64] = np.maximum(1 + 0.035 * r + r * (r - 60) * (100 - r) * 7e-6, 1.0)
     return float(mos) if mos.ndim == 0 else mos
 

@@ -22,9 +22,9 @@ class VideoPlayout:
     late_frames : float
         Share of the frames that are not whole when they are due.
     stalls_per_minute : float
-        Mean number of stalls in a minute; infinite where nothing comes in time.
+        Largest mean number of stalls in a minute; infinite where nothing comes in time.
     mean_stall : float
-        Mean length of a stall [s]; 0 where there is none, and infinite where nothing comes in time.
+        Mean length of a stall if there are so many [s]; 0 where there is none, infinite where nothing comes in time.
     """
 
     startup_delay: float
@@ -46,11 +46,11 @@ def video_playout(
       from then on, and stalls less often.
     - The packets of a frame are written one after another, `interval` apart, and the frame is due `buffer` after the
       first of them. TCP delivers in order, so the frame is whole when its last packet is.
-    - A stall is what one backlog makes late; the backlog is read at once when what held it up arrives, so that the
-      picture stands for the share `late_packets` of the time.
-    - Stalls are as long as a late packet is late in the mean, E[D - B | D > B], and no shorter than `interval`. That
-      is exact if the excess over the buffer is exponential; if all backlogs are alike, stalls are twice as long as
-      that and half as many.
+    - Packets are read in order, so no packet's delay is shorter than that of the one before by more than `interval`.
+      So the last late packet of every stall is late by no more than that, and stalls are at most as frequent as such
+      packets: P(B < D <= B + interval) / interval. They are as frequent as that, and the picture stands no longer than
+      for each late packet's own time, if all that one loss holds up is read at once. Where no delay lies in that
+      range, the range goes up to the next that occurs.
 
     Parameters
     ----------
@@ -75,10 +75,11 @@ def video_playout(
 
     Examples
     --------
-    >>> d = DelayDistribution(np.array([0.05, 0.25, 0.45]), np.array([0.98, 0.01, 0.01]), one_way_delay=0.05)
-    >>> play = video_playout(d, buffer=0.2, interval=0.005)
-    >>> play.late_packets, round(play.mean_stall, 3), round(play.stalls_per_minute, 1)
-    (0.02, 0.15, 8.0)
+    >>> delays, shares = np.array([0.05, 0.20, 0.22, 0.24]), np.array([0.97, 0.01, 0.01, 0.01])
+    >>> d = DelayDistribution(delays, shares, one_way_delay=0.05)
+    >>> play = video_playout(d, buffer=0.2, interval=0.020)
+    >>> round(play.late_packets, 3), round(play.stalls_per_minute, 1), round(play.mean_stall, 3)
+    (0.02, 30.0, 0.04)
     """
     if not 0 <= buffer < float("inf"):
         raise ValueError(f"buffer must be a number of seconds from 0 on, got {buffer}")
@@ -87,25 +88,28 @@ def video_playout(
     if packets_per_frame < 1:
         raise ValueError(f"packets_per_frame must be 1 or more, got {packets_per_frame}")
     late = distribution.late_fraction(float(buffer))
-    mean_stall = _mean_stall(distribution, buffer, late, interval)
+    stalls = _stalls_per_second(distribution, buffer, interval)
     return VideoPlayout(
         startup_delay=float(buffer),
         late_packets=late,
         late_frames=distribution.late_fraction(buffer - (packets_per_frame - 1) * interval),
-        stalls_per_minute=60 * late / mean_stall if 0 < mean_stall < np.inf else mean_stall,
-        mean_stall=mean_stall,
+        stalls_per_minute=60 * stalls,
+        mean_stall=late / stalls if 0 < stalls < np.inf else stalls,
     )
 
 
-def _mean_stall(distribution: DelayDistribution, buffer: float, late: float, interval: float) -> float:
-    """Return E[D - B | D > B], but at least one interval; 0 where nothing is late, infinite where all is."""
-    if late == 0:
+def _stalls_per_second(distribution: DelayDistribution, buffer: float, interval: float) -> float:
+    """Return how often the last late packet of a stall passes; infinite where a stall never ends."""
+    slack = buffer * CUMULATION_NOISE
+    first_beyond = int(np.searchsorted(distribution.values, buffer + slack, side="right"))
+    if first_beyond == distribution.values.size:
         return 0.0
-    beyond = distribution.values > buffer * (1 + CUMULATION_NOISE)
-    if beyond.all():
+    smallest_beyond = float(distribution.values[first_beyond])
+    if first_beyond == 0 or smallest_beyond == np.inf:
         return float("inf")
-    excess = (distribution.values[beyond] - buffer) @ distribution.weights[beyond]
-    return max(float(excess) / late, interval)
+    last = max(buffer + interval, smallest_beyond)
+    share = distribution.late_fraction(float(buffer)) - distribution.late_fraction(last)
+    return share / (last - buffer)
 
 
 def smallest_buffer(distribution: DelayDistribution, late_fraction: float) -> float:
