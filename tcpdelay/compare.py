@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tcpdelay.sim.network.bottleneck import Bottleneck
 from tcpdelay.sim.network.result import FlowResult, NetworkResult
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import Source
+from tcpdelay.validity import ValidityWarning
 
 PACKETS = 1_000_000
 """Packets of the flow that each contender carries, unless a link makes that too slow."""
@@ -155,7 +157,7 @@ def compare(
     rows = []
     for contender, result in zip(entered, simulated, strict=True):
         assert result is not None
-        predicted = contender.predict() if contender.predict is not None and link is None else None
+        predicted = _predicted(contender, contender is entered[0]) if link is None else None
         rows.append(Carried(contender, result.flows[0], _throughput(result.flows[1:]), predicted))
     undisturbed = 0.0 if alone is None else _throughput(alone.flows)
     return Comparison(flow, path, stack, target, link, tuple(others), undisturbed, duration, seed, tuple(rows))
@@ -173,6 +175,16 @@ def default_duration(flow: Flow, link: Bottleneck | None) -> float:
     """
     duration = PACKETS * flow.interval
     return duration if link is None else min(duration, 8 * FULL_PACKET * LINK_PACKETS / link.rate)
+
+
+def _predicted(contender: Contender, warn: bool) -> DelayDistribution | None:
+    """Return the prediction, if there is one; only that of the plain flow should warn of its range."""
+    if contender.predict is None:
+        return None
+    with warnings.catch_warnings():
+        if not warn:
+            warnings.simplefilter("ignore", ValidityWarning)
+        return contender.predict()
 
 
 def _simulate(sources: Sequence[Source], link: Bottleneck | None, duration: float, seed: int) -> NetworkResult:

@@ -97,7 +97,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_names_every_contender(alone):
     page = to_html(alone)
     assert "http" not in page
     for row in alone.rows:
-        assert f">{row.contender.name}</th>" in page
+        assert f'class="name">{row.contender.name}</th>' in page
         assert f"<dt>{row.contender.name}</dt>" in page
     assert page.count("<svg") == 1
     assert 'role="img"' in page

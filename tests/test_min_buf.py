@@ -10,7 +10,7 @@ from tcpdelay.sim.network.admission import MinBuf
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.preparation import prepare
 from tcpdelay.sim.network.simulation import simulate_network
-from tcpdelay.sim.network.sources import Bulk
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Classic
 
 FAST = Bottleneck(1e12, 60_000)
@@ -193,3 +193,22 @@ def test_every_packet_is_counted_once(stack, multiple, extra, loss, capacity, se
 def test_what_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("stack", [td.Stack.linux(), Classic(recovery="sack", mss=1448)])
+def test_a_constant_rate_gives_up_what_the_buffer_has_no_room_for(stack):
+    def carried(**buffer):
+        source = ConstantRate(flow=td.Flow(1448, 0.020), path=SharedPath(0.05, loss=0.02), stack=stack, **buffer)
+        return simulate_network([source], Bottleneck(1e9, 1000), duration=400, warm_up=10, seed=1).flows[0]
+
+    plain, tight, roomy = carried(), carried(min_buf=MinBuf(1, 0)), carried(min_buf=MinBuf(2, 0))
+    for flow in (tight, roomy):
+        assert flow.offered == flow.delivered + flow.lost + flow.unfinished
+    # What is written at all fits the window, so it leaves at once but in a recovery.
+    assert tight.sender_delay < 0.1 * roomy.sender_delay < plain.sender_delay
+    assert plain.lost == 0 < roomy.lost < tight.lost
+
+
+def test_a_constant_rate_wants_a_min_buf_for_its_buffer():
+    with pytest.raises(ValueError, match=r"min_buf must be a MinBuf, got \(1, 0\)"):
+        ConstantRate(flow=td.Flow(174, 0.02), path=SharedPath(0.05), stack=td.Stack.linux(), min_buf=(1, 0))

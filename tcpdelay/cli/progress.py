@@ -20,7 +20,7 @@ def predicting() -> Iterator[None]:
     """Show on a terminal that a prediction is under way, and let Ctrl-C end it at once."""
     on_terminal = sys.stderr.isatty()
     if on_terminal:
-        print("Predicting; the very first time this takes half a minute ...", end="", file=sys.stderr, flush=True)
+        print("Predicting; the very first time this takes a minute or so ...", end="", file=sys.stderr, flush=True)
     try:
         with _ended_by_interrupt():
             yield

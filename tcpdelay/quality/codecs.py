@@ -66,7 +66,7 @@ class Codec:
 
 _APPENDIX_I = "ITU-T G.113 Appendix I (05/2002)"
 _DIOTIC = "ITU-T G.113 (09/2024) Tables IV.3 and IV.4, two ears"
-_OPUS = "fitted values in published code of M. Alahmadi, constant bitrate, random losses; no paper confirmed, not of ITU-T"
+_OPUS = "fitted values in published code of M. Alahmadi for random losses; no paper confirmed, not of ITU-T"
 
 _ALL = (
     Codec("g711", 0, 25.1, 0.020, basis=f"{_APPENDIX_I}, with concealment (G.711 Appendix I), packets of 10 ms"),

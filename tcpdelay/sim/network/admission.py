@@ -1,4 +1,4 @@
-"""How much a bulk source may write ahead of the network: MIN_BUF, and Linux's limit of what is not sent yet.
+"""How much a source may write ahead of the network: MIN_BUF, and Linux's limit of what is not sent yet.
 
 References
 ----------
@@ -74,6 +74,20 @@ class MinBuf:
         7
         """
         return int(packets_admitted(self.multiple, self.extra, cwnd, sacked_out))
+
+
+def check_min_buf(value: object) -> None:
+    """Raise a ValueError unless the value is a `MinBuf` or None."""
+    if value is not None and not isinstance(value, MinBuf):
+        raise ValueError(f"min_buf must be a MinBuf, got {value!r}")
+
+
+@njit(cache=True)
+def is_blocked(flow: Any, held: int, more: int, cwnd: int, sacked_out: int) -> bool:
+    """Whether a send buffer that follows the window, and holds some segments, has no room for so many more."""
+    if flow.min_buf_multiple == 0:
+        return False
+    return bool(held + more > packets_admitted(flow.min_buf_multiple, flow.min_buf_extra, cwnd, sacked_out))
 
 
 @njit(cache=True)

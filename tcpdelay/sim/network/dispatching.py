@@ -6,6 +6,7 @@ from typing import Any
 
 from numba import njit
 
+from tcpdelay.sim.network.admission import is_blocked
 from tcpdelay.sim.network.classic import write_segments
 from tcpdelay.sim.network.dispatcher import (
     accept,
@@ -40,7 +41,9 @@ def dispatch(d: Any, flows: Any, connections: Any, wires: Any, link: Any, sample
     if flow.kind == LINUX:
         c = connections.linux[number]
         if talking:
-            if _is_hopeless(d, flow, _delay_over_linux(c, flow.message)):
+            held = -(-(c.written - c.snd_una) // flow.message) * -(-flow.message // c.mss)
+            blocked = is_blocked(flow, held, -(-flow.message // c.mss), c.snd_cwnd, c.sacked_out)
+            if blocked or _is_hopeless(d, flow, _delay_over_linux(c, flow.message)):
                 discard(d, leader, samples, now)
                 return NOBODY
             accept(d, leader, flow, now, c.written + flow.message)
@@ -49,7 +52,8 @@ def dispatch(d: Any, flows: Any, connections: Any, wires: Any, link: Any, sample
     else:
         s = connections.classic[number]
         if talking:
-            if _is_hopeless(d, flow, _delay_over_classic(s, d.pieces)):
+            blocked = is_blocked(flow, s.written - s.snd_una, d.pieces, int(s.cwnd), 0)
+            if blocked or _is_hopeless(d, flow, _delay_over_classic(s, d.pieces)):
                 discard(d, leader, samples, now)
                 return NOBODY
             accept(d, leader, flow, now, s.written + d.pieces)

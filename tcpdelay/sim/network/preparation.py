@@ -201,6 +201,8 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         }
     else:
         raise ValueError(f"sources must be ConstantRate, Sections, Bulk, Transfers or Web, got {source!r}")
+    if isinstance(source, (ConstantRate, Bulk)) and source.min_buf is not None:
+        settings |= {"min_buf_multiple": source.min_buf.multiple, "min_buf_extra": source.min_buf.extra}
     _set(flow, settings)
 
 
@@ -218,8 +220,6 @@ def _bulk(source: Bulk) -> dict[str, float]:
         "application": BULK,
         "message": message,
         "send_buffer": send_buffer,
-        "min_buf_multiple": source.min_buf.multiple if source.min_buf else 0,
-        "min_buf_extra": source.min_buf.extra if source.min_buf else 0,
         "notsent_lowat": source.notsent_lowat or 0,
     }
 

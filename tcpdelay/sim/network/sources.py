@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from tcpdelay.scenario import Flow, Linux, Stack, require_flag
-from tcpdelay.sim.network.admission import MinBuf
+from tcpdelay.sim.network.admission import MinBuf, check_min_buf
 from tcpdelay.sim.network.bottleneck import SharedPath, check_range
 from tcpdelay.sim.network.dispatcher import MOST_CONNECTIONS
 from tcpdelay.sim.network.stacks import Classic, Scp, TimeLined, Udp
@@ -98,6 +98,8 @@ class ConstantRate(Source):
     discard_after : float, optional
         Playout delay [s], 0 to 60: a packet that is likely to be read later is not written, and lost. What is likely
         says `tcpdelay.sim.network.dispatcher.expected_delay`.
+    min_buf : MinBuf, optional
+        A send buffer that follows the window: a packet that it has no room for is not written, and lost.
     talk, silence : float, optional
         Mean length of talk and of silence [s], 0.001 to 1000, both exponentially distributed; packets are written in
         talk only. By default there is no silence.
@@ -128,6 +130,7 @@ class ConstantRate(Source):
     connections: int = 1
     scheduling: Scheduling = "blind"
     discard_after: float | None = None
+    min_buf: MinBuf | None = None
     talk: float | None = None
     silence: float | None = None
     keepalive_size: int | None = None
@@ -145,6 +148,7 @@ class ConstantRate(Source):
             raise ValueError(f"scheduling must be 'blind' or 'intelligent', got {self.scheduling!r}")
         if self.discard_after is not None:
             check_range("discard_after", self.discard_after, 0, 60, "s")
+        check_min_buf(self.min_buf)
         if (self.talk is None) != (self.silence is None):
             raise ValueError(f"talk and silence must be given together, got {self.talk!r} and {self.silence!r}")
         for name, mean in (("talk", self.talk), ("silence", self.silence)):
@@ -170,7 +174,8 @@ class ConstantRate(Source):
     @property
     def dispatched(self) -> bool:
         """Whether the application does more than write each packet to its connection."""
-        return self.pieces > 1 or self.connections > 1 or self.discard_after is not None or self.silence is not None
+        gives_up = self.min_buf is not None or self.discard_after is not None
+        return self.pieces > 1 or self.connections > 1 or gives_up or self.silence is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,8 +255,7 @@ class Bulk(Source):
             raise ValueError("send_buffer and min_buf must be None with Scp, which has no send buffer")
         if self.send_buffer is not None:
             check_range("send_buffer", self.send_buffer, 1000, 4 << 20, "bytes")
-        if self.min_buf is not None and not isinstance(self.min_buf, MinBuf):
-            raise ValueError(f"min_buf must be a MinBuf, got {self.min_buf!r}")
+        check_min_buf(self.min_buf)
         if self.notsent_lowat is not None:
             check_range("notsent_lowat", self.notsent_lowat, 1, 4 << 20, "bytes")
             if not isinstance(self.stack, Linux) or self.min_buf is not None:
