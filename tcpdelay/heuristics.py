@@ -50,8 +50,8 @@ def striped_delay(distribution: DelayDistribution, interval: float, connections:
 
     References
     ----------
-    The largest of independent delays, an order statistic; for the heuristic see [1]_ of the module,
-    "The Delay-Friendliness of TCP for Real-Time Traffic".
+    The largest of independent delays, an order statistic; for the heuristic Brosh et al., "The Delay-Friendliness of
+    TCP for Real-Time Traffic", IEEE/ACM Transactions on Networking, 2010.
 
     Examples
     --------
