@@ -9,7 +9,7 @@ from scipy.special import betaincinv
 
 from tcpdelay.scenario import Path
 
-Source = Literal["ping", "ss"]
+Source = Literal["ping", "ss", "pcap"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +18,8 @@ class PathEstimate:
 
     Parameters
     ----------
-    source : {"ping", "ss"}
-        The program that measured.
+    source : {"ping", "ss", "pcap"}
+        The program that measured, or the packet capture.
     rtt : float
         Mean round-trip time [s], above 0; from `ss` the kernel's smoothed one.
     sent : int

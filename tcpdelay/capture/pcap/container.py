@@ -1,0 +1,230 @@
+"""The files: packets out of pcap and pcapng, one after the other, with bounded memory.
+
+dpkt knows the formats. Its readers are not used, as they apply the first interface's clock and link to all packets of a
+pcapng, drop the length on the wire, round times to a float, and allocate whatever a damaged length asks for.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import dpkt
+
+MAX_CAPTURED = 2**20
+"""Most bytes of one packet; libpcap's limit is a quarter of it."""
+MAX_BLOCK = 2**24
+"""Most bytes of one block of a pcapng."""
+_BUFFER = 2**20
+_LINK_MASK = 0x03FFFFFF
+_LAST_TIME = 2**62
+_GZIP = b"\x1f\x8b"
+_NANO = (dpkt.pcap.TCPDUMP_MAGIC_NANO, dpkt.pcap.PMUDPCT_MAGIC_NANO)
+_SWAPPED = (dpkt.pcap.PMUDPCT_MAGIC, dpkt.pcap.PMUDPCT_MAGIC_NANO, dpkt.pcap.PACPDOM_MAGIC)
+_WITH_CAPTURED_LENGTH = (dpkt.pcapng.PCAPNG_BT_EPB, dpkt.pcapng.PCAPNG_BT_PB)
+
+
+class Packet(NamedTuple):
+    """One packet of a capture.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the file, from 1 on.
+    time : int
+        When it was captured [ns since 1970].
+    link : int
+        Type of its link layer (the LINKTYPE_ numbers of libpcap).
+    wire_length : int
+        Bytes it had on the link.
+    data : bytes
+        Those of them that were kept.
+    """
+
+    number: int
+    time: int
+    link: int
+    wire_length: int
+    data: bytes
+
+
+class _Interface(NamedTuple):
+    link: int
+    snap_length: int
+    ticks: int
+    offset: int
+
+
+class CaptureFile:
+    """A pcap or pcapng file, perhaps compressed by gzip, that can be read several times.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+
+    Attributes
+    ----------
+    name : str
+        Its name, for messages.
+    cut : str or None
+        Where the file ends in the middle of a packet, once it has been read; nothing behind that is lost but one packet.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read or is no capture; when iterated, if it is damaged, with packet number and offset.
+
+    Examples
+    --------
+    >>> CaptureFile("no-such-file.pcap")
+    Traceback (most recent call last):
+    ValueError: no-such-file.pcap: cannot be read: No such file or directory
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        self.cut: str | None = None
+        try:
+            if not Path(path).is_file():
+                # A pipe cannot be read twice.
+                Path(path).stat()
+                raise ValueError(f"{self.name}: is no regular file")
+            with Path(path).open("rb") as file:
+                self._compressed = file.read(2) == _GZIP
+        except OSError as error:
+            raise ValueError(f"{self.name}: cannot be read: {error.strerror or error}") from None
+
+    def __iter__(self) -> Iterator[Packet]:
+        """Yield the packets in the order of the file."""
+        self.cut = None
+        try:
+            with self._open() as file:
+                magic = file.read(4)
+                if len(magic) < 4:
+                    raise ValueError(f"{self.name}: is empty or too short for a capture")
+                if int.from_bytes(magic) == dpkt.pcapng.PCAPNG_BT_SHB:
+                    yield from self._pcapng(file)
+                elif int.from_bytes(magic) in dpkt.pcap.MAGIC_TO_PKT_HDR:
+                    yield from self._pcap(file, int.from_bytes(magic))
+                else:
+                    raise ValueError(f"{self.name}: is neither pcap nor pcapng: it begins with {magic.hex()}")
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{self.name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+    def _open(self) -> IO[bytes]:
+        if self._compressed:
+            return gzip.open(self.name, "rb")
+        return Path(self.name).open("rb", buffering=_BUFFER)
+
+    def _pcap(self, file: IO[bytes], magic: int) -> Iterator[Packet]:
+        kind = dpkt.pcap.LEFileHdr if magic in _SWAPPED else dpkt.pcap.FileHdr
+        rest = file.read(kind.__hdr_len__ - 4)
+        if len(rest) < kind.__hdr_len__ - 4:
+            raise ValueError(f"{self.name}: ends within the header of the file")
+        header = kind(magic.to_bytes(4) + rest)
+        if header.v_major != dpkt.pcap.PCAP_VERSION_MAJOR:
+            raise ValueError(f"{self.name}: is pcap of version {header.v_major}.{header.v_minor}; 2 is known")
+        link, fraction = header.linktype & _LINK_MASK, 1 if magic in _NANO else 1000
+        record = struct.Struct(dpkt.pcap.MAGIC_TO_PKT_HDR[magic].__hdr_fmt__)
+        read, size, unpack = file.read, record.size, record.unpack
+        number, offset = 0, kind.__hdr_len__
+        while head := read(size):
+            number += 1
+            if len(head) < size:
+                self._cut_at(number, offset)
+                return
+            seconds, parts, captured, wire_length = unpack(head)[:4]
+            if captured > MAX_CAPTURED:
+                raise self._damaged(number, offset, f"a packet of {captured} captured bytes")
+            data = read(captured)
+            if len(data) < captured:
+                self._cut_at(number, offset)
+                return
+            yield Packet(number, seconds * 1_000_000_000 + parts * fraction, link, wire_length, data)
+            offset += size + captured
+
+    def _pcapng(self, file: IO[bytes]) -> Iterator[Packet]:
+        order, number, offset = "<", 0, 0
+        interfaces: list[_Interface] = []
+        # The first four bytes have been read, to see what the file is.
+        head = struct.pack(">I", dpkt.pcapng.PCAPNG_BT_SHB) + file.read(4)
+        while head:
+            if len(head) < 8:
+                self._cut_at(number + 1, offset)
+                return
+            body = b""
+            if int.from_bytes(head[:4]) == dpkt.pcapng.PCAPNG_BT_SHB:
+                body = file.read(4)
+                order = self._byte_order(body, number, offset)
+                interfaces = []
+            kind, length = struct.unpack(f"{order}II", head)
+            if length % 4 or not 12 <= length <= MAX_BLOCK:
+                raise self._damaged(number + 1, offset, f"a block of {length} bytes")
+            body += file.read(length - 8 - len(body))
+            if len(body) < length - 8:
+                self._cut_at(number + 1, offset)
+                return
+            if struct.unpack(f"{order}I", body[-4:])[0] != length:
+                raise self._damaged(number + 1, offset, "a block whose two lengths differ")
+            if kind == dpkt.pcapng.PCAPNG_BT_IDB:
+                interfaces.append(self._interface(body[:-4], order, number, offset))
+            elif kind in (*_WITH_CAPTURED_LENGTH, dpkt.pcapng.PCAPNG_BT_SPB):
+                number += 1
+                yield self._block_packet(kind, body[:-4], order, interfaces, number, offset)
+            offset += length
+            head = file.read(8)
+
+    def _byte_order(self, magic: bytes, number: int, offset: int) -> str:
+        for order in "<>":
+            if magic == struct.pack(f"{order}I", dpkt.pcapng.BYTE_ORDER_MAGIC):
+                return order
+        raise self._damaged(number + 1, offset, "a section header without a byte order")
+
+    def _interface(self, body: bytes, order: str, number: int, offset: int) -> _Interface:
+        if len(body) < 8:
+            raise self._damaged(number + 1, offset, "an interface description that is too short")
+        link, _, snap_length = struct.unpack_from(f"{order}HHI", body)
+        ticks, seconds, place = 1_000_000, 0, 8
+        # dpkt gives up on a comment that is not UTF-8.
+        while place + 4 <= len(body):
+            code, length = struct.unpack_from(f"{order}HH", body, place)
+            value = body[place + 4 : place + 4 + length]
+            if code == dpkt.pcapng.PCAPNG_OPT_ENDOFOPT:
+                break
+            if code == dpkt.pcapng.PCAPNG_OPT_IF_TSRESOL and len(value) == 1:
+                ticks = 2 ** (value[0] & 0x7F) if value[0] & 0x80 else 10 ** value[0]
+            elif code == dpkt.pcapng.PCAPNG_OPT_IF_TSOFFSET and len(value) == 8:
+                (seconds,) = struct.unpack(f"{order}q", value)
+            place += 4 + (length + 3) // 4 * 4
+        return _Interface(link, snap_length, ticks, seconds)
+
+    def _block_packet(
+        self, kind: int, body: bytes, order: str, interfaces: list[_Interface], number: int, offset: int
+    ) -> Packet:
+        if kind == dpkt.pcapng.PCAPNG_BT_SPB:
+            raise self._damaged(number, offset, "a simple packet block, which has no time;", "cannot be analysed: holds")
+        if len(body) < 20:
+            raise self._damaged(number, offset, "a packet block that is too short")
+        fields = "I" if kind == dpkt.pcapng.PCAPNG_BT_EPB else "HH"
+        which, *_, high, low, captured, wire_length = struct.unpack_from(f"{order}{fields}IIII", body)
+        if captured > min(len(body) - 20, MAX_CAPTURED):
+            raise self._damaged(number, offset, f"a packet of {captured} captured bytes")
+        if which >= len(interfaces):
+            raise self._damaged(number, offset, f"a packet of the undescribed interface {which}")
+        interface = interfaces[which]
+        time = (high << 32 | low) * 1_000_000_000 // interface.ticks + interface.offset * 1_000_000_000
+        if not 0 <= time < _LAST_TIME:
+            raise self._damaged(number, offset, "a packet of an impossible time")
+        return Packet(number, time, interface.link, wire_length, body[20 : 20 + captured])
+
+    def _cut_at(self, number: int, offset: int) -> None:
+        self.cut = f"{self.name}: ends within packet {number} at byte {offset}, which is left out"
+
+    def _damaged(self, number: int, offset: int, what: str, verdict: str = "is damaged:") -> ValueError:
+        return ValueError(f"{self.name}: {verdict} {what} at packet {number}, byte {offset}")

@@ -1,0 +1,234 @@
+"""Round-trip times as a sender or a receiver sees them, delayed acknowledgements, and where a capture was made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.capture.pcap.trace import Flags, Integers, Trace
+
+Side = Literal["sender", "receiver"]
+
+_NANOSECONDS = 1e9
+_FEWEST_WHOLE = 10
+"""Samples of acknowledgements for two or more segments from which those for one are left out."""
+_SMALL = 0.1
+_AT_ONCE = 1e-3
+_AT_THE_END = 0.9
+DELAYED = 0.1
+"""Share of acknowledgements for two or more segments from which acknowledgements count as delayed."""
+
+
+@dataclass(frozen=True)
+class RoundTrips:
+    """Samples of the round-trip time.
+
+    Attributes
+    ----------
+    time : ndarray of float
+        When each sample ended, since the first segment [s].
+    rtt : ndarray of float
+        The samples [s], by ascending time.
+    """
+
+    time: NDArray[np.float64]
+    rtt: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Advances:
+    """Acknowledgements of new data: index, and the first and last of the original segments that each covers."""
+
+    index: Integers
+    low: Integers
+    last: Integers
+    clean: Flags
+
+
+def _advances(trace: Trace, original: Integers, resent: Flags) -> _Advances:
+    """Return the acknowledgements of new data; `clean` are those that cover no segment sent twice."""
+    acks, ends = trace.acks, trace.data.end[original]
+    highest = np.maximum.accumulate(acks.ack)
+    before = np.concatenate([[np.int64(0)], highest[:-1]])
+    low = np.searchsorted(ends, before, side="right")
+    last = np.searchsorted(ends, highest, side="right") - 1
+    index = np.flatnonzero((highest > before) & (last >= low))
+    twice = np.concatenate([[0], np.cumsum(resent[original])])
+    clean = twice[last[index] + 1] == twice[low[index]]
+    # Captured before the segment itself: the order of two devices, or a damaged capture.
+    clean &= acks.time[index] >= trace.data.time[original[last[index]]]
+    return _Advances(index, low[index], last[index], clean)
+
+
+def sender_round_trips(trace: Trace, original: Integers, resent: Flags) -> tuple[RoundTrips, float]:
+    """Return round-trip times from data to acknowledgement, and the share of acknowledgements for several segments.
+
+    Each acknowledgement of new data gives one sample, by the newest segment that it covers; none where one of the
+    segments covered was sent twice (Karn and Partridge, SIGCOMM 1987, doi 10.1145/55482.55484), unless the timestamp
+    that it echoes tells which transmission it answers (RFC 7323, 4). A first block of SACK that reaches farther
+    than any before gives one as well. Where acknowledgements are delayed, only those for two and more segments count,
+    as the others may have waited.
+
+    Parameters
+    ----------
+    trace : Trace
+        A capture at the sender.
+    original : ndarray of int64
+        Indices of the segments with new data.
+    resent : ndarray of bool
+        Which segments were sent again, or are repetitions.
+
+    Returns
+    -------
+    tuple of RoundTrips and float
+        The samples, perhaps none; the share.
+    """
+    acks, data = trace.acks, trace.data
+    found = _advances(trace, original, resent)
+    clean = found.index[found.clean]
+    newest = original[found.last[found.clean]]
+    several = found.last[found.clean] > found.low[found.clean]
+    share = float(several.mean()) if several.size else 0.0
+    if share > DELAYED and np.count_nonzero(several) >= _FEWEST_WHOLE:
+        clean, newest = clean[several], newest[several]
+    pairs = [(acks.time[clean], data.time[newest]), _by_sack(trace, original, resent), _by_echo(trace, found, original)]
+    at = np.concatenate([end for end, _ in pairs])
+    sent = np.concatenate([begin for _, begin in pairs])
+    order = np.argsort(at, kind="stable")
+    since = (at - trace.first) / _NANOSECONDS
+    return RoundTrips(since[order], ((at - sent) / _NANOSECONDS)[order]), share
+
+
+def _by_sack(trace: Trace, original: Integers, resent: Flags) -> tuple[Integers, Integers]:
+    """Return times of acknowledgement and transmission of segments that a block of SACK reported first."""
+    acks, data = trace.acks, trace.data
+    right = np.where(acks.blocks > 0, acks.right[:, 0], 0)
+    reached = np.maximum.accumulate(np.maximum(right, acks.ack))
+    new = np.flatnonzero(right[1:] > reached[:-1]) + 1
+    new = new[right[new] > acks.ack[new]]
+    ends = data.end[original]
+    place = np.minimum(np.searchsorted(ends, right[new]), max(ends.size - 1, 0))
+    sent = original[place]
+    kept = (data.end[sent] == right[new]) & ~resent[sent] & (data.time[sent] <= acks.time[new])
+    return acks.time[new[kept]], data.time[sent[kept]]
+
+
+def _by_echo(trace: Trace, found: _Advances, original: Integers) -> tuple[Integers, Integers]:
+    """Return the same of repetitions that an acknowledgement names by their timestamp."""
+    acks, data = trace.acks, trace.data
+    doubtful = found.index[~found.clean]
+    doubtful = doubtful[acks.stamped[doubtful]]
+    stamped = np.flatnonzero(data.stamped)
+    order = stamped[np.argsort(data.tsval[stamped], kind="stable")]
+    echoed = acks.tsecr[doubtful]
+    low = np.searchsorted(data.tsval[order], echoed)
+    high = np.searchsorted(data.tsval[order], echoed, side="right")
+    # Several segments of one tick of the sender's clock cannot be told apart.
+    single = high - low == 1
+    sent, answered = order[low[single]], doubtful[single]
+    begins = np.concatenate([[np.int64(0)], np.maximum.accumulate(acks.ack)[:-1]])[answered]
+    kept = (data.start[sent] <= begins) & (data.end[sent] > begins) & (data.time[sent] <= acks.time[answered])
+    return acks.time[answered[kept]], data.time[sent[kept]]
+
+
+def receiver_round_trips(trace: Trace) -> RoundTrips:
+    """Return upper bounds of the round-trip time from acknowledgements to the data that echo their timestamp.
+
+    The sender answers an acknowledgement with the next segment that it sends anyway, so each sample holds what the
+    sender waited besides the round-trip time; the smallest ones are close to it.
+
+    Parameters
+    ----------
+    trace : Trace
+        A capture at the receiver.
+
+    Returns
+    -------
+    RoundTrips
+        One sample per echoed timestamp; none without timestamps.
+    """
+    acks, data = trace.acks, trace.data
+    sent = np.flatnonzero(acks.stamped)
+    values, first = np.unique(acks.tsval[sent], return_index=True)
+    arrived = np.flatnonzero(data.stamped)
+    echoes, first_echo = np.unique(data.tsecr[arrived], return_index=True)
+    _, at_ack, at_data = np.intersect1d(values, echoes, assume_unique=True, return_indices=True)
+    begin, end = acks.time[sent[first[at_ack]]], data.time[arrived[first_echo[at_data]]]
+    kept = end >= begin
+    order = np.argsort(end[kept], kind="stable")
+    rtt = ((end - begin)[kept] / _NANOSECONDS)[order]
+    return RoundTrips(((end[kept] - trace.first) / _NANOSECONDS)[order], rtt)
+
+
+def handshake_times(trace: Trace) -> tuple[float, float] | None:
+    """Return the time from the first SYN to the second and from there to the first acknowledgement or data [s].
+
+    Returns
+    -------
+    tuple of float or None
+        The round-trip time seen from the opener's side and from the other end's; None where no handshake was seen.
+    """
+    sender, receiver = trace.sender.time, trace.receiver.time
+    if sender is None or receiver is None:
+        return None
+    later = trace.data.time if sender <= receiver else trace.acks.time
+    after = later[later > max(sender, receiver)]
+    if not after.size:
+        return None
+    return abs(receiver - sender) / _NANOSECONDS, float(after[0] - max(sender, receiver)) / _NANOSECONDS
+
+
+def distance_to_receiver(trace: Trace) -> float:
+    """Return a small time from data or a SYN to its acknowledgement [s]; 0 where nothing was acknowledged."""
+    acks, data = trace.acks, trace.data
+    covering = acks.first_covering(data.end)
+    waits = np.append(acks.time, 0)[covering] - data.time
+    waits = waits[(covering < acks.size) & (waits >= 0)]
+    # An acknowledgement just behind a needless repetition answers the original, so the smallest of all will not do.
+    distance = float(np.quantile(waits, _SMALL)) / _NANOSECONDS if waits.size else math.inf
+    shake = handshake_times(trace)
+    if shake is not None:
+        distance = min(distance, shake[not _opened_by_sender(trace)])
+    return distance if math.isfinite(distance) else 0.0
+
+
+def distance_to_sender(trace: Trace) -> float:
+    """Return the smallest time from an acknowledgement or a SYN to its echo by the sender [s]; infinite without any."""
+    echoes = receiver_round_trips(trace).rtt
+    distance = float(echoes.min()) if echoes.size else math.inf
+    shake = handshake_times(trace)
+    if shake is not None:
+        distance = min(distance, shake[_opened_by_sender(trace)])
+    return distance
+
+
+def captured_at(trace: Trace) -> tuple[Side, bool]:
+    """Return the end that a capture was made at, or next to.
+
+    At the sender, acknowledgements come a round-trip time after the data; at the receiver at once, and there it is the
+    echo of their timestamps that takes the round-trip time. Where nothing tells how far the sender is, a capture whose
+    data are acknowledged within a millisecond counts as the receiver's.
+
+    Parameters
+    ----------
+    trace : Trace
+        The capture.
+
+    Returns
+    -------
+    tuple of Side and bool
+        The nearer end, and whether it is so near that the other distance is at least nine tenths of the whole.
+    """
+    to_receiver, to_sender = distance_to_receiver(trace), distance_to_sender(trace)
+    if math.isinf(to_sender):
+        return ("sender" if to_receiver > _AT_ONCE else "receiver"), True
+    nearer: Side = "sender" if to_receiver >= to_sender else "receiver"
+    return nearer, max(to_receiver, to_sender) >= _AT_THE_END * (to_receiver + to_sender)
+
+
+def _opened_by_sender(trace: Trace) -> bool:
+    return (trace.sender.time or 0) <= (trace.receiver.time or 0)
