@@ -129,7 +129,9 @@ def _by_side(traces: Sequence[Trace], notes: list[str]) -> dict[Side, _End]:
     if len(made) == 1:
         side, near = captured_at(traces[0])
         if not near:
-            notes.append(f"the capture was made between the two ends, nearer to the {side}, and is taken for that end's")
+            notes.append(
+                f"the capture was made between the two ends, nearer to the {side}, and is taken for that end's"
+            )
         return {side: made[0]}
     distances = [distance_to_receiver(trace) for trace in traces]
     if distances[0] == distances[1]:
@@ -167,6 +169,11 @@ def _analysis(
     elif messages.ends.size > 1 and np.ptp(transmitted):
         interval = float(np.ptp(transmitted)) / (messages.ends.size - 1) / _NANOSECONDS
     watched = (sender or at["receiver"]).trace
+    repeated, needless = np.empty(0, np.bool_), np.empty(0, np.bool_)
+    if sent is not None:
+        repeated, needless = sent.repetition, sent.spurious
+    elif arrived is not None:
+        repeated, needless = arrived.repetition | arrived.duplicate, arrived.duplicate
     return ConnectionAnalysis(
         sender=ends[0],
         receiver=ends[1],
@@ -180,8 +187,8 @@ def _analysis(
         sent=counts[0],
         lost=counts[1],
         loss_counted=counted,
-        retransmissions=_packets(watched, sent.repetition if sent else arrived and arrived.repetition),
-        spurious_retransmissions=_packets(watched, sent.spurious if sent else arrived and arrived.duplicate),
+        retransmissions=_packets(watched, repeated),
+        spurious_retransmissions=_packets(watched, needless),
         reordered=None if arrived is None else int(arrived.reordered.sum()),
         duplicates=None if arrived is None else int(arrived.duplicate.sum()),
         mss=first.mss,
@@ -253,9 +260,9 @@ def _losses(
     return None, (total + lost, lost), "retransmissions that arrived and filled a gap; lost retransmissions do not show"
 
 
-def _packets(trace: Trace, which: NDArray[np.bool_] | None) -> int:
+def _packets(trace: Trace, which: NDArray[np.bool_]) -> int:
     """Return how many packets on the wire some of the segments are."""
-    return 0 if which is None else int(trace.wire_packets((trace.data.end - trace.data.start)[which]).sum())
+    return int(trace.wire_packets((trace.data.end - trace.data.start)[which]).sum())
 
 
 def _both(trace: Trace, what: str) -> bool:

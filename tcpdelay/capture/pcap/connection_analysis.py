@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -14,7 +14,9 @@ from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.capture.pcap.clocks import ClockFit
 from tcpdelay.capture.pcap.round_trips import Side
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.scenario import Flow
+from tcpdelay.predict import DEFAULT_STACK
+from tcpdelay.scenario import MAX_MSS, MIN_MSS, Flow
+from tcpdelay.validity import KnownStack
 
 DelayKind = Literal["write to read", "transmission to read"]
 
@@ -142,6 +144,11 @@ class ConnectionAnalysis:
         return self.lost / self.sent
 
     @property
+    def loss_interval(self) -> tuple[float, float]:
+        """95 % confidence interval of the loss, two fractions from 0 to 1."""
+        return PathEstimate(source="pcap", rtt=1.0, sent=self.sent, lost=self.lost).loss_interval
+
+    @property
     def largest_flight(self) -> int:
         """Most bytes in flight."""
         return int(self.window["flight"].max())
@@ -192,6 +199,10 @@ class ConnectionAnalysis:
             rtt_interval=interval,
             mss=self.mss,
         )
+
+    def stack(self) -> KnownStack:
+        """Return the TCP to predict with: that of `predict_delay`, with the connection's segment size."""
+        return replace(DEFAULT_STACK, mss=min(max(self.mss, MIN_MSS), MAX_MSS))
 
     def flow(self) -> Flow:
         """Return the flow: size and interval of the messages, or their means if they vary.

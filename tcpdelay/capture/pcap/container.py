@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 import dpkt
 
@@ -73,7 +73,7 @@ class CaptureFile:
     name : str
         Its name, for messages.
     cut : str or None
-        Where the file ends in the middle of a packet, once it has been read; nothing behind that is lost but one packet.
+        Where the file ends in the middle of a packet, once it has been read; that packet is left out.
 
     Raises
     ------
@@ -117,12 +117,12 @@ class CaptureFile:
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{self.name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
-    def _open(self) -> IO[bytes]:
+    def _open(self) -> BinaryIO:
         if self._compressed:
-            return gzip.open(self.name, "rb")
+            return cast(BinaryIO, gzip.open(self.name, "rb"))
         return Path(self.name).open("rb", buffering=_BUFFER)
 
-    def _pcap(self, file: IO[bytes], magic: int) -> Iterator[Packet]:
+    def _pcap(self, file: BinaryIO, magic: int) -> Iterator[Packet]:
         kind = dpkt.pcap.LEFileHdr if magic in _SWAPPED else dpkt.pcap.FileHdr
         rest = file.read(kind.__hdr_len__ - 4)
         if len(rest) < kind.__hdr_len__ - 4:
@@ -149,7 +149,7 @@ class CaptureFile:
             yield Packet(number, seconds * 1_000_000_000 + parts * fraction, link, wire_length, data)
             offset += size + captured
 
-    def _pcapng(self, file: IO[bytes]) -> Iterator[Packet]:
+    def _pcapng(self, file: BinaryIO) -> Iterator[Packet]:
         order, number, offset = "<", 0, 0
         interfaces: list[_Interface] = []
         # The first four bytes have been read, to see what the file is.
@@ -208,7 +208,9 @@ class CaptureFile:
         self, kind: int, body: bytes, order: str, interfaces: list[_Interface], number: int, offset: int
     ) -> Packet:
         if kind == dpkt.pcapng.PCAPNG_BT_SPB:
-            raise self._damaged(number, offset, "a simple packet block, which has no time;", "cannot be analysed: holds")
+            raise self._damaged(
+                number, offset, "a simple packet block, which has no time;", "cannot be analysed: holds"
+            )
         if len(body) < 20:
             raise self._damaged(number, offset, "a packet block that is too short")
         fields = "I" if kind == dpkt.pcapng.PCAPNG_BT_EPB else "HH"

@@ -198,9 +198,10 @@ def same_connection(overview: Overview, conversation: Conversation) -> Conversat
     of_numbers = [
         one for one in overview.conversations if sorted(seq for seq in one.first_seq if seq is not None) == seqs
     ]
-    for matching in ([one for one in of_pair if one in of_numbers], of_numbers if len(seqs) == 2 else [], of_pair):
-        if matching and max(matching[0].payload):
-            return matching[0]
+    candidates = [one for one in of_pair if one in of_numbers] + (of_numbers if len(seqs) == 2 else []) + of_pair
+    carrying = [one for one in candidates if max(one.payload)]
+    if carrying:
+        return carrying[0]
     raise ValueError(f"{overview.name}: does not hold the connection {conversation.in_words()} of the other capture")
 
 

@@ -91,7 +91,8 @@ def _cooked2(data: bytes) -> tuple[int, int]:
 
 
 def _version(data: bytes, offset: int) -> int:
-    return ethernet.ETH_TYPE_IP6 if data[offset] >> 4 == 6 else ethernet.ETH_TYPE_IP
+    protocol: int = ethernet.ETH_TYPE_IP6 if data[offset] >> 4 == 6 else ethernet.ETH_TYPE_IP
+    return protocol
 
 
 def _raw(data: bytes) -> tuple[int, int]:
@@ -225,7 +226,7 @@ def end_in_words(end: bytes) -> str:
 
     Examples
     --------
-    >>> end_in_words(bytes(15) + b"\\x01" + (443).to_bytes(2))
+    >>> end_in_words(bytes(15) + bytes([1]) + (443).to_bytes(2))
     '[::1]:443'
     """
     address, port = end[:-2], int.from_bytes(end[-2:])

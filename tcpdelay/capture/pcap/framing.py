@@ -25,7 +25,7 @@ _END_OF_HTTP = b"\r\n\r\n"
 
 
 class Framer:
-    """Reads the headers of length-prefixed messages or WebSocket frames.
+    r"""Reads the headers of length-prefixed messages or WebSocket frames.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Framer:
     Examples
     --------
     >>> framer = Framer("rfc4571")
-    >>> framer.feed(1000, b"\\x00\\x03abc\\x00\\x01", 7, number=1)
+    >>> framer.feed(1000, b"\x00\x03abc\x00\x01", 7, number=1)
     >>> framer.feed(1007, b"d", 1, number=2)
     >>> framer.ends.tolist()
     [5, 8]
@@ -117,7 +117,7 @@ class Framer:
                 self._begin_body(int.from_bytes(self._header))
 
     def _read_http(self) -> None:
-        if len(self._header) == 4 and self._header not in (b"GET ", b"HTTP"):
+        if len(self._header) == 4 and bytes(self._header) not in (b"GET ", b"HTTP"):
             # The capture begins behind the handshake; what was taken for HTTP is the first frame.
             held, self._in_http = bytes(self._header), False
             self._header.clear()

@@ -10,7 +10,9 @@ from tcpdelay.capture.pcap.coverage import Coverage
 from tcpdelay.capture.pcap.trace import Acknowledgements, DataSegments, Flags, Integers, Trace
 
 _REORDERING_TIME = 3_000_000
-"""Time [ns] within which a segment out of order counts as overtaken where neither timestamp nor identification tells."""
+"""Time within which a segment counts as overtaken where neither timestamp nor identification tells [ns]."""
+_MOST_IN_REPORT = 1000
+"""Repetitions that one report of duplicates is taken to speak of."""
 
 
 @dataclass(frozen=True)
@@ -109,22 +111,25 @@ def _by_eifel(data: DataSegments, acks: Acknowledgements, repetition: Flags) -> 
 
 
 def _mark_reported(data: DataSegments, acks: Acknowledgements, repetition: Flags, spurious: Flags) -> None:
-    """Mark the repetitions that a block of D-SACK reports: one at or below the acknowledgement, or within the next."""
+    """Mark the repetitions that lie in a block of D-SACK: one at or below the acknowledgement, or within the next."""
     left, right = acks.left[:, 0], acks.right[:, 0]
     below = right <= acks.ack
     within = (acks.blocks > 1) & (left >= acks.left[:, 1]) & (right <= acks.right[:, 1])
     reports = np.flatnonzero((acks.blocks > 0) & (right > left) & (below | within))
     again = np.flatnonzero(repetition)
-    by_start = again[np.argsort(data.start[again], kind="stable")]
+    by_start = again[np.lexsort((again, data.start[again]))]
     starts = data.start[by_start]
-    widest = int((data.end - data.start).max(initial=0))
+    reported = np.zeros(data.size, np.bool_)
     for report in reports.tolist():
-        low = int(np.searchsorted(starts, left[report] - widest))
-        high = int(np.searchsorted(starts, right[report]))
-        near = by_start[low:high]
-        near = near[(data.end[near] > left[report]) & (data.time[near] < acks.time[report])]
-        if not spurious[near].any() and near.size:
-            spurious[near.max()] = True
+        low, high = np.searchsorted(starts, (left[report], right[report]))
+        near = by_start[low : min(high, low + _MOST_IN_REPORT)]
+        # One that is only partly a duplicate was needed for the rest.
+        near = near[(data.end[near] <= right[report]) & (data.time[near] < acks.time[report]) & ~reported[near]]
+        reached = right[report]
+        for i in near[::-1].tolist():
+            if data.end[i] <= reached:
+                reported[i] = spurious[i] = True
+                reached = data.start[i]
 
 
 def at_receiver(trace: Trace, pieces: Coverage) -> Arrived:
