@@ -162,6 +162,7 @@ def record(analysis: ConnectionAnalysis) -> dict[str, Any]:
         "spurious_retransmissions": analysis.spurious_retransmissions,
         "reordered": analysis.reordered,
         "duplicates": analysis.duplicates,
+        "duplicate_acks": analysis.duplicate_acks,
         "mss": analysis.mss,
         "mss_known": analysis.mss_known,
         "sack": analysis.sack,
@@ -244,6 +245,7 @@ def _tcp_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
             "retransmitted",
             f"{analysis.retransmissions} packets, {analysis.spurious_retransmissions} of them in vain",
         ),
+        ("duplicate ACKs", f"{analysis.duplicate_acks}"),
         ("segment size", f"{analysis.mss} B{known}"),
         (
             "options",

@@ -2,8 +2,9 @@
 
     python validation/pcap/mutations.py [COUNT] [SEED]
 
-Bits are flipped, ends cut off, stretches of other captures spliced in, doubled, removed or overwritten. Each analysis has
-20 s and 2 GiB, and prints nothing; the script prints how often which line came, and exits with 1 at the first other end.
+Bits are flipped, ends cut off, stretches of other captures spliced in, doubled, removed or overwritten; packets are
+dropped, doubled, swapped, cut, delayed or changed. Each analysis has 20 s, all together have 3 GiB of addresses.
+Printed is how often which line came; the first other end is shown, and the exit status then 1.
 """
 
 from __future__ import annotations
@@ -143,7 +144,10 @@ def outcome(files: list[Path], options: dict[str, object]) -> str:
         try:
             derive()
         except ValueError as error:
-            assert str(error).isprintable(), error
+            line = str(error)
+        else:
+            line = ""
+        assert not line or line.isprintable(), line
     assert analysis.delays is None or analysis.delays.mean >= 0
     assert 0 <= analysis.lost <= analysis.sent
     return "analysed"

@@ -18,7 +18,13 @@ from tcpdelay.capture.pcap.coverage import NEVER, Coverage, coverage
 from tcpdelay.capture.pcap.decoding import end_in_words
 from tcpdelay.capture.pcap.framing import Framer, Framing
 from tcpdelay.capture.pcap.matching import match_acknowledgements, match_data, shifted_to
-from tcpdelay.capture.pcap.retransmissions import Arrived, Sent, at_receiver, at_sender
+from tcpdelay.capture.pcap.retransmissions import (
+    Arrived,
+    Sent,
+    at_receiver,
+    at_sender,
+    duplicate_acknowledgements,
+)
 from tcpdelay.capture.pcap.round_trips import (
     DELAYED,
     Side,
@@ -31,7 +37,6 @@ from tcpdelay.capture.pcap.round_trips import (
 from tcpdelay.capture.pcap.source import Messages, Schedule, messages_of, schedule_of
 from tcpdelay.capture.pcap.trace import Integers, Trace, load_trace
 
-MAX_MESSAGES_PER_SEGMENT = 2000
 _NANOSECONDS = 1e9
 
 
@@ -191,6 +196,7 @@ def _analysis(
         spurious_retransmissions=_packets(watched, needless),
         reordered=None if arrived is None else int(arrived.reordered.sum()),
         duplicates=None if arrived is None else int(arrived.duplicate.sum()),
+        duplicate_acks=duplicate_acknowledgements(watched),
         mss=first.mss,
         mss_known=first.mss_known,
         sack=_both(first, "sack") or bool((first.acks.blocks > 0).any()),
@@ -301,8 +307,6 @@ def _messages(
     """Return the messages, their schedule, and when each was read and sent first, by the sender's clock [ns]."""
     source = at.get("sender") or at["receiver"]
     data = source.trace.data
-    if message_size is not None and np.ptp(source.pieces.edges) / message_size > MAX_MESSAGES_PER_SEGMENT * data.size:
-        raise ValueError(f"{source.trace.name}: messages of {message_size} bytes are too small for this stream")
     messages = messages_of(data, message_size, framed)
     transmitted = source.pieces.time[source.pieces.holding(messages.ends)]
     receiver = at.get("receiver")

@@ -53,6 +53,8 @@ class ConnectionAnalysis:
         Packets sent again, and those of them that were needless; from a capture at the receiver only those that came.
     reordered, duplicates : int or None
         Segments that were overtaken, and those that brought nothing new; None without a capture at the receiver.
+    duplicate_acks : int
+        Acknowledgements that repeat the one before while data are outstanding.
     mss : int
         Largest payload of a packet [bytes].
     mss_known : bool
@@ -113,6 +115,7 @@ class ConnectionAnalysis:
     spurious_retransmissions: int
     reordered: int | None
     duplicates: int | None
+    duplicate_acks: int
     mss: int
     mss_known: bool
     sack: bool

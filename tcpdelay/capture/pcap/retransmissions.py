@@ -169,3 +169,23 @@ def at_receiver(trace: Trace, pieces: Coverage) -> Arrived:
     reordered[candidates[age < 0]] = True
     repetition[candidates[age >= 0]] = True
     return Arrived(repetition, reordered, duplicate)
+
+
+def duplicate_acknowledgements(trace: Trace) -> int:
+    """Return how many acknowledgements repeat the one before: no payload, same number, same window (RFC 5681, 2).
+
+    Parameters
+    ----------
+    trace : Trace
+        A capture at either end.
+
+    Returns
+    -------
+    int
+        Their number, while data were outstanding.
+    """
+    acks, data = trace.acks, trace.data
+    behind = np.searchsorted(data.time, acks.time[1:], side="right")
+    sent = np.concatenate([[np.int64(0)], np.maximum.accumulate(data.end)])[behind]
+    repeated = (acks.length[1:] == 0) & (np.diff(acks.ack) == 0) & (np.diff(acks.window) == 0)
+    return int(np.count_nonzero(repeated & (sent > acks.ack[1:])))

@@ -165,21 +165,17 @@ def receiver_round_trips(trace: Trace) -> RoundTrips:
 
 
 def handshake_times(trace: Trace) -> tuple[float, float] | None:
-    """Return the time from the first SYN to the second and from there to the first acknowledgement or data [s].
+    """Return the time from the first SYN to the second, and from there to its acknowledgement [s].
 
     Returns
     -------
     tuple of float or None
         The round-trip time seen from the opener's side and from the other end's; None where no handshake was seen.
     """
-    sender, receiver = trace.sender.time, trace.receiver.time
-    if sender is None or receiver is None:
+    sender, receiver, end = trace.sender.time, trace.receiver.time, trace.handshake_end
+    if sender is None or receiver is None or end is None:
         return None
-    later = trace.data.time if sender <= receiver else trace.acks.time
-    after = later[later > max(sender, receiver)]
-    if not after.size:
-        return None
-    return abs(receiver - sender) / _NANOSECONDS, float(after[0] - max(sender, receiver)) / _NANOSECONDS
+    return abs(receiver - sender) / _NANOSECONDS, (end - max(sender, receiver)) / _NANOSECONDS
 
 
 def distance_to_receiver(trace: Trace) -> float:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from tcpdelay.capture.pcap.clocks import lower_line
 from tcpdelay.capture.pcap.trace import DataSegments, Integers
 
+MAX_MESSAGES_PER_SEGMENT = 2000
+"""More cannot be in a segment, unless the sequence numbers are damaged or the size is wrong."""
 _FEWEST = 20
 """Messages below which no size and no schedule is looked for."""
 _COMMON = 0.02
@@ -112,8 +114,15 @@ def fixed_messages(data: DataSegments, size: int, anchor: int) -> Messages:
     -------
     Messages
         Those that lie wholly within what was captured.
+
+    Raises
+    ------
+    ValueError
+        If there would be far more messages than segments can hold.
     """
     begin, end = int(data.start.min()), int(data.end.max())
+    if (end - begin) // size > MAX_MESSAGES_PER_SEGMENT * data.size:
+        raise ValueError(f"messages of {size} bytes are too small for {end - begin} bytes in {data.size} segments")
     first = begin + (anchor - begin) % size
     ends = np.arange(first if first - size >= begin else first + size, end + 1, size)
     return Messages(ends, np.full(ends.size, size), True)

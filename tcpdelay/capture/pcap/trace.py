@@ -157,6 +157,8 @@ class Trace:
         Times of its first and last segment [ns].
     sender, receiver : Handshake
         The SYN of either end.
+    handshake_end : int, optional
+        When the end that sent the first SYN answered the other's [ns].
     data : DataSegments
         What the sender sent.
     acks : Acknowledgements
@@ -174,6 +176,7 @@ class Trace:
     last: int
     sender: Handshake
     receiver: Handshake
+    handshake_end: int | None
     data: DataSegments
     acks: Acknowledgements
     base: int
@@ -231,7 +234,10 @@ def load_trace(capture: CaptureFile, conversation: Conversation, sender: bytes, 
             )
         if framer is not None and forward and segment.length:
             payload = packet.data[segment.payload : segment.payload + segment.length]
-            framer.feed(segment.seq + bool(segment.flags & TH_SYN), payload, segment.length, packet.number)
+            try:
+                framer.feed(segment.seq + bool(segment.flags & TH_SYN), payload, segment.length, packet.number)
+            except ValueError as error:
+                raise ValueError(f"{capture.name}: {error}") from None
         sack = (*options.sack, (0, 0), (0, 0))[:2]
         chunk.append(
             (
@@ -298,9 +304,18 @@ def _trace(name: str, rows: NDArray[np.void], sender: Handshake, receiver: Hands
         mss = min(options) - _TIMESTAMPS_LENGTH * (sender.timestamps and receiver.timestamps)
     times = rows["time"]
     acks = _acknowledgements(rows[backward], data, base)
-    return Trace(
-        name, int(times.min()), int(times.max()), sender, receiver, data, acks, base, max(mss, 1), bool(options)
-    )
+    end = _handshake_end(rows, sender.time, receiver.time)
+    first_time, last_time = int(times.min()), int(times.max())
+    return Trace(name, first_time, last_time, sender, receiver, end, data, acks, base, max(mss, 1), bool(options))
+
+
+def _handshake_end(rows: NDArray[np.void], sender: int | None, receiver: int | None) -> int | None:
+    """Return when the end that opened the connection answered the SYN of the other."""
+    if sender is None or receiver is None:
+        return None
+    answers = (rows["forward"] == (sender <= receiver)) & (rows["flags"] & TH_SYN == 0)
+    answers &= rows["time"] >= max(sender, receiver)
+    return int(rows["time"][answers.argmax()]) if answers.any() else None
 
 
 def _acknowledgements(rows: NDArray[np.void], data: DataSegments, base: int) -> Acknowledgements:

@@ -1,0 +1,141 @@
+"""Compares `tcpdelay analyze` with what is known of the captures beside it, and with tshark and tcptrace.
+
+    python validation/pcap/compare.py
+
+Each capture was made by the testbed (`tcpdelay testbed run validation/pcap/captures.toml`); the Parquet file of the
+same run holds the application's own times of every write and read, and what the queue of the path dropped. Writes
+results.csv, one row per capture and place of capture; needs tshark, editcap and tcptrace.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import binom
+
+from tcpdelay.capture.flow_capture import read_capture
+from tcpdelay.capture.pcap import analyze_captures
+
+HERE = Path(__file__).parent
+QUANTILES = (0.5, 0.95, 0.99)
+FLAGS = ("retransmission", "fast_retransmission", "spurious_retransmission", "out_of_order", "duplicate_ack")
+
+
+def rows(log: Path) -> list[dict[str, Any]]:
+    """Return a row for the captures of both ends together, and for each of them."""
+    capture = read_capture(log)
+    (run,) = capture.runs
+    settings, packets = capture.settings, run.packets
+    logged = capture.delay_distribution().quantile(list(QUANTILES))
+    files = {end: log.with_name(f"{log.stem}.{end}.pcap.gz") for end in ("sender", "receiver")}
+    result = []
+    for ends in (("sender", "receiver"), ("sender",), ("receiver",)):
+        analysis = analyze_captures([files[end] for end in ends])
+        assert analysis.captured_at == ends
+        assert analysis.delays is not None
+        flow = analysis.flow()
+        low, high = binom.interval(0.95, analysis.sent, settings["loss"])
+        row: dict[str, Any] = {
+            "capture": log.stem,
+            "ends": " and ".join(ends),
+            "rtt_configured": settings["rtt"],
+            "rtt": analysis.rtt,
+            "rtt_error": analysis.rtt / settings["rtt"] - 1,
+            "loss_configured": settings["loss"],
+            "loss": analysis.loss,
+            "lost": analysis.lost,
+            "dropped": packets["data_dropped"],
+            "binomial_low": int(low),
+            "binomial_high": int(high),
+            "packet_size": flow.packet_size,
+            "interval": analysis.interval,
+            "size_exact": flow.packet_size == settings["packet_size"],
+            "interval_exact": flow.interval == settings["interval"],
+        }
+        for q, value in zip(QUANTILES, logged, strict=True):
+            row |= {f"p{100 * q:g}_logged": value, f"p{100 * q:g}": analysis.delays.quantile(q)}
+        row["largest_difference"] = max(abs(row[f"p{100 * q:g}"] - row[f"p{100 * q:g}_logged"]) for q in QUANTILES)
+        row |= {
+            "retransmissions": analysis.retransmissions,
+            "spurious": analysis.spurious_retransmissions,
+            "duplicate_acks": analysis.duplicate_acks,
+            "kernel_retransmissions": run.counters.get("RetransSegs", 0),
+        }
+        if ends != ("receiver",):
+            row |= by_tshark(files["sender"]) | by_tcptrace(files["sender"])
+        result.append(row)
+    return result
+
+
+def by_tshark(file: Path) -> dict[str, Any]:
+    """Return how many packets carry each flag of tshark's analysis, and all that it takes for sent again."""
+    fields = [part for flag in FLAGS for part in ("-e", f"tcp.analysis.{flag}")]
+    command = ["tshark", "-n", "-r", file, "-T", "fields", *fields, "-e", "tcp.len"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    counts: Counter[str] = Counter()
+    for line in printed.splitlines():
+        *flags, length = line.split("\t")
+        counts.update(flag for flag, value in zip(FLAGS, flags, strict=True) if value)
+        # At the sender nothing overtakes: what tshark calls out of order there was sent again soon.
+        counts["again"] += length != "0" and any(flags[:4])
+    return {f"tshark_{name}": counts[name] for name in (*FLAGS, "again")}
+
+
+def by_tcptrace(file: Path) -> dict[str, Any]:
+    """Return retransmitted packets, reports of duplicates and mean round-trip time by tcptrace."""
+    with tempfile.TemporaryDirectory() as directory:
+        plain = Path(directory, "plain.pcap")
+        # tcptrace knows neither nanoseconds nor gzip.
+        subprocess.run(["editcap", "-F", "pcap", file, plain], check=True)
+        printed = subprocess.run(
+            ["tcptrace", "-l", "-r", "-n", plain], capture_output=True, text=True, check=True, errors="replace"
+        ).stdout
+
+    def first(label: str, column: int) -> float:
+        found = re.search(rf"{re.escape(label)}:\s+([\d.]+).*?{re.escape(label)}:\s+([\d.]+)", printed)
+        assert found, label
+        return float(found[column])
+
+    return {
+        "tcptrace_retransmissions": int(first("rexmt data pkts", 1)),
+        "tcptrace_duplicates_reported": int(first("dsack pkts sent", 2)),
+        "tcptrace_duplicate_acks": int(first("duplicate acks", 1)),
+        "tcptrace_rtt": first("RTT avg", 1) / 1000,
+    }
+
+
+def main() -> int:
+    """Write the comparison and return 1 if it misses what the documentation promises."""
+    table = []
+    for log in sorted(HERE.glob("*.parquet")):
+        print(log.stem, file=sys.stderr)
+        table += rows(log)
+    with (HERE / "results.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, table[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+    misses = [
+        f"{row['capture']}, {row['ends']}: {what}"
+        for row in table
+        for what, kept in (
+            ("round-trip time", abs(row["rtt_error"]) < 0.01),
+            ("loss", row["binomial_low"] <= row["lost"] <= row["binomial_high"]),
+            ("size and interval", row["size_exact"] and row["interval_exact"]),
+            ("delays", row["largest_difference"] < 0.5e-3),
+        )
+        if not kept
+    ]
+    for miss in misses:
+        print(f"missed: {miss}")
+    return bool(misses)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
