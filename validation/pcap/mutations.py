@@ -22,6 +22,7 @@ from collections import Counter
 from pathlib import Path
 
 from tcpdelay.capture.pcap import analyze_captures
+from tcpdelay.cli.analyze import record
 
 HERE = Path(__file__).parent
 SECONDS_EACH = 20
@@ -148,6 +149,7 @@ def outcome(files: list[Path], options: dict[str, object]) -> str:
         else:
             line = ""
         assert not line or line.isprintable(), line
+    assert record(analysis)["sent"] > 0
     assert analysis.delays is None or analysis.delays.mean >= 0
     assert 0 <= analysis.lost <= analysis.sent
     return "analysed"

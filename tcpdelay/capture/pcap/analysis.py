@@ -35,7 +35,7 @@ from tcpdelay.capture.pcap.round_trips import (
     sender_round_trips,
 )
 from tcpdelay.capture.pcap.source import Messages, Schedule, messages_of, schedule_of
-from tcpdelay.capture.pcap.trace import Integers, Trace, load_trace
+from tcpdelay.capture.pcap.trace import MAX_SEGMENTS, Integers, Trace, load_trace
 
 _NANOSECONDS = 1e9
 
@@ -95,6 +95,11 @@ def analyze_captures(
     files = [CaptureFile(path) for path in captures]
     traces, ends, others = _load(files, connection, framer)
     notes = [file.cut for file in files if file.cut]
+    notes += [
+        f"{trace.name}: only the first {MAX_SEGMENTS} segments of the connection are analysed"
+        for trace in traces
+        if trace.shortened
+    ]
     if others and connection is None:
         notes.append(f"{others} more connections with payload are in the capture; choose one by its address")
     at = _by_side(traces, notes)

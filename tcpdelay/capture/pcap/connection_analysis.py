@@ -139,7 +139,9 @@ class ConnectionAnalysis:
     @property
     def rtt(self) -> float:
         """Mean round-trip time [s]; from a capture at the receiver only, the smallest."""
-        return self.rtt_base if "sender" not in self.captured_at else float(self.rtt_samples.mean())
+        if "sender" not in self.captured_at or not self.rtt_samples.size:
+            return self.rtt_base
+        return float(self.rtt_samples.mean())
 
     @property
     def loss(self) -> float:

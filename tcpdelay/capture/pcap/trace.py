@@ -32,6 +32,8 @@ SEGMENT = np.dtype(
     ]
 )
 """What is kept of a segment: 53 bytes, with the first two blocks of SACK."""
+MAX_SEGMENTS = 2**24
+"""Segments of a connection that are analysed; they take about 3 GiB at the most."""
 _CHUNK = 16384
 _DEFAULT_MSS = 1448
 _TIMESTAMPS_LENGTH = 12
@@ -169,6 +171,8 @@ class Trace:
         Largest payload of a packet on the wire [bytes]: from the SYNs, or the largest seen.
     mss_known : bool
         Whether it comes from the SYNs.
+    shortened : bool
+        Whether the connection goes on behind its first `MAX_SEGMENTS`.
     """
 
     name: str
@@ -182,6 +186,7 @@ class Trace:
     base: int
     mss: int
     mss_known: bool
+    shortened: bool
 
     def wire_packets(self, lengths: Integers) -> Integers:
         """Return how many packets segments of these lengths are on the wire, where offloading left them whole."""
@@ -205,14 +210,14 @@ def load_trace(capture: CaptureFile, conversation: Conversation, sender: bytes, 
     Returns
     -------
     Trace
-        The connection.
+        The connection, or its first `MAX_SEGMENTS`.
 
     Raises
     ------
     ValueError
         If the file has changed since, or if the framer cannot read the payload.
     """
-    rows = np.zeros(conversation.segments, SEGMENT)
+    rows = np.zeros(min(conversation.segments, MAX_SEGMENTS), SEGMENT)
     shakes = {True: Handshake(), False: Handshake()}
     pair = conversation.pair
     generations = Generations()
@@ -259,12 +264,14 @@ def load_trace(capture: CaptureFile, conversation: Conversation, sender: bytes, 
         if len(chunk) == _CHUNK:
             filled = _store(rows, filled, chunk, capture.name)
             chunk.clear()
+        if filled + len(chunk) == MAX_SEGMENTS:
+            break
     filled = _store(rows, filled, chunk, capture.name)
     rows = rows[:filled]
     if np.any(np.diff(rows["time"]) < 0):
         # Several queues of a device may deliver slightly out of order.
         rows = rows[np.argsort(rows["time"], kind="stable")]
-    return _trace(capture.name, rows, shakes[True], shakes[False])
+    return _trace(capture.name, rows, shakes[True], shakes[False], filled < conversation.segments)
 
 
 def _store(rows: NDArray[np.void], filled: int, chunk: list[tuple[object, ...]], name: str) -> int:
@@ -274,7 +281,7 @@ def _store(rows: NDArray[np.void], filled: int, chunk: list[tuple[object, ...]],
     return filled + len(chunk)
 
 
-def _trace(name: str, rows: NDArray[np.void], sender: Handshake, receiver: Handshake) -> Trace:
+def _trace(name: str, rows: NDArray[np.void], sender: Handshake, receiver: Handshake, shortened: bool) -> Trace:
     forward = rows["forward"] & (rows["flags"] & TH_RST == 0)
     backward = ~rows["forward"] & (rows["flags"] & TH_ACK != 0) & (rows["flags"] & TH_RST == 0)
     sent = rows[forward]
@@ -306,7 +313,20 @@ def _trace(name: str, rows: NDArray[np.void], sender: Handshake, receiver: Hands
     acks = _acknowledgements(rows[backward], data, base)
     end = _handshake_end(rows, sender.time, receiver.time)
     first_time, last_time = int(times.min()), int(times.max())
-    return Trace(name, first_time, last_time, sender, receiver, end, data, acks, base, max(mss, 1), bool(options))
+    return Trace(
+        name,
+        first_time,
+        last_time,
+        sender,
+        receiver,
+        end,
+        data,
+        acks,
+        base,
+        max(mss, 1),
+        bool(options),
+        shortened,
+    )
 
 
 def _handshake_end(rows: NDArray[np.void], sender: int | None, receiver: int | None) -> int | None:

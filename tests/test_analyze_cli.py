@@ -1,0 +1,148 @@
+import csv
+import io
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from cli_process import ROOT
+from pcap_files import Connection, Packet, pcap
+from tcpdelay.cli import main
+
+KEPT = ROOT / "validation" / "pcap"
+SENDER, RECEIVER = KEPT / "voice-clean.sender.pcap.gz", KEPT / "voice-clean.receiver.pcap.gz"
+
+
+@pytest.fixture
+def run(capfd):
+    """Run the command; return its status, what it printed, and its errors."""
+
+    def run(*arguments):
+        capfd.readouterr()
+        status = main(["analyze", *(str(argument) for argument in arguments)])
+        return status, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def refused(run):
+    """Return the one line with which the command refuses its arguments."""
+
+    def refused(*arguments):
+        status, printed, errors = run(*arguments)
+        assert (status, printed) == (2, "")
+        (line,) = errors.splitlines()
+        return line.removeprefix("tcpdelay analyze: ")
+
+    return refused
+
+
+def test_the_text_says_path_flow_and_delays(run):
+    status, printed, errors = run(SENDER, RECEIVER)
+    assert (status, errors) == (0, "")
+    first, *lines = printed.splitlines()
+    assert first.endswith("-> 10.0.2.2:5001, captured at the sender and at the receiver: 522000 bytes in 60.8 s")
+    assert "round-trip time  100 ms, at least 100 ms" in lines
+    assert any(line.startswith("loss             0 % (0 of 3000 packets; 95 % confidence 0 % to 0.1") for line in lines)
+    assert "packet size      174 B always" in lines
+    assert "interval         20 ms always, thus 69.6 kbit/s" in lines
+    assert "99 % within      50 ms" in lines
+
+
+@pytest.mark.parametrize("output_format", ["json", "csv"])
+def test_numbers_for_programs(run, output_format):
+    status, printed, _ = run(SENDER, "--format", output_format)
+    assert status == 0
+    row = json.loads(printed) if output_format == "json" else next(csv.DictReader(io.StringIO(printed)))
+    assert float(row["rtt"]) == pytest.approx(0.1, rel=1e-3)
+    assert (float(row["packet_size"]), float(row["interval"])) == (174, pytest.approx(0.020))
+    assert float(row["p99"]) == pytest.approx(0.050, abs=1e-4)
+    assert row["clock_offset"] in (None, "")
+    assert row["captured_at"] == "sender"
+
+
+def test_what_is_not_known_is_null(run, tmp_path):
+    file = tmp_path / "one.pcap"
+    file.write_bytes(pcap([Packet(10**18, True, 1, length=100)]))
+    status, printed, errors = run(file, "--format", "json")
+    assert (status, errors) == (0, "")
+    row = json.loads(printed)
+    assert row["rtt"] is None
+    assert row["interval"] is None
+    assert row["p95"] is None
+    status, printed, errors = run(file)
+    assert (status, errors) == (0, "")
+    assert "round-trip time  not known, at least not known" in printed
+    assert "delay            not known: no message was delivered within the capture" in printed
+
+
+def test_the_chart_shows_measured_and_predicted(run, tmp_path):
+    chart = tmp_path / "delays.svg"
+    status, _, errors = run(KEPT / "voice.sender.pcap.gz", "--chart", chart)
+    assert (status, errors) == (0, "")
+    root = ElementTree.parse(chart).getroot()
+    assert root.tag.endswith("svg")
+    text = chart.read_text()
+    assert "measured, write to read" in text
+    assert "predicted" in text
+
+
+def test_the_report_is_that_of_the_measured_path(run):
+    status, printed, errors = run(SENDER, "--report", "--limit", "40ms")
+    assert (status, errors) == (0, "")
+    assert "Flow              174 B every 20 ms, 69.6 kbit/s" in printed
+    assert "Measured by         pcap" in printed
+    assert "95 % of the packets within 40 ms" in printed
+
+
+def test_what_cannot_be_is_said_in_one_line(refused, tmp_path):
+    assert refused("no-such.pcap") == "CAPTURE: no-such.pcap: cannot be read: No such file or directory"
+    text = tmp_path / "text.pcap"
+    text.write_text("hello, world")
+    assert refused(text) == f"CAPTURE: {text}: is neither pcap nor pcapng: it begins with 68656c6c"
+    assert refused(SENDER, SENDER, SENDER) == "CAPTURE: takes one or two files, got 3"
+    assert "captured at the same place" in refused(SENDER, SENDER)
+    assert refused(SENDER, "--connection", "1.2.3.4").startswith(f"CAPTURE: {SENDER}: no connection matches '1.2.3.4'")
+    assert refused(SENDER, "--limit", "1s") == "--limit: goes with --report"
+    assert refused(SENDER, "--report", "--format", "json") == "--report: goes with --format text"
+    assert refused(SENDER, "--chart", "x.doc").startswith("--chart: 'x.doc' does not end in one of .svg")
+    assert refused(SENDER, "--framing", "fixed").startswith("--framing: 'fixed' is not one of")
+    assert refused(SENDER, "--message-size", "0").startswith("--message-size: ")
+    assert refused(SENDER, "--message-size", "174", "--framing", "length4").startswith("CAPTURE: message_size must")
+    assert refused(SENDER, "--framing", "rfc4571").startswith(f"CAPTURE: {SENDER}: ")
+    one = tmp_path / "one.pcap"
+    one.write_bytes(pcap([Packet(10**18, True, 1, length=100)]))
+    assert refused(one, "--chart", tmp_path / "x.svg") == (
+        "--chart: nothing to draw: no message was delivered within the capture"
+    )
+
+
+def test_dpkt_is_asked_for_where_it_is_missing(refused, monkeypatch):
+    monkeypatch.setattr("tcpdelay.cli.analyze.find_spec", lambda name: None)
+    assert refused(SENDER) == "analyze needs the package dpkt; run: pip install 'tcpdelay[capture]'"
+
+
+def test_a_predicted_flow_that_never_settles_is_drawn_as_such(run, tmp_path):
+    connection = Connection(count=300, size=60_000, rtt=200_000_000, lost=frozenset(range(0, 300, 3)))
+    file = tmp_path / "heavy.pcap"
+    file.write_bytes(pcap(connection.sender))
+    chart = tmp_path / "delays.svg"
+    status, _, _ = run(file, "--chart", chart)
+    assert status == 0
+    assert "predicted: never settles" in chart.read_text()
+    assert math.isfinite(connection.delays()[-1])
+
+
+def test_quickly_damaged_captures():
+    script = Path(KEPT, "mutations.py")
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", script, "300", "11"], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert "300 mutations" in finished.stdout
+    assert " analysed" in finished.stdout
