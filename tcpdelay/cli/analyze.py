@@ -175,7 +175,8 @@ def record(analysis: ConnectionAnalysis) -> dict[str, Any]:
         "smallest_receive_window": analysis.smallest_receive_window,
         "packet_size": analysis.packet_size,
         "interval": analysis.interval,
-        "constant_rate": analysis.constant_rate,
+        "fixed_size": analysis.fixed_size,
+        "fixed_interval": analysis.fixed_interval,
         "messages": analysis.messages,
         "unfinished": analysis.unfinished,
         "one_way_delay": analysis.one_way_delay,
@@ -265,12 +266,12 @@ def _tcp_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
 def _flow_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
     if math.isnan(analysis.interval):
         return [("messages", f"{analysis.messages}, too few to tell their interval")]
-    kind = "always" if analysis.constant_rate else "in the mean"
+    size, interval = ("always" if fixed else "in the mean" for fixed in (analysis.fixed_size, analysis.fixed_interval))
     rate = format_rate(8 * analysis.packet_size / analysis.interval) if analysis.interval else "not known"
     return [
         ("messages", f"{analysis.messages}, {analysis.unfinished} not delivered within the capture"),
-        ("packet size", f"{analysis.packet_size:.6g} B {kind}"),
-        ("interval", f"{format_time(analysis.interval)} {kind}, thus {rate}"),
+        ("packet size", f"{analysis.packet_size:.6g} B {size}"),
+        ("interval", f"{format_time(analysis.interval)} {interval}, thus {rate}"),
     ]
 
 

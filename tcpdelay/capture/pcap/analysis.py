@@ -170,9 +170,9 @@ def _analysis(
     messages, schedule, read, transmitted = _messages(at, one_way, clocks, message_size, framed)
     kind, how, delays = _delays(at, messages, schedule, read, transmitted)
     data = first.data
-    constant = schedule is not None and messages.fixed
-    if not constant:
-        notes.append("the source keeps no fixed size and interval; flow and prediction take its means")
+    varying = [what for what, fixed in (("size", messages.fixed), ("interval", schedule)) if not fixed]
+    if varying:
+        notes.append(f"the messages have no fixed {' and '.join(varying)}; flow and prediction take the mean")
     interval = math.nan
     if schedule is not None:
         interval = schedule.interval / _NANOSECONDS
@@ -212,7 +212,8 @@ def _analysis(
         window=_window(watched),
         packet_size=float(messages.sizes.mean()) if messages.ends.size else math.nan,
         interval=interval,
-        constant_rate=constant,
+        fixed_size=messages.fixed,
+        fixed_interval=schedule is not None,
         messages=messages.ends.size,
         unfinished=int((read == NEVER).sum()),
         one_way_delay=one_way,

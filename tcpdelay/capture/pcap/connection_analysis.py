@@ -73,8 +73,8 @@ class ConnectionAnalysis:
         Size of the application's messages [bytes], headers of their framing included; their mean if it varies.
     interval : float
         Time from one message to the next [s]; the mean if it varies.
-    constant_rate : bool
-        Whether messages are of one size and follow a fixed interval.
+    fixed_size, fixed_interval : bool
+        Whether all messages have that size, and whether they follow that interval.
     messages, unfinished : int
         Messages in the stream, and those whose delivery lies beyond the capture.
     one_way_delay : float
@@ -126,7 +126,8 @@ class ConnectionAnalysis:
     window: NDArray[np.void] = field(repr=False)
     packet_size: float
     interval: float
-    constant_rate: bool
+    fixed_size: bool
+    fixed_interval: bool
     messages: int
     unfinished: int
     one_way_delay: float
@@ -142,6 +143,11 @@ class ConnectionAnalysis:
         if "sender" not in self.captured_at or not self.rtt_samples.size:
             return self.rtt_base
         return float(self.rtt_samples.mean())
+
+    @property
+    def constant_rate(self) -> bool:
+        """Whether messages are of one size and follow a fixed interval."""
+        return self.fixed_size and self.fixed_interval
 
     @property
     def loss(self) -> float:

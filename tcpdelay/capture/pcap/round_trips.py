@@ -207,7 +207,8 @@ def captured_at(trace: Trace) -> tuple[Side, bool]:
 
     At the sender, acknowledgements come a round-trip time after the data; at the receiver at once, and there it is the
     echo of their timestamps that takes the round-trip time. Where nothing tells how far the sender is, a capture whose
-    data are acknowledged within a millisecond counts as the receiver's.
+    data are acknowledged within a millisecond counts as the receiver's. Of a connection with a round-trip time below a
+    millisecond every capture counts as the sender's.
 
     Parameters
     ----------
@@ -222,6 +223,9 @@ def captured_at(trace: Trace) -> tuple[Side, bool]:
     to_receiver, to_sender = distance_to_receiver(trace), distance_to_sender(trace)
     if math.isinf(to_sender):
         return ("sender" if to_receiver > _AT_ONCE else "receiver"), True
+    if to_receiver + to_sender <= _AT_ONCE:
+        # On one machine both are equally near, and the sender's view says more.
+        return "sender", True
     nearer: Side = "sender" if to_receiver >= to_sender else "receiver"
     return nearer, max(to_receiver, to_sender) >= _AT_THE_END * (to_receiver + to_sender)
 
