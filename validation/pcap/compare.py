@@ -4,7 +4,8 @@
 
 Each capture was made by the testbed (`tcpdelay testbed run validation/pcap/captures.toml`); the Parquet file of the
 same run holds the application's own times of every write and read, and what the queue of the path dropped. Writes
-results.csv, one row per capture and place of capture; needs tshark, editcap and tcptrace.
+results.csv, one row per capture and place of capture, and the tables of the documentation; needs tshark, editcap and
+tcptrace.
 """
 
 from __future__ import annotations
@@ -111,6 +112,52 @@ def by_tcptrace(file: Path) -> dict[str, Any]:
     }
 
 
+def milliseconds(row: dict[str, Any], what: str) -> str:
+    """Return quantiles of a row in milliseconds."""
+    return " / ".join(f"{1000 * row[f'p{100 * q:g}{what}']:.3f}" for q in QUANTILES)
+
+
+def write_tables(table: list[dict[str, Any]]) -> None:
+    """Write the tables of the documentation."""
+    lines = [
+        "| capture | made at | round-trip time [ms], error | lost, of which the queue dropped | interval [ms] | "
+        "p50 / p95 / p99 [ms] | as logged | largest difference [us] |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in table:
+        cells = (
+            row["capture"],
+            row["ends"],
+            f"{1000 * row['rtt']:.4f}, {100 * row['rtt_error']:+.3f} %",
+            f"{row['lost']}, {row['dropped']}",
+            f"{1000 * row['interval']:.6f}",
+            milliseconds(row, ""),
+            milliseconds(row, "_logged"),
+            f"{1e6 * row['largest_difference']:.1f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    (HERE / "results.md").write_text("\n".join(lines) + "\n")
+    lines = [
+        "| capture | retransmitted: analyze, kernel, tcptrace, tshark | duplicates reported: analyze, tcptrace | "
+        "duplicate ACKs: analyze, tcptrace, tshark | mean round-trip time [ms]: analyze, tcptrace |",
+        "|---|---|---|---|---|",
+    ]
+    for row in table:
+        if row["ends"] != "sender":
+            continue
+        again = ("retransmissions", "kernel_retransmissions", "tcptrace_retransmissions", "tshark_again")
+        repeated = ("duplicate_acks", "tcptrace_duplicate_acks", "tshark_duplicate_ack")
+        cells = (
+            row["capture"],
+            ", ".join(str(row[name]) for name in again),
+            f"{row['spurious']}, {row['tcptrace_duplicates_reported']}",
+            ", ".join(str(row[name]) for name in repeated),
+            f"{1000 * row['rtt']:.2f}, {1000 * row['tcptrace_rtt']:.1f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    (HERE / "results-tools.md").write_text("\n".join(lines) + "\n")
+
+
 def main() -> int:
     """Write the comparison and return 1 if it misses what the documentation promises."""
     table = []
@@ -121,6 +168,7 @@ def main() -> int:
         writer = csv.DictWriter(file, table[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(table)
+    write_tables(table)
     misses = [
         f"{row['capture']}, {row['ends']}: {what}"
         for row in table
