@@ -305,3 +305,38 @@ def test_the_kernels_own_tcp_is_measured_as_its_applications_logged(name, ends):
         assert analysis.lost == pytest.approx(packets["data_dropped"], rel=0.05)
     if "sender" in ends:
         assert analysis.retransmissions == log.runs[0].counters["RetransSegs"]
+
+
+def test_a_stream_of_more_than_four_gibibytes(analyze):
+    size, count = 60_000, 80_000
+    packets = []
+    for k in range(count):
+        time, seq = START + k * MILLISECOND, 1 + k * size
+        packets.append(Packet(time, True, seq, 1, size, ACK | PSH, payload=b"", total_length=40 + size))
+        if k >= 10:
+            packets.append(Packet(time + 1000, False, 1, seq - 9 * size))
+    analysis = analyze(packets)
+    assert analysis.payload == size * count > 2**32
+    assert (analysis.retransmissions, analysis.packet_size) == (0, size)
+    assert analysis.rtt == pytest.approx(0.010001)
+
+
+def test_packets_that_the_network_doubles_are_no_losses(analyze):
+    connection = Connection(lost=frozenset({57}))
+    (doubled,) = (packet for packet in connection.receiver if packet.forward and packet.seq == 1001 + 80 * 174)
+    again = replace(doubled, time=doubled.time + MILLISECOND)
+    arrived = sorted([*connection.receiver, again], key=lambda packet: packet.time)
+    analysis = analyze(connection.sender, arrived)
+    assert (analysis.lost, analysis.sent, analysis.duplicates) == (1, 201, 1)
+    assert analysis.notes == ("1 packets arrived that the capture at the sender does not show",)
+
+
+def test_a_second_capture_on_the_way_is_said_to_be_one(analyze):
+    connection = Connection()
+    halfway = [
+        replace(packet, time=packet.time + (10 if packet.forward else -10) * MILLISECOND)
+        for packet in connection.sender
+    ]
+    analysis = analyze(connection.sender, sorted(halfway, key=lambda packet: packet.time))
+    assert any("was not made at the receiver" in note for note in analysis.notes)
+    assert analysis.one_way_delay == pytest.approx(0.010, abs=1e-6)

@@ -27,6 +27,7 @@ from tcpdelay.capture.pcap.retransmissions import (
 )
 from tcpdelay.capture.pcap.round_trips import (
     DELAYED,
+    RoundTrips,
     Side,
     captured_at,
     distance_to_receiver,
@@ -38,6 +39,8 @@ from tcpdelay.capture.pcap.source import Messages, Schedule, messages_of, schedu
 from tcpdelay.capture.pcap.trace import MAX_SEGMENTS, Integers, Trace, load_trace
 
 _NANOSECONDS = 1e9
+_FAR = 0.1
+"""Share of the round-trip time from which a capture is not one at the receiver."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,8 @@ def _by_side(traces: Sequence[Trace], notes: list[str]) -> dict[Side, _End]:
     if distances[0] == distances[1]:
         raise ValueError(f"{traces[0].name} and {traces[1].name} were captured at the same place")
     sender = int(distances[1] > distances[0])
+    if distances[1 - sender] > _FAR * distances[sender]:
+        notes.append(f"{traces[1 - sender].name} was not made at the receiver; what lies behind it does not count")
     return {"sender": made[sender], "receiver": made[1 - sender]}
 
 
@@ -163,9 +168,9 @@ def _analysis(
     sender, receiver = at.get("sender"), at.get("receiver")
     sent = at_sender(sender.trace, sender.pieces) if sender else None
     arrived = at_receiver(receiver.trace, receiver.pieces) if receiver else None
-    samples, several = _round_trips(at, sent)
-    base = float(samples.min()) if samples.size else math.nan
-    clocks, counts, counted = _losses(sender, receiver, sent, arrived, same_clock)
+    trips, several = _round_trips(at, sent)
+    base = float(trips.rtt.min()) if trips.rtt.size else math.nan
+    clocks, counts, counted = _losses(sender, receiver, sent, arrived, same_clock, notes)
     one_way = clocks.forward_base if clocks else base / 2
     messages, schedule, read, transmitted = _messages(at, one_way, clocks, message_size, framed)
     kind, how, delays = _delays(at, messages, schedule, read, transmitted)
@@ -192,7 +197,8 @@ def _analysis(
         payload=int(data.end.max() - data.start.min()),
         data_segments=data.size,
         acknowledgements=first.acks.size,
-        rtt_samples=samples,
+        rtt_times=trips.time,
+        rtt_samples=trips.rtt,
         rtt_base=base,
         sent=counts[0],
         lost=counts[1],
@@ -225,22 +231,26 @@ def _analysis(
     )
 
 
-def _round_trips(at: dict[Side, _End], sent: Sent | None) -> tuple[NDArray[np.float64], float]:
+def _round_trips(at: dict[Side, _End], sent: Sent | None) -> tuple[RoundTrips, float]:
     """Return the samples of the round-trip time, and the share of acknowledgements for several segments."""
     if sent is not None:
-        trips, several = sender_round_trips(at["sender"].trace, sent.original, sent.resent)
-        return trips.rtt, several
+        return sender_round_trips(at["sender"].trace, sent.original, sent.resent)
     trace = at["receiver"].trace
-    original = np.flatnonzero(trace.data.start >= trace.data.before())
     resent = trace.data.start < trace.data.before()
-    _, several = sender_round_trips(trace, original, resent)
-    samples = receiver_round_trips(trace).rtt
-    shake = handshake_times(trace)
-    return (np.append(samples, max(shake)) if shake else samples), several
+    _, several = sender_round_trips(trace, np.flatnonzero(~resent), resent)
+    trips, shake = receiver_round_trips(trace), handshake_times(trace)
+    if shake is None:
+        return trips, several
+    return RoundTrips(np.append(0.0, trips.time), np.append(max(shake), trips.rtt)), several
 
 
 def _losses(
-    sender: _End | None, receiver: _End | None, sent: Sent | None, arrived: Arrived | None, same_clock: bool
+    sender: _End | None,
+    receiver: _End | None,
+    sent: Sent | None,
+    arrived: Arrived | None,
+    same_clock: bool,
+    notes: list[str],
 ) -> tuple[ClockFit | None, tuple[int, int], str]:
     """Return the clocks' difference, packets sent and lost, and how they were counted."""
     if sender and receiver:
@@ -256,6 +266,8 @@ def _losses(
         # What was sent while the other capture did not run is no loss.
         covered = (matched.sent + base >= begin) & (matched.sent + base <= end)
         counts = int(covered.sum()), int((matched.lost & covered).sum())
+        if matched.duplicated:
+            notes.append(f"{matched.duplicated} packets arrived that the capture at the sender does not show")
         if not counts[0]:
             raise ValueError(f"{sender.trace.name} and {receiver.trace.name} share no time")
         return clocks, counts, "packets sent that did not arrive, by both captures"

@@ -40,9 +40,9 @@ class ConnectionAnalysis:
         Bytes of the stream, without repetitions.
     data_segments, acknowledgements : int
         Segments with payload, and segments of the other direction, in the first capture.
-    rtt_samples : ndarray of float
-        Round-trip times [s] in the order of time. At the sender from data to acknowledgement; from a capture at the
-        receiver only, upper bounds.
+    rtt_times, rtt_samples : ndarray of float
+        Times since the first segment and round-trip times [s], in the order of time. At the sender from data to
+        acknowledgement; from a capture at the receiver only, upper bounds.
     rtt_base : float
         Smallest round-trip time [s].
     sent, lost : int
@@ -106,6 +106,7 @@ class ConnectionAnalysis:
     payload: int
     data_segments: int
     acknowledgements: int
+    rtt_times: NDArray[np.float64] = field(repr=False)
     rtt_samples: NDArray[np.float64] = field(repr=False)
     rtt_base: float
     sent: int

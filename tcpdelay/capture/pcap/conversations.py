@@ -83,13 +83,10 @@ class Overview:
         The file, for messages.
     conversations : list of Conversation
         Its connections, the one with the most payload first.
-    packets : int
-        All packets of the file.
     """
 
     name: str
     conversations: list[Conversation]
-    packets: int
 
 
 def survey(capture: CaptureFile) -> Overview:
@@ -112,9 +109,9 @@ def survey(capture: CaptureFile) -> Overview:
     """
     generations = Generations()
     found: dict[tuple[Pair, int], Conversation] = {}
-    packets = 0
+    any_packet = False
     for packet in capture:
-        packets += 1
+        any_packet = True
         if packet.link not in LINKS:
             raise ValueError(
                 f"{capture.name}: packet {packet.number} is of link type {packet.link}; "
@@ -138,9 +135,9 @@ def survey(capture: CaptureFile) -> Overview:
             conversation.first_seq[end] = segment.seq
     conversations = sorted(found.values(), key=lambda one: -max(one.payload))
     if not conversations or not max(conversations[0].payload):
-        what = "no packet" if not packets else "no TCP connection that carries payload"
+        what = "no TCP connection that carries payload" if any_packet else "no packet"
         raise ValueError(f"{capture.name}: holds {what}")
-    return Overview(capture.name, conversations, packets)
+    return Overview(capture.name, conversations)
 
 
 def _largest_half(found: dict[tuple[Pair, int], Conversation]) -> dict[tuple[Pair, int], Conversation]:
