@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from pcap_files import ACK, MILLISECOND, PSH, START, Connection, Packet, pcap
+from pcap_files import ACK, MILLISECOND, PSH, START, SYN, Connection, Packet, pcap
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.capture.pcap import analyze_captures
 from tcpdelay.capture.pcap.clocks import lower_line
@@ -249,13 +249,32 @@ def test_bytes_that_a_capture_lacks_are_filled_in_by_their_acknowledgement(analy
 
 def test_delayed_acknowledgements_do_not_lengthen_the_round_trip_time(analyze):
     connection = Connection(count=400)
-    acks = [packet for packet in connection.sender if not packet.forward]
-    # Every third is left out, and with it the second of each pair stands for two.
-    dropped = {id(packet) for packet in acks[2::3]}
-    kept = [packet for packet in connection.sender if id(packet) not in dropped]
-    analysis = analyze(kept)
+    # Of every three acknowledgements the first waits, the second is saved, and the third stands for two segments.
+    kept = [packet for packet in connection.sender if packet.forward or packet.flags & SYN]
+    for number, packet in enumerate(ack for ack in connection.sender if not (ack.forward or ack.flags & SYN)):
+        if number % 3 != 1:
+            kept.append(replace(packet, time=packet.time + (15 * MILLISECOND if number % 3 == 0 else 0)))
+    analysis = analyze(sorted(kept, key=lambda packet: packet.time))
     assert analysis.delayed_ack
+    assert analysis.several_acknowledged == pytest.approx(0.5, abs=0.01)
     assert analysis.rtt == pytest.approx(0.050, rel=0.01)
+
+
+def test_messages_of_no_fixed_interval_are_measured_from_their_transmission(analyze):
+    connection = Connection()
+    shift = np.cumsum(np.random.default_rng(1).exponential(30, 200) * MILLISECOND).astype(int).tolist()
+
+    def spread(packets):
+        for packet in packets:
+            of = packet.seq - 1001 if packet.forward else packet.ack - 1001 - 174
+            yield packet if of < 0 or packet.time < START else replace(packet, time=packet.time + shift[of // 174])
+
+    analysis = analyze(list(spread(connection.sender)), list(spread(connection.receiver)))
+    assert (analysis.fixed_size, analysis.fixed_interval) == (True, False)
+    assert analysis.delay_kind == "transmission to read"
+    assert analysis.flow().interval == pytest.approx(0.020 + (shift[-1] - shift[0]) / 199e9, rel=1e-5)
+    assert analysis.delay_samples == pytest.approx(0.025, abs=1e-6)
+    assert analysis.notes == ("the messages have no fixed interval; flow and prediction take the mean",)
 
 
 def test_messages_of_various_sizes_are_measured_from_their_transmission(analyze):
@@ -299,6 +318,8 @@ def test_the_kernels_own_tcp_is_measured_as_its_applications_logged(name, ends):
     assert analysis.delays.quantile(quantiles) == pytest.approx(logged, abs=0.5e-3)
     packets = log.runs[0].packets
     if len(ends) == 2:
+        # In "voice" two reports of duplicates are of a part of a repetition, whose rest was needed.
+        assert analysis.spurious_retransmissions == analysis.duplicates
         assert analysis.lost == packets["data_dropped"]
         assert analysis.sent - analysis.lost <= packets["data_sent"]
     else:

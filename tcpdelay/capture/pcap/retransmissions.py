@@ -123,10 +123,10 @@ def _mark_reported(data: DataSegments, acks: Acknowledgements, repetition: Flags
     for report in reports.tolist():
         low, high = np.searchsorted(starts, (left[report], right[report]))
         near = by_start[low : min(high, low + _MOST_IN_REPORT)]
-        # One that is only partly a duplicate was needed for the rest.
-        near = near[(data.end[near] <= right[report]) & (data.time[near] < acks.time[report]) & ~reported[near]]
+        near = near[(data.time[near] < acks.time[report]) & ~reported[near]]
         reached = right[report]
         for i in near[::-1].tolist():
+            # One that is only partly a duplicate was needed for the rest.
             if data.end[i] <= reached:
                 reported[i] = spurious[i] = True
                 reached = data.start[i]
