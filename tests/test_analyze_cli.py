@@ -11,7 +11,7 @@ import pytest
 
 from cli_process import ROOT
 from pcap_files import Connection, Packet, pcap
-from tcpdelay.cli import main
+from tcpdelay.cli import main, program
 
 KEPT = ROOT / "validation" / "pcap"
 SENDER, RECEIVER = KEPT / "voice-clean.sender.pcap.gz", KEPT / "voice-clean.receiver.pcap.gz"
@@ -123,7 +123,7 @@ def test_what_cannot_be_is_said_in_one_line(refused, tmp_path):
 
 
 def test_dpkt_is_asked_for_where_it_is_missing(refused, monkeypatch):
-    monkeypatch.setattr("tcpdelay.cli.analyze.find_spec", lambda name: None)
+    monkeypatch.setattr(program.analyze, "find_spec", lambda name: None)
     assert refused(SENDER) == "analyze needs the package dpkt; run: pip install 'tcpdelay[capture]'"
 
 
