@@ -56,10 +56,11 @@ else
 endif
 
 lock: $(STAMPS)/dev ## write locks/ anew from pyproject.toml; LOCK_FLAGS=--upgrade takes the newest versions
-	$(LOCK) pyproject.toml --group build --extra dev --extra docs --extra notebooks --extra test \
+	$(LOCK) pyproject.toml --group build --extra capture --extra dev --extra docs --extra notebooks --extra test \
 	  --extra testbed -o locks/dev.lock
-	$(LOCK) pyproject.toml --group build --extra testbed --constraints locks/dev.lock -o locks/runtime.lock
-	$(LOCK) pyproject.toml --group build --extra bench --extra test --extra testbed --constraints locks/dev.lock -o locks/bench.lock
+	$(LOCK) pyproject.toml --group build --extra capture --extra testbed --constraints locks/dev.lock -o locks/runtime.lock
+	$(LOCK) pyproject.toml --group build --extra bench --extra capture --extra test --extra testbed \
+	  --constraints locks/dev.lock -o locks/bench.lock
 
 clean: ## remove .venv and everything that make wrote
 	rm -rf $(VENV) docs/_build docs/generated report.html .mypy_cache .pytest_cache .ruff_cache .benchmarks
