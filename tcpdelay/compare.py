@@ -22,7 +22,7 @@ from tcpdelay.validity import ValidityWarning
 
 PACKETS = 1_000_000
 """Packets of the flow that each contender carries, unless a link makes that too slow."""
-LINK_PACKETS = 4_000_000
+LINK_PACKETS = 2_000_000
 """Full packets for which a shared link has time at most, in one simulation."""
 FULL_PACKET = 1500
 """Bytes of such a packet."""
@@ -171,7 +171,7 @@ def default_duration(flow: Flow, link: Bottleneck | None) -> float:
     >>> default_duration(Flow(174, 0.020), None)
     20000.0
     >>> default_duration(Flow(174, 0.020), Bottleneck(rate=30e6, capacity=100))
-    1600.0
+    800.0
     """
     duration = PACKETS * flow.interval
     return duration if link is None else min(duration, 8 * FULL_PACKET * LINK_PACKETS / link.rate)

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.sim.connection import new_connection
 from tcpdelay.sim.engine import advance
+from tcpdelay.sim.network import delays as delays_module
 from tcpdelay.sim.network import engine
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.classic import CLASSIC, _heed_mark
-from tcpdelay.sim.network.delays import SlicedDelays
+from tcpdelay.sim.network.delays import DIGITS, SlicedDelays
 from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.records import DELAY_BITS
 from tcpdelay.sim.network.simulation import _advance, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Transfers, Web
 from tcpdelay.sim.network.stacks import Classic, Udp
@@ -379,3 +381,27 @@ def test_memory_does_not_grow_with_time():
 def test_what_cannot_be_simulated_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@given(st.lists(st.tuples(st.integers(0, 999), st.integers(0, 1 << 40)), min_size=1, max_size=50))
+def test_rounded_delays_keep_their_flow_and_four_digits(pairs):
+    numbers, delays = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
+    keys = delays_module.rounded(numbers << DELAY_BITS | delays)
+    np.testing.assert_array_equal(keys >> DELAY_BITS, numbers)
+    np.testing.assert_allclose(keys & ((1 << DELAY_BITS) - 1), delays, rtol=2.0**-DIGITS, atol=0)
+
+
+def test_delays_of_many_values_take_bounded_room_and_keep_mean_and_quantiles(monkeypatch):
+    sources = [Bulk(path=PATH, stack=LINUX), *[Web(path=PATH, stack=LINUX)] * 3]
+
+    def simulated():
+        flow = simulate_network(sources, Bottleneck(2e6, 60), duration=300, seed=1).flows[0]
+        return flow.delays, flow.mean_interval.value
+
+    exact, mean = simulated()
+    monkeypatch.setattr(delays_module, "MOST_VALUES", 100)
+    few, rounded_mean = simulated()
+    assert few.values.size < exact.values.size
+    assert rounded_mean == pytest.approx(mean, rel=2.0**-DIGITS)
+    for share in (0.05, 0.5, 0.95):
+        assert few.quantile(share) == pytest.approx(exact.quantile(share), rel=2.0**-DIGITS)

@@ -5,16 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.sim.batches import Histogram, mean_of, merge, quantile_of
 from tcpdelay.sim.network.records import DELAY_BITS
 
+MOST_VALUES = 1 << 17
+"""Different delays of all flows in one slice that are kept to the microsecond; of more, only `DIGITS` are."""
+DIGITS = 12
+"""Binary digits of a delay that are kept at least: it is known to 0.02 %."""
+_DELAY_MASK = (1 << DELAY_BITS) - 1
 UNKNOWN = Interval(np.nan, np.nan, np.nan)
 
 
 class SlicedDelays:
-    """Collects delays slice by slice; memory grows with the number of different delays only."""
+    """Collects delays slice by slice, in memory that does not grow with the time."""
 
     def __init__(self) -> None:
         self._slices: list[Histogram] = []
@@ -25,6 +31,8 @@ class SlicedDelays:
         """Take the delays out of the compiled code's record."""
         keys, counts = np.unique(samples.keys[: samples.used], return_counts=True)
         self._keys, self._counts = merge([(self._keys, self._counts), (keys, counts)])
+        if self._keys.size > MOST_VALUES:
+            self._keys, self._counts = merge([(rounded(self._keys), self._counts)])
         samples.used = 0
 
     def end_slice(self) -> None:
@@ -71,3 +79,18 @@ class SlicedDelays:
         values, counts = merge(first)
         median = values[np.searchsorted(np.cumsum(counts), counts.sum() / 2)]
         return bool(min(int(values[0]) for values, _ in second) > median)
+
+
+def rounded(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return delays with their flows' numbers above them, each delay rounded to `DIGITS` binary digits.
+
+    Examples
+    --------
+    >>> rounded(np.array([4095, 4099, 1_000_001])).tolist()
+    [4095, 4100, 999936]
+    """
+    delays = keys & _DELAY_MASK
+    _, digits = np.frexp(delays.astype(np.float64))
+    step = np.int64(1) << np.maximum(digits.astype(np.int64) - DIGITS, 0)
+    result: NDArray[np.int64] = keys - delays + (delays + step // 2) // step * step
+    return result
