@@ -207,7 +207,7 @@ def delay_bins(
         if waiting[WEIGHT, EXTRA, 0] > 0.0:
             in_flight, reduced = (window - 1, window) if in_repair else (window - 2, reduced_window(window, p.cubic))
             again = p.load + p.load / max(window, 1)
-            add_tries(waiting, bins, p.loss, again, timeout_chance(p, in_flight, reduced), p.timeout)
+            add_tries(waiting, bins, p.repeated_loss, again, timeout_chance(p, in_flight, reduced), p.timeout)
     return bins
 
 

@@ -39,8 +39,8 @@ def mean_detection_wait(p: Any, wait: float, step: float) -> float:
     """Return the mean wait if what would have told of the loss may be lost as well, and so on; `step` apart."""
     mean, chance, this = 0.0, 1.0, wait
     for place in range(FOLLOWED_LOSSES):
-        mean += chance * (1 - p.loss) * this
-        chance *= p.loss
+        mean += chance * (1 - p.next_loss) * this
+        chance *= p.next_loss
         this = wait + step * (place + 1)
         if step < p.reordering_wait and wait > step:
             this = min(this, max(p.timer, wait))
@@ -57,4 +57,7 @@ def timeout_chance(p: Any, in_flight: int, reduced: int) -> float:
     if in_flight <= 0:
         return 1.0
     chances = max(min(in_flight, reduced - 1), 1)
+    if p.followed_losses:
+        # What was sent before the retransmission has got through, and what it releases meets the same burst.
+        return float(p.next_loss**chances)
     return float((1 - (1 - p.loss) ** 2) ** chances)

@@ -49,6 +49,8 @@ class Layout(NamedTuple):
         First phase of the repairs, of the open windows, of the losses in rounds; and the number of phases.
     first_round : int
         First phase of the rounds.
+    bursts, burst_kinds : int
+        First phase of losses in a row out of an open window, and how many of them there are for each window.
     """
 
     rounds: Any
@@ -58,6 +60,8 @@ class Layout(NamedTuple):
     first_round: int
     opens: int
     losses: int
+    bursts: int
+    burst_kinds: int
     size: int
 
 
@@ -129,7 +133,11 @@ def make_layout(p: Any) -> Layout:
     first_round = repairs + len(PER_WINDOW) * (top + 1)
     opens = first_round + filled
     losses = opens + len(OPEN_KINDS) * (top + 1)
-    return Layout(rounds[:filled], after_open, after_repair, repairs, first_round, opens, losses, losses + 2 * filled)
+    bursts = losses + 2 * filled
+    size = bursts + p.followed_losses * (top + 1)
+    return Layout(
+        rounds[:filled], after_open, after_repair, repairs, first_round, opens, losses, bursts, p.followed_losses, size
+    )
 
 
 @njit(cache=True)
@@ -154,3 +162,9 @@ def round_phase(layout: Layout, number: int) -> int:
 def lost_phase(layout: Layout, number: int, in_run: bool) -> int:
     """Return the phase of a loss in the round of that number, of a segment of the run or of another."""
     return int(layout.losses + 2 * number + in_run)
+
+
+@njit(cache=True)
+def burst_phase(layout: Layout, window: int, lost: int) -> int:
+    """Return the phase of so many losses in a row, two or more, out of an open window; with 0, of a whole window."""
+    return int(layout.bursts + layout.burst_kinds * window + max(lost - 1, 0))

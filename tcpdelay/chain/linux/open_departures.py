@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.chain.compilation import allocation_free
 from tcpdelay.chain.linux.bins import add, add_repaired
+from tcpdelay.chain.linux.burst_departures import add_burst_phase, add_first_of_burst
 from tcpdelay.chain.linux.detection import DUPLICATE_THRESHOLD, SAME_TIME, detection_wait, timeout_chance
 from tcpdelay.chain.linux.layout import LOST_OPEN, LOST_TWO, OPEN
 from tcpdelay.chain.linux.transitions import OpenWindow
@@ -34,6 +35,10 @@ def _add_open(
     """Add the packet of a slot in which the window is open."""
     load, segments = p.load, p.segments_per_packet
     age, again = _age_in_open_window(p, window), load + 1.0
+    if p.followed_losses:
+        add(bins, age, 0.0, weight * (1 - o.loss))
+        add_first_of_burst(p, bins, age, window, without_tell, weight * o.loss)
+        return
     if segments == 1:
         found, later = o.loss * (1 - o.next_lost), o.loss * o.next_lost
         add(bins, age, 0.0, weight * (1 - o.loss))
@@ -87,6 +92,8 @@ def add_open_phase(p: Any, o: OpenWindow, bins: NDArray[np.float64], window: int
         _add_open(p, o, bins, weight, window, s.timeout_chance)
     elif s.kind == LOST_OPEN:
         _add_lost_open(p, o, bins, weight, window, s)
+    elif s.kind == LOST_TWO and s.lost > 0:
+        add_burst_phase(p, bins, window, s, weight)
     elif s.kind == LOST_TWO:
         for place in range(1, int(s.openings) + 1):
             left = max(load + 2.0 - place, s.duration - place)
@@ -101,6 +108,9 @@ def add_open_phase(p: Any, o: OpenWindow, bins: NDArray[np.float64], window: int
             # In recovery one packet leaves with each acknowledgement.
             age = max(min(load - math.floor(load), s.wait + load - write), 0.0, _age_in_open_window(p, window))
             add(bins, age, 0.0, alive * (1 - o.loss))
-            add_repaired(bins, age, s.wait, alive * o.loss, o.repeated_loss, load + 1.0, without_tell, p.timeout)
+            if p.followed_losses:
+                add_first_of_burst(p, bins, age, window, without_tell, alive * o.loss)
+            else:
+                add_repaired(bins, age, s.wait, alive * o.loss, o.repeated_loss, load + 1.0, without_tell, p.timeout)
             alive *= 1 - o.loss
             write += 1

@@ -21,8 +21,15 @@ WINDOW_PER_ROOT_LOSS = 4.5
 SPARE_WINDOWS = 3
 """Windows above the one that lets every packet leave at once."""
 LARGEST_BACKOFF = 6
+LARGEST_BURST_BACKOFF = 9
+"""Timeouts in a row that are followed at most; with losses in bursts up to the longest ones, of about two minutes."""
 NEGLIGIBLE_BACKOFF = 1e-6
 """Probability per packet, roughly, below which a further back-off is left out."""
+
+
+NEGLIGIBLE_BURST = 1e-3
+"""Share of bursts that may be longer than those told apart."""
+MOST_FOLLOWED = 12
 
 
 class LinuxParameters(NamedTuple):
@@ -37,7 +44,13 @@ class LinuxParameters(NamedTuple):
     segments_per_packet : int
         Segments of a packet that leaves at once.
     loss : float
-        Probability that a full segment is lost.
+        Probability that a full segment is lost after one that got through.
+    mean_loss, next_loss, repeated_loss : float
+        The same of any segment, of one after a lost one, and of a retransmission once a loss has been found.
+    followed_losses : int
+        Losses in a row that are told apart; 0 where losses are independent.
+    probe_slack : float
+        What the tail loss probe waits beyond two round-trip times [slots].
     loss_of_one_packet : float
         Probability that a segment with one packet, or a part of one, is lost.
     cubic : bool
@@ -62,6 +75,11 @@ class LinuxParameters(NamedTuple):
     packets_per_segment: float
     segments_per_packet: int
     loss: float
+    mean_loss: float
+    next_loss: float
+    repeated_loss: float
+    followed_losses: int
+    probe_slack: float
     loss_of_one_packet: float
     cubic: bool
     reordering_wait: float
@@ -72,6 +90,26 @@ class LinuxParameters(NamedTuple):
     largest_window: int
     rtt: float
     interval: float
+
+
+class _Losses(NamedTuple):
+    after_success: float
+    after_loss: float
+    of_repair: float
+    followed: int
+
+
+def _losses(path: Path, load: float) -> _Losses:
+    """Return the chances of a loss by what happened to the segment before."""
+    if path.loss_burst == 1:
+        return _Losses(path.loss, path.loss, path.loss, 0)
+    leave = 1 / path.loss_burst
+    after_success, after_loss = leave * path.loss / (1 - path.loss), 1 - leave
+    # The burst is over when a later segment tells of it; a round-trip time of others come before the retransmission.
+    since = math.floor(load) + 1
+    of_repair = path.loss * (1 - (after_loss - after_success) ** since)
+    followed = min(math.ceil(math.log(NEGLIGIBLE_BURST) / math.log(after_loss)) + 1, MOST_FOLLOWED)
+    return _Losses(after_success, after_loss, of_repair, followed)
 
 
 def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
@@ -88,7 +126,6 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
             "Path with method='simulation', and Stack.newreno_2008() knows 'correlated'"
         )
     for name, value, none in (
-        ("loss_burst", path.loss_burst, 1),
         ("ack_loss", path.ack_loss, 0),
         ("jitter", path.jitter, 0),
     ):
@@ -99,7 +136,8 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
     load = path.rtt / flow.interval
     segments = -(-flow.packet_size // stack.mss)
     packets_per_segment = stack.mss / flow.packet_size
-    loss_of_one = path.loss
+    loss = _losses(path, load)
+    loss_of_one = loss.after_success
     if path.bottleneck == "bytes":
         loss_of_one *= min(flow.packet_size / stack.mss, 1.0)
     tick = 1 / stack.hz
@@ -111,13 +149,20 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
         by_loss = math.ceil(WINDOW_PER_ROOT_LOSS / math.sqrt(path.loss))
         largest = max(largest, min(WINDOW_PER_FLIGHT * flight, by_loss))
     backoffs = 1
-    while backoffs < LARGEST_BACKOFF and path.loss ** (backoffs + 2) > NEGLIGIBLE_BACKOFF:
+    largest_backoff = LARGEST_BACKOFF if loss.followed == 0 else LARGEST_BURST_BACKOFF
+    chance = path.loss**2 if loss.followed == 0 else loss.after_success * loss.after_loss ** (flight + 1)
+    while backoffs < largest_backoff and chance * loss.after_loss**backoffs > NEGLIGIBLE_BACKOFF:
         backoffs += 1
     return LinuxParameters(
         load=load,
         packets_per_segment=packets_per_segment,
         segments_per_packet=segments,
-        loss=path.loss,
+        loss=loss.after_success,
+        mean_loss=path.loss,
+        next_loss=loss.after_loss,
+        repeated_loss=loss.of_repair,
+        followed_losses=loss.followed,
+        probe_slack=(TIMER_SLACK + MEAN_TICK * tick) / flow.interval,
         loss_of_one_packet=loss_of_one,
         cubic=stack.congestion_control == "cubic",
         reordering_wait=wait / flow.interval,

@@ -70,6 +70,8 @@ class LinuxProfile:
     def _bins(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         p, (phases, _, sending, _) = self._parameters, self._made
         beyond = REPAIRS_BEYOND * (p.load + 1) + TIMEOUTS_BEYOND * p.timeout
+        if p.followed_losses:
+            beyond += p.timeout * 2**p.backoffs
         return delay_bins(p, phases, sending, rows, probability, int(beyond))
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

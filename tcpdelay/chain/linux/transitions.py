@@ -8,6 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from tcpdelay.chain.linux.burst_transitions import add_bursts, put_bursts, put_outage
+from tcpdelay.chain.linux.bursts import (
+    last_loss_weight,
+    more_lost,
+    outage_chance,
+    probe_interval,
+    repair_rounds,
+    repair_segments,
+)
 from tcpdelay.chain.linux.detection import (
     DUPLICATE_THRESHOLD,
     SAME_TIME,
@@ -15,6 +24,7 @@ from tcpdelay.chain.linux.detection import (
     mean_detection_wait,
     timeout_chance,
 )
+from tcpdelay.chain.linux.events import put, put_outcomes, put_repeat
 from tcpdelay.chain.linux.layout import (
     LOST,
     LOST_OPEN,
@@ -57,10 +67,13 @@ SENDING = np.dtype(
         ("wait", np.float64),
         ("timeout_chance", np.float64),
         ("in_run", np.int64),
+        ("lost", np.int64),
     ],
     align=True,
 )
 """What a phase sends: openings of the window and their times, how long it lasts, how long its loss waits for detection.
+
+Of a burst followed on its own, `lost` is the number of packets; of one that takes the whole window, that window.
 """
 
 
@@ -112,12 +125,13 @@ def open_window(p: Any) -> OpenWindow:
     late_growth = not p.cubic and segments == 1 and phase >= 0.5 and (p.flight + 1) / load <= LATE_GROWTH_FLIGHTS
     growing = p.flight + int(late_growth)
     if segments == 1:
+        repeated = p.repeated_loss if p.followed_losses else one
         by_one = alone <= 2 + SAME_TIME or abs(alone - round(alone)) > SAME_TIME
         telling = 1 if by_one else DUPLICATE_THRESHOLD
         later = alone + 1
         if load > 4:
             later = min(later, max(p.timer, 2.0))
-        return OpenWindow(load, loss, one, alone, telling, 1 - (1 - one) ** telling, max(later, alone), growing)
+        return OpenWindow(load, loss, repeated, alone, telling, 1 - (1 - one) ** telling, max(later, alone), growing)
     last = alone if segments < DUPLICATE_THRESHOLD else 1.0
     wait = (min(2, segments - 1) * min(1.0, p.timer) + last) / segments
     repeated = 1 - (1 - one) ** (segments * one / loss) if loss > 0 else 0.0
@@ -125,66 +139,15 @@ def open_window(p: Any) -> OpenWindow:
 
 
 @njit(cache=True)
-def _put(t: Transitions, row: int, target: int, when_empty: int, shift: float, chance: float, duration: float) -> int:
-    """Append an event; a shift between two whole numbers becomes two events with the same mean."""
-    if chance <= 0.0:
-        return row
-    low = math.floor(shift + SAME_TIME)
-    part = shift - low
-    for step in range(2):
-        share = part if step else 1 - part
-        if share > SAME_TIME:
-            t.target[row] = target
-            t.target_when_empty[row] = when_empty
-            t.shift[row] = low + step
-            t.probability[row] = chance * share
-            t.duration[row] = duration
-            row += 1
-    return row
-
-
-@njit(cache=True)
-def _put_repeat(t: Transitions, row: int, phase: int, shift: float, sent: float, chance: float) -> int:
-    """Append an event that stays in its phase; its duration makes up for the shift being whole."""
-    if chance <= 0.0:
-        return row
-    whole = math.floor(shift + 0.5)
-    t.target[row] = t.target_when_empty[row] = phase
-    t.shift[row] = whole
-    t.probability[row] = chance
-    t.duration[row] = max(whole + sent, 0.0)
-    return row + 1
-
-
-@njit(cache=True)
-def _put_outcomes(
-    p: Any,
-    t: Transitions,
-    row: int,
-    layout: Layout,
-    repeated_loss: float,
-    without_tell: float,
-    segments: float,
-    reduced: int,
-    clean: int,
-    shift: float,
-    duration: float,
-) -> int:
-    """Append what follows the detection of a loss: a timeout, a retransmission lost, more losses, or none of these."""
-    more = 1 - (1 - p.loss) ** segments
-    again = repair_phase(layout, reduced, REPAIR_AGAIN)
-    several = repair_phase(layout, reduced, REPAIR_MORE)
-    row = _put(t, row, 0, 0, shift, repeated_loss * without_tell, duration)
-    row = _put(t, row, again, again, shift, repeated_loss * (1 - without_tell), duration)
-    row = _put(t, row, several, several, shift, (1 - repeated_loss) * more, duration)
-    return _put(t, row, clean, clean, shift, (1 - repeated_loss) * (1 - more), duration)
-
-
-@njit(cache=True)
 def _timeouts(p: Any, t: Transitions, layout: Layout, phases: Phases, sending: Any, opened: float) -> int:
     row = 0
-    first = round_phase(layout, layout.after_repair[SMALLEST_WINDOW])
-    empty = open_phase(layout, SMALLEST_WINDOW, OPEN) if opened <= SMALLEST_WINDOW else first
+    window, rounds = SMALLEST_WINDOW, 0
+    if p.followed_losses:
+        # The timeout as a rule ends the loss of a whole window, which slow start sends again.
+        window = reduced_window(p.flight + 1, p.cubic)
+        rounds = repair_rounds(repair_segments(p, p.flight + 1))
+    first = round_phase(layout, layout.after_repair[window])
+    empty = open_phase(layout, window, OPEN) if opened <= window else first
     for stage in range(p.backoffs):
         phases.first_transition[stage] = row
         phases.recovery[stage] = stage + 1
@@ -192,9 +155,9 @@ def _timeouts(p: Any, t: Transitions, layout: Layout, phases: Phases, sending: A
         wait = p.timeout * 2.0**stage
         last = stage == p.backoffs - 1
         if not last:
-            row = _put(t, row, stage + 1, stage + 1, wait, p.loss, wait)
-        lasts = wait + p.load / 2
-        row = _put(t, row, first, empty, lasts, 1.0 if last else 1 - p.loss, lasts)
+            row = put(t, row, stage + 1, stage + 1, wait, p.next_loss, wait)
+        lasts = wait + p.load * (0.5 + rounds)
+        row = put(t, row, first, empty, lasts, 1.0 if last else 1 - p.next_loss, lasts)
     return row
 
 
@@ -214,7 +177,7 @@ def _first_losses(
         if chance > 0 and place in (run, middle, window):
             target = in_run if place <= run else other
             mean_time = times / chance
-            row = _put(t, row, target, target, mean_time - p.packets_per_segment * places / chance, chance, mean_time)
+            row = put(t, row, target, target, mean_time - p.packets_per_segment * places / chance, chance, mean_time)
             chance = places = times = 0.0
     return row
 
@@ -242,7 +205,7 @@ def _repairs(
             under_way = int(max((load + wait) / before, 1.0))
             weight = duration = openings = 0.0
             for place in range(1, under_way + 1):
-                chance = (1 - loss) ** (under_way - place)
+                chance = last_loss_weight(p, place, under_way)
                 lasts = max((place + 1) * before - wait, 0.0)
                 weight += chance
                 duration += chance * lasts
@@ -253,18 +216,20 @@ def _repairs(
             duration = load + far
             openings = max(duration / far - 1, 0.0)
         lost = 1 - (1 - loss) ** (openings + 1)
-        timeout = loss * without_tell
+        if p.followed_losses:
+            lost = 1 - (1 - p.repeated_loss) * (1 - loss) ** openings
+        timeout = p.repeated_loss * without_tell
         lost_again = max(lost - timeout, 0.0)
         shift = duration - per_segment * openings
         sending.duration[phase], sending.openings[phase] = duration, openings
         sending.timeout_chance[phase] = without_tell
         sending.far[phase] = far
-        row = _put(t, row, 0, 0, shift, timeout, duration)
+        row = put(t, row, 0, 0, shift, timeout, duration)
         if kind == REPAIR_MORE:
-            row = _put(t, row, again, again, shift, lost_again, duration)
+            row = put(t, row, again, again, shift, lost_again, duration)
         else:
-            row = _put_repeat(t, row, phase, shift, per_segment * openings, lost_again)
-        row = _put(t, row, plain, plain, shift, 1 - lost_again - timeout, duration)
+            row = put_repeat(t, row, phase, shift, per_segment * openings, lost_again)
+        row = put(t, row, plain, plain, shift, 1 - lost_again - timeout, duration)
 
     phase = plain
     phases.first_transition[phase] = row
@@ -283,10 +248,13 @@ def _repairs(
             places += this * (place + 1)
         if chance > 0:
             mean = places / chance
-            row = _put(t, row, target, target, mean * (far - per_segment), chance, mean * far)
+            if opened and p.followed_losses:
+                row = put_bursts(p, t, row, layout, window, mean * (far - per_segment), chance, mean * far)
+            else:
+                row = put(t, row, target, target, mean * (far - per_segment), chance, mean * far)
         done = end
     empty = open_phase(layout, window, OPEN) if opened else following
-    row = _put(t, row, following, empty, load - per_segment * openings, (1 - loss) ** openings, load)
+    row = put(t, row, following, empty, load - per_segment * openings, (1 - loss) ** openings, load)
     return _repair_of_open_window(p, o, t, row, layout, phases, sending, window)
 
 
@@ -308,8 +276,11 @@ def _repair_of_open_window(
         lost, opened = open_phase(layout, window, LOST_OPEN), open_phase(layout, window, OPEN)
         sending.duration[phase], sending.openings[phase] = end - found, packets
         if packets > 0:
-            row = _put(t, row, lost, lost, 0.0, 1 - kept, (end - found) / 2)
-        return _put(t, row, opened, opened, 0.0, kept, end - found)
+            if p.followed_losses:
+                row = put_bursts(p, t, row, layout, window, 0.0, 1 - kept, (end - found) / 2)
+            else:
+                row = put(t, row, lost, lost, 0.0, 1 - kept, (end - found) / 2)
+        return put(t, row, opened, opened, 0.0, kept, end - found)
     far = max(load / window, min(1.0, load) / p.segments_per_packet)
     openings = max(int(load / far + 0.5), 1)
     sent = 0.0
@@ -320,8 +291,8 @@ def _repair_of_open_window(
     kept = (1 - loss) ** openings
     sending.duration[phase], sending.openings[phase], sending.far[phase] = load, openings, far
     lost, following = open_phase(layout, window, LOST_REPAIRING), round_phase(layout, layout.after_open[window])
-    row = _put(t, row, lost, lost, left / 2, 1 - kept, load / 2)
-    return _put(t, row, following, following, left, kept, load)
+    row = put(t, row, lost, lost, left / 2, 1 - kept, load / 2)
+    return put(t, row, following, following, left, kept, load)
 
 
 @njit(cache=True)
@@ -342,12 +313,15 @@ def _open_windows(
     phases.first_transition[opened] = row
     sending.duration[opened] = 1.0
     sending.timeout_chance[opened] = timeout_chance(p, in_flight, reduced)
-    row = _put(t, row, lost, lost, 0.0, o.loss * (1 - o.next_lost), 0.0)
-    row = _put(t, row, lost_two, lost_two, 0.0, o.loss * o.next_lost, 0.0)
+    if p.followed_losses:
+        row = put_bursts(p, t, row, layout, window, 0.0, o.loss, 0.0)
+    else:
+        row = put(t, row, lost, lost, 0.0, o.loss * (1 - o.next_lost), 0.0)
+        row = put(t, row, lost_two, lost_two, 0.0, o.loss * o.next_lost, 0.0)
     if growth > 0:
         larger = open_phase(layout, window + 1, OPEN)
-        row = _put(t, row, larger, larger, 0.0, (1 - o.loss) * growth, 1.0)
-    row = _put(t, row, opened, opened, 0.0, (1 - o.loss) * (1 - growth), 1.0)
+        row = put(t, row, larger, larger, 0.0, (1 - o.loss) * growth, 1.0)
+    row = put(t, row, opened, opened, 0.0, (1 - o.loss) * (1 - growth), 1.0)
 
     phases.first_transition[lost] = row
     duration = load + o.wait
@@ -355,14 +329,14 @@ def _open_windows(
     clean = repair_phase(layout, reduced, REPAIR_OPEN)
     sending.duration[lost], sending.wait[lost], sending.openings[lost] = duration, o.wait, packets
     sending.timeout_chance[lost] = timeout_chance(p, in_flight, reduced)
-    row = _put_outcomes(
-        p,
+    row = put_outcomes(
         t,
         row,
         layout,
         o.repeated_loss,
         timeout_chance(p, in_flight, reduced),
-        max(packets - o.telling, 0) * segments,
+        more_lost(p, max(packets - o.telling, 0) * segments, False),
+        1.0,
         reduced,
         clean,
         0.0,
@@ -379,9 +353,9 @@ def _open_windows(
     timeout = 1 - (1 - p.loss * without_tell) ** 2
     again = max(min(2 * p.loss, 0.9) - timeout, 0.0)
     again_phase, more_phase = repair_phase(layout, reduced, REPAIR_AGAIN), repair_phase(layout, reduced, REPAIR_MORE)
-    row = _put(t, row, 0, 0, blocked, timeout, duration)
-    row = _put(t, row, again_phase, again_phase, blocked, again, duration)
-    row = _put(t, row, more_phase, more_phase, blocked, 1 - again - timeout, duration)
+    row = put(t, row, 0, 0, blocked, timeout, duration)
+    row = put(t, row, again_phase, again_phase, blocked, again, duration)
+    row = put(t, row, more_phase, more_phase, blocked, 1 - again - timeout, duration)
 
     phase = open_phase(layout, window, LOST_REPAIRING)
     phases.first_transition[phase] = row
@@ -422,7 +396,12 @@ def _put_lost(
     until = max(duration - last, p.load / 2) if reduced < o.needed else duration
     shift = until - p.packets_per_segment * openings
     clean = repair_phase(layout, reduced, REPAIR)
-    return _put_outcomes(p, t, row, layout, p.loss, without_tell, openings, reduced, clean, shift, until)
+    outage = outage_chance(p, window)
+    if outage > 0:
+        time = min((window - 1) * step + probe_interval(p), p.timeout)
+        row = put_outage(p, t, row, layout, window, time - p.packets_per_segment * openings, outage, time)
+    more = more_lost(p, openings, True)
+    return put_outcomes(t, row, layout, p.repeated_loss, without_tell, more, 1 - outage, reduced, clean, shift, until)
 
 
 @njit(cache=True)
@@ -440,7 +419,7 @@ def _rounds(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, pha
         row = _first_losses(p, t, row, run, near, far, window, in_run, other)
         empty = open_phase(layout, next_window, OPEN) if next_window >= o.needed else next_phase
         kept = (1 - p.loss) ** window
-        row = _put(t, row, next_phase, empty, p.load - p.packets_per_segment * window, kept, p.load)
+        row = put(t, row, next_phase, empty, p.load - p.packets_per_segment * window, kept, p.load)
     return row
 
 
@@ -477,7 +456,7 @@ def linux_transitions(p: Any) -> tuple[Phases, Transitions, Any, Layout]:
     o = open_window(p)
     phases: Phases = np.zeros(layout.size + 1, PHASE)
     sending: Any = np.zeros(layout.size, SENDING)
-    t: Transitions = np.zeros(TRANSITIONS_PER_PHASE * layout.size, TRANSITION)
+    t: Transitions = np.zeros((TRANSITIONS_PER_PHASE + 2 * p.followed_losses) * layout.size, TRANSITION)
     row = _timeouts(p, t, layout, phases, sending, o.needed)
     for window in range(p.largest_window + 1):
         for kind in range(REPAIR_MORE, REPAIR_OPEN + 1):
@@ -503,5 +482,6 @@ def linux_transitions(p: Any) -> tuple[Phases, Transitions, Any, Layout]:
             phases.window[phase] = layout.rounds.window[layout.rounds.following[number]]
             phases.recovery[phase], sending.kind[phase] = LOST, LOST
     row = _losses(p, o, t, row, layout, phases, sending)
+    row = add_bursts(p, t, row, layout, phases, sending)
     phases.first_transition[layout.size] = row
     return phases, t[:row], sending, layout
