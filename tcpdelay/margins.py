@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tcpdelay.applications import Target
+from tcpdelay.chain.linux.parameters import BurstsBeyondChainError
 from tcpdelay.chain.model import ChainTooLargeError, DelayModel
 from tcpdelay.scenario import MAX_RTT, Flow, Path, Stack
 
@@ -153,7 +154,7 @@ def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margi
     def meets(flow: Flow, path: Path) -> bool:
         try:
             return DelayModel(flow, path, stack).meets(target.limit, target.quantile)
-        except ChainTooLargeError:
+        except (ChainTooLargeError, BurstsBeyondChainError):
             # What cannot be computed is not promised.
             return False
 

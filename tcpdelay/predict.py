@@ -80,7 +80,8 @@ def predict_delay(
     method : {"chain", "simulation", "auto"}
         What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` alone, to 2 % in some
         seconds. "auto" asks the chain where its expected error is below 10 %, and else simulates what can be
-        simulated: also bursts of losses, lost acknowledgements and jitter, which the chain does not know.
+        simulated: also lost acknowledgements and jitter, which the chain does not know, and bursts of losses that are
+        too long for it.
     **options
         The parameters of `Flow` and `Path` by name.
 
@@ -120,11 +121,12 @@ def predict_delay(
     if method == "chain":
         # Before the chain is solved, which may take long.
         warn_outside(flow, path, stack)
+    from tcpdelay.chain.linux.parameters import BurstsBeyondChainError
     from tcpdelay.chain.model import ChainTooLargeError, DelayModel
 
     try:
         distribution = DelayModel(flow, path, stack).delay_distribution()
-    except ChainTooLargeError:
+    except (ChainTooLargeError, BurstsBeyondChainError):
         if method == "auto" and simulable:
             return _simulation(flow, path, stack)
         raise
@@ -139,7 +141,7 @@ def predict_delay(
 
 
 def _unknown_to_chain(path: Path) -> bool:
-    return path.loss_burst > 1 or path.ack_loss > 0 or path.jitter > 0
+    return path.ack_loss > 0 or path.jitter > 0
 
 
 def _simulation(flow: Flow, path: Path, stack: Stack) -> DelayDistribution:

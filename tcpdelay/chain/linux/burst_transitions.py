@@ -51,7 +51,7 @@ def put_bursts(
 def put_outage(
     p: Any, t: Transitions, row: int, layout: Layout, window: int, shift: float, chance: float, time: float
 ) -> int:
-    """Append what follows the probe at `time` after a whole window is lost: it tells of the loss, or the timeout does."""
+    """Append what follows the probe at `time` after a whole window is lost: it tells of that, or the timeout does."""
     rest = p.load * (1 + repair_rounds(repair_segments(p, window)))
     repair = repair_phase(layout, reduced_window(window, p.cubic), REPAIR)
     row = put(t, row, 0, 0, shift, chance * p.next_loss, time)

@@ -78,7 +78,8 @@ def probe_time(p: Any, window: int) -> float:
 @njit(cache=True)
 def repair_segments(p: Any, lost: int) -> int:
     """Return in how many segments losses in a row are sent again: small ones share them."""
-    return int(math.ceil(lost / max(p.packets_per_segment, 1.0) - SAME_TIME))
+    segment = float(max(p.packets_per_segment, 1.0))
+    return math.ceil(lost / segment - SAME_TIME)
 
 
 @njit(cache=True)
@@ -87,7 +88,7 @@ def repair_rounds(segments: int) -> int:
 
     Each acknowledgement lets two of them go.
     """
-    return int(math.floor(math.log2(max(segments, 1)) + SAME_TIME))
+    return math.floor(math.log2(max(segments, 1)) + SAME_TIME)
 
 
 @njit(cache=True)

@@ -27,6 +27,11 @@ NEGLIGIBLE_BACKOFF = 1e-6
 """Probability per packet, roughly, below which a further back-off is left out."""
 
 
+LARGEST_BURST = 3
+"""Mean burst up to which the chain has been compared with the simulator [segments]."""
+LARGEST_OUTAGE = 0.02
+"""Share of the packets that losses of whole windows may hold up: beyond, the largest delays are those of timeouts in a
+row, whose length is as uncertain in a simulation of a million packets."""
 NEGLIGIBLE_BURST = 1e-3
 """Share of bursts that may be longer than those told apart."""
 MOST_FOLLOWED = 12
@@ -92,6 +97,10 @@ class LinuxParameters(NamedTuple):
     interval: float
 
 
+class BurstsBeyondChainError(ValueError):
+    """The losses come in longer bursts than the chain can follow."""
+
+
 class _Losses(NamedTuple):
     after_success: float
     after_loss: float
@@ -112,6 +121,41 @@ def _losses(path: Path, load: float) -> _Losses:
     return _Losses(after_success, after_loss, of_repair, followed)
 
 
+def _check_bursts(flow: Flow, path: Path, stack: Linux) -> None:
+    """Raise an error where the chain has no answer to losses in bursts."""
+    burst, simulated = path.loss_burst, "tcpdelay.simulate takes it into account"
+    for name, value, unit, limit in (
+        ("loss_burst", burst, "", LARGEST_BURST),
+        ("packet_size", flow.packet_size, " bytes", stack.mss),
+        ("interval", flow.interval, " s", path.rtt + stack.rto_min),
+    ):
+        if value > limit:
+            where = "" if name == "loss_burst" else f" with a loss_burst of {burst:g}"
+            raise BurstsBeyondChainError(
+                f"{name} must be at most {limit:g}{unit} in the chain{where}, got {value:g}; {simulated}"
+            )
+    if path.bottleneck != "packets":
+        raise BurstsBeyondChainError(
+            f"bottleneck must be 'packets' with a loss_burst of {burst:g}, got {path.bottleneck!r}"
+        )
+    held_up = _outage_share(flow, path, stack)
+    if held_up > LARGEST_OUTAGE:
+        raise BurstsBeyondChainError(
+            f"loss_burst {burst:g} is too long for the chain: losses of whole windows hold up {held_up:.1%} of the "
+            f"packets here, must be at most {LARGEST_OUTAGE:.0%}; {simulated}"
+        )
+
+
+def _outage_share(flow: Flow, path: Path, stack: Linux) -> float:
+    """Return which share of the packets is written while losses of whole windows last, roughly."""
+    load = path.rtt / flow.interval
+    loss = _losses(path, load)
+    timeout = (path.rtt + stack.rto_min) / flow.interval
+    window = math.floor(load) + 2
+    doubled = sum((2 * loss.after_loss) ** stage for stage in range(LARGEST_BURST_BACKOFF))
+    return loss.after_success * loss.after_loss ** (window - 1) * timeout * (1 + loss.after_loss * doubled)
+
+
 def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
     """Return the chain's parameters.
 
@@ -119,11 +163,13 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
     ------
     ValueError
         If the path has something that the chain leaves out.
+    BurstsBeyondChainError
+        If losses come in longer bursts than the chain can follow.
     """
     if path.loss_pattern != "random":
         raise ValueError(
             f"loss_pattern must be 'random' with Stack.linux(), got {path.loss_pattern!r}; bursts are loss_burst of "
-            "Path with method='simulation', and Stack.newreno_2008() knows 'correlated'"
+            "Path, and Stack.newreno_2008() knows 'correlated'"
         )
     for name, value, none in (
         ("ack_loss", path.ack_loss, 0),
@@ -133,6 +179,8 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
             raise ValueError(
                 f"{name} must be {none} in the chain, got {value:g}; tcpdelay.simulate takes it into account"
             )
+    if path.loss_burst > 1:
+        _check_bursts(flow, path, stack)
     load = path.rtt / flow.interval
     segments = -(-flow.packet_size // stack.mss)
     packets_per_segment = stack.mss / flow.packet_size
