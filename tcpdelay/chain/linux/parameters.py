@@ -27,7 +27,7 @@ NEGLIGIBLE_BACKOFF = 1e-6
 """Probability per packet, roughly, below which a further back-off is left out."""
 
 
-LARGEST_BURST = 3
+LARGEST_BURST = 2
 """Mean burst up to which the chain has been compared with the simulator [segments]."""
 LARGEST_OUTAGE = 0.02
 """Share of the packets that losses of whole windows may hold up: beyond, the largest delays are those of timeouts in a
