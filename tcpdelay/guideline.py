@@ -258,9 +258,6 @@ def guideline(
     flow, path = scenario_from_options(flow, path, options)
     stack = DEFAULT_STACK if stack is None else checked_profile(stack)
     target = Target(limit=0.200) if target is None else target
-    if path.loss_burst > 1:
-        # Its margins and curves leave the range in which the chain knows bursts.
-        raise ValueError(f"loss_burst must be 1 in a guideline, got {path.loss_burst:g}; predict_delay knows bursts")
     model = DelayModel(flow, path, stack)
     distribution = model.delay_distribution()
     situation = Situation(flow, path, stack, target, distribution)

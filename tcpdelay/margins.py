@@ -35,7 +35,8 @@ class Margin:
         Largest value up to which the target is met, going up from a scenario that meets it, or coming down from one
         that does not; None if none was found.
     at_least : bool
-        True where the search ended with the target still met, so that the edge lies beyond `edge`.
+        True where the search ended with the target still met, or where losses come in longer bursts than the chain
+        can follow beyond, so that the edge may lie beyond `edge`.
     """
 
     quantity: str
@@ -44,14 +45,19 @@ class Margin:
     at_least: bool = False
 
 
-def _edge(works: Callable[[float], bool], now: float, lowest: float, highest: float) -> tuple[float | None, bool]:
-    """Walk from `now` to where `works` changes, then bisect; return the working side and whether none was met."""
+def _edge(works: Callable[[float], bool | None], now: float, lowest: float, highest: float) -> tuple[float | None, bool]:
+    """Walk from `now` to where `works` changes, then bisect; return the working side and whether more may work.
+
+    Where the chain has no answer `works` is None: the walk turns there as well, and more may work.
+    """
     step = 2 ** (1 / STEPS_PER_DOUBLING)
     inside = now
-    if works(now):
+    found = works(now)
+    if found:
         while inside < highest:
             outside = min(inside * step, highest)
-            if not works(outside):
+            found = works(outside)
+            if not found:
                 break
             inside = outside
         else:
@@ -62,16 +68,18 @@ def _edge(works: Callable[[float], bool], now: float, lowest: float, highest: fl
             if outside <= lowest:
                 return None, False
             inside = max(outside / step, lowest)
-            if works(inside):
+            next_found = works(inside)
+            if next_found:
                 break
-            outside = inside
+            outside, found = inside, next_found
     while outside / inside > 1 + RELATIVE_TOLERANCE:
         middle = math.sqrt(inside * outside)
-        if works(middle):
+        middle_found = works(middle)
+        if middle_found:
             inside = middle
         else:
-            outside = middle
-    return inside, False
+            outside, found = middle, middle_found
+    return inside, found is None
 
 
 def at_bitrate(flow: Flow, bitrate: float, mss: int) -> Flow:
@@ -121,8 +129,11 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack) -> Margin:
     """
     mss = getattr(stack, "mss", flow.packet_size)
 
-    def sustainable(bitrate: float) -> bool:
-        return DelayModel(at_bitrate(flow, bitrate, mss), path, stack).backlog_drift < 0
+    def sustainable(bitrate: float) -> bool | None:
+        try:
+            return DelayModel(at_bitrate(flow, bitrate, mss), path, stack).backlog_drift < 0
+        except BurstsBeyondChainError:
+            return None
 
     lowest, highest = flow.bitrate / LARGEST_SCALE, _highest_bitrate(flow, path, mss)
     return Margin("bitrate", flow.bitrate, *_edge(sustainable, flow.bitrate, lowest, highest))
@@ -151,20 +162,22 @@ def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margi
     """
     share = path.forward_delay / path.rtt
 
-    def meets(flow: Flow, path: Path) -> bool:
+    def meets(flow: Flow, path: Path) -> bool | None:
         try:
             return DelayModel(flow, path, stack).meets(target.limit, target.quantile)
-        except (ChainTooLargeError, BurstsBeyondChainError):
+        except ChainTooLargeError:
             # What cannot be computed is not promised.
             return False
+        except BurstsBeyondChainError:
+            return None
 
-    def with_loss(loss: float) -> bool:
+    def with_loss(loss: float) -> bool | None:
         return meets(flow, replace(path, loss=loss))
 
-    def with_rtt(rtt: float) -> bool:
+    def with_rtt(rtt: float) -> bool | None:
         return meets(flow, replace(path, rtt=rtt, one_way_delay=share * rtt))
 
-    def with_bitrate(bitrate: float) -> bool:
+    def with_bitrate(bitrate: float) -> bool | None:
         return meets(at_bitrate(flow, bitrate, mss), path)
 
     mss = getattr(stack, "mss", flow.packet_size)

@@ -6,6 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+import tcpdelay.sim.simulation as simulation
 from tcpdelay.chain.linux.bursts import burst_chance, followed_losses, outage_chance, probe_time, repair_rounds
 from tcpdelay.chain.linux.parameters import BurstsBeyondChainError, linux_parameters
 
@@ -149,7 +150,8 @@ def test_bursts_beyond_the_chain_are_refused(flow, path, message):
         td.DelayModel(flow, path, LINUX)
 
 
-def test_auto_simulates_only_bursts_that_are_too_long_for_the_chain():
+def test_auto_simulates_only_bursts_that_are_too_long_for_the_chain(monkeypatch):
+    monkeypatch.setattr(simulation, "MOST_PACKETS", 20_000)
     methods = [
         td.predict_delay(VOICE, td.Path(0.201, 0.01, loss_burst=burst), LINUX, method="auto").method
         for burst in (1.5, 3.0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.chain.linux.parameters import BurstsBeyondChainError
 from tcpdelay.chain.model import DelayModel
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def loss_curve(guideline: Guideline) -> LossCurve:
     losses, quantiles = [], []
     for loss in sorted({*np.geomspace(lowest, highest, POINTS).tolist(), *anchors}):
         model = _model(guideline, loss)
-        if model.backlog_drift > -SMALLEST_RESERVE * guideline.flow.packet_rate:
+        if model is None or model.backlog_drift > -SMALLEST_RESERVE * guideline.flow.packet_rate:
             break
         losses.append(loss)
         quantiles.append(model.delay_distribution().quantile(guideline.target.quantile))
@@ -79,19 +80,28 @@ def loss_curve(guideline: Guideline) -> LossCurve:
     return LossCurve(np.array(losses), np.array(quantiles), lowest, highest, critical)
 
 
-def _model(guideline: Guideline, loss: float) -> DelayModel:
-    return DelayModel(guideline.flow, replace(guideline.path, loss=loss), guideline.stack)
+def _model(guideline: Guideline, loss: float) -> DelayModel | None:
+    """Return the chain at another loss, or None where it comes in longer bursts than the chain can follow."""
+    try:
+        return DelayModel(guideline.flow, replace(guideline.path, loss=loss), guideline.stack)
+    except BurstsBeyondChainError:
+        return None
 
 
 def _critical_loss(guideline: Guideline, carried: float, highest: float) -> float | None:
-    """Return the loss between `carried` and `highest` at which the drift of the backlog turns positive."""
-    if _model(guideline, highest).backlog_drift < 0:
+    """Return the loss between `carried` and `highest` at which the drift of the backlog turns positive, if known."""
+    if _carries(guideline, highest) is not False:
         return None
     grows = highest
     for _ in range(CRITICAL_STEPS):
         middle = math.sqrt(carried * grows)
-        if _model(guideline, middle).backlog_drift < 0:
+        if _carries(guideline, middle):
             carried = middle
         else:
             grows = middle
     return grows
+
+
+def _carries(guideline: Guideline, loss: float) -> bool | None:
+    model = _model(guideline, loss)
+    return None if model is None else model.backlog_drift < 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.chain.compilation import allocation_free
 from tcpdelay.chain.linux.bins import add, add_repaired
 from tcpdelay.chain.linux.bursts import (
     burst_chance,
@@ -20,7 +20,7 @@ from tcpdelay.chain.linux.bursts import (
 )
 
 
-@njit(cache=True)
+@allocation_free()
 def _add_outage(p: Any, bins: NDArray[np.float64], window: int, place: int, weight: float) -> None:
     """Add a packet of a window that is lost as a whole, that many packets after the first.
 
@@ -38,7 +38,7 @@ def _add_outage(p: Any, bins: NDArray[np.float64], window: int, place: int, weig
         rest *= p.next_loss
 
 
-@njit(cache=True)
+@allocation_free()
 def add_first_of_burst(
     p: Any, bins: NDArray[np.float64], age: float, window: int, without_tell: float, weight: float
 ) -> None:
@@ -50,7 +50,7 @@ def add_first_of_burst(
     _add_outage(p, bins, window, 0, weight * outage_chance(p, window))
 
 
-@njit(cache=True)
+@allocation_free()
 def add_burst_phase(p: Any, bins: NDArray[np.float64], window: int, s: Any, weight: float) -> None:
     """Add the packets that leave after the first of several losses, themselves lost or behind lost ones."""
     further = repair_segments(p, s.lost) - 1
