@@ -16,8 +16,11 @@ from tcpdelay.throughput import connection_utilization
 from tcpdelay.units import format_fraction
 from tcpdelay.validity import KnownStack, checked_profile
 
-TABLE = "linux-errors.csv"
-"""The errors of the chain of `Stack.linux` by scenario, written by `validation/error_map.py score`."""
+TABLES = {1.0: "linux-errors.csv", 1.5: "linux-errors-burst1.5.csv", 2.0: "linux-errors-burst2.csv"}
+"""The errors of the chain of `Stack.linux` by scenario, by the mean burst of losses up to which they count.
+
+The first is written by `validation/error_map.py score`, the others by `validation/bursts.py`.
+"""
 NEIGHBOURS = 25
 """Cases that an expected error rests on: enough for a 90 % quantile, few enough to be alike."""
 FEATURES = ("rtt", "loss", "utilization", "packets_per_rtt")
@@ -26,6 +29,7 @@ COLUMNS = len(FEATURES) + 4
 WRONG_CALL = 1.0
 """The error that a wrong statement counts as on whether TCP carries the flow."""
 SIMULATIONS = "simulations of scenarios like this one"
+SIMULATED_BURSTS = "simulations of losses in bursts in scenarios like this one"
 SIMULATED_CALLS = f"{SIMULATIONS}, where being wrong about whether TCP carries the flow counts as 100 %"
 STUDENT_95 = 2.09
 """Standard errors in half a 95 % interval: Student's quantile for 20 batches."""
@@ -221,15 +225,19 @@ def features_of(flow: Flow, path: Path, stack: Linux) -> NDArray[np.float64]:
     return np.array([path.rtt, path.loss, utilization_of(flow, path, stack), path.rtt / flow.interval])
 
 
-def linux_table_file() -> FilePath:
-    """Return the file that holds the errors of the chain of `Stack.linux`."""
-    return FilePath(__file__).parent / "data" / TABLE
+def linux_table_file(burst: float = 1.0) -> FilePath:
+    """Return the file that holds the errors of the chain of `Stack.linux` at a mean burst of that [segments], or more.
+
+    Beyond the longest burst of a table it is the last one.
+    """
+    known = next((longest for longest in sorted(TABLES) if burst <= longest), max(TABLES))
+    return FilePath(__file__).parent / "data" / TABLES[known]
 
 
 @cache
-def linux_table() -> ErrorTable:
-    """Return the errors of the chain of `Stack.linux`, read once."""
-    return ErrorTable.read(linux_table_file())
+def linux_table(burst: float = 1.0) -> ErrorTable:
+    """Return the errors of the chain of `Stack.linux` at a mean burst of that or more, read once."""
+    return ErrorTable.read(linux_table_file(burst))
 
 
 def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -> ExpectedError:
@@ -246,7 +254,8 @@ def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -
     -------
     ExpectedError
         For `Stack.linux`, the error in the nearest of the simulated scenarios, but where TCP carries the flow no less
-        than the simulator's own; for the published chain, that over all captures.
+        than the simulator's own; with losses in bursts, that with and that without them, figure by figure whichever is
+        larger. For the published chain, that over all captures.
 
     Raises
     ------
@@ -261,10 +270,18 @@ def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -
     stack = checked_profile(stack)
     if isinstance(stack, NewReno2008):
         return PUBLISHED_ERROR
-    found = linux_table().expected(features_of(flow, path, stack), stack.congestion_control == "cubic", carried)
+    scenario = features_of(flow, path, stack), stack.congestion_control == "cubic", carried
+    found = linux_table(path.loss_burst).expected(*scenario)
     if not carried:
         return found
-    least = SIMULATOR_ERROR
+    found = _no_less(found, SIMULATOR_ERROR)
+    if path.loss_burst == 1:
+        return found
+    return _no_less(replace(found, source=SIMULATED_BURSTS), linux_table().expected(*scenario))
+
+
+def _no_less(found: ExpectedError, least: ExpectedError) -> ExpectedError:
+    """Return an expected error, no figure of which is smaller than in another one."""
     return replace(found, **vars(_at_least(found, least)), mean_delay=_at_least(found.mean_delay, least.mean_delay))
 
 

@@ -45,7 +45,9 @@ class Margin:
     at_least: bool = False
 
 
-def _edge(works: Callable[[float], bool | None], now: float, lowest: float, highest: float) -> tuple[float | None, bool]:
+def _edge(
+    works: Callable[[float], bool | None], now: float, lowest: float, highest: float
+) -> tuple[float | None, bool]:
     """Walk from `now` to where `works` changes, then bisect; return the working side and whether more may work.
 
     Where the chain has no answer `works` is None: the walk turns there as well, and more may work.

@@ -49,8 +49,10 @@ def joined(*tables):
 def use(monkeypatch):
     """Return a function that makes a table the one that predictions look up."""
 
-    def use(table):
-        monkeypatch.setattr(module, "linux_table", lambda: table)
+    def use(table, with_bursts=None):
+        monkeypatch.setattr(
+            module, "linux_table", lambda burst=1.0: with_bursts if burst > 1 and with_bursts else table
+        )
 
     return use
 
@@ -241,10 +243,41 @@ def test_auto_simulates_where_the_chain_is_expected_to_be_far_off(use, linux_cha
     assert predict_delay(FLOW, PATH, LINUX, method="auto").method == method
 
 
-@pytest.mark.parametrize("change", [{"loss_burst": 2.0}, {"ack_loss": 0.1}, {"jitter": 0.010}])
+@pytest.mark.parametrize("change", [{"ack_loss": 0.1}, {"jitter": 0.010}])
 def test_auto_simulates_what_the_chain_does_not_know(use, linux_chain, brief, change):
     use(table_of(0.01))
     assert predict_delay(FLOW, Path(0.100, 0.02, **change), LINUX, method="auto").method == "simulation"
+
+
+@pytest.mark.parametrize(("p95", "method"), [(0.05, "chain"), (0.15, "simulation")])
+def test_auto_decides_by_the_errors_with_bursts(use, linux_chain, brief, p95, method):
+    use(table_of(0.01), table_of(p95))
+    assert predict_delay(FLOW, Path(0.100, 0.02, loss_burst=2.0), LINUX, method="auto").method == method
+    assert predict_delay(FLOW, PATH, LINUX, method="auto").method == "chain"
+
+
+def test_with_bursts_an_error_is_no_less_than_without(use):
+    bursts = Path(0.100, 0.02, loss_burst=1.2)
+    use(table_of(0.03, 0.20), table_of(0.12, 0.07))
+    found = expected_error(FLOW, bursts, LINUX)
+    assert (found.median, found.mean_delay.median) == pytest.approx((0.12, 0.20))
+    assert found.source == "simulations of losses in bursts in scenarios like this one"
+    use(table_of(0.03), table_of(0.12, carried=True))
+    assert np.isnan(expected_error(FLOW, bursts, LINUX, carried=False).mean)
+
+
+@pytest.mark.parametrize(
+    ("burst", "name"),
+    [
+        (1, "linux-errors"),
+        (1.01, "linux-errors-burst1.5"),
+        (1.5, "linux-errors-burst1.5"),
+        (1.6, "linux-errors-burst2"),
+        (9, "linux-errors-burst2"),
+    ],
+)
+def test_errors_are_those_of_the_next_longer_burst(burst, name):
+    assert module.linux_table_file(burst).name == f"{name}.csv"
 
 
 def test_auto_simulates_beyond_the_map(use, linux_chain, brief):

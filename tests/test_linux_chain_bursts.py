@@ -9,6 +9,8 @@ import tcpdelay as td
 import tcpdelay.sim.simulation as simulation
 from tcpdelay.chain.linux.bursts import burst_chance, followed_losses, outage_chance, probe_time, repair_rounds
 from tcpdelay.chain.linux.parameters import BurstsBeyondChainError, linux_parameters
+from tcpdelay.margins import _edge
+from tcpdelay.report.loss_curve import loss_curve
 
 LINUX = td.Stack.linux()
 VOICE = td.Flow(174, 0.020)
@@ -142,6 +144,8 @@ def test_delays_are_those_of_the_simulator(size, rtt, loss, burst, mean_error, p
             td.Path(0.1, 0.001, loss_burst=1.5),
             r"interval must be at most 0\.3 s in the chain with a loss_burst of 1\.5, got 0\.5",
         ),
+        # Windows open wide enough are hardly ever lost as a whole, but losses this frequent do not let them open.
+        (td.Flow(209, 0.01), td.Path(0.098, 0.049, loss_burst=1.5), "losses of whole windows hold up 4.*%"),
         (VOICE, td.Path(0.1, 0.001, bottleneck="bytes", loss_burst=1.5), "bottleneck must be 'packets' with"),
     ],
 )
@@ -157,3 +161,30 @@ def test_auto_simulates_only_bursts_that_are_too_long_for_the_chain(monkeypatch)
         for burst in (1.5, 3.0)
     ]
     assert methods == ["chain", "simulation"]
+
+
+def test_an_edge_where_the_answer_is_not_known_is_a_lower_bound():
+    def works(known_to, met_to):
+        return lambda value: None if value > known_to else value <= met_to
+
+    assert _edge(works(8.0, 4.0), 1.0, 0.1, 100.0) == (pytest.approx(4.0, rel=0.01), False)
+    assert _edge(works(3.0, 4.0), 1.0, 0.1, 100.0) == (pytest.approx(3.0, rel=0.01), True)
+    assert _edge(works(3.0, 4.0), 20.0, 0.1, 100.0) == (pytest.approx(3.0, rel=0.01), True)
+    assert _edge(works(8.0, 4.0), 20.0, 0.1, 100.0) == (pytest.approx(4.0, rel=0.01), False)
+    assert _edge(works(0.01, 0.0), 1.0, 0.1, 100.0) == (None, False)
+
+
+def test_a_report_goes_as_far_as_the_chain_knows_bursts():
+    found = td.guideline(VOICE, td.Path(0.1, 0.02, loss_burst=1.5), LINUX)
+    assert found.verdict == "works"
+    assert found.expected_error.source.startswith("simulations of losses in bursts")
+    loss = found.margins[0]
+    assert loss.at_least
+    with pytest.raises(BurstsBeyondChainError):
+        td.DelayModel(VOICE, td.Path(0.1, loss.edge * 1.02, loss_burst=1.5), LINUX)
+    curve = loss_curve(found)
+    assert curve.critical is None
+    assert curve.loss[-1] == pytest.approx(loss.edge, rel=0.2)
+    assert "in bursts of 1.5 segments in the mean" in found.to_markdown()
+    with pytest.raises(BurstsBeyondChainError, match="loss_burst must be at most 2 in the chain, got 3"):
+        td.guideline(VOICE, td.Path(0.1, 0.02, loss_burst=3.0), LINUX)

@@ -120,7 +120,12 @@ class ScenarioOptions:
         ),
     ] = None
     loss_pattern: Annotated[
-        LossPattern, _choice("--loss-pattern", _PATH, "Independent losses, or the rest of a round with its first.")
+        LossPattern,
+        _choice(
+            "--loss-pattern",
+            _PATH,
+            "Independent losses, or the rest of a round with its first, which newreno_2008 knows.",
+        ),
     ] = "random"
     bottleneck: Annotated[
         Bottleneck, _choice("--bottleneck", _PATH, "What its queue counts; one of bytes spares small packets.")
@@ -140,7 +145,7 @@ class ScenarioOptions:
         float | None,
         typer.Option(
             "--loss-burst",
-            help="Mean number of segments lost in a row; simulated.",
+            help="Mean number of segments lost in a row; simulated, or up to 2 by the chain.",
             rich_help_panel=_PATH,
             metavar="NUMBER",
             show_default="1",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tcpdelay.capture import PathEstimate
 
 SIMULATED = ("loss_burst", "ack_loss", "jitter")
-"""Options of the path that only the simulator knows."""
+"""Options of the path that no chain knows, or only short bursts."""
 _SETTINGS = tuple(dict.fromkeys(field.name for profile in (Linux, NewReno2008) for field in fields(profile)))
 """The settings of all stacks, which the options are named after."""
 

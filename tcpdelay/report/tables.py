@@ -13,6 +13,7 @@ from tcpdelay.units import format_fraction, format_rate, format_time
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.guideline import Guideline
+    from tcpdelay.scenario import Path
 
 LOSS_PATTERN = {"random": "random losses", "correlated": "correlated losses, as of a full drop-tail queue"}
 BOTTLENECK = {"packets": "queue kept in packets", "bytes": "queue kept in bytes"}
@@ -52,12 +53,19 @@ def scenario_table(guideline: Guideline) -> Table:
     rows = (
         ("Flow", f"{flow.packet_size} B every {format_time(flow.interval)}, {format_rate(flow.bitrate)}"),
         ("Round-trip time", f"{format_time(path.rtt)}, of which {one_way} from sender to receiver"),
-        ("Loss", f"{format_fraction(path.loss)}, {LOSS_PATTERN[path.loss_pattern]}"),
+        ("Loss", f"{format_fraction(path.loss)}, {_losses(path)}"),
         ("Bottleneck", BOTTLENECK[path.bottleneck]),
         ("Demand", f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"),
         ("TCP", phrases.stack_words(guideline.stack)),
     )
     return Table(("Scenario", "Value"), rows)
+
+
+def _losses(path: Path) -> str:
+    """Return in words how losses follow one another."""
+    if path.loss_burst > 1:
+        return f"in bursts of {path.loss_burst:g} segments in the mean"
+    return LOSS_PATTERN[path.loss_pattern]
 
 
 def measured_table(guideline: Guideline, estimate: PathEstimate) -> Table:

@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from tcpdelay.chain.linux.detection import SAME_TIME
+from tcpdelay.chain.linux.layout import SMALLEST_WINDOW
 from tcpdelay.scenario import Flow, Linux, Path
 
 REORDERING_SHARE = 4
@@ -25,13 +26,13 @@ LARGEST_BURST_BACKOFF = 9
 """Timeouts in a row that are followed at most; with losses in bursts up to the longest ones, of about two minutes."""
 NEGLIGIBLE_BACKOFF = 1e-6
 """Probability per packet, roughly, below which a further back-off is left out."""
-
-
 LARGEST_BURST = 2
 """Mean burst up to which the chain has been compared with the simulator [segments]."""
 LARGEST_OUTAGE = 0.02
 """Share of the packets that losses of whole windows may hold up: beyond, the largest delays are those of timeouts in a
 row, whose length is as uncertain in a simulation of a million packets."""
+SMALLEST_LIMITED_WINDOW = math.sqrt(2 / 3)
+"""Smallest window of a flow that only losses limit, times the root of the loss (Mathis et al., SIGCOMM CCR 1997)."""
 NEGLIGIBLE_BURST = 1e-3
 """Share of bursts that may be longer than those told apart."""
 MOST_FOLLOWED = 12
@@ -151,9 +152,12 @@ def _outage_share(flow: Flow, path: Path, stack: Linux) -> float:
     load = path.rtt / flow.interval
     loss = _losses(path, load)
     timeout = (path.rtt + stack.rto_min) / flow.interval
-    window = math.floor(load) + 2
+    # Whole windows are lost where they are smallest, and where losses are frequent they never open.
+    limited = max(SMALLEST_LIMITED_WINDOW / math.sqrt(loss.after_success), SMALLEST_WINDOW) if path.loss else math.inf
+    window = min(math.floor(load) + 2, limited)
     doubled = sum((2 * loss.after_loss) ** stage for stage in range(LARGEST_BURST_BACKOFF))
-    return loss.after_success * loss.after_loss ** (window - 1) * timeout * (1 + loss.after_loss * doubled)
+    outages = loss.after_success * float(loss.after_loss ** (window - 1))
+    return outages * timeout * (1 + loss.after_loss * doubled)
 
 
 def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
