@@ -28,6 +28,8 @@ nb_execution_mode = "auto"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
+# Markdown that cells display may hold tables.
+nb_render_markdown_format = "myst"
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"tcpdelay {release}"
