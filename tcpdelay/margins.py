@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tcpdelay.applications import Target
 from tcpdelay.chain.linux.parameters import BurstsBeyondChainError
-from tcpdelay.chain.model import ChainTooLargeError, DelayModel
-from tcpdelay.scenario import MAX_RTT, Flow, Path, Stack
+from tcpdelay.chain.model import DelayModel
+from tcpdelay.inverse.bitrate import bitrate_axis
+from tcpdelay.inverse.bracket import Bracket, bracket
+from tcpdelay.inverse.edge import Axis
+from tcpdelay.inverse.loss import SMALLEST_LOSS, loss_axis
+from tcpdelay.inverse.rtt import rtt_axis
+from tcpdelay.scenario import Flow, Path, Stack
 
-STEPS_PER_DOUBLING = 2
-RELATIVE_TOLERANCE = 0.01
-LARGEST_LOSS = 0.5
-SMALLEST_LOSS = 1e-6
-SMALLEST_RTT = 1e-3
 LARGEST_SCALE = 64.0
-LARGEST_LOAD = 200
-"""Packets per round-trip time up to which the search goes; beyond, a single point takes too long for a report."""
 
 
 @dataclass(frozen=True)
@@ -45,64 +41,15 @@ class Margin:
     at_least: bool = False
 
 
-def _edge(
-    works: Callable[[float], bool | None], now: float, lowest: float, highest: float
-) -> tuple[float | None, bool]:
-    """Walk from `now` to where `works` changes, then bisect; return the working side and whether more may work.
-
-    Where the chain has no answer `works` is None: the walk turns there as well, and more may work.
-    """
-    step = 2 ** (1 / STEPS_PER_DOUBLING)
-    inside = now
-    found = works(now)
-    if found:
-        while inside < highest:
-            outside = min(inside * step, highest)
-            found = works(outside)
-            if not found:
-                break
-            inside = outside
-        else:
-            return highest, True
-    else:
-        outside = now
-        while True:
-            if outside <= lowest:
-                return None, False
-            inside = max(outside / step, lowest)
-            next_found = works(inside)
-            if next_found:
-                break
-            outside, found = inside, next_found
-    while outside / inside > 1 + RELATIVE_TOLERANCE:
-        middle = math.sqrt(inside * outside)
-        middle_found = works(middle)
-        if middle_found:
-            inside = middle
-        else:
-            outside, found = middle, middle_found
-    return inside, found is None
+def _margin(quantity: str, now: float, found: Bracket) -> Margin:
+    return Margin(quantity, now, found.inside, at_least=found.outside is None or not found.known)
 
 
-def at_bitrate(flow: Flow, bitrate: float, mss: int) -> Flow:
-    """Return the flow at another bitrate [bit/s]: larger packets up to one segment, more of them beyond.
-
-    Examples
-    --------
-    >>> at_bitrate(Flow(160, 0.020), 128_000, mss=1448)
-    Flow(packet_size=320, interval=0.02)
-    """
-    size = bitrate * flow.interval / 8
-    largest = max(mss, flow.packet_size)
-    if size > largest:
-        return Flow.from_bitrate(bitrate, largest)
-    return Flow(max(1, round(size)), flow.interval)
-
-
-def _highest_bitrate(flow: Flow, path: Path, mss: int) -> float:
-    """Bitrate up to which a search goes [bit/s]."""
-    full_segments = LARGEST_LOAD * 8 * max(mss, flow.packet_size) / path.rtt
-    return max(flow.bitrate, min(full_segments, LARGEST_SCALE * flow.bitrate))
+def _bitrates(flow: Flow, path: Path, stack: Stack) -> Axis:
+    """Return the axis of the bitrate, as far as it is of interest from the present one."""
+    axis = bitrate_axis(flow, path, stack)
+    highest = max(flow.bitrate, min(axis.highest, LARGEST_SCALE * flow.bitrate))
+    return replace(axis, lowest=flow.bitrate / LARGEST_SCALE, highest=highest)
 
 
 def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack) -> Margin:
@@ -129,16 +76,16 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack) -> Margin:
     >>> largest_sustainable_rate(flow, path, Stack.newreno_2008()).edge > flow.bitrate
     True
     """
-    mss = getattr(stack, "mss", flow.packet_size)
+    axis = _bitrates(flow, path, stack)
 
     def sustainable(bitrate: float) -> bool | None:
         try:
-            return DelayModel(at_bitrate(flow, bitrate, mss), path, stack).backlog_drift < 0
+            return DelayModel(*axis.place(bitrate), stack).backlog_drift < 0
         except BurstsBeyondChainError:
             return None
 
-    lowest, highest = flow.bitrate / LARGEST_SCALE, _highest_bitrate(flow, path, mss)
-    return Margin("bitrate", flow.bitrate, *_edge(sustainable, flow.bitrate, lowest, highest))
+    found = bracket(sustainable, flow.bitrate, axis.lowest, axis.highest)
+    return _margin("bitrate", flow.bitrate, found)
 
 
 def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margin, Margin, Margin]:
@@ -162,35 +109,9 @@ def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margi
     >>> loss.now < loss.edge < 0.1
     True
     """
-    share = path.forward_delay / path.rtt
-
-    def meets(flow: Flow, path: Path) -> bool | None:
-        try:
-            return DelayModel(flow, path, stack).meets(target.limit, target.quantile)
-        except ChainTooLargeError:
-            # What cannot be computed is not promised.
-            return False
-        except BurstsBeyondChainError:
-            return None
-
-    def with_loss(loss: float) -> bool | None:
-        return meets(flow, replace(path, loss=loss))
-
-    def with_rtt(rtt: float) -> bool | None:
-        return meets(flow, replace(path, rtt=rtt, one_way_delay=share * rtt))
-
-    def with_bitrate(bitrate: float) -> bool | None:
-        return meets(at_bitrate(flow, bitrate, mss), path)
-
-    mss = getattr(stack, "mss", flow.packet_size)
-    longest_rtt = max(path.rtt, min(MAX_RTT, LARGEST_LOAD * flow.interval))
     first_loss = max(path.loss, SMALLEST_LOSS)
     return (
-        Margin("loss", path.loss, *_edge(with_loss, first_loss, SMALLEST_LOSS, max(LARGEST_LOSS, path.loss))),
-        Margin("rtt", path.rtt, *_edge(with_rtt, path.rtt, min(SMALLEST_RTT, path.rtt), longest_rtt)),
-        Margin(
-            "bitrate",
-            flow.bitrate,
-            *_edge(with_bitrate, flow.bitrate, flow.bitrate / LARGEST_SCALE, _highest_bitrate(flow, path, mss)),
-        ),
+        _margin("loss", path.loss, loss_axis(flow, path).search(stack, target, first_loss)),
+        _margin("rtt", path.rtt, rtt_axis(flow, path).search(stack, target, path.rtt)),
+        _margin("bitrate", flow.bitrate, _bitrates(flow, path, stack).search(stack, target, flow.bitrate)),
     )

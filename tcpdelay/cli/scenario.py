@@ -107,7 +107,7 @@ def _flow(options: ScenarioOptions, mss: int) -> Flow:
     if bitrate and size is None and options.app is not None:
         _packet_size(bitrate, options.app.flow.interval)
         # As for the margin of the bitrate in the report, so that its edge can be tried out.
-        from tcpdelay.margins import at_bitrate
+        from tcpdelay.inverse.bitrate import at_bitrate
 
         return at_bitrate(options.app.flow, bitrate, mss)
     if bitrate:

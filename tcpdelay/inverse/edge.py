@@ -1,0 +1,224 @@
+"""The largest value of a quantity with which a target is met, and what keeps it from being larger."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from tcpdelay.applications import Target
+from tcpdelay.chain.model import ChainTooLargeError, DelayModel
+from tcpdelay.expected_error import ExpectedError, expected_error
+from tcpdelay.inverse.bracket import Bracket, bracket
+from tcpdelay.scenario import Flow, Path, Stack
+from tcpdelay.units import format_fraction, format_rate, format_time
+from tcpdelay.validity import KnownStack, checked_profile, validated_range
+
+Quantity = Literal["bitrate", "packet rate", "loss", "rtt"]
+Limit = Literal["delay", "capacity", "size of the chain", "range"]
+
+LARGEST_LOAD = 200
+"""Packets per round-trip time up to which a search goes; beyond, a single point takes too long."""
+SCAN_FACTOR = 4.0
+"""Factor between the values that are looked at for the best that can be had."""
+
+
+def format_packet_rate(rate: float) -> str:
+    """Return a packet rate [1/s] in words, such as "50 packets/s"."""
+    return f"{rate:.3g} packets/s" if rate < 1000 else f"{rate:.0f} packets/s"
+
+
+WORDS: dict[Quantity, Callable[[float], str]] = {
+    "bitrate": format_rate,
+    "packet rate": format_packet_rate,
+    "loss": format_fraction,
+    "rtt": format_time,
+}
+"""How a value of each quantity is written."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One quantity of a scenario, everything else unchanged.
+
+    Parameters
+    ----------
+    quantity : {"bitrate", "packet rate", "loss", "rtt"}
+        What is varied.
+    place : callable
+        Returns flow and path at a value of it [bit/s, 1/s, fraction, s].
+    lowest, highest : float
+        Values between which a search goes, above 0.
+    """
+
+    quantity: Quantity
+    place: Callable[[float], tuple[Flow, Path]]
+    lowest: float
+    highest: float
+
+    def search(self, stack: Stack, target: Target, start: float) -> Bracket:
+        """Return both sides of the edge that a walk from `start` meets first."""
+        return bracket(lambda value: meets(*self.place(value), stack, target), start, self.lowest, self.highest)
+
+
+def meets(flow: Flow, path: Path, stack: Stack, target: Target) -> bool:
+    """Say whether the chain predicts that a target is met; what cannot be computed is not promised."""
+    if path.forward_delay > target.limit:
+        return False
+    try:
+        return DelayModel(flow, path, stack).meets(target.limit, target.quantile)
+    except ChainTooLargeError:
+        return False
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The largest value of one quantity with which a target is met.
+
+    Parameters
+    ----------
+    quantity : {"bitrate", "packet rate", "loss", "rtt"}
+        What was asked for.
+    value : float
+        Its largest value that works [bit/s, 1/s, fraction, s].
+    fails : float or None
+        The next value above that was tried and does not; None where the search ended first.
+    limited_by : {"delay", "capacity", "size of the chain", "range"}
+        What is wrong with the value that fails: its delay is too long; TCP cannot carry the flow at all; no chain can be
+        solved for it. Or that the search goes no further.
+    tolerance : float
+        How far the two are apart, as a fraction of `value`; 0 where nothing fails.
+    target : Target
+        The demand on the delay.
+    stack : Stack
+        The TCP implementation.
+    at, beyond : tuple of Flow and Path
+        The scenarios of the two values; `beyond` is None where nothing fails.
+    expected_error : ExpectedError
+        How far the prediction at `value` is probably off.
+    """
+
+    quantity: Quantity
+    value: float
+    fails: float | None
+    limited_by: Limit
+    tolerance: float
+    target: Target
+    stack: KnownStack
+    at: tuple[Flow, Path]
+    beyond: tuple[Flow, Path] | None
+    expected_error: ExpectedError
+
+    @cached_property
+    def delay(self) -> float:
+        """The target's quantile of the delay [s] at `value`; predicted when first asked for."""
+        return _quantile(*self.at, self.stack, self.target)
+
+    @cached_property
+    def delay_beyond(self) -> float | None:
+        """The target's quantile of the delay [s] at `fails`; None where that is not known."""
+        if self.beyond is None or self.limited_by == "size of the chain":
+            return None
+        return _quantile(*self.beyond, self.stack, self.target)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the scenario at `value` lies outside the range in which the model has been checked."""
+        return tuple(validated_range(self.stack).exceeded_by(*self.at))
+
+
+def _quantile(flow: Flow, path: Path, stack: Stack, target: Target) -> float:
+    """Return the target's quantile [s] as the chain predicts it."""
+    return DelayModel(flow, path, stack).delay_distribution().quantile(target.quantile)
+
+
+def largest(axis: Axis, stack: Stack, target: Target) -> Edge:
+    """Return the largest value on an axis that meets a target, coming down from the top in steps of 1.41.
+
+    Coming down, as a low value need not work for a higher one to: few packets bring few duplicate acknowledgements.
+
+    Parameters
+    ----------
+    axis : Axis
+        What to vary, and how far.
+    stack : Stack
+        The TCP implementation.
+    target : Target
+        The demand on the delay.
+
+    Returns
+    -------
+    Edge
+        The value, to one percent.
+
+    Raises
+    ------
+    ValueError
+        If no value meets the target; the message says what the best is.
+
+    Examples
+    --------
+    >>> path = Path(rtt=0.100, loss=0.02)
+    >>> axis = Axis("bitrate", lambda rate: (Flow(round(rate / 400), 0.020), path), lowest=8e3, highest=5e5)
+    >>> largest(axis, Stack.linux(), Target(0.2)).limited_by
+    'range'
+    """
+    stack = checked_profile(stack)
+    found = axis.search(stack, target, axis.highest)
+    if found.inside is None:
+        raise ValueError(f"no {axis.quantity} meets the target: {_best_reachable(axis, stack, target)}")
+    at = axis.place(found.inside)
+    beyond = None if found.outside is None else axis.place(found.outside)
+    value = _exact(axis.quantity, at, found.inside)
+    fails = None if found.outside is None or beyond is None else _exact(axis.quantity, beyond, found.outside)
+    return Edge(
+        quantity=axis.quantity,
+        value=value,
+        fails=fails,
+        limited_by="range" if beyond is None else _limit(*beyond, stack, target),
+        tolerance=0.0 if fails is None else fails / value - 1,
+        target=target,
+        stack=stack,
+        at=at,
+        beyond=beyond,
+        expected_error=expected_error(*at, stack),
+    )
+
+
+def _exact(quantity: Quantity, scenario: tuple[Flow, Path], searched: float) -> float:
+    """Return the value that a scenario really has: packets are of whole bytes."""
+    return scenario[0].bitrate if quantity == "bitrate" else searched
+
+
+def _limit(flow: Flow, path: Path, stack: Stack, target: Target) -> Limit:
+    """Return what is wrong with a scenario that misses the target."""
+    if path.forward_delay > target.limit:
+        return "delay"
+    try:
+        model = DelayModel(flow, path, stack)
+        return "capacity" if model.backlog_drift >= 0 else "delay"
+    except ChainTooLargeError:
+        return "size of the chain"
+
+
+def _best_reachable(axis: Axis, stack: Stack, target: Target) -> str:
+    """Say which value has the shortest delay, and how long that is."""
+    best, least = axis.lowest, math.inf
+    value = axis.lowest
+    while value <= axis.highest:
+        try:
+            delay = _quantile(*axis.place(value), stack, target)
+        except ChainTooLargeError:
+            break
+        if delay == math.inf:
+            break
+        if delay < least:
+            best, least = value, delay
+        value *= SCAN_FACTOR
+    share, limit = format_fraction(target.quantile), format_time(target.limit)
+    if least == math.inf:
+        return f"TCP carries no such flow, and so not {share} within {limit}"
+    at_best = WORDS[axis.quantity](best)
+    return f"at best, with {at_best}, {share} come within {format_time(least)}, and not within {limit}"
