@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from tcpdelay.compare import Comparison, compare
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.guideline import Guideline, guideline
+    from tcpdelay.inverse.bitrate import largest_bitrate
+    from tcpdelay.inverse.call import CallTarget
+    from tcpdelay.inverse.connections import best_connections
+    from tcpdelay.inverse.frontier import loss_rtt_frontier
+    from tcpdelay.inverse.interval import best_interval
+    from tcpdelay.inverse.loss import largest_loss
+    from tcpdelay.inverse.packet_rate import largest_packet_rate
+    from tcpdelay.inverse.playout import playout_for_call, playout_for_late_fraction
+    from tcpdelay.inverse.rtt import largest_rtt
+    from tcpdelay.inverse.sensitivity import sensitivities
+    from tcpdelay.inverse.split import best_split
     from tcpdelay.predict import predict_delay
     from tcpdelay.scenario import Flow, Path, Stack
     from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
@@ -27,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bottleneck",
     "Bulk",
+    "CallTarget",
     "Classic",
     "Comparison",
     "ConstantRate",
@@ -48,9 +60,20 @@ __all__ = [
     "ValidityWarning",
     "Web",
     "__version__",
+    "best_connections",
+    "best_interval",
+    "best_split",
     "compare",
     "guideline",
+    "largest_bitrate",
+    "largest_loss",
+    "largest_packet_rate",
+    "largest_rtt",
+    "loss_rtt_frontier",
+    "playout_for_call",
+    "playout_for_late_fraction",
     "predict_delay",
+    "sensitivities",
     "simulate",
     "simulate_network",
 ]
@@ -60,6 +83,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Bottleneck": "tcpdelay.sim.network.bottleneck",
     "Bulk": "tcpdelay.sim.network.sources",
+    "CallTarget": "tcpdelay.inverse.call",
     "Classic": "tcpdelay.sim.network.stacks",
     "Comparison": "tcpdelay.compare",
     "ConstantRate": "tcpdelay.sim.network.sources",
@@ -80,9 +104,20 @@ _HOME = {
     "Udp": "tcpdelay.sim.network.stacks",
     "ValidityWarning": "tcpdelay.validity",
     "Web": "tcpdelay.sim.network.sources",
+    "best_connections": "tcpdelay.inverse.connections",
+    "best_interval": "tcpdelay.inverse.interval",
+    "best_split": "tcpdelay.inverse.split",
     "compare": "tcpdelay.compare",
     "guideline": "tcpdelay.guideline",
+    "largest_bitrate": "tcpdelay.inverse.bitrate",
+    "largest_loss": "tcpdelay.inverse.loss",
+    "largest_packet_rate": "tcpdelay.inverse.packet_rate",
+    "largest_rtt": "tcpdelay.inverse.rtt",
+    "loss_rtt_frontier": "tcpdelay.inverse.frontier",
+    "playout_for_call": "tcpdelay.inverse.playout",
+    "playout_for_late_fraction": "tcpdelay.inverse.playout",
     "predict_delay": "tcpdelay.predict",
+    "sensitivities": "tcpdelay.inverse.sensitivity",
     "simulate": "tcpdelay.sim.simulation",
     "simulate_network": "tcpdelay.sim.network.simulation",
 }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.expected_error import ExpectedError
 
 Format = Literal["text", "json", "csv"]
 
@@ -100,13 +101,12 @@ def record(scenario: Scenario, distribution: DelayDistribution) -> dict[str, Any
         "late_fraction": distribution.late_fraction(target.limit),
         "sustainable": distribution.sustainable,
         "method": distribution.method,
-        **expected_errors(distribution),
+        **expected_errors(distribution.expected_error),
     }
 
 
-def expected_errors(distribution: DelayDistribution) -> dict[str, Any]:
+def expected_errors(error: ExpectedError | None) -> dict[str, Any]:
     """Return the expected error of a prediction by name, as fractions; None where it is not known."""
-    error = distribution.expected_error
     row: dict[str, Any] = {
         "expected_error_source": error and error.source,
         "expected_error_cases": error and error.cases,

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from tcpdelay import __version__
-from tcpdelay.cli import analyze, compare, predict, report, testbed, validate
+from tcpdelay.cli import analyze, compare, predict, report, solve, testbed, validate
 from tcpdelay.cli.errors import one_line, print_warning, printable
 from tcpdelay.cli.options import GroupedHelp
 from tcpdelay.validity import ValidityWarning
@@ -25,6 +25,7 @@ Examples:
   tcpdelay report --rtt 100ms --loss 2% --app voip
   tcpdelay predict --rtt 100ms --loss 2% --app voip
   tcpdelay compare --rtt 100ms --loss 2% --app voip
+  tcpdelay solve loss --rtt 100ms --app voip
   tcpdelay report --help
 """
 
@@ -39,6 +40,7 @@ app.command("report", cls=GroupedHelp, epilog=report.EXAMPLES, short_help=report
 app.command("predict", cls=GroupedHelp, epilog=predict.EXAMPLES, short_help=predict.SUMMARY)(predict.predict)
 app.command("compare", cls=GroupedHelp, epilog=compare.EXAMPLES, short_help=compare.SUMMARY)(compare.compare)
 app.command("analyze", epilog=analyze.EXAMPLES, short_help=analyze.SUMMARY)(analyze.analyze)
+app.command("solve", cls=GroupedHelp, epilog=solve.EXAMPLES, short_help=solve.SUMMARY)(solve.solve)
 app.command("validate", cls=GroupedHelp, epilog=validate.EXAMPLES, short_help=validate.SUMMARY)(validate.validate)
 app.add_typer(testbed.app, name="testbed", short_help=testbed.SUMMARY)
 

@@ -6,9 +6,12 @@ from typing import Literal, get_args
 
 from tcpdelay.applications import Target
 from tcpdelay.inverse.edge import LARGEST_LOAD, Axis, Edge, largest
-from tcpdelay.scenario import MAX_INTERVAL, MAX_PACKET_SIZE, MIN_INTERVAL, Flow, Path, Stack
+from tcpdelay.scenario import MAX_PACKET_SIZE, MIN_INTERVAL, Flow, Path, Stack
 
 Growth = Literal["segments", "size", "rate"]
+
+LONGEST_INTERVAL = 1.0
+"""Interval up to which a search for a packet rate goes [s]; the chain has been checked up to a tenth of it."""
 
 
 def at_bitrate(flow: Flow, bitrate: float, mss: int) -> Flow:
@@ -39,7 +42,7 @@ def bitrate_axis(flow: Flow, path: Path, stack: Stack, grow: Growth = "segments"
     Returns
     -------
     Axis
-        From packets of one byte, or one packet a minute, to 200 full segments or such packets per round-trip time.
+        From packets of one byte, or one packet a second, to 200 full segments or such packets per round-trip time.
 
     Raises
     ------
@@ -59,7 +62,8 @@ def bitrate_axis(flow: Flow, path: Path, stack: Stack, grow: Growth = "segments"
     per_packet = 8 * (size if grow == "rate" else max(mss, size))
     highest = min(LARGEST_LOAD * per_packet / path.rtt, per_packet / MIN_INTERVAL)
     if grow == "rate":
-        return Axis("bitrate", lambda rate: (Flow.from_bitrate(rate, size), path), per_packet / MAX_INTERVAL, highest)
+        lowest = per_packet / LONGEST_INTERVAL
+        return Axis("bitrate", lambda rate: (Flow.from_bitrate(rate, size), path), lowest, max(lowest, highest))
     lowest = 8 / interval
     if grow == "segments":
         return Axis("bitrate", lambda rate: (at_bitrate(flow, rate, mss), path), lowest, max(lowest, highest))
@@ -97,7 +101,7 @@ def largest_bitrate(flow: Flow, path: Path, stack: Stack, target: Target, grow: 
 
     References
     ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM ToN 2010, section V: the working region.
+    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
 
     Examples
     --------

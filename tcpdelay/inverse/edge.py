@@ -86,8 +86,8 @@ class Edge:
     fails : float or None
         The next value above that was tried and does not; None where the search ended first.
     limited_by : {"delay", "capacity", "size of the chain", "range"}
-        What is wrong with the value that fails: its delay is too long; TCP cannot carry the flow at all; no chain can be
-        solved for it. Or that the search goes no further.
+        What is wrong with the value that fails: its delay is too long; TCP cannot carry the flow at all; no chain can
+        be solved for it. Or that the search goes no further.
     tolerance : float
         How far the two are apart, as a fraction of `value`; 0 where nothing fails.
     target : Target
@@ -161,7 +161,7 @@ def largest(axis: Axis, stack: Stack, target: Target) -> Edge:
     Examples
     --------
     >>> path = Path(rtt=0.100, loss=0.02)
-    >>> axis = Axis("bitrate", lambda rate: (Flow(round(rate / 400), 0.020), path), lowest=8e3, highest=5e5)
+    >>> axis = Axis("bitrate", lambda rate: (Flow(round(rate / 400), 0.020), path), lowest=8e3, highest=3e5)
     >>> largest(axis, Stack.linux(), Target(0.2)).limited_by
     'range'
     """

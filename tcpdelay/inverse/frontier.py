@@ -82,7 +82,7 @@ def loss_rtt_frontier(
 
     References
     ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM ToN 2010, section V: the working region.
+    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
 
     Examples
     --------

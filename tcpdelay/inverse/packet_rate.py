@@ -9,7 +9,7 @@ from tcpdelay.scenario import Flow, Path, Stack
 
 
 def packet_rate_axis(flow: Flow, path: Path, stack: Stack) -> Axis:
-    """Return the axis of the packet rate [1/s]: from one packet a minute to 200 per round-trip time.
+    """Return the axis of the packet rate [1/s]: from one packet a second to 200 per round-trip time.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def largest_packet_rate(flow: Flow, path: Path, stack: Stack, target: Target) ->
 
     References
     ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM ToN 2010, section V: the working region.
+    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
 
     Examples
     --------

@@ -62,7 +62,7 @@ def largest_rtt(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
 
     References
     ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM ToN 2010, section V: the working region.
+    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
 
     Examples
     --------
