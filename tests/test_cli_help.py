@@ -21,7 +21,7 @@ def examples(printed):
     return [shlex.split(line)[1:] for line in joined.splitlines() if line.strip().startswith("tcpdelay ")]
 
 
-@pytest.mark.parametrize("command", [[], ["report"], ["predict"]])
+@pytest.mark.parametrize("command", [[], ["report"], ["predict"], ["solve"]])
 def test_every_example_of_the_help_runs_as_written(run, tmp_path, command):
     with process(*command, "--help", stdout=subprocess.PIPE) as started:
         printed, errors = started.communicate()

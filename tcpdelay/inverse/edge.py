@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from tcpdelay.applications import Target
@@ -58,9 +57,14 @@ class Axis:
     lowest: float
     highest: float
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Lowest and highest value."""
+        return self.lowest, self.highest
+
     def search(self, stack: Stack, target: Target, start: float) -> Bracket:
         """Return both sides of the edge that a walk from `start` meets first."""
-        return bracket(lambda value: meets(*self.place(value), stack, target), start, self.lowest, self.highest)
+        return bracket(lambda value: meets(*self.place(value), stack, target), start, *self.ends)
 
 
 def meets(flow: Flow, path: Path, stack: Stack, target: Target) -> bool:
@@ -90,6 +94,10 @@ class Edge:
         be solved for it. Or that the search goes no further.
     tolerance : float
         How far the two are apart, as a fraction of `value`; 0 where nothing fails.
+    delay : float
+        The target's quantile of the delay [s] at `value`.
+    delay_beyond : float or None
+        The same at `fails`, infinite where TCP cannot carry the flow; None where nothing fails, or no chain is solved.
     target : Target
         The demand on the delay.
     stack : Stack
@@ -105,23 +113,13 @@ class Edge:
     fails: float | None
     limited_by: Limit
     tolerance: float
+    delay: float
+    delay_beyond: float | None
     target: Target
     stack: KnownStack
     at: tuple[Flow, Path]
     beyond: tuple[Flow, Path] | None
     expected_error: ExpectedError
-
-    @cached_property
-    def delay(self) -> float:
-        """The target's quantile of the delay [s] at `value`; predicted when first asked for."""
-        return _quantile(*self.at, self.stack, self.target)
-
-    @cached_property
-    def delay_beyond(self) -> float | None:
-        """The target's quantile of the delay [s] at `fails`; None where that is not known."""
-        if self.beyond is None or self.limited_by == "size of the chain":
-            return None
-        return _quantile(*self.beyond, self.stack, self.target)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -166,19 +164,22 @@ def largest(axis: Axis, stack: Stack, target: Target) -> Edge:
     'range'
     """
     stack = checked_profile(stack)
-    found = axis.search(stack, target, axis.highest)
+    found = bracket(lambda value: _certainly_meets(*axis.place(value), stack, target), axis.highest, *axis.ends)
     if found.inside is None:
         raise ValueError(f"no {axis.quantity} meets the target: {_best_reachable(axis, stack, target)}")
     at = axis.place(found.inside)
     beyond = None if found.outside is None else axis.place(found.outside)
     value = _exact(axis.quantity, at, found.inside)
     fails = None if found.outside is None or beyond is None else _exact(axis.quantity, beyond, found.outside)
+    limit, delay_beyond = ("range", None) if beyond is None else _limit(*beyond, stack, target)
     return Edge(
         quantity=axis.quantity,
         value=value,
         fails=fails,
-        limited_by="range" if beyond is None else _limit(*beyond, stack, target),
+        limited_by=limit,
         tolerance=0.0 if fails is None else fails / value - 1,
+        delay=_quantile(*at, stack, target),
+        delay_beyond=delay_beyond,
         target=target,
         stack=stack,
         at=at,
@@ -192,15 +193,20 @@ def _exact(quantity: Quantity, scenario: tuple[Flow, Path], searched: float) -> 
     return scenario[0].bitrate if quantity == "bitrate" else searched
 
 
-def _limit(flow: Flow, path: Path, stack: Stack, target: Target) -> Limit:
-    """Return what is wrong with a scenario that misses the target."""
-    if path.forward_delay > target.limit:
-        return "delay"
+def _certainly_meets(flow: Flow, path: Path, stack: Stack, target: Target) -> bool:
+    """Say whether a target is met, also with all of the backlog: a quick yes looks at most of it."""
+    return meets(flow, path, stack, target) and _quantile(flow, path, stack, target) <= target.limit
+
+
+def _limit(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Limit, float | None]:
+    """Return what is wrong with a scenario that misses the target, and the target's quantile of its delay [s]."""
     try:
-        model = DelayModel(flow, path, stack)
-        return "capacity" if model.backlog_drift >= 0 else "delay"
+        if DelayModel(flow, path, stack).backlog_drift >= 0:
+            return "capacity", math.inf
+        delay = _quantile(flow, path, stack, target)
     except ChainTooLargeError:
-        return "size of the chain"
+        return "size of the chain", None
+    return "capacity" if delay == math.inf else "delay", delay
 
 
 def _best_reachable(axis: Axis, stack: Stack, target: Target) -> str:

@@ -1,0 +1,203 @@
+"""Largest bitrate, packet rate, loss and round-trip time: both sides of each edge, checked by the prediction."""
+
+import itertools
+import math
+import warnings
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tcpdelay as td
+from tcpdelay.applications import APPLICATIONS
+from tcpdelay.expected_error import expected_error
+from tcpdelay.inverse.bracket import bracket
+from tcpdelay.margins import margins
+
+VOIP, LINUX, PATH = APPLICATIONS["voip"].flow, td.Stack.linux(), td.Path(rtt=0.100, loss=0.02)
+TARGET = td.Target(0.2)
+QUESTIONS = {
+    "bitrate": td.largest_bitrate,
+    "packet rate": td.largest_packet_rate,
+    "loss": td.largest_loss,
+    "rtt": td.largest_rtt,
+}
+
+
+def predicted(scenario, target, stack=LINUX):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", td.ValidityWarning)
+        return td.predict_delay(*scenario, stack).quantile(target.quantile)
+
+
+def value_of(quantity, flow, path):
+    return {"bitrate": flow.bitrate, "packet rate": flow.packet_rate, "loss": path.loss, "rtt": path.rtt}[quantity]
+
+
+@pytest.mark.parametrize("quantity", QUESTIONS)
+@pytest.mark.parametrize("name", ["voip", "voice-agent", "game"])
+@pytest.mark.parametrize("stack", [LINUX, td.Stack.newreno_2008(backlog_bound="grow")], ids=["linux", "2008"])
+def test_the_prediction_agrees_on_both_sides(quantity, name, stack):
+    flow, target = APPLICATIONS[name].flow, APPLICATIONS[name].target
+    edge = QUESTIONS[quantity](flow, td.Path(rtt=0.060, loss=0.005), stack, target)
+    assert edge.quantity == quantity
+    assert edge.limited_by == "delay"
+    assert value_of(quantity, *edge.at) == pytest.approx(edge.value, rel=1e-9)
+    assert value_of(quantity, *edge.beyond) == pytest.approx(edge.fails, rel=1e-9)
+    assert edge.delay == predicted(edge.at, target, stack) <= target.limit
+    assert edge.delay_beyond == predicted(edge.beyond, target, stack) > target.limit
+    with_stack = (*edge.at, stack)
+    assert edge.expected_error == expected_error(*with_stack)
+    assert 0 < edge.tolerance == edge.fails / edge.value - 1 <= 0.011
+
+
+@pytest.mark.parametrize("grow", ["segments", "size", "rate"])
+def test_a_bitrate_grows_as_it_is_told(grow):
+    flow = td.Flow(174, 0.020)
+    path = td.Path(rtt=0.060, loss=0.005)
+    found = td.largest_bitrate(flow, path, LINUX, TARGET, grow).at[0]
+    if grow == "segments":
+        assert (found.packet_size, found.interval < flow.interval) == (1448, True)
+    elif grow == "size":
+        assert (found.packet_size > 1448, found.interval) == (True, flow.interval)
+    else:
+        assert (found.packet_size, found.interval < flow.interval) == (174, True)
+
+
+def test_what_is_asked_for_does_not_count_if_it_is_given():
+    others = {
+        "bitrate": (td.Flow(40, 0.020), PATH),
+        "packet rate": (td.Flow(174, 0.060), PATH),
+        "loss": (VOIP, td.Path(rtt=0.100, loss=0.3)),
+        "rtt": (VOIP, td.Path(rtt=0.300, loss=0.02)),
+    }
+    for quantity, (flow, path) in others.items():
+        solve = QUESTIONS[quantity]
+        assert solve(flow, path, LINUX, TARGET).value == solve(VOIP, PATH, LINUX, TARGET).value, quantity
+
+
+def test_margins_and_answers_agree():
+    loss, rtt, bitrate = margins(VOIP, PATH, LINUX, TARGET)
+    for margin in (loss, rtt, bitrate):
+        answer = QUESTIONS[margin.quantity](VOIP, PATH, LINUX, TARGET)
+        assert answer.value == pytest.approx(margin.edge, rel=0.015)
+
+
+@settings(max_examples=15)
+@given(limit=st.floats(0.08, 0.4), more=st.floats(1.05, 2.0))
+def test_a_more_patient_target_bears_no_less(limit, more):
+    for solve in (td.largest_loss, td.largest_rtt):
+        found = [_value_or_zero(solve, td.Target(bound)) for bound in (limit, limit * more)]
+        assert found[0] <= found[1] * 1.011
+
+
+@settings(max_examples=15)
+@given(quantile=st.floats(0.5, 0.95), nearer=st.floats(0.1, 0.9))
+def test_a_larger_quantile_bears_no_more(quantile, nearer):
+    larger = quantile + nearer * (0.999 - quantile)
+    for solve in (td.largest_loss, td.largest_rtt):
+        found = [_value_or_zero(solve, td.Target(0.2, share)) for share in (quantile, larger)]
+        assert found[0] * 1.011 >= found[1]
+
+
+def _value_or_zero(solve, target):
+    try:
+        return solve(VOIP, PATH, LINUX, target).value
+    except ValueError:
+        return 0.0
+
+
+@given(edge=st.floats(0.011, 99.0), start=st.floats(0.01, 100.0))
+def test_a_bracket_holds_the_edge(edge, start):
+    found = bracket(lambda value: value <= edge, start, 0.01, 100.0)
+    assert found.inside <= edge < found.outside <= found.inside * 1.01
+
+
+def test_a_bracket_ends_where_the_search_does():
+    assert bracket(lambda value: True, 1.0, 0.1, 10.0).outside is None
+    nothing = bracket(lambda value: False, 1.0, 0.1, 10.0)
+    assert (nothing.inside, nothing.outside) == (None, 0.1)
+
+
+def test_the_end_of_the_search_is_said():
+    edge = td.largest_rtt(VOIP, td.Path(rtt=0.020, loss=0), LINUX, td.Target(5.0, 0.5))
+    assert (edge.limited_by, edge.fails, edge.tolerance, edge.delay_beyond) == ("range", None, 0.0, None)
+    assert (edge.value, edge.delay) == (4.0, 2.0)
+
+
+@pytest.mark.parametrize("packet_size", [174, 1448])
+def test_capacity_is_named_where_tcp_carries_no_more(packet_size):
+    # So patient a target asks for no more than that TCP carries the flow.
+    target = td.Target(60.0, 0.5)
+    edge = td.largest_loss(td.Flow(packet_size, 0.020), td.Path(rtt=0.100, loss=0), LINUX, target)
+    assert edge.limited_by == "capacity"
+    assert edge.delay == predicted(edge.at, target) < 60
+    assert edge.delay_beyond == predicted(edge.beyond, target) == math.inf
+
+
+def test_the_longest_round_trip_keeps_the_share_of_the_one_way_delay():
+    path = td.Path(rtt=0.100, loss=0.02, one_way_delay=0.030)
+    found = td.largest_rtt(VOIP, path, LINUX, TARGET).at[1]
+    assert found.one_way_delay == pytest.approx(0.3 * found.rtt)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "path", "target", "message"),
+    [
+        (
+            "loss",
+            td.Path(rtt=1.0, loss=0),
+            TARGET,
+            "no loss meets the target: at best, with < 0.001 %, 95 %",
+        ),
+        (
+            "rtt",
+            td.Path(rtt=0.1, loss=0.2),
+            td.Target(0.010, 0.99),
+            "no rtt meets the target: at best, with 1 ms",
+        ),
+        (
+            "bitrate",
+            td.Path(rtt=0.3, loss=0.02),
+            td.Target(0.1),
+            "no bitrate meets the target: at best, with 400",
+        ),
+        ("packet rate", td.Path(rtt=0.3, loss=0.02), td.Target(0.1), "no packet rate meets the target: at best"),
+    ],
+)
+def test_no_answer_is_one_line_with_the_best(quantity, path, target, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        QUESTIONS[quantity](VOIP, path, LINUX, target)
+    assert "\n" not in str(refused.value)
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="grow must be one of 'segments', 'size', 'rate', got 'up'"):
+        td.largest_bitrate(VOIP, PATH, LINUX, TARGET, "up")
+    with pytest.raises(ValueError, match="stack must come from one of the profiles"):
+        td.largest_loss(VOIP, PATH, None, TARGET)
+    with pytest.raises(ValueError, match="jitter must be 0 in the chain"):
+        td.largest_rtt(VOIP, td.Path(rtt=0.1, loss=0.01, jitter=0.003), LINUX, TARGET)
+
+
+def test_what_has_not_been_checked_is_noted():
+    assert td.largest_loss(VOIP, td.Path(rtt=0.1, loss=0), LINUX, TARGET).notes == ()
+    far = td.largest_loss(VOIP, td.Path(rtt=0.6, loss=0), LINUX, td.Target(1.0))
+    assert any("rtt 0.6 s" in note for note in far.notes)
+
+
+def test_the_frontier_is_the_edge_at_each_round_trip_time():
+    seen = []
+    found = td.loss_rtt_frontier(VOIP, PATH, LINUX, TARGET, (0.1, 0.2, 0.5), lambda *done: seen.append(done))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert found.losses[:2] == tuple(
+        td.largest_loss(VOIP, td.Path(rtt=rtt, loss=0), LINUX, TARGET).value for rtt in (0.1, 0.2)
+    )
+    assert (found.edges[2], found.losses[2]) == (None, 0.0)
+    usual = td.loss_rtt_frontier(VOIP, PATH, LINUX, TARGET)
+    assert len(usual.rtts) == 12
+    assert all(first < second for first, second in itertools.pairwise(usual.rtts))
+    with pytest.raises(ValueError, match="no loss meets the target"):
+        td.loss_rtt_frontier(VOIP, PATH, LINUX, TARGET, (0.5,))
+    with pytest.raises(ValueError, match="rtts must hold"):
+        td.loss_rtt_frontier(VOIP, PATH, LINUX, TARGET, ())
