@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.applications import APPLICATIONS
+from tcpdelay.chain import model
 from tcpdelay.expected_error import expected_error
 from tcpdelay.inverse.bracket import bracket
 from tcpdelay.margins import margins
@@ -126,8 +127,9 @@ def test_the_end_of_the_search_is_said():
 
 
 @pytest.mark.parametrize("packet_size", [174, 1448])
-def test_capacity_is_named_where_tcp_carries_no_more(packet_size):
-    # So patient a target asks for no more than that TCP carries the flow.
+def test_capacity_is_named_where_tcp_carries_no_more(monkeypatch, packet_size):
+    # So patient a target asks for no more than that TCP carries the flow; a smaller bound says so sooner.
+    monkeypatch.setattr(model, "LARGEST_GROWN_CHAIN", 20_000)
     target = td.Target(60.0, 0.5)
     edge = td.largest_loss(td.Flow(packet_size, 0.020), td.Path(rtt=0.100, loss=0), LINUX, target)
     assert edge.limited_by == "capacity"
