@@ -36,8 +36,11 @@ def value_of(quantity, flow, path):
 
 
 @pytest.mark.parametrize("quantity", QUESTIONS)
-@pytest.mark.parametrize("name", ["voip", "voice-agent", "game"])
-@pytest.mark.parametrize("stack", [LINUX, td.Stack.newreno_2008(backlog_bound="grow")], ids=["linux", "2008"])
+@pytest.mark.parametrize(
+    ("name", "stack"),
+    [("voip", LINUX), ("game", LINUX), ("voice-agent", td.Stack.newreno_2008(backlog_bound="grow"))],
+    ids=["voip", "game", "2008"],
+)
 def test_the_prediction_agrees_on_both_sides(quantity, name, stack):
     flow, target = APPLICATIONS[name].flow, APPLICATIONS[name].target
     edge = QUESTIONS[quantity](flow, td.Path(rtt=0.060, loss=0.005), stack, target)
