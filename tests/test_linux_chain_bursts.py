@@ -9,7 +9,7 @@ import tcpdelay as td
 import tcpdelay.sim.simulation as simulation
 from tcpdelay.chain.linux.bursts import burst_chance, followed_losses, outage_chance, probe_time, repair_rounds
 from tcpdelay.chain.linux.parameters import BurstsBeyondChainError, linux_parameters
-from tcpdelay.margins import _edge
+from tcpdelay.inverse.bracket import bracket
 from tcpdelay.report.loss_curve import loss_curve
 
 LINUX = td.Stack.linux()
@@ -167,11 +167,12 @@ def test_an_edge_where_the_answer_is_not_known_is_a_lower_bound():
     def works(known_to, met_to):
         return lambda value: None if value > known_to else value <= met_to
 
-    assert _edge(works(8.0, 4.0), 1.0, 0.1, 100.0) == (pytest.approx(4.0, rel=0.01), False)
-    assert _edge(works(3.0, 4.0), 1.0, 0.1, 100.0) == (pytest.approx(3.0, rel=0.01), True)
-    assert _edge(works(3.0, 4.0), 20.0, 0.1, 100.0) == (pytest.approx(3.0, rel=0.01), True)
-    assert _edge(works(8.0, 4.0), 20.0, 0.1, 100.0) == (pytest.approx(4.0, rel=0.01), False)
-    assert _edge(works(0.01, 0.0), 1.0, 0.1, 100.0) == (None, False)
+    for start in (1.0, 20.0):
+        found = bracket(works(8.0, 4.0), start, 0.1, 100.0)
+        assert (found.inside, found.known) == (pytest.approx(4.0, rel=0.01), True)
+        found = bracket(works(3.0, 4.0), start, 0.1, 100.0)
+        assert (found.inside, found.known) == (pytest.approx(3.0, rel=0.01), False)
+    assert bracket(works(0.01, 0.0), 1.0, 0.1, 100.0).inside is None
 
 
 def test_a_report_goes_as_far_as_the_chain_knows_bursts():

@@ -32,6 +32,7 @@ LIMITS = {
     "delay": "the delay beyond",
     "capacity": "what TCP can carry",
     "size of the chain": "the chain, which is too large beyond",
+    "bursts": "the chain, which does not follow such losses in bursts: more may work",
     "range": "the search, which goes no further",
     "late packets": "late packets with a shorter one",
     "score": "the score with a shorter one",

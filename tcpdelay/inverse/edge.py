@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tcpdelay.applications import Target
+from tcpdelay.chain.linux.parameters import BurstsBeyondChainError
 from tcpdelay.chain.model import ChainTooLargeError, DelayModel
 from tcpdelay.expected_error import ExpectedError, expected_error
 from tcpdelay.inverse.bracket import Bracket, bracket
@@ -16,7 +17,7 @@ from tcpdelay.units import format_fraction, format_rate, format_time
 from tcpdelay.validity import KnownStack, checked_profile, validated_range
 
 Quantity = Literal["bitrate", "packet rate", "loss", "rtt"]
-Limit = Literal["delay", "capacity", "size of the chain", "range"]
+Limit = Literal["delay", "capacity", "size of the chain", "bursts", "range"]
 
 LARGEST_LOAD = 200
 """Packets per round-trip time up to which a search goes; beyond, a single point takes too long."""
@@ -67,14 +68,22 @@ class Axis:
         return bracket(lambda value: meets(*self.place(value), stack, target), start, *self.ends)
 
 
-def meets(flow: Flow, path: Path, stack: Stack, target: Target) -> bool:
-    """Say whether the chain predicts that a target is met; what cannot be computed is not promised."""
+def meets(flow: Flow, path: Path, stack: Stack, target: Target) -> bool | None:
+    """Say whether the chain predicts that a target is met; what is too large is not promised.
+
+    Returns
+    -------
+    bool or None
+        None for losses in bursts that the chain does not follow.
+    """
     if path.forward_delay > target.limit:
         return False
     try:
         return DelayModel(flow, path, stack).meets(target.limit, target.quantile)
     except ChainTooLargeError:
         return False
+    except BurstsBeyondChainError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -89,9 +98,10 @@ class Edge:
         Its largest value that works [bit/s, 1/s, fraction, s].
     fails : float or None
         The next value above that was tried and does not; None where the search ended first.
-    limited_by : {"delay", "capacity", "size of the chain", "range"}
+    limited_by : {"delay", "capacity", "size of the chain", "bursts", "range"}
         What is wrong with the value that fails: its delay is too long; TCP cannot carry the flow at all; no chain can
-        be solved for it. Or that the search goes no further.
+        be solved for it; the chain does not follow its losses in bursts, so it may work. Or that the search goes no
+        further.
     tolerance : float
         How far the two are apart, as a fraction of `value`; 0 where nothing fails.
     delay : float
@@ -193,7 +203,7 @@ def _exact(quantity: Quantity, scenario: tuple[Flow, Path], searched: float) -> 
     return scenario[0].bitrate if quantity == "bitrate" else searched
 
 
-def _certainly_meets(flow: Flow, path: Path, stack: Stack, target: Target) -> bool:
+def _certainly_meets(flow: Flow, path: Path, stack: Stack, target: Target) -> bool | None:
     """Say whether a target is met, also with all of the backlog: a quick yes looks at most of it."""
     return meets(flow, path, stack, target) and _quantile(flow, path, stack, target) <= target.limit
 
@@ -206,6 +216,8 @@ def _limit(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Limit,
         delay = _quantile(flow, path, stack, target)
     except ChainTooLargeError:
         return "size of the chain", None
+    except BurstsBeyondChainError:
+        return "bursts", None
     return "capacity" if delay == math.inf else "delay", delay
 
 
@@ -216,7 +228,7 @@ def _best_reachable(axis: Axis, stack: Stack, target: Target) -> str:
     while value <= axis.highest:
         try:
             delay = _quantile(*axis.place(value), stack, target)
-        except ChainTooLargeError:
+        except (ChainTooLargeError, BurstsBeyondChainError):
             break
         if delay == math.inf:
             break
