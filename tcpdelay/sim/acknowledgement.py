@@ -16,7 +16,7 @@ from tcpdelay.sim.records import (
     RECOVERY,
     RING,
 )
-from tcpdelay.sim.recovery import enter_recovery, identify_losses, reduce_window
+from tcpdelay.sim.recovery import begin_reduction, enter_recovery, identify_losses, reduce_window
 from tcpdelay.sim.scoreboard import take_all_sacks, take_cumulative, take_sack
 from tcpdelay.sim.sender import rearm_retransmission_timer, retransmit_lost, schedule_probe, send_new
 from tcpdelay.sim.trace import ACKNOWLEDGED, UNDONE, note
@@ -43,13 +43,19 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
     advanced = answer.acknowledged > c.snd_una
     delivered_before, lost_before, undone_before = c.delivered, c.lost, c.undone
     c.delivered_at_sending = 0
+    duplicate = probe_duplicated = False
     if answer.duplicate >= 0:
-        take_duplicate(c, wire, answer.duplicate, c.snd_una)
+        probe_duplicated = c.tlp_high_seq > 0 and wire.segments[answer.duplicate & _MASK].end == c.tlp_high_seq
+        duplicate = take_duplicate(c, wire, answer.duplicate, c.snd_una)
     if advanced:
         note(c, wire, ACKNOWLEDGED, c.snd_una, answer.acknowledged)
         c.snd_una = answer.acknowledged
         c.retransmits = 0
     if c.packets_out == 0:
+        if duplicate:
+            _alert(c, wire, False, False, False, answer.echo)
+        if c.tlp_high_seq:
+            _take_probe(c, wire, answer.acknowledged, probe_duplicated, True)
         return
     if answer.segment >= 0:
         sacked, original, sack_rtt, latest = take_sack(c, wire, answer.segment)
@@ -63,10 +69,10 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
     # A SACK alone restarts the timer only if its segment was sent after the head was: else the timeout would recede.
     later = sampled and sack_rtt >= 0 and sack_rtt > c.now - wire.segments[c.first_segment & _MASK].sent
     restart_timer = removed > 0 or later
-    if c.tlp_high_seq and c.snd_una >= c.tlp_high_seq:
-        c.tlp_high_seq = 0
+    if c.tlp_high_seq:
+        _take_probe(c, wire, answer.acknowledged, probe_duplicated, not (advanced or sacked))
     leave = NOTHING
-    if sacked or removed == 0 or c.ca_state != OPEN:
+    if sacked or duplicate or removed == 0 or c.ca_state != OPEN:
         leave, waits = _alert(c, wire, advanced, sacked, original, answer.echo)
         restart_timer = restart_timer and not waits
     if restart_timer and not schedule_probe(c, wire, True):
@@ -218,6 +224,27 @@ def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bo
 
 
 @njit(cache=True)
+def _take_probe(c: Any, wire: Any, acknowledged: int, duplicated: bool, pure: bool) -> None:
+    """See from an acknowledgement what has become of the tail loss probe (`tcp_process_tlp_ack`, RFC 8985).
+
+    If it repaired a loss, and nothing tells that both copies arrived, the window is reduced once more than the probe
+    has been acknowledged. Until that is known no other probe is sent.
+    """
+    if acknowledged < c.tlp_high_seq:
+        return
+    if not c.tlp_retrans or duplicated:
+        c.tlp_high_seq = 0
+    elif acknowledged > c.tlp_high_seq:
+        begin_reduction(c)
+        c.ca_state = CWR
+        c.snd_cwnd = c.snd_ssthresh
+        c.snd_cwnd_stamp = ticks_now(c)
+        _keep_open(c, wire)
+    elif pure:
+        c.tlp_high_seq = 0
+
+
+@njit(cache=True)
 def _end_recovery(c: Any, wire: Any, echo: int) -> None:
     """Take the reduction back if it was for nothing; else the reordering window may be narrower again soon."""
     if c.undo_marker and (c.undo_retrans == 0 or is_original(c, echo)):
@@ -228,9 +255,16 @@ def _end_recovery(c: Any, wire: Any, echo: int) -> None:
 
 @njit(cache=True)
 def _open_or_disorder(c: Any, wire: Any) -> None:
+    """Be open or in disorder, unless the window is to be reduced (`tcp_try_to_open`)."""
+    if c.ca_state != CWR:
+        _keep_open(c, wire)
+
+
+@njit(cache=True)
+def _keep_open(c: Any, wire: Any) -> None:
     """Be open if nothing is amiss, else in disorder (`tcp_try_keep_open`)."""
     amiss = c.sacked_out or c.lost_out or any_retransmitted(c, wire)
     state = DISORDER if amiss else OPEN
-    if c.ca_state not in (CWR, state):
+    if c.ca_state != state:
         c.ca_state = state
         c.high_seq = c.snd_nxt

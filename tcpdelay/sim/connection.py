@@ -66,6 +66,8 @@ def new_connection(
         "cubic": int(stack.congestion_control == "cubic"),
         "window_validation": int(stack.window_validation),
         "leaping": 1,
+        # In the testbed the whole path is a queue of the sender's host.
+        "host_delay": NEVER if exact_ties else 0,
         "loss": path.loss,
         "loss_burst": path.loss_burst,
         "ack_loss": path.ack_loss,

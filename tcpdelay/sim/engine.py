@@ -76,7 +76,7 @@ def _is_quiet(c: Any, wire: Any) -> bool:
     """
     if c.until_loss <= SHORTEST_LEAP or c.loss_burst > 1.0 or c.ca_state != OPEN or c.is_cwnd_limited:
         return False
-    if c.sacked_out or c.lost_out or c.retrans_out or c.packet_size > c.mss or c.snd_nxt < c.written:
+    if c.sacked_out or c.lost_out or c.retrans_out or c.tlp_high_seq or c.packet_size > c.mss or c.snd_nxt < c.written:
         return False
     if c.deferred or c.ack_loss > 0.0 or c.receiver_timer != NEVER or not c.application_limited_rule:
         return False

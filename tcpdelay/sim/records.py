@@ -25,7 +25,7 @@ INFINITE_SSTHRESH = 0x7FFFFFFF
 
 _GROUPS = {
     "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min cubic window_validation "
-    "delayed_ack jitter exact_ties leaping deferred tracing",
+    "delayed_ack jitter exact_ties leaping deferred tracing host_delay",
     "rules": "rack reordering_window retransmissions_found_lost_by_rack proportional_reduction "
     "application_limited_rule coalescing ticks tail_loss_probe f_rto collapsing",
     "application": "now next_write packets_written written packets_read packets_sent",
@@ -39,7 +39,7 @@ _GROUPS = {
     "reordering": "reord_seen dsack_dups delivered_at_sending rack_dsack_seen rack_last_delivered reo_wnd_steps "
     "reo_wnd_persist",
     "estimator": "srtt mdev mdev_max rttvar rtt_seq min_rtt rto retransmits",
-    "timer": "timer_kind timer_at tlp_high_seq frto",
+    "timer": "timer_kind timer_at tlp_high_seq tlp_retrans frto",
     "cubic": "cubic_cnt cubic_last_max cubic_last_cwnd cubic_last_time cubic_origin cubic_k cubic_epoch "
     "cubic_ack_cnt cubic_tcp_cwnd",
     "path": "first_ack next_ack last_ack_arrival first_transit next_transit until_loss in_burst",

@@ -124,6 +124,18 @@ def identify_losses(c: Any, wire: Any) -> bool:
 
 
 @njit(cache=True)
+def begin_reduction(c: Any) -> None:
+    """Begin to reduce the window, for all that has been sent until now (`tcp_init_cwnd_reduction`)."""
+    c.high_seq = c.snd_nxt
+    c.tlp_high_seq = 0
+    c.snd_cwnd_cnt = 0
+    c.prior_cwnd = c.snd_cwnd
+    c.prr_delivered = 0
+    c.prr_out = 0
+    c.snd_ssthresh = reduced_threshold(c)
+
+
+@njit(cache=True)
 def enter_recovery(c: Any, wire: Any) -> None:
     """Begin to repair: one reduction of the window for all losses up to what has been sent (`tcp_enter_recovery`)."""
     if not any_retransmitted(c, wire):
@@ -132,13 +144,7 @@ def enter_recovery(c: Any, wire: Any) -> None:
     begin_episode(c)
     if not in_reduction(c):
         save_threshold(c)
-        c.high_seq = c.snd_nxt
-        c.tlp_high_seq = 0
-        c.snd_cwnd_cnt = 0
-        c.prior_cwnd = c.snd_cwnd
-        c.prr_delivered = 0
-        c.prr_out = 0
-        c.snd_ssthresh = reduced_threshold(c)
+        begin_reduction(c)
     c.ca_state = RECOVERY
     c.recoveries += 1
     note(c, wire, IN_RECOVERY, c.snd_una, c.snd_nxt)

@@ -53,11 +53,13 @@ def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
         original = segment.end <= c.high_seq
         rtt = c.now - segment.sent
         note_reordering(c, number)
-    if segment.flags & RETRANSMITTED:
-        c.retrans_out -= 1
     if segment.flags & MARKED_LOST:
         c.lost_out -= 1
-    segment.flags = segment.flags & ~(MARKED_LOST | RETRANSMITTED) | SACKED
+        # If it does not count as lost any more, its retransmission is believed to be under way still.
+        if segment.flags & RETRANSMITTED:
+            c.retrans_out -= 1
+            segment.flags &= ~RETRANSMITTED
+    segment.flags = segment.flags & ~MARKED_LOST | SACKED
     c.highest_sacked = max(c.highest_sacked, number) if c.sacked_out else number
     c.sacked_out += 1
     c.delivered += 1
@@ -99,6 +101,9 @@ def take_cumulative(c: Any, wire: Any) -> tuple[int, bool, int, int]:
         c.packets_out -= 1
         c.first_segment += 1
         removed += 1
+    if c.packets_out == 0:
+        # A segment sent again twice while it did not count as lost has been counted twice.
+        c.retrans_out = 0
     if first_sent < 0 or ambiguous:
         return removed, original, -1, -1
     return removed, original, c.now - first_sent, c.now - last_sent

@@ -128,15 +128,35 @@ def _collapse(c: Any, wire: Any, number: int) -> None:
 
 
 @njit(cache=True)
-def _retransmit(c: Any, wire: Any, number: int) -> None:
+def _is_in_host_queue(c: Any, segment: Any) -> bool:
+    """Whether the last copy of a segment has not left the sender's host yet (`skb_still_in_host_queue`)."""
+    return bool(min(segment.gone, segment.sent + c.host_delay) > c.now)
+
+
+@njit(cache=True)
+def _send_again(c: Any, wire: Any, number: int) -> bool:
+    """Send a segment again, unless it is still in the host's queue; whether it was sent (`__tcp_retransmit_skb`)."""
+    segment = wire.segments[number & _MASK]
+    if _is_in_host_queue(c, segment):
+        return False
     _collapse(c, wire, number)
-    wire.segments[number & _MASK].flags |= RETRANSMITTED | EVER_RETRANSMITTED
-    c.retrans_out += 1
+    segment.flags |= EVER_RETRANSMITTED
     c.segments_retransmitted += 1
-    if c.retrans_stamp == 0:
-        c.retrans_stamp = c.now
-    c.undo_retrans = max(c.undo_retrans, 0) + 1
     _transmit(c, wire, number)
+    return True
+
+
+@njit(cache=True)
+def _retransmit(c: Any, wire: Any, number: int) -> bool:
+    """Send a lost segment again, if it can be; whether it was sent (`tcp_retransmit_skb`)."""
+    sent = _send_again(c, wire, number)
+    if sent:
+        wire.segments[number & _MASK].flags |= RETRANSMITTED
+        c.retrans_out += 1
+    if c.retrans_stamp == 0:
+        c.retrans_stamp = wire.segments[number & _MASK].sent
+    c.undo_retrans = max(c.undo_retrans, 0) + 1
+    return sent
 
 
 @njit(cache=True)
@@ -149,7 +169,8 @@ def retransmit_lost(c: Any, wire: Any) -> None:
         flags = wire.segments[number & _MASK].flags
         if not flags & MARKED_LOST or flags & (SACKED | RETRANSMITTED | COLLAPSED):
             continue
-        _retransmit(c, wire, number)
+        if not _retransmit(c, wire, number):
+            break
         if in_reduction(c):
             c.prr_out += 1
         if number == c.first_segment and c.timer_kind != REORDERING_TIMER:
@@ -208,26 +229,40 @@ def on_timer(c: Any, wire: Any) -> None:
         if c.timer_kind != RETRANSMISSION_TIMER:
             rearm_retransmission_timer(c, wire)
     elif c.timer_kind == PROBE_TIMER:
-        c.probes += 1
-        note(c, wire, PROBE, c.snd_una, c.snd_nxt)
         if c.tlp_high_seq == 0:
-            fresh = c.snd_nxt < c.written
-            last = c.next_segment - 1
-            if fresh:
-                send_new(c, wire, True)
-            elif not wire.segments[last & _MASK].flags & RETRANSMITTED:
-                _retransmit(c, wire, last)
-            c.tlp_high_seq = c.snd_nxt
-            c.timer_kind = NO_TIMER
+            _probe(c, wire)
         rearm_retransmission_timer(c, wire)
     elif c.timer_kind == RETRANSMISSION_TIMER and c.packets_out:
         note(c, wire, TIMEOUT, c.snd_una, c.snd_nxt)
         _time_out(c, wire)
-        if not wire.segments[c.first_segment & _MASK].flags & RETRANSMITTED:
-            _retransmit(c, wire, c.first_segment)
+        _retransmit(c, wire, c.first_segment)
         c.retransmits += 1
         c.rto = min(2 * c.rto, LONGEST_TIMEOUT // c.tick)
         set_timer(c, RETRANSMISSION_TIMER, c.rto)
+
+
+@njit(cache=True)
+def _probe(c: Any, wire: Any) -> None:
+    """Send a segment beyond the window, or else the last one again (`tcp_send_loss_probe`).
+
+    What is sent again does not count as a retransmission under way. If it has not even left the host, the timer, now
+    that of the retransmission timeout, soon fires again.
+    """
+    c.tlp_retrans = 0
+    note(c, wire, PROBE, c.snd_una, c.snd_nxt)
+    if c.snd_nxt < c.written:
+        if not send_new(c, wire, True):
+            return
+    else:
+        last = c.next_segment - 1
+        while wire.segments[last & _MASK].flags & COLLAPSED:
+            last -= 1
+        if not _send_again(c, wire, last):
+            return
+        c.tlp_retrans = 1
+    c.probes += 1
+    c.tlp_high_seq = c.snd_nxt
+    c.timer_kind = NO_TIMER
 
 
 @njit(cache=True)

@@ -139,7 +139,8 @@ def simulate(
         Whether times are exact to the microsecond. By default the round-trip time is 1 us longer, and
         acknowledgements arrive at least 1 us after another: what the kernel sends again in the microsecond in which it
         has also sent something new, it takes for lost once more. Where the round-trip time is a multiple of the
-        interval, that would happen again and again, as in virtual time but on no real path.
+        interval, that would happen again and again, as in virtual time but on no real path. With exact ties the path's
+        delay is, as in the testbed, spent in a queue of the sender's host, where nothing is sent again that is there.
     trace : bool
         Whether to keep the delays of every packet, in the order of writing, and what happened to the first of them;
         `packets` must then be given.

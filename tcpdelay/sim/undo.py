@@ -38,7 +38,8 @@ def save_threshold(c: Any) -> None:
 def begin_episode(c: Any) -> None:
     """Note what a reduction that begins now would have to disprove (`tcp_init_undo`)."""
     c.undo_marker = max(c.snd_una, 1)
-    c.undo_retrans = c.retrans_out if c.retrans_out else -1
+    under_way = c.retrans_out + (1 if c.tlp_high_seq and c.tlp_retrans else 0)
+    c.undo_retrans = under_way if under_way else -1
 
 
 @njit(cache=True)
@@ -80,12 +81,12 @@ def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
 
 
 @njit(cache=True)
-def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> None:
-    """Note that a segment has arrived twice (`tcp_check_dsack`, `tcp_sacktag_one`)."""
+def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> bool:
+    """Note that a segment has arrived twice; whether it was one sent again (`tcp_check_dsack`, `tcp_sacktag_one`)."""
     segment = wire.segments[number & _MASK]
     c.dsack_dups += 1
     if c.dsack_dups > c.segments_retransmitted:
-        return
+        return False
     if c.reord_seen and c.tlp_high_seq != segment.end:
         c.rack_dsack_seen = 1
     c.delivered += 1
@@ -101,12 +102,13 @@ def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> None:
             c.retrans_out -= 1
     elif counts and segment.end <= acknowledged:
         c.undo_retrans -= 1
+    return True
 
 
 @njit(cache=True)
 def note_reordering(c: Any, number: int) -> None:
-    """Note that a segment came, though never retransmitted, after one beyond it (`tcp_check_sack_reordering`)."""
-    if c.sacked_out and number < c.highest_sacked:
+    """Note that a segment came after one beyond it, or twice itself (`tcp_check_sack_reordering`)."""
+    if c.sacked_out and number <= c.highest_sacked:
         c.reord_seen += 1
 
 

@@ -68,9 +68,18 @@ def pooled(results: list[FlowResult]) -> DelayDistribution:
     return DelayDistribution(values / 1e6, counts / counts.sum(), one_way)
 
 
-def lone(flow: td.Flow, rtt: float, loss: float, stack: td.Stack, seed: int, seconds: float, **how: Any) -> FlowResult:
-    """Simulate a flow alone on a path with random losses."""
-    source = ConstantRate(flow=flow, path=SharedPath(rtt / 2, loss=loss), stack=stack, **how)
+def lone(
+    flow: td.Flow,
+    rtt: float,
+    loss: float,
+    stack: td.Stack,
+    seed: int,
+    seconds: float,
+    in_host: bool = False,
+    **how: Any,
+) -> FlowResult:
+    """Simulate a flow alone on a path with random losses, if so asked in a queue of the sender's host."""
+    source = ConstantRate(flow=flow, path=SharedPath(rtt / 2, loss=loss, in_host=in_host), stack=stack, **how)
     return simulate_network([source], FAST, duration=seconds, warm_up=CAPTURE_WARM_UP, seed=seed).flows[0]
 
 
@@ -87,6 +96,7 @@ def compare_capture(file: Path) -> Row:
             stack,
             seed,
             CAPTURE_SECONDS,
+            in_host=True,
             pieces=experiment.pieces,
             connections=experiment.connections,
             scheduling=experiment.scheduling,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from tcpdelay.scenario import require_flag
+
 Discipline = Literal["drop-tail", "red", "dred"]
 Unit = Literal["packets", "bytes"]
 
@@ -119,6 +121,9 @@ class SharedPath:
         Probability that a packet is lost before it reaches the link, a fraction from 0 to below 1.
     loss_burst : float
         Mean number of packets lost in a row, 1 to 100; above 1 the losses follow a Gilbert model.
+    in_host : bool
+        Whether packets spend the access delay in a queue of the sender's host, as in the testbed. `Linux` sends nothing
+        again, not even for a tail loss probe, that has not left the host (`skb_still_in_host_queue`).
 
     Raises
     ------
@@ -137,8 +142,10 @@ class SharedPath:
     return_jitter: float = 0.0
     loss: float = 0.0
     loss_burst: float = 1.0
+    in_host: bool = False
 
     def __post_init__(self) -> None:
+        require_flag("in_host", self.in_host)
         check_range("access_delay", self.access_delay, 0, 60, "s")
         check_range("exit_delay", self.exit_delay, 0, 60, "s")
         check_range("return_delay", self.back, 0, 60, "s")

@@ -14,8 +14,9 @@ from tcpdelay.sim.network.queue import DROPPED
 from tcpdelay.sim.network.records import BULK, TRANSFERS, cross, message_end, note_read, note_write
 from tcpdelay.sim.receiver import arrive, on_receiver_timer
 from tcpdelay.sim.records import COLLAPSED, CWR, NEVER, RING
+from tcpdelay.sim.recovery import begin_reduction
 from tcpdelay.sim.sender import on_timer, send_new
-from tcpdelay.sim.window import INITIAL_WINDOW, reduced_threshold, restart_after_idle
+from tcpdelay.sim.window import INITIAL_WINDOW, restart_after_idle
 
 LARGEST_SEND_BUFFER = 4 << 20
 """Where the kernel stops enlarging the send buffer [bytes] (sysctl tcp_wmem)."""
@@ -143,9 +144,11 @@ def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
         if number >= flow.first_unsent:
             flow.first_unsent = number + 1
             flow.first_sent[number & _MASK] = c.now
+        lost = flow.segments_lost
         arrival = cross(flow, link, c.now, segment.end - segment.start)
         if arrival == DROPPED:
-            segment.gone = c.now + flow.access_delay
+            # Random losses happen as a segment leaves the sender, those of the queue on the way.
+            segment.gone = c.now if flow.segments_lost > lost else c.now + flow.access_delay
             continue
         segment.gone = arrival
         flow.marked[number & _MASK] = link.marked
@@ -197,11 +200,6 @@ def _heed_marks(flow: Any, c: Any, wire: Any, acknowledged: int, reported: int) 
         number += 1
     if not marked or c.ca_state >= CWR:
         return
-    c.high_seq = c.snd_nxt
-    c.tlp_high_seq = 0
-    c.snd_cwnd_cnt = 0
-    c.prior_cwnd = c.snd_cwnd
-    c.prr_delivered = c.prr_out = 0
-    c.snd_ssthresh = reduced_threshold(c)
+    begin_reduction(c)
     c.undo_marker = 0
     c.ca_state = CWR

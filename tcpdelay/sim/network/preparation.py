@@ -231,6 +231,7 @@ def _linux(source: Source, stack: Linux, phase: int) -> Any:
     connection, _ = new_connection(flow, path, stack, 0)
     # Writes are timed here, so what the sender and the receiver keep are times and not delays.
     _set(connection, {"interval": 0, "next_write": NEVER, "deferred": 1, "leaping": 0, "until_loss": ALWAYS})
+    connection.host_delay = round(source.path.access_delay * SECOND) if source.path.in_host else 0
     connection.tick_phase += phase % connection.tick - connection.tick_phase % connection.tick
     return connection
 
