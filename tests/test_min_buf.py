@@ -98,6 +98,27 @@ def test_poll_lets_linux_write_while_half_of_the_limit_is_unsent(limit, unsent):
     assert sender.held == 11 + unsent
 
 
+@pytest.mark.parametrize(("segments", "held"), [(10, 7), (30, 21), (31, 21), (32, 22)])
+def test_poll_lets_linux_write_while_a_third_of_its_buffer_is_free(segments, held):
+    # sk_stream_is_writeable: what is free must be half of what is held, so the packet that passes two thirds is the last.
+    sender = Sender(LINUX, send_buffer=segments * MSS)
+    sender.step()
+    assert sender.held == held
+    sender.step()
+    # One packet more has been acknowledged.
+    assert sender.connection.snd_una == MSS
+    assert sender.held == held
+
+
+def test_linux_makes_its_buffer_twice_the_window():
+    sender = Sender(LINUX)
+    sender.step()
+    assert (sender.window, sender.held) == (10, 14)
+    sender.step()
+    # Twice 11, of which 14 are two thirds nearly.
+    assert (sender.window, sender.held) == (11, 15)
+
+
 @pytest.mark.parametrize("stack", [Classic(recovery="sack", initial_window=10, receiver_window=100), LINUX])
 def test_what_sacks_report_makes_room(stack):
     sender = Sender(stack, min_buf=MinBuf(1, 0))

@@ -37,7 +37,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 def sources_of(capture: FlowCapture) -> list[Source]:
     """Return the sources of a capture's experiment: the measured flows, then the long transfers and the web users."""
     settings, hz = capture.settings, capture.runs[0].hz
-    path = SharedPath(access_delay=settings["rtt"] / 2)
+    path = SharedPath(access_delay=settings["rtt"] / 2, in_host=True)
     control = settings["congestion_control"]
     prompt = td.Stack.linux(congestion_control=control, hz=hz)
     delaying = td.Stack.linux(congestion_control=control, hz=hz, delayed_ack=True)

@@ -182,7 +182,7 @@ def network_rows() -> list[dict[str, object]]:
 def capture_scenario(capture: FlowCapture, **admission: object) -> tuple[list[Source], Bottleneck]:
     """Return the sources and the link of a capture's experiment."""
     experiment, hz = capture.settings, capture.runs[0].hz
-    path = SharedPath(experiment["rtt"] / 2, loss=experiment["loss"])
+    path = SharedPath(experiment["rtt"] / 2, loss=experiment["loss"], in_host=True)
     control = experiment["congestion_control"]
     stack = td.Stack.linux(congestion_control=control, hz=hz, delayed_ack=experiment["delayed_ack"])
     sources: list[Source] = [

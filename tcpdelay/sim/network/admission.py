@@ -108,13 +108,13 @@ def classic_admits(flow: Any, s: Any, sacked_out: int) -> bool:
 def linux_admits(flow: Any, c: Any, room: int) -> bool:
     """Whether a Linux sender takes a message more, given the size of its send buffer [bytes].
 
-    With TCP_NOTSENT_LOWAT `poll` reports room while less than half of the limit is unsent (`__tcp_stream_memory_free`),
-    and what is free of the buffer is at least half of what is not (`__sk_stream_is_writeable`).
+    `poll` reports room while what is free of the buffer is at least half of what is not (`__sk_stream_is_writeable`),
+    and with TCP_NOTSENT_LOWAT less than half of the limit is unsent (`__tcp_stream_memory_free`).
     """
-    if flow.notsent_lowat:
-        held = c.written - c.snd_una
-        return bool(2 * (c.written - c.snd_nxt) < flow.notsent_lowat and 2 * (room - held) >= held)
+    held = c.written - c.snd_una
     if flow.min_buf_multiple:
         limit = packets_admitted(flow.min_buf_multiple, flow.min_buf_extra, c.snd_cwnd, c.sacked_out)
-        return bool(c.written + flow.message - c.snd_una <= limit * c.mss)
-    return True
+        return bool(held + flow.message <= limit * c.mss)
+    if flow.notsent_lowat and 2 * (c.written - c.snd_nxt) >= flow.notsent_lowat:
+        return False
+    return bool(2 * (room - held) >= held)

@@ -225,11 +225,11 @@ class Bulk(Source):
     send_buffer : int, optional
         Bytes written that are not acknowledged yet, at most, 1000 to 4 MiB. By default Linux makes it twice the
         window, and `Classic` has room for two receiver windows. `Scp` has none: a packet is written as it is sent.
+        With `Linux` the source waits for `poll` before each packet, which takes a third of the buffer to be free.
     min_buf : MinBuf, optional
         A limit of the send buffer that follows the window; then `send_buffer` is as large as can be by default.
     notsent_lowat : int, optional
-        TCP_NOTSENT_LOWAT, with `Linux` only [bytes], 1 to 4 MiB. The source waits for `poll`: it writes while less
-        than half of this is unsent, and a third of the buffer is free.
+        TCP_NOTSENT_LOWAT, with `Linux` only [bytes], 1 to 4 MiB: `poll` also takes less than half of this to be unsent.
 
     Examples
     --------
