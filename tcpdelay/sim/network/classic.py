@@ -31,6 +31,7 @@ from tcpdelay.sim.network.records import (
     note_write,
 )
 from tcpdelay.sim.network.timelined import abandon, arm, expire, release, repair_with, skip
+from tcpdelay.sim.network.window_rules import counted, may_grow, restart_after_idle
 from tcpdelay.sim.records import NEVER, RING
 
 RENO, NEWRENO, SACK = range(3)
@@ -42,8 +43,9 @@ SACKED, RETRANSMITTED = 1, 2
 _MASK = RING - 1
 
 _GROUPS = {
-    "scenario": "variant segment_size receiver_window limited_transmit tick tick_phase rto_min",
-    "sender": "now written snd_una snd_nxt snd_max dupacks recover in_recovery ecn_recover",
+    "scenario": "variant segment_size mss receiver_window limited_transmit byte_counting window_validation tick "
+    "tick_phase rto_min",
+    "sender": "now written snd_una snd_nxt snd_max last_sent dupacks recover in_recovery ecn_recover",
     "estimator": "srtt rttvar rto backoff timed timed_at timer_at",
     "path": "first_ack next_ack",
     "deadlines": "lifetime expires_at expired live skipped given_up",
@@ -186,7 +188,7 @@ def _heed_mark(s: Any) -> None:
 @njit(cache=True)
 def _advance(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged: int) -> None:
     """Take an acknowledgement of new data."""
-    newly = acknowledged - s.snd_una
+    newly, outstanding = acknowledged - s.snd_una, s.snd_max - s.snd_una
     if s.timed != NOT_TIMED and acknowledged > s.timed:
         update_estimate(s, ticks_at(s, s.now) - s.timed_at)
         s.timed = NOT_TIMED
@@ -196,7 +198,8 @@ def _advance(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged
     s.snd_nxt = max(s.snd_nxt, acknowledged)
     s.dupacks = 0
     if not s.in_recovery:
-        _grow(s)
+        if may_grow(s, outstanding):
+            _grow(s, counted(s, newly))
     elif acknowledged > s.recover or s.variant == RENO:
         s.in_recovery = 0
         s.cwnd = s.ssthresh
@@ -208,9 +211,9 @@ def _advance(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged
 
 
 @njit(cache=True)
-def _grow(s: Any) -> None:
-    """Open the window, by a segment per acknowledgement or per window."""
-    s.cwnd = min(s.cwnd + (1.0 if s.cwnd < s.ssthresh else 1.0 / s.cwnd), float(s.receiver_window))
+def _grow(s: Any, segments: float) -> None:
+    """Open the window by so many segments, or by one per window of them."""
+    s.cwnd = min(s.cwnd + (segments if s.cwnd < s.ssthresh else segments / s.cwnd), float(s.receiver_window))
 
 
 @njit(cache=True)
@@ -265,6 +268,8 @@ def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     if s.in_recovery and s.variant == SACK:
         _fill_pipe(flow, s, wire, link, samples)
         return
+    if s.snd_nxt < s.written:
+        restart_after_idle(s)
     window = min(int(s.cwnd), s.receiver_window)
     if s.limited_transmit and not s.in_recovery and s.dupacks < DUPLICATE_ACKS:
         window = min(window + s.dupacks, s.receiver_window)
@@ -305,6 +310,7 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int
     """Send a segment, and let the receiver have it if it gets through."""
     segment = wire.segments[number & _MASK]
     outstanding = s.snd_max > s.snd_una
+    s.last_sent = s.now
     if number >= s.snd_max:
         s.snd_max = number + 1
         segment.sent = s.now

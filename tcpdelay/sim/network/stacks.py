@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from tcpdelay.scenario import Stack
+from tcpdelay.scenario import Stack, require_flag
 from tcpdelay.sim.network.bottleneck import SMALLEST_PACKET, check_range
 
 Recovery = Literal["reno", "newreno", "sack"]
@@ -37,6 +37,13 @@ class Classic(Stack):
         Retransmission timeout before there is an estimate [s], 0.001 to 120.
     ack_delay : float
         How long the receiver waits for a second segment to acknowledge [s], 0 to 1; at 0 it acknowledges each.
+    byte_counting : bool
+        RFC 3465: an acknowledgement of n segments of b bytes opens the window, which counts segments of whatever size,
+        as n b / `mss` acknowledgements would, in slow start as 2 at most, or 1 once there has been a timeout. So it
+        opens slowly where the application's packets are smaller than `mss`.
+    window_validation : bool
+        RFC 2861: the window grows only if it was full before the acknowledgement, and is halved, down to one segment,
+        for each retransmission timeout in which nothing was sent and nothing was outstanding.
 
     Raises
     ------
@@ -58,8 +65,12 @@ class Classic(Stack):
     rto_min: float = 1.0
     first_timeout: float = 3.0
     ack_delay: float = 0.0
+    byte_counting: bool = False
+    window_validation: bool = False
 
     def __post_init__(self) -> None:
+        require_flag("byte_counting", self.byte_counting)
+        require_flag("window_validation", self.window_validation)
         if self.recovery not in get_args(Recovery):
             raise ValueError(f"recovery must be 'reno', 'newreno' or 'sack', got {self.recovery!r}")
         check_range("mss", self.mss, SMALLEST_PACKET, 65_495, "bytes")
