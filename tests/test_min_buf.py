@@ -100,7 +100,7 @@ def test_poll_lets_linux_write_while_half_of_the_limit_is_unsent(limit, unsent):
 
 @pytest.mark.parametrize(("segments", "held"), [(10, 7), (30, 21), (31, 21), (32, 22)])
 def test_poll_lets_linux_write_while_a_third_of_its_buffer_is_free(segments, held):
-    # What is free must be half of what is held (sk_stream_is_writeable), so the packet that passes two thirds is the last.
+    # sk_stream_is_writeable: what is free must be half of what is held. The packet that passes two thirds is the last.
     sender = Sender(LINUX, send_buffer=segments * MSS)
     sender.step()
     assert sender.held == held

@@ -7,6 +7,7 @@ from typing import Any
 from numba import njit
 
 from tcpdelay.sim.clock import ticks_now, to_ticks
+from tcpdelay.sim.hystart import note_rtt
 from tcpdelay.sim.records import (
     CWR,
     DISORDER,
@@ -142,6 +143,7 @@ def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: 
         sample = latest = (c.now - echo) // MILLISECOND * MILLISECOND
     c.min_rtt = min(c.min_rtt, latest)
     update_estimate(c, sample)
+    note_rtt(c, latest)
     return True
 
 

@@ -42,6 +42,8 @@ _GROUPS = {
     "timer": "timer_kind timer_at tlp_high_seq tlp_retrans frto",
     "cubic": "cubic_cnt cubic_last_max cubic_last_cwnd cubic_last_time cubic_origin cubic_k cubic_epoch "
     "cubic_ack_cnt cubic_tcp_cwnd",
+    "hystart": "hystart_found hystart_delay_min hystart_round_start hystart_last_ack hystart_end_seq hystart_curr_rtt "
+    "hystart_samples",
     "path": "first_ack next_ack last_ack_arrival first_transit next_transit until_loss in_burst",
     "receiver": "rcv_nxt rcv_segment arrivals out_of_order rcv_wup ts_recent unreported receiver_timer delayed_ack_at "
     "delayed_ack_timeout read_at compressed_at compressed_rcv_nxt dup_ack_counter rcv_mss last_seg_size pushed quick "

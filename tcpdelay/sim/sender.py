@@ -7,6 +7,7 @@ from typing import Any
 from numba import njit
 
 from tcpdelay.sim.clock import LONGEST_TIMEOUT, SECOND, clear_timer, set_timer, ticks_now, to_ticks
+from tcpdelay.sim.hystart import forget_rounds
 from tcpdelay.sim.path import is_lost, send
 from tcpdelay.sim.records import (
     COLLAPSED,
@@ -286,6 +287,7 @@ def _time_out(c: Any, wire: Any) -> None:
     c.snd_cwnd_stamp = ticks_now(c)
     c.ca_state = LOSS
     forget_cubic(c)
+    forget_rounds(c)
     c.high_seq = c.snd_nxt
     c.tlp_high_seq = 0
     c.frto = c.f_rto and may_be_spurious
