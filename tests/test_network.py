@@ -331,11 +331,11 @@ def test_a_small_send_buffer_bounds_the_wait_in_it():
         ).flows[0]
         for size in (30_000, 60_000)
     ]
-    # The link is full, so a write waits for all bytes before it.
+    # The link is full, so a write waits for all bytes before it; the last is the one that passes two thirds.
     for size, flow in zip((30_000, 60_000), results, strict=True):
         assert flow.delays is not None
-        expected = (size - 1448) * 8 / flow.throughput
-        assert flow.delays.mean == pytest.approx(expected - RTT / 2, rel=0.1)
+        expected = (2 * size // 3 // 1448 + 1) * 1448 * 8 / flow.throughput
+        assert flow.delays.mean == pytest.approx(expected - RTT / 2, rel=0.02)
 
 
 def test_a_link_that_is_too_slow_leaves_packets_unfinished():
