@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tcpdelay.inverse.sensitivity import sensitivities
     from tcpdelay.inverse.split import best_split
     from tcpdelay.predict import predict_delay
+    from tcpdelay.region.boundary import WorkingBoundary, working_boundary
+    from tcpdelay.region.dataset import working_region
     from tcpdelay.scenario import Flow, Path, Stack
     from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
     from tcpdelay.sim.network.result import FlowResult, NetworkResult, QueueStatistics
@@ -59,6 +61,7 @@ __all__ = [
     "Udp",
     "ValidityWarning",
     "Web",
+    "WorkingBoundary",
     "__version__",
     "best_connections",
     "best_interval",
@@ -76,6 +79,8 @@ __all__ = [
     "sensitivities",
     "simulate",
     "simulate_network",
+    "working_boundary",
+    "working_region",
 ]
 __version__ = "0.1.0"
 
@@ -104,6 +109,7 @@ _HOME = {
     "Udp": "tcpdelay.sim.network.stacks",
     "ValidityWarning": "tcpdelay.validity",
     "Web": "tcpdelay.sim.network.sources",
+    "WorkingBoundary": "tcpdelay.region.boundary",
     "best_connections": "tcpdelay.inverse.connections",
     "best_interval": "tcpdelay.inverse.interval",
     "best_split": "tcpdelay.inverse.split",
@@ -120,6 +126,8 @@ _HOME = {
     "sensitivities": "tcpdelay.inverse.sensitivity",
     "simulate": "tcpdelay.sim.simulation",
     "simulate_network": "tcpdelay.sim.network.simulation",
+    "working_boundary": "tcpdelay.region.boundary",
+    "working_region": "tcpdelay.region.dataset",
 }
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.scenario import Flow, Linux, NewReno2008, Path, Stack
-from tcpdelay.throughput import connection_utilization
+from tcpdelay.throughput import connection_utilization, utilization_map
 from tcpdelay.units import format_fraction
 from tcpdelay.validity import KnownStack, checked_profile
 
@@ -26,6 +26,8 @@ NEIGHBOURS = 25
 FEATURES = ("rtt", "loss", "utilization", "packets_per_rtt")
 """What makes scenarios alike, each on a logarithmic scale."""
 COLUMNS = len(FEATURES) + 4
+REACHED = 1e-9
+"""Slack with which a cumulative weight counts as having reached a share."""
 WRONG_CALL = 1.0
 """The error that a wrong statement counts as on whether TCP carries the flow."""
 SIMULATIONS = "simulations of scenarios like this one"
@@ -147,6 +149,10 @@ class ErrorTable:
         places = np.log(self.features)
         return places, np.maximum(places.std(axis=0), 1e-9)
 
+    def _within(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the logarithms of `features`, what lies outside the table being moved to its edge."""
+        return np.log(np.clip(features, self.features.min(axis=0), self.features.max(axis=0)))
+
     def expected(self, features: NDArray[np.float64], cubic: bool, carried: bool) -> ExpectedError:
         """Return the error in the cases nearest to a scenario, of the same congestion control and the same statement.
 
@@ -168,14 +174,10 @@ class ErrorTable:
         alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
         if not alike.size:
             return ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, SIMULATIONS)
-        at = np.log(np.clip(features, self.features.min(axis=0), self.features.max(axis=0)))
+        at = self._within(features)
         distances = np.sqrt((((places[alike] - at) / spread) ** 2).sum(axis=1))
         nearest = np.argsort(distances)[: NEIGHBOURS + 1]
-        farthest = distances[nearest[-1]]
-        # The tricube weights of local regression; the farthest case has none, and only sets the scale.
-        weights = (1 - (distances[nearest] / farthest) ** 3) ** 3 if farthest > 0 else np.ones(nearest.size)
-        if not weights.any():
-            weights = np.ones(nearest.size)
+        weights = _tricube(distances[nearest])
         counted = weights > 0
         chosen, weights = alike[nearest[counted]], weights[counted]
         return ExpectedError(
@@ -184,6 +186,44 @@ class ErrorTable:
             cases=int(chosen.size),
             source=SIMULATIONS if carried else SIMULATED_CALLS,
         )
+
+    def expected_p95(self, features: NDArray[np.float64], cubic: bool, carried: bool) -> NDArray[np.float64]:
+        """Return what `expected` says of the 95th percentile in many scenarios at once.
+
+        Parameters
+        ----------
+        features : ndarray, shape (n, 4)
+            The scenarios' `FEATURES`.
+        cubic, carried : bool
+            As for `expected`.
+
+        Returns
+        -------
+        ndarray, shape (n, 3)
+            Median, mean and 90 % quantile of the error; NaN if there are no such cases.
+        """
+        from scipy.spatial import KDTree
+
+        places, spread = self._places
+        alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
+        if not (alike.size and features.size):
+            return np.full((features.shape[0], 3), np.nan)
+        wanted = np.arange(1, min(NEIGHBOURS + 1, alike.size) + 1)
+        distances, nearest = KDTree(places[alike] / spread).query(self._within(features) / spread, wanted)
+        sizes, weights = np.abs(self.p95[alike[nearest]]), _tricube(distances)
+        order = np.argsort(sizes, axis=1)
+        sizes, weights = np.take_along_axis(sizes, order, 1), np.take_along_axis(weights, order, 1)
+        reached = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
+        at = [np.argmax(reached >= share - REACHED, axis=1) for share in (0.5, 0.9)]
+        median, p90 = (sizes[np.arange(sizes.shape[0]), place] for place in at)
+        return np.column_stack([median, np.average(sizes, axis=1, weights=weights), p90])
+
+
+def _tricube(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weights of local regression; the farthest case, the last along the last axis, only sets the scale."""
+    farthest = distances[..., -1:]
+    weights = (1 - np.divide(distances, farthest, out=np.zeros_like(distances), where=farthest > 0) ** 3) ** 3
+    return np.where(weights.any(axis=-1, keepdims=True), weights, 1.0)
 
 
 def spread_of(errors: NDArray[np.float64], weights: NDArray[np.float64] | None = None) -> Spread:
@@ -198,7 +238,7 @@ def spread_of(errors: NDArray[np.float64], weights: NDArray[np.float64] | None =
     shares = np.ones(sizes.size) if weights is None else weights
     order = np.argsort(sizes)
     reached = np.cumsum(shares[order]) / shares.sum()
-    median, p90 = (float(sizes[order[np.searchsorted(reached, share - 1e-9)]]) for share in (0.5, 0.9))
+    median, p90 = (float(sizes[order[np.searchsorted(reached, share - REACHED)]]) for share in (0.5, 0.9))
     return Spread(median, float(np.average(sizes, weights=shares)), p90)
 
 
@@ -210,8 +250,63 @@ def utilization_of(flow: Flow, path: Path, stack: KnownStack) -> float:
     >>> round(utilization_of(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux()), 3)
     0.118
     """
-    fair = stack if isinstance(stack, NewReno2008) else NewReno2008(mss=stack.mss)
-    return connection_utilization(flow, path, fair)
+    return connection_utilization(flow, path, fair_stack(stack))
+
+
+def fair_stack(stack: KnownStack) -> NewReno2008:
+    """Return the stack whose rate counts as fair: the published one itself, or one of Linux's segment size.
+
+    Examples
+    --------
+    >>> fair_stack(Linux(mss=536)).mss
+    536
+    """
+    return stack if isinstance(stack, NewReno2008) else NewReno2008(mss=stack.mss)
+
+
+def expected_error_map(
+    flow: Flow,
+    rtt: NDArray[np.float64],
+    loss: NDArray[np.float64],
+    stack: KnownStack,
+    carried: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """Return the `expected_error` of the 95th percentile at each round-trip time and loss.
+
+    Parameters
+    ----------
+    flow, stack
+        The flow and its TCP.
+    rtt, loss : ndarray, one-dimensional
+        Round-trip times [s] and losses.
+    carried : ndarray of bool, shape (rtt, loss)
+        Whether the chain says that TCP carries the flow.
+
+    Returns
+    -------
+    ndarray, shape (rtt, loss, 3)
+        Median, mean and 90 % quantile of the error, as fractions.
+
+    Examples
+    --------
+    >>> at, lost = np.array([0.1]), np.array([0.02])
+    >>> expected_error_map(Flow(174, 0.020), at, lost, Stack.newreno_2008(), np.array([[True]]))
+    array([[[0.67, 1.54, 4.28]]])
+    """
+    if isinstance(stack, NewReno2008):
+        return np.broadcast_to(_figures(PUBLISHED_ERROR), (*carried.shape, 3))
+    utilizations = utilization_map(flow, rtt, loss, fair_stack(stack))
+    rtts, losses = np.broadcast_arrays(rtt[:, None], loss)
+    features = np.stack([rtts, losses, utilizations, rtts / flow.interval], axis=-1)
+    found = np.empty((*carried.shape, 3))
+    cubic = stack.congestion_control == "cubic"
+    found[~carried] = linux_table().expected_p95(features[~carried], cubic, False)
+    found[carried] = np.maximum(linux_table().expected_p95(features[carried], cubic, True), _figures(SIMULATOR_ERROR))
+    return found
+
+
+def _figures(spread: Spread) -> NDArray[np.float64]:
+    return np.array([spread.median, spread.mean, spread.p90])
 
 
 def features_of(flow: Flow, path: Path, stack: Linux) -> NDArray[np.float64]:

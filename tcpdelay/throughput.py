@@ -254,6 +254,39 @@ def connection_utilization(flow: Flow, path: Path, stack: SegmentedStack, segmen
     return flow.bitrate / 8 / _fair_rate(path, stack, segments_per_ack)
 
 
+def utilization_map(
+    flow: Flow, rtt: NDArray[np.float64], loss: NDArray[np.float64], stack: SegmentedStack, segments_per_ack: float = 2
+) -> NDArray[np.float64]:
+    """Return the `connection_utilization` at each round-trip time [s] and loss.
+
+    Parameters
+    ----------
+    flow, stack, segments_per_ack
+        As for `connection_utilization`.
+    rtt, loss : ndarray, one-dimensional
+        Round-trip times [s], above 0, and losses, 0 to below 1.
+
+    Returns
+    -------
+    ndarray, shape (rtt, loss)
+        The utilizations, 0 without loss.
+
+    Raises
+    ------
+    ValueError
+        If an argument lies outside its range.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario import Stack
+    >>> utilization_map(Flow(174, 0.020), np.array([0.1]), np.array([0.0, 0.02]), Stack.newreno_2008())
+    array([[0.     , 0.11815]])
+    """
+    timeouts = np.array([stack.first_timeout(float(each)) for each in rtt])
+    rates = padhye_rate(rtt[:, None], loss, timeouts[:, None], stack.mss, segments_per_ack)
+    return np.asarray(flow.bitrate / 8 / rates, np.float64)
+
+
 def largest_rule_of_thumb_rate(
     path: Path, stack: SegmentedStack, utilization: float = RULE_OF_THUMB_UTILIZATION, segments_per_ack: float = 2
 ) -> float:

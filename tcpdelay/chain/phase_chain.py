@@ -154,7 +154,7 @@ def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float) -> 
     return visits
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float:
     """Mean change of a backlog that never runs dry, in packets per second.
 

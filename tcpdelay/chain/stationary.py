@@ -141,7 +141,7 @@ def _normalise(values: NDArray[np.float64]) -> bool:
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def iterate_sweeps(
     phases: Phases,
     transitions: Transitions,

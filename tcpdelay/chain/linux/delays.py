@@ -166,7 +166,7 @@ def _by_repair(p: Any, phases: Phases, sending: Any, rows: Rows, needed: float) 
     return begins, listed
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def delay_bins(
     p: Any, phases: Phases, sending: Any, rows: Rows, probability: NDArray[np.float64], beyond: int
 ) -> NDArray[np.float64]:

@@ -449,7 +449,7 @@ def _losses(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, pha
     return row
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def linux_transitions(p: Any) -> tuple[Phases, Transitions, Any, Layout]:
     """Return phases, transitions, what each phase sends, and the layout."""
     layout = make_layout(p)
