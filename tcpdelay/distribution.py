@@ -104,9 +104,17 @@ class DelayDistribution:
         return np.cumsum(self.weights)
 
     @cached_property
+    def _beyond(self) -> NDArray[np.float64]:
+        """Probability of each value and all above, and 0; summed from the top, which keeps the digits."""
+        beyond = np.zeros(self.weights.size + 1)
+        np.cumsum(self.weights[::-1], out=beyond[-2::-1])
+        return beyond
+
+    @cached_property
     def mean(self) -> float:
         """Mean delay [s]."""
-        return float(self.values @ self.weights)
+        # Not a scalar product: of many values, that would wake threads which take longer than the sum.
+        return float((self.values * self.weights).sum())
 
     @cached_property
     def std(self) -> float:
@@ -175,10 +183,9 @@ class DelayDistribution:
         limit = np.asarray(playout_delay, np.float64)
         if np.any(np.isnan(limit)):
             raise ValueError("playout_delay must be a number of seconds, got nan")
-        # Summed from the top, so that a small fraction keeps its digits.
-        beyond = np.append(np.cumsum(self.weights[::-1])[::-1], 0.0)
         slack = CUMULATION_NOISE * np.where(np.isfinite(limit), np.abs(limit), 0.0)
-        result = np.minimum(beyond[np.searchsorted(self.values, limit + slack, side="right")], 1.0)
+        first = np.searchsorted(self.values, limit + slack, side="right")
+        result = np.minimum(self._beyond[first], 1.0)
         return float(result) if limit.ndim == 0 else result
 
     @overload

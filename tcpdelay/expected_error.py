@@ -210,7 +210,7 @@ class ErrorTable:
             return np.full((features.shape[0], 3), np.nan)
         wanted = np.arange(1, min(NEIGHBOURS + 1, alike.size) + 1)
         distances, nearest = KDTree(places[alike] / spread).query(self._within(features) / spread, wanted)
-        sizes, weights = np.abs(self.p95[alike[nearest]]), _tricube(distances)
+        sizes, weights = np.abs(self.p95[alike[nearest]]), _tricube(np.asarray(distances))
         order = np.argsort(sizes, axis=1)
         sizes, weights = np.take_along_axis(sizes, order, 1), np.take_along_axis(weights, order, 1)
         reached = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)

@@ -221,11 +221,11 @@ class DelayModel:
         return False
 
     def distribution_up_to(self, limit: float, quantile: float) -> DelayDistribution:
-        """Return the distribution; of a target that is missed for certain, only as much as it takes to say so.
+        """Return the distribution; where a target is missed for certain, only as much of it as it takes to say so.
 
-        Where the share `quantile` of the packets does not arrive within `limit` [s] although the bound of the backlog
-        is too narrow yet, it stays so narrow: its delays are lower bounds then, and `truncated_mass` says how much is cut
-        off. Near saturation that saves nearly all of the work.
+        The bound of the backlog widens no further once the share `quantile` of the packets does not arrive within
+        `limit` [s]: a wider one only lets the backlog grow. Delays are lower bounds then, and `truncated_mass` says how
+        much is cut off. Near saturation that saves nearly all of the work.
         """
         for rows, solution, cut in self._solutions():
             distribution = self._distribution(rows, solution)

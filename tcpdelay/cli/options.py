@@ -18,7 +18,8 @@ from tcpdelay.scenario import BacklogBound, Bottleneck, CongestionControl, LossP
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
 OUTPUT = "What comes out"
-_FLOW, _PATH, _TARGET, _TCP = "What is sent", "The path it takes", "When it is late", "The TCP that carries it"
+PATH = "The path it takes"
+_FLOW, _TARGET, _TCP = "What is sent", "When it is late", "The TCP that carries it"
 _LINUX, _PUBLISHED = "Of --stack linux", "Of --stack newreno_2008"
 
 
@@ -57,7 +58,7 @@ def _file_name(text: str) -> str:
 
 def _file(name: str, description: str) -> Any:
     return typer.Option(
-        name, parser=_file_name, metavar="FILE", help=description, rich_help_panel=_PATH, show_default=False
+        name, parser=_file_name, metavar="FILE", help=description, rich_help_panel=PATH, show_default=False
     )
 
 
@@ -98,10 +99,10 @@ class ScenarioOptions:
         ),
     ] = None
 
-    rtt: Annotated[float | None, quantity("--rtt", parse_time, "TIME", _PATH, "Round-trip time, such as 100ms.")] = None
+    rtt: Annotated[float | None, quantity("--rtt", parse_time, "TIME", PATH, "Round-trip time, such as 100ms.")] = None
     loss: Annotated[
         float | None,
-        quantity("--loss", parse_fraction, "SHARE", _PATH, "Share of the segments that is lost, such as 2%."),
+        quantity("--loss", parse_fraction, "SHARE", PATH, "Share of the segments that is lost, such as 2%."),
     ] = None
     ping: Annotated[
         str | None, _file("--ping", "What ping printed; measures --rtt and --loss, unless they are given.")
@@ -115,7 +116,7 @@ class ScenarioOptions:
             "--connection",
             metavar="ADDRESS",
             help="Which one, if --ss shows several: either end of it, or a part of that.",
-            rich_help_panel=_PATH,
+            rich_help_panel=PATH,
             show_default=False,
         ),
     ] = None
@@ -123,12 +124,12 @@ class ScenarioOptions:
         LossPattern,
         _choice(
             "--loss-pattern",
-            _PATH,
+            PATH,
             "Independent losses, or the rest of a round with its first, which newreno_2008 knows.",
         ),
     ] = "random"
     bottleneck: Annotated[
-        Bottleneck, _choice("--bottleneck", _PATH, "What its queue counts; one of bytes spares small packets.")
+        Bottleneck, _choice("--bottleneck", PATH, "What its queue counts; one of bytes spares small packets.")
     ] = "packets"
     one_way_delay: Annotated[
         float | None,
@@ -136,7 +137,7 @@ class ScenarioOptions:
             "--one-way-delay",
             partial(parse_time, allow_zero=True),
             "TIME",
-            _PATH,
+            PATH,
             "Delay to the receiver without TCP.",
             "half the round-trip time",
         ),
@@ -146,7 +147,7 @@ class ScenarioOptions:
         typer.Option(
             "--loss-burst",
             help="Mean number of segments lost in a row; simulated, or up to 2 by the chain.",
-            rich_help_panel=_PATH,
+            rich_help_panel=PATH,
             metavar="NUMBER",
             show_default="1",
         ),
@@ -154,7 +155,7 @@ class ScenarioOptions:
     ack_loss: Annotated[
         float | None,
         quantity(
-            "--ack-loss", parse_fraction, "SHARE", _PATH, "Share of the acknowledgements that is lost; simulated.", "0%"
+            "--ack-loss", parse_fraction, "SHARE", PATH, "Share of the acknowledgements that is lost; simulated.", "0%"
         ),
     ] = None
     jitter: Annotated[
@@ -163,7 +164,7 @@ class ScenarioOptions:
             "--jitter",
             partial(parse_time, allow_zero=True),
             "TIME",
-            _PATH,
+            PATH,
             "Largest additional delay of a segment; simulated.",
             "0ms",
         ),
@@ -259,15 +260,32 @@ class GroupedHelp(TyperCommand):
                 formatter.write_dl(entries)
 
 
-def with_scenario(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` the options of a scenario besides its own; its first argument takes them together."""
+PATH_OPTIONS = (
+    "rtt",
+    "loss",
+    "ping",
+    "ss",
+    "connection",
+    "loss_pattern",
+    "bottleneck",
+    "one_way_delay",
+    "loss_burst",
+    "ack_loss",
+    "jitter",
+)
+"""The options that describe the path, by the names of their fields."""
+
+
+def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
+    """Give `command` the options of a scenario but those `left_out`; its first argument takes them together."""
     scenario_hints = get_type_hints(ScenarioOptions, include_extras=True)
     own_hints = get_type_hints(command, include_extras=True)
+    offered = [field for field in fields(ScenarioOptions) if field.name not in left_out]
     shared = [
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=scenario_hints[field.name]
         )
-        for field in fields(ScenarioOptions)
+        for field in offered
     ]
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=own_hints[name])
@@ -276,7 +294,7 @@ def with_scenario(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def take_options(**values: Any) -> None:
-        command(ScenarioOptions(**{field.name: values.pop(field.name) for field in fields(ScenarioOptions)}), **values)
+        command(ScenarioOptions(**{field.name: values.pop(field.name) for field in offered}), **values)
 
     take_options.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
     return take_options

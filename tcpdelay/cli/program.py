@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from tcpdelay import __version__
-from tcpdelay.cli import analyze, compare, predict, report, solve, testbed, validate
+from tcpdelay.cli import analyze, compare, predict, region, report, solve, testbed, validate
 from tcpdelay.cli.errors import one_line, print_warning, printable
 from tcpdelay.cli.options import GroupedHelp
 from tcpdelay.validity import ValidityWarning
@@ -26,6 +26,7 @@ Examples:
   tcpdelay predict --rtt 100ms --loss 2% --app voip
   tcpdelay compare --rtt 100ms --loss 2% --app voip
   tcpdelay solve loss --rtt 100ms --app voip
+  tcpdelay region --app voip
   tcpdelay report --help
 """
 
@@ -41,6 +42,7 @@ app.command("predict", cls=GroupedHelp, epilog=predict.EXAMPLES, short_help=pred
 app.command("compare", cls=GroupedHelp, epilog=compare.EXAMPLES, short_help=compare.SUMMARY)(compare.compare)
 app.command("analyze", epilog=analyze.EXAMPLES, short_help=analyze.SUMMARY)(analyze.analyze)
 app.command("solve", cls=GroupedHelp, epilog=solve.EXAMPLES, short_help=solve.SUMMARY)(solve.solve)
+app.command("region", cls=GroupedHelp, epilog=region.EXAMPLES, short_help=region.SUMMARY)(region.region)
 app.command("validate", cls=GroupedHelp, epilog=validate.EXAMPLES, short_help=validate.SUMMARY)(validate.validate)
 app.add_typer(testbed.app, name="testbed", short_help=testbed.SUMMARY)
 

@@ -44,20 +44,33 @@ def read_scenario(options: ScenarioOptions) -> Scenario:
     """
     estimate = _estimate(options)
     with argument_errors():
-        stack = _stack(options, estimate)
         path = _path(options, estimate)
-        flow = _flow(options, stack.mss)
-        target = options.app.target if options.app else Target(limit=0.200)
-        if options.limit is not None:
-            target = replace(target, limit=options.limit)
-        if options.quantile is not None:
-            target = replace(target, quantile=options.quantile)
+    flow, stack, target = read_demand(options, estimate)
     # The intervals of a measurement say nothing about what was given in its place.
     if options.loss is not None:
         estimate = None
     if estimate is not None and options.rtt is not None:
         estimate = replace(estimate, rtt_interval=None)
     return Scenario(flow, path, stack, target, estimate)
+
+
+def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) -> tuple[Flow, KnownStack, Target]:
+    """Return all of a scenario but its path; an `estimate` of that may know the segment size.
+
+    Raises
+    ------
+    typer.BadParameter
+        As `read_scenario`.
+    """
+    with argument_errors():
+        stack = _stack(options, estimate)
+        flow = _flow(options, stack.mss)
+        target = options.app.target if options.app else Target(limit=0.200)
+        if options.limit is not None:
+            target = replace(target, limit=options.limit)
+        if options.quantile is not None:
+            target = replace(target, quantile=options.quantile)
+    return flow, stack, target
 
 
 def _estimate(options: ScenarioOptions) -> PathEstimate | None:

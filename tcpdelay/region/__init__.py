@@ -1,1 +1,1 @@
-"""Where a flow works: its delays over whole ranges of round-trip time and loss, and the edge of what its target bears."""
+"""Where a flow works: its delays over ranges of round-trip time and loss, and the edge of what works."""

@@ -106,9 +106,9 @@ def working_boundary(
 
     Examples
     --------
-    >>> edge = working_boundary("voip", rtt=[0.05, 0.1], tolerance=0.001)
-    >>> edge.works_up_to.round(3), bool((edge.fails_from <= 1.001 * edge.works_up_to).all())
-    (array([0.119, 0.051]), True)
+    >>> edge = working_boundary("voip", rtt=[0.1, 0.2])
+    >>> edge.works_up_to.round(3), bool((edge.fails_from <= 1.01 * edge.works_up_to).all())
+    (array([0.058, 0.007]), True)
     """
     if searched not in get_args(Searched):
         raise ValueError(f"searched must be one of {', '.join(map(repr, get_args(Searched)))}, got {searched!r}")
@@ -145,10 +145,8 @@ def _works_at(asked: Question, searched: Searched, point: float) -> Callable[[fl
     return works
 
 
-def _first_failure(
-    works: Callable[[float], bool], grid: NDArray[np.float64], tolerance: float
-) -> tuple[float, float]:
-    """Return both sides of the first failure: what works and what fails, NaN for a side that the grid does not reach."""
+def _first_failure(works: Callable[[float], bool], grid: NDArray[np.float64], tolerance: float) -> tuple[float, float]:
+    """Return both sides of the first failure: what works and what fails; NaN for what the grid does not reach."""
     inside = np.nan
     for value in grid.tolist():
         if not works(value):

@@ -61,10 +61,10 @@ def working_region(
     Returns
     -------
     xarray.Dataset
-        Over rtt and loss: p50, p95, p99, the chosen quantile and the mean delay [s], infinite where TCP cannot carry the
-        flow; late_fraction and mos at the threshold; utilization, sustainable, works; the expected relative error of
-        the 95th percentile; and accuracy, which marks exact cells (0), lower bounds (1), flows that TCP cannot carry
-        (2) and chains too large to compute (3, all NaN).
+        Over rtt and loss: p50, p95, p99, the chosen quantile and the mean delay [s], infinite where TCP cannot carry
+        the flow; late_fraction and mos at the threshold; utilization, sustainable, works; median, mean and 90 %
+        quantile of the expected relative error of the 95th percentile; and accuracy, which marks exact cells (0), lower
+        bounds (1), flows that TCP cannot carry (2) and chains too large to compute (3, all NaN).
 
     Raises
     ------
@@ -78,7 +78,7 @@ def working_region(
     array([[ True,  True],
            [ True, False]])
     >>> round(float(region.p95.sel(rtt=0.05, loss=0.02)), 3), region.p95.units
-    (0.073, 's')
+    (0.055, 's')
     """
     if beyond not in get_args(Beyond):
         raise ValueError(f"beyond must be one of {', '.join(map(repr, get_args(Beyond)))}, got {beyond!r}")

@@ -117,7 +117,11 @@ def _ascending(name: str, values: ArrayLike, low: float, high: float, unit: str)
         raise ValueError(f"{name} must be a list of at least one number, got an array of shape {array.shape}")
     outside = ~((array >= low) & (array <= high))
     if outside.any():
-        allowed = f"between {low:g} and {high:g} {unit}" if unit else f"fractions {'from' if low == 0 else 'above'} 0 and below 1"
+        allowed = (
+            f"between {low:g} and {high:g} {unit}"
+            if unit
+            else f"fractions {'from' if low == 0 else 'above'} 0 and below 1"
+        )
         raise ValueError(f"{name} must be {allowed}, got {array[outside][0]:g}")
     if not np.all(np.diff(array) > 0):
         raise ValueError(f"{name} must ascend, got {np.array2string(array, threshold=6)}")

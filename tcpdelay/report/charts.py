@@ -100,7 +100,7 @@ def plot_distribution(
     """
     if kind not in get_args(Kind):
         raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
-    ax = _current_axes() if ax is None else ax
+    ax = current_axes() if ax is None else ax
     if not np.isfinite(distribution.values[0]):
         return message(ax, NEVER)
     drawn_before = sum(line.get_drawstyle() == _STEPS for line in ax.lines)
@@ -191,7 +191,7 @@ def plot_delay_parts(guideline: Guideline, ax: Axes | None = None) -> Axes:
     Axes
         The mean delay [s] in its parts.
     """
-    ax = _current_axes() if ax is None else ax
+    ax = current_axes() if ax is None else ax
     if not math.isfinite(guideline.distribution.mean):
         return message(ax, NEVER)
     parts = guideline.parts
@@ -234,7 +234,7 @@ def plot_quantile_against_loss(guideline: Guideline, ax: Axes | None = None) -> 
     Axes
         Delays [s] against losses as fractions, both logarithmic.
     """
-    ax = _current_axes() if ax is None else ax
+    ax = current_axes() if ax is None else ax
     curve, target, here = loss_curve(guideline), guideline.target, guideline.path.loss
     tidy(ax)
     ax.set_xscale("log")
@@ -283,7 +283,8 @@ def _draw_scenario(guideline: Guideline, ax: Axes, curve: LossCurve) -> None:
         note(ax, text, (loss, quantile), (7, -7), "left", BLUE)
 
 
-def _current_axes() -> Axes:
+def current_axes() -> Axes:
+    """Return the axes that pyplot draws on now."""
     from matplotlib import pyplot
 
     return pyplot.gca()

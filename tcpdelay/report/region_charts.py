@@ -1,0 +1,189 @@
+"""Charts of working regions: delays over round-trip time and loss, and the edges of what works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, note, round_ticks, tidy, time_axis
+from tcpdelay.report.charts import BLUE, GREEN, LINE_WIDTH, ORANGE, PURPLE, current_axes
+from tcpdelay.report.phrases import quantile_name
+from tcpdelay.units import format_time
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+    from tcpdelay.region.boundary import WorkingBoundary
+
+LEVELS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
+"""Delays at which the colour changes, in thresholds; blue up to the threshold, orange beyond."""
+_COLORS = ("#08519c", "#3182bd", "#6baed6", "#c6dbef", "#fdd0a2", "#fdae6b", "#e6550d", "#a63603")
+_CYCLE = (BLUE, ORANGE, GREEN, PURPLE)
+_STYLES = ("-", "--", "-.", ":")
+
+
+def plot_region(region: xr.Dataset, boundary: WorkingBoundary | None = None, ax: Axes | None = None) -> Axes:
+    """Draw the target's quantile of the delay over round-trip time and loss.
+
+    Parameters
+    ----------
+    region : xarray.Dataset
+        What `tcpdelay.working_region` returned, at two round-trip times and losses or more, all losses above 0.
+    boundary : WorkingBoundary, optional
+        The edge of what works, for a line.
+    ax : Axes, optional
+        Where to draw; the current axes of pyplot by default.
+
+    Returns
+    -------
+    Axes
+        Round-trip time [s] against loss, both logarithmic, with a scale of colours beside them.
+
+    Raises
+    ------
+    ValueError
+        If the region is no area on logarithmic axes.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from tcpdelay import working_region
+    >>> plot_region(working_region("voip", rtt=[0.05, 0.1], loss=[0.01, 0.02]), ax=Figure().subplots()).get_xscale()
+    'log'
+    """
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    if min(region.sizes["rtt"], region.sizes["loss"]) < 2 or not region.loss[0] > 0:
+        raise ValueError("region must have two round-trip times and two losses above 0 or more to be drawn")
+    ax = current_axes() if ax is None else ax
+    limit = float(region.attrs["threshold"])
+    levels = [limit * level for level in LEVELS]
+    # Where the chain is too large to compute, nothing is known, and nothing is drawn.
+    delays = np.ma.masked_invalid(np.where(np.isposinf(region["quantile"]), 2 * levels[-1], region["quantile"]).T)
+    norm = BoundaryNorm(levels, len(_COLORS), extend="both")
+    shown = ax.pcolormesh(
+        region.rtt, region.loss, delays, norm=norm, cmap=ListedColormap(list(_COLORS)), shading="nearest"
+    )
+    _axes(ax, region.rtt.values, region.loss.values)
+    figure = ax.get_figure()
+    assert figure is not None
+    scale = figure.colorbar(shown, ax=ax, ticks=levels, extend="both", spacing="uniform")
+    scale.set_label(f"{quantile_name(region.attrs['quantile'])} of the delay", size=LABEL_SIZE)
+    scale.ax.set_yticklabels([format_time(level) for level in levels])
+    if boundary is not None:
+        _draw_boundary(ax, boundary, "black", "-")
+        at = _middle(boundary)
+        if at is not None:
+            note(ax, f"{format_time(limit)}; works below", at, (6, 4), "left", "black")
+    return ax
+
+
+def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None = None) -> Axes:
+    """Draw the edges of what works of several flows or stacks.
+
+    Parameters
+    ----------
+    boundaries : mapping of str to WorkingBoundary
+        The edges by their names; each flow works below its line.
+    ax : Axes, optional
+        Where to draw; the current axes of pyplot by default.
+
+    Returns
+    -------
+    Axes
+        Round-trip time [s] against loss, both logarithmic.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from tcpdelay import working_boundary
+    >>> edge = working_boundary("voip", rtt=[0.05, 0.1, 0.2])
+    >>> [line.get_label() for line in plot_boundaries({"a call": edge}, Figure().subplots()).lines]
+    ['a call']
+    """
+    if not boundaries:
+        raise ValueError("boundaries must hold at least one boundary")
+    ax = current_axes() if ax is None else ax
+    sides = [_sides(each) for each in boundaries.values()]
+    for i, (name, each) in enumerate(boundaries.items()):
+        _draw_boundary(ax, each, _CYCLE[i % len(_CYCLE)], _STYLES[i // len(_CYCLE) % len(_STYLES)], name)
+    rtts, losses = (np.concatenate([side[which] for side in sides]) for which in (0, 1))
+    _axes(ax, rtts, losses[np.isfinite(losses)])
+    ax.legend(fontsize=LABEL_SIZE, frameon=False)
+    return ax
+
+
+def mark_measured(ax: Axes, rtt: ArrayLike, loss: ArrayLike, works: ArrayLike) -> Axes:
+    """Draw measurements over a region or its edges: filled where the target was met, a cross where it was not.
+
+    Parameters
+    ----------
+    ax : Axes
+        What `plot_region` or `plot_boundaries` returned.
+    rtt, loss, works : array_like
+        Round-trip times [s], losses, and whether the target was met; of one length.
+
+    Returns
+    -------
+    Axes
+        The same.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> len(mark_measured(Figure().subplots(), [0.1, 0.2], [0.02, 0.02], [True, False]).lines)
+    2
+    """
+    met = np.asarray(works, np.bool_)
+    rtts, losses = np.asarray(rtt, np.float64), np.asarray(loss, np.float64)
+    ax.plot(rtts[met], losses[met], "o", color="black", markersize=5, markerfacecolor="white", label="measured: works")
+    ax.plot(rtts[~met], losses[~met], "x", color="black", markersize=6, label="measured: does not")
+    return ax
+
+
+def _sides(boundary: WorkingBoundary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return round-trip times [s] and losses of an edge."""
+    if boundary.searched == "loss":
+        return boundary.at, boundary.works_up_to
+    return boundary.works_up_to, boundary.at
+
+
+def _draw_boundary(ax: Axes, boundary: WorkingBoundary, color: str, style: str, label: str | None = None) -> None:
+    rtts, losses = _sides(boundary)
+    ax.plot(rtts, losses, color=color, linewidth=LINE_WIDTH, linestyle=style, label=label)
+
+
+def _middle(boundary: WorkingBoundary) -> tuple[float, float] | None:
+    """Return the middle point of an edge, if it has any."""
+    rtts, losses = _sides(boundary)
+    known = np.flatnonzero(np.isfinite(boundary.fails_from) & np.isfinite(boundary.works_up_to))
+    if known.size == 0:
+        return None
+    place = known[known.size // 2]
+    return float(rtts[place]), float(losses[place])
+
+
+def _axes(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> None:
+    """Set logarithmic axes with units over all of the values."""
+    tidy(ax)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    for axis, set_limits, values in ((ax.xaxis, ax.set_xlim, rtts), (ax.yaxis, ax.set_ylim, losses)):
+        known = values[np.isfinite(values)]
+        if known.size and known.min() < known.max():
+            low, high = float(known.min()), float(known.max())
+            set_limits(low, high)
+            round_ticks(axis, 0.999 * low, 1.001 * high)
+    time_axis(ax.xaxis)
+    fraction_axis(ax.yaxis)
+    ax.set_xlabel("round-trip time")
+    ax.set_ylabel("loss")

@@ -1,0 +1,216 @@
+"""Working regions: the data set, and the edge of what works."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tcpdelay as td
+from tcpdelay.expected_error import expected_error, utilization_of
+from tcpdelay.quality import voice_quality
+from tcpdelay.region.boundary import _first_failure
+
+VOIP = td.Flow(174, 0.020)
+STACKS = {"linux": td.Stack.linux(), "newreno_2008": td.Stack.newreno_2008(backlog_bound="grow")}
+RTTS, LOSSES = (0.030, 0.100, 0.300), (0.001, 0.02, 0.08)
+
+
+@pytest.fixture(scope="module", params=STACKS)
+def stack(request):
+    return STACKS[request.param]
+
+
+@pytest.fixture(scope="module")
+def region(stack):
+    return td.working_region("voip", stack, rtt=RTTS, loss=LOSSES)
+
+
+def test_every_exact_cell_is_what_a_prediction_says(region, stack):
+    exact = 0
+    for i, rtt in enumerate(RTTS):
+        for j, loss in enumerate(LOSSES):
+            cell = region.isel(rtt=i, loss=j)
+            path = td.Path(rtt, loss)
+            expected = td.predict_delay(VOIP, path, stack)
+            assert cell.works == (expected.quantile(0.95) <= 0.2)
+            assert float(cell.utilization) == pytest.approx(utilization_of(VOIP, path, stack), rel=1e-12)
+            error = expected_error(VOIP, path, stack, expected.sustainable)
+            found = [float(cell[f"expected_error_{name}"]) for name in ("median", "mean", "p90")]
+            assert found == pytest.approx([error.median, error.mean, error.p90], rel=1e-9)
+            assert bool(cell.sustainable) == expected.sustainable
+            if cell.accuracy == 0:
+                exact += 1
+                for name, quantile in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("quantile", 0.95)):
+                    assert float(cell[name]) == pytest.approx(expected.quantile(quantile), abs=1e-6)
+                assert float(cell["mean"]) == pytest.approx(expected.mean, rel=1e-4)
+                assert float(cell.late_fraction) == pytest.approx(expected.late_fraction(0.2), rel=1e-4, abs=1e-9)
+                score = voice_quality(expected, "g711", playout_delay=0.2).mos
+                assert float(cell.mos) == pytest.approx(score, abs=1e-3)
+    assert exact >= 6
+
+
+def test_what_misses_the_target_may_be_a_lower_bound_and_never_more(stack):
+    losses = (0.05, 0.08, 0.1)
+    bounded = td.working_region(VOIP, stack, rtt=[0.3, 0.4], loss=losses)
+    exact = td.working_region(VOIP, stack, rtt=[0.3, 0.4], loss=losses, beyond="exact")
+    assert (exact.accuracy == 0).all()
+    assert (bounded.accuracy == 1).any()
+    assert not bounded.works.values[bounded.accuracy == 1].any()
+    assert bounded.works.equals(exact.works)
+    for name in ("p50", "p95", "p99", "mean", "late_fraction"):
+        assert (bounded[name].values <= exact[name].values * (1 + 1e-6)).all(), name
+
+
+def test_what_tcp_cannot_carry_never_arrives():
+    # At 10 % loss and 300 ms the rate of 16 Mbit/s is far beyond what Padhye's formula gives a transfer.
+    region = td.working_region(td.Flow(1448, 0.005), STACKS["newreno_2008"], rtt=0.3, loss=0.1)
+    cell = region.isel(rtt=0, loss=0)
+    assert float(cell.utilization) > 10
+    assert (bool(cell.sustainable), bool(cell.works), int(cell.accuracy)) == (False, False, 2)
+    assert float(cell.p50) == float(cell["mean"]) == np.inf
+    assert (float(cell.late_fraction), float(cell.mos)) == (1.0, 1.0)
+
+
+def test_a_chain_too_large_is_not_promised():
+    region = td.working_region(td.Flow(100, 1e-6), rtt=[1.0], loss=[0.01])
+    assert int(region.accuracy) == 3
+    assert not region.works
+    assert all(np.isnan(region[name]) for name in ("p95", "mean", "mos", "expected_error_median"))
+    edge = td.working_boundary(td.Flow(100, 1e-6), rtt=[1.0], loss=[0.01])
+    assert np.isnan(edge.works_up_to)
+    assert edge.fails_from == [0.01]
+
+
+def test_every_variable_has_its_meaning_and_the_data_set_survives_a_file(region, tmp_path):
+    for name, variable in region.variables.items():
+        assert variable.attrs["long_name"], name
+        assert variable.dtype in (bool, np.int8) or variable.attrs["units"] in ("s", "1"), name
+    assert region.attrs["source"] == f"tcpdelay {td.__version__}"
+    file = tmp_path / "region.nc"
+    region.to_netcdf(file, engine="scipy")
+    with xr.open_dataset(file, engine="scipy") as read:
+        xr.testing.assert_identical(read.load().drop_attrs(), region.drop_attrs())
+        assert read.attrs["stack"] == region.attrs["stack"]
+        assert (read.works.dtype, read.rtt.units) == (bool, "s")
+
+
+def test_the_edge_is_where_predictions_change_sides(stack):
+    edge = td.working_boundary("voip", stack, rtt=[0.08, 0.1, 0.2], tolerance=0.002)
+    assert (edge.fails_from <= 1.002 * edge.works_up_to).all()
+    for i in range(3):
+        below, above = (edge.path(i, sides[i]) for sides in (edge.works_up_to, edge.fails_from))
+        assert td.predict_delay(VOIP, below, stack).quantile(0.95) <= 0.2
+        assert td.predict_delay(VOIP, above, stack).quantile(0.95) > 0.2
+
+
+def test_both_searches_meet_at_the_same_edge():
+    by_loss = td.working_boundary("voip", rtt=[0.12], tolerance=1e-4)
+    by_rtt = td.working_boundary("voip", loss=by_loss.works_up_to, searched="rtt", tolerance=1e-4)
+    assert by_rtt.path(0, 0.1) == td.Path(0.1, float(by_loss.works_up_to[0]))
+    assert by_rtt.works_up_to[0] == pytest.approx(0.12, rel=0.01)
+
+
+def test_more_loss_a_longer_path_or_a_stricter_target_never_helps():
+    # In whole packets of round-trip time, where no rounding inside the chain changes.
+    rtts = np.arange(2, 13) * 0.020
+    edges = {
+        limit: td.working_boundary(VOIP, rtt=rtts, threshold=limit, tolerance=1e-3).works_up_to for limit in (0.2, 0.4)
+    }
+    assert (np.diff(edges[0.2][np.isfinite(edges[0.2])]) <= 1e-3).all()
+    assert (np.nan_to_num(edges[0.4]) >= np.nan_to_num(edges[0.2])).all()
+    strict = td.working_boundary(VOIP, rtt=rtts, threshold=0.2, quantile=0.99, tolerance=1e-3).works_up_to
+    assert (np.nan_to_num(strict) <= np.nan_to_num(edges[0.2])).all()
+
+
+@given(
+    edge=st.floats(0.0005, 0.2), again=st.floats(1.0, 4.0), points=st.integers(1, 12), tolerance=st.floats(1e-4, 0.5)
+)
+def test_the_search_finds_the_first_failure_even_if_more_loss_works_again(edge, again, points, tolerance):
+    grid = np.geomspace(0.001, 0.1, points)
+
+    def works(loss):
+        return loss < edge or loss >= again * 4 * edge
+
+    inside, outside = _first_failure(works, grid, tolerance)
+    failing = [loss for loss in grid if not works(loss)]
+    if not failing:
+        assert (inside, np.isnan(outside)) == (grid[-1], True)
+    elif failing[0] == grid[0]:
+        assert (np.isnan(inside), outside) == (True, grid[0])
+    else:
+        assert inside < edge <= outside <= inside * (1 + tolerance)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    rtt=st.lists(st.floats(0.02, 0.2), min_size=1, max_size=3, unique=True).map(sorted),
+    loss=st.lists(st.floats(0, 0.03), min_size=1, max_size=3, unique=True).map(sorted),
+    codec=st.sampled_from(["g711", "g729a", None]),
+)
+def test_a_region_has_the_shape_that_was_asked_for(rtt, loss, codec):
+    region = td.working_region(VOIP, STACKS["newreno_2008"], rtt=rtt, loss=loss, codec=codec)
+    assert (region.rtt.values.tolist(), region.loss.values.tolist()) == (rtt, loss)
+    assert all(variable.shape == (len(rtt), len(loss)) for variable in region.data_vars.values())
+    assert ("mos" in region) == (codec is not None)
+    assert (region.p50.values <= region.p95.values).all()
+    assert (region.p95.values <= region.p99.values).all()
+    assert ((region.late_fraction.values <= 0.05 + 1e-9) == region.works.values).all()
+    assert (region.p50.values >= region.rtt.values[:, None] / 2).all()
+
+
+def test_an_application_brings_its_target_and_arguments_override_it():
+    game = td.working_region("game", rtt=0.05, loss=0.01)
+    assert (game.attrs["threshold"], game.attrs["quantile"], game.attrs["packet_size"]) == (0.1, 0.95, 100)
+    own = td.working_region("game", rtt=0.05, loss=0.01, threshold=0.03, quantile=0.5)
+    assert (own.attrs["threshold"], own.attrs["quantile"]) == (0.03, 0.5)
+    assert float(own["quantile"]) == float(own.p50)
+
+
+def test_progress_counts_every_round_trip_time():
+    seen = []
+    td.working_region("voip", rtt=[0.03, 0.05], loss=0.01, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 2), (2, 2)]
+    td.working_boundary("voip", rtt=[0.03], loss=[0.01], on_progress=lambda done, total: seen.append((done, total)))
+    assert seen[2:] == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rtt": []}, "rtt must be a list of at least one number"),
+        ({"rtt": [[0.1]]}, "rtt must be a list of at least one number, got an array of shape (1, 1)"),
+        ({"rtt": "fast"}, "rtt must be a number or a list of numbers, got 'fast'"),
+        ({"rtt": 100}, "rtt must be between 1e-06 and 60 s, got 100"),
+        ({"rtt": [0.1, np.nan]}, "rtt must be between 1e-06 and 60 s, got nan"),
+        ({"rtt": [0.2, 0.1]}, "rtt must ascend, got [0.2 0.1]"),
+        ({"loss": 2}, "loss must be fractions from 0 and below 1, got 2"),
+        ({"threshold": 0}, "threshold must be a number of seconds above 0, got 0"),
+        ({"quantile": 95}, "quantile must lie between 0 and 1, got 95"),
+        ({"beyond": "x"}, "beyond must be one of 'bound', 'exact', got 'x'"),
+        ({"rtt": np.arange(1, 1100) / 1e3, "loss": np.arange(1000) / 1e3}, "at most 1000000 cells, got 1099 x 1000"),
+        ({"flow": "tv"}, "app must be one of voip"),
+        ({"flow": 174}, "flow must be a Flow or the name of an application, got 174"),
+        ({"codec": "mp3"}, "codec must be one of"),
+        ({"stack": "linux"}, "stack must come from one of the profiles"),
+    ],
+)
+def test_a_wrong_argument_is_named_in_one_line(arguments, message):
+    with pytest.raises(ValueError) as raised:  # noqa: PT011
+        td.working_region(**{"flow": VOIP, "loss": [0.01], "rtt": [0.1], **arguments})
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loss": 0}, "loss must be fractions above 0 and below 1, got 0"),
+        ({"tolerance": 0}, "tolerance must lie between 1e-09 and 1, got 0"),
+        ({"searched": "mss"}, "searched must be one of 'loss', 'rtt', got 'mss'"),
+    ],
+)
+def test_a_wrong_argument_of_the_search_is_named_in_one_line(arguments, message):
+    with pytest.raises(ValueError) as raised:  # noqa: PT011
+        td.working_boundary(**{"flow": VOIP, "loss": [0.01], "rtt": [0.1], **arguments})
+    assert message in str(raised.value)
