@@ -50,8 +50,8 @@ Examples:
   tcpdelay region --app voip --points 20 -o region.nc
 
 \b
-A table has the largest loss that works at each round-trip time, to 1 %. A file
-in .nc and a chart have all delays over both, at the same number of points.
+A table has the largest loss that works at each round-trip time, to 1 %.
+A file in .nc and a chart have all delays over both, at as many points.
 """
 
 

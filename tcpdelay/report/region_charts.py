@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LEVELS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 """Delays at which the colour changes, in thresholds; blue up to the threshold, orange beyond."""
+ROOM = 1.06
+"""Factor between the outermost mark and the end of its axis."""
 _COLORS = ("#08519c", "#3182bd", "#6baed6", "#c6dbef", "#fdd0a2", "#fdae6b", "#e6550d", "#a63603")
 _CYCLE = (BLUE, ORANGE, GREEN, PURPLE)
 _STYLES = ("-", "--", "-.", ":")
@@ -145,9 +147,22 @@ def mark_measured(ax: Axes, rtt: ArrayLike, loss: ArrayLike, works: ArrayLike) -
     """
     met = np.asarray(works, np.bool_)
     rtts, losses = np.asarray(rtt, np.float64), np.asarray(loss, np.float64)
+    _widen(ax, rtts, losses)
     ax.plot(rtts[met], losses[met], "o", color="black", markersize=5, markerfacecolor="white", label="measured: works")
     ax.plot(rtts[~met], losses[~met], "x", color="black", markersize=6, label="measured: does not")
     return ax
+
+
+def _widen(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> None:
+    """Move the ends of logarithmic axes so far out that no mark is cut."""
+    for axis, limits, set_limits, values in (
+        (ax.xaxis, ax.get_xlim(), ax.set_xlim, rtts),
+        (ax.yaxis, ax.get_ylim(), ax.set_ylim, losses),
+    ):
+        if values.size and axis.get_scale() == "log":
+            low, high = min(limits[0], values.min() / ROOM), max(limits[1], values.max() * ROOM)
+            set_limits(low, high)
+            round_ticks(axis, low, high)
 
 
 def _sides(boundary: WorkingBoundary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
