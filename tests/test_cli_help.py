@@ -58,7 +58,7 @@ def test_alone_it_explains_itself(run):
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [
-        ("tcpdelay re", "report"),
+        ("tcpdelay rep", "report"),
         ("tcpdelay report --app v", "voip\nvoice-agent"),
         ("tcpdelay predict --variant s", "sack"),
     ],
