@@ -17,9 +17,8 @@ from tcpdelay.predict import StackName, default_profile_name
 from tcpdelay.scenario import BacklogBound, Bottleneck, CongestionControl, LossPattern, Variant
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
-OUTPUT = "What comes out"
-PATH = "The path it takes"
-_FLOW, _TARGET, _TCP = "What is sent", "When it is late", "The TCP that carries it"
+FLOW, PATH, OUTPUT = "What is sent", "The path it takes", "What comes out"
+_TARGET, _TCP = "When it is late", "The TCP that carries it"
 _LINUX, _PUBLISHED = "Of --stack linux", "Of --stack newreno_2008"
 
 
@@ -77,16 +76,16 @@ class ScenarioOptions:
             metavar="|".join(APPLICATIONS),
             autocompletion=_application_names,
             help="A typical application: its packets, and how late they may come. Other options override it.",
-            rich_help_panel=_FLOW,
+            rich_help_panel=FLOW,
             show_default=False,
         ),
     ] = None
     packet_size: Annotated[
-        int | None, quantity("--packet-size", parse_size, "SIZE", _FLOW, "Bytes per packet, such as 174.")
+        int | None, quantity("--packet-size", parse_size, "SIZE", FLOW, "Bytes per packet, such as 174.")
     ] = None
     interval: Annotated[
         float | None,
-        quantity("--interval", parse_time, "TIME", _FLOW, "Time from one packet to the next, such as 20ms."),
+        quantity("--interval", parse_time, "TIME", FLOW, "Time from one packet to the next, such as 20ms."),
     ] = None
     bitrate: Annotated[
         float | None,
@@ -94,7 +93,7 @@ class ScenarioOptions:
             "--bitrate",
             parse_rate,
             "RATE",
-            _FLOW,
+            FLOW,
             "Such as 64kbit/s; beside one of the two above, or alone for full segments.",
         ),
     ] = None

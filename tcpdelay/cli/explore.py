@@ -1,0 +1,98 @@
+"""`tcpdelay explore`: a page with sliders, which answers without asking anyone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tcpdelay.applications import APPLICATIONS, Application, application
+from tcpdelay.cli.files import refuse_directory, write_atomically
+from tcpdelay.cli.options import FLOW, OUTPUT
+from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Points = Literal["coarse", "fine"]
+
+ALL = "all"
+SUMMARY = "Write a page with sliders for paths and bitrates."
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay explore --points coarse
+  tcpdelay explore --app game --points coarse -o game.html
+
+\b
+The page is one file for any browser; nothing has to run or to be reached.
+Fine points take about a minute for voip and much longer for live-video.
+"""
+
+
+def _applications(name: str) -> tuple[Application, ...]:
+    if name == ALL:
+        return tuple(APPLICATIONS.values())
+    try:
+        return (application(name),)
+    except ValueError as error:
+        raise typer.BadParameter(f"must be one of {', '.join(APPLICATIONS)} or {ALL}, got {name!r}") from error
+
+
+def _names() -> list[str]:
+    return [*APPLICATIONS, ALL]
+
+
+def explore(
+    applications: Annotated[
+        tuple[Application, ...],
+        typer.Option(
+            "--app",
+            parser=_applications,
+            metavar="|".join([*APPLICATIONS, ALL]),
+            autocompletion=_names,
+            help="A typical application: its packets, and how late they may come.",
+            show_default="voip",
+            rich_help_panel=FLOW,
+        ),
+    ] = "voip",  # type: ignore[assignment]
+    points: Annotated[
+        Points,
+        typer.Option(
+            "--points",
+            help="How closely the predictions lie that the page interpolates from.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = "fine",
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="The page.", rich_help_panel=OUTPUT),
+    ] = Path("explorer.html"),
+) -> None:
+    """Write a page with sliders for round-trip time, loss and bitrate: what works, and how late is what."""
+    refuse_directory(output, "--output")
+    page = _page(applications, points).encode()
+    write_atomically(output, page, "--output")
+    print(f"{output}: {len(page) / 1e6:.1f} MB, for any browser")
+
+
+def _page(applications: Sequence[Application], points: Points) -> str:
+    try:
+        with predicting():
+            from tcpdelay.explorer import COARSE, FINE, compute_surfaces, measure_accuracy
+            from tcpdelay.report.explorer import to_html
+
+            grid, processes = {"coarse": COARSE, "fine": FINE}[points], os.cpu_count() or 1
+            explored = []
+            for chosen in applications:
+                show = counting("Predicting", f"points for {chosen.name}")
+                surfaces = compute_surfaces(chosen, grid, processes, show)
+                show = counting("Checking", f"points for {chosen.name}")
+                explored.append((surfaces, measure_accuracy(surfaces, processes=processes, on_progress=show)))
+            return to_html(explored)
+    finally:
+        if sys.stderr.isatty():
+            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
