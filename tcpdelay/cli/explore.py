@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Points = Literal["coarse", "fine"]
 
 ALL = "all"
+DEFAULT = "voip"
 SUMMARY = "Write a page with sliders for paths and bitrates."
 EXAMPLES = """
 \b
@@ -33,11 +35,18 @@ Fine points take about a minute for voip and much longer for live-video.
 """
 
 
-def _applications(name: str) -> tuple[Application, ...]:
+@dataclass(frozen=True)
+class Chosen:
+    """The applications that a page is about."""
+
+    applications: tuple[Application, ...]
+
+
+def _chosen(name: str) -> Chosen:
     if name == ALL:
-        return tuple(APPLICATIONS.values())
+        return Chosen(tuple(APPLICATIONS.values()))
     try:
-        return (application(name),)
+        return Chosen((application(name),))
     except ValueError as error:
         raise typer.BadParameter(f"must be one of {', '.join(APPLICATIONS)} or {ALL}, got {name!r}") from error
 
@@ -47,18 +56,18 @@ def _names() -> list[str]:
 
 
 def explore(
-    applications: Annotated[
-        tuple[Application, ...],
+    app: Annotated[
+        Chosen | None,
         typer.Option(
             "--app",
-            parser=_applications,
+            parser=_chosen,
             metavar="|".join([*APPLICATIONS, ALL]),
             autocompletion=_names,
             help="A typical application: its packets, and how late they may come.",
-            show_default="voip",
+            show_default=DEFAULT,
             rich_help_panel=FLOW,
         ),
-    ] = "voip",  # type: ignore[assignment]
+    ] = None,
     points: Annotated[
         Points,
         typer.Option(
@@ -74,7 +83,7 @@ def explore(
 ) -> None:
     """Write a page with sliders for round-trip time, loss and bitrate: what works, and how late is what."""
     refuse_directory(output, "--output")
-    page = _page(applications, points).encode()
+    page = _page((app or _chosen(DEFAULT)).applications, points).encode()
     write_atomically(output, page, "--output")
     print(f"{output}: {len(page) / 1e6:.1f} MB, for any browser")
 

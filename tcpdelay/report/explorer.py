@@ -31,7 +31,7 @@ FIGURES = (
     *((f"p{100 * probability:g}", f"{format_fraction(probability)} come within") for probability in (0.99, 0.999)),
     ("late", "later than the limit"),
     ("mos", "mean opinion score, G.711"),
-    ("headroom", "TCP could carry"),
+    ("headroom", "TCP could carry, in times the bitrate"),
     ("expected-error", "expected error of the chain's p95"),
 )
 

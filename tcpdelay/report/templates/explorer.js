@@ -1,7 +1,7 @@
 // The controls, the link that holds their state, and the numbers.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const records = Object.fromEntries(data.applications.map((record) => [record.name, record]));
+const records = new Map(data.applications.map((record) => [record.name, record]));
 const opened = {};
 const QUANTITIES = ["rtt", "loss", "bitrate"];
 const UNITS = {
@@ -17,7 +17,7 @@ const SPOKEN_AFTER = 300;
 let steps = {}, box = null, speaking = 0;
 
 function surfaces() {
-  return (opened[state.app] ??= new Surfaces(records[state.app], data.probabilities));
+  return (opened[state.app] ??= new Surfaces(records.get(state.app), data.probabilities));
 }
 
 // Round values from one end of a range to the other, about one or two in a hundred apart.
@@ -55,9 +55,9 @@ function read(name, text) {
 
 function readLink() {
   const link = Object.fromEntries(location.hash.slice(1).split("&").map((pair) => pair.split("=")));
-  if (link.app in records) state.app = link.app;
+  if (records.has(link.app)) state.app = link.app;
   const [bitrates, rtts, losses] = surfaces().axes;
-  state.bitrate = records[state.app].bitrateOfApp;
+  state.bitrate = records.get(state.app).bitrateOfApp;
   for (const [name, values] of [["rtt", rtts], ["loss", losses], ["bitrate", bitrates]]) {
     const value = read(name, link[name] ?? "");
     if (!Number.isNaN(value)) state[name] = value;
@@ -71,7 +71,7 @@ function writeLink() {
 }
 
 function setSliders() {
-  const record = records[state.app];
+  const record = records.get(state.app);
   const [bitrates, rtts, losses] = surfaces().axes;
   steps = {
     rtt: roundSteps(rtts[0], rtts[rtts.length - 1]),
@@ -87,7 +87,7 @@ function setSliders() {
 
 // The packets grow up to one segment; beyond, they become more frequent.
 function packets() {
-  const { packetSize, interval, mss } = records[state.app];
+  const { packetSize, interval, mss } = records.get(state.app);
   const size = (state.bitrate * interval) / 8, largest = Math.max(mss, packetSize);
   return size > largest ? [largest, (8 * largest) / state.bitrate] : [Math.max(1, Math.round(size)), interval];
 }
@@ -120,7 +120,7 @@ function showNumbers(prediction, record) {
   show("mean", prediction.mean, formatTime);
   for (const probability of [0.5, 0.9, 0.95, 0.99, 0.999]) show(`p${number(100 * probability)}`, at(probability), formatTime);
   show("late", prediction.late, formatFraction);
-  show("headroom", prediction.headroom, (headroom) => `${significant(headroom)} times what is sent`);
+  show("headroom", prediction.headroom, (headroom) => String(significant(headroom)));
   show("expected-error", prediction.expectedError, formatFraction);
   element("mos-row").hidden = !("mos" in record.surfaces);
   show("mos", prediction.mos, (mos) => mos.toFixed(2));
@@ -128,7 +128,7 @@ function showNumbers(prediction, record) {
 }
 
 function update() {
-  const record = records[state.app], prediction = surfaces().prediction([state.bitrate, state.rtt, state.loss]);
+  const record = records.get(state.app), prediction = surfaces().prediction([state.bitrate, state.rtt, state.loss]);
   const { verdict } = prediction, shown = headline(prediction, record);
   element("verdict").className = { works: "works", late: "fails", endless: "fails" }[verdict] ?? "uncertain";
   element("verdict").dataset.verdict = verdict;
@@ -196,7 +196,7 @@ for (const name of QUANTITIES) {
 }
 element("app").addEventListener("change", () => {
   state.app = element("app").value;
-  state.bitrate = records[state.app].bitrateOfApp;
+  state.bitrate = records.get(state.app).bitrateOfApp;
   setSliders();
   update();
   writeLink();

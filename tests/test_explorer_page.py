@@ -1,0 +1,246 @@
+"""The explorer's page in a browser: its numbers, its links, and that it asks nobody for anything."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from tcpdelay import DelayModel, Path, Stack
+from tcpdelay.applications import application
+from tcpdelay.expected_error import expected_error
+from tcpdelay.explorer import Grid, compute_surfaces, interpolated, measure_accuracy
+from tcpdelay.explorer.accuracy import random_places
+from tcpdelay.explorer.surfaces import PROBABILITIES
+from tcpdelay.margins import at_bitrate
+from tcpdelay.report.explorer import to_html
+
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--virtual-time-budget=4000"),
+]
+VOIP, GAME = application("voip"), application("game")
+IDS = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99", 0.999: "p99.9"}
+
+
+class Elements(HTMLParser):
+    """The attributes of a page's elements, each with the text that directly follows its start."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.all = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.all.append({"tag": tag, "text": "", **dict(attrs)})
+
+    def handle_data(self, data):
+        if self.all:
+            self.all[-1]["text"] += data
+
+    def __getitem__(self, name):
+        (found,) = [element for element in self.all if element.get("id") == name]
+        return {**found, "text": found["text"].strip()}
+
+
+@pytest.fixture(scope="module")
+def explored():
+    made = [compute_surfaces(preset, Grid(rtts=9, losses=13, bitrates=3)) for preset in (VOIP, GAME)]
+    return [(surfaces, measure_accuracy(surfaces, points=100)) for surfaces in made]
+
+
+@pytest.fixture(scope="module")
+def page(explored, tmp_path_factory):
+    file = tmp_path_factory.mktemp("page") / "explorer.html"
+    file.write_text(to_html(explored))
+    return file
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = shutil.which("chromium")
+    if found is None and os.environ.get("TCPDELAY_REQUIRE_BROWSER") != "1":
+        pytest.skip("needs chromium")
+    assert found is not None, "chromium is missing"
+    return found
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """A function that opens a file at a fragment and returns the page's elements, its complaints, its requests."""
+
+    def open_page(file, fragment="", *flags):
+        log = tmp_path / "requests.json"
+        command = [browser, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr"]
+        command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--log-net-log={log}", *flags]
+        done = subprocess.run(
+            [*command, "--dump-dom", f"file://{file}#{fragment}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        complaints = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+        events = json.loads(log.read_text())["events"]
+        parameters = [event.get("params", {}) for event in events]
+        # What the browser asks of its own accord has no origin.
+        asked = {
+            p["url"] for p in parameters if p.get("url") and p.get("initiator", "not an origin") != "not an origin"
+        }
+        return Elements(done.stdout), complaints, asked
+
+    return open_page
+
+
+def exact(bitrate, rtt, loss):
+    """What the chain predicts, also outside of where it has been checked, and its expected error."""
+    flow, path, stack = at_bitrate(VOIP.flow, bitrate, 1448), Path(rtt=rtt, loss=loss), Stack.linux()
+    return DelayModel(flow, path, stack).delay_distribution(), expected_error(flow, path, stack).median
+
+
+def numbers(elements):
+    names = ("mean", *IDS.values(), "late", "mos", "headroom", "expected-error")
+    return {name: float(elements[name]["data-value"]) for name in names}
+
+
+def link(bitrate, rtt, loss, app="voip"):
+    return f"app={app}&rtt={rtt * 1e3:.12g}ms&loss={loss * 100:.12g}%&bitrate={bitrate / 1e3:.12g}kbit/s"
+
+
+def test_the_page_names_no_other_host_and_allows_only_its_own_script(page):
+    text = page.read_text()
+    assert not re.search(
+        r"(?i)https?:|//[a-z0-9-]+\.[a-z]|\b(src|href)=|@import|url\(", re.sub(r"[A-Za-z0-9+/]{200,}", "", text)
+    )
+    script = re.search(r"<script>(.*)</script>", text, re.DOTALL).group(1)
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'" in text
+    assert text.count("<script") == 2
+
+
+def test_every_control_has_a_label_and_every_reference_a_target(page):
+    elements = Elements(page.read_text())
+    labelled = {element["for"] for element in elements.all if element["tag"] == "label"}
+    controls = [element["id"] for element in elements.all if element["tag"] in ("input", "select")]
+    assert set(controls) == labelled == {"app", "rtt", "loss", "bitrate"}
+    for element in elements.all:
+        for reference in ("aria-labelledby", "aria-describedby", "for"):
+            for name in element.get(reference, "").split():
+                assert elements[name]
+    assert elements["spoken"]["aria-live"] == "polite"
+
+
+def test_one_application_has_nothing_to_choose(explored, page):
+    alone = Elements(to_html(explored[:1]))
+    (chooser,) = [before for before, this in zip(alone.all, alone.all[1:], strict=False) if this.get("for") == "app"]
+    assert "hidden" in chooser
+    assert "hidden" not in Elements(page.read_text())["app"]
+
+
+@pytest.mark.parametrize("place", [(1, 4, 6), (0, 8, 0), (2, 2, 12)])
+def test_at_the_points_of_the_grid_the_page_says_what_the_chain_does(opened, page, explored, place):
+    surfaces, _ = explored[0]
+    bitrate, rtt, loss = surfaces.bitrate[place[0]], surfaces.rtt[place[1]], surfaces.loss[place[2]]
+    chain, error = exact(bitrate, rtt, loss)
+    shown = numbers(opened(page, link(bitrate, rtt, loss))[0])
+    for probability, name in IDS.items():
+        assert shown[name] == pytest.approx(chain.quantile(probability), rel=1e-3)
+    assert shown["mean"] == pytest.approx(chain.mean, rel=1e-3)
+    assert shown["late"] == pytest.approx(chain.late_fraction(0.200), rel=1e-3, abs=1.1e-6)
+    assert shown["expected-error"] == pytest.approx(error, abs=1e-4)
+
+
+def test_between_the_points_the_page_interpolates_as_we_do_and_is_as_accurate_as_it_says(opened, page, explored):
+    surfaces, accuracy = explored[0]
+    places = random_places(surfaces, 6, seed=7)
+    off = []
+    for place, expected in zip(places, interpolated(surfaces, places), strict=True):
+        elements, complaints, _ = opened(page, link(*place))
+        assert complaints == []
+        shown = numbers(elements)
+        for probability, name in IDS.items():
+            quantile = expected["quantiles"][int(np.searchsorted(PROBABILITIES, probability))]
+            assert shown[name] == pytest.approx(quantile, rel=1e-3)
+        for name in ("mean", "headroom", "mos"):
+            assert shown[name] == pytest.approx(float(expected[name]), rel=1e-3)
+        assert shown["late"] == pytest.approx(float(expected["late_fraction"]), rel=2e-3)
+        chain, _ = exact(*place)
+        off.append((abs(shown["p95"] / chain.quantile(0.95) - 1), abs(shown["mean"] / chain.mean - 1)))
+    # Half of six points lie within the 90 % quantile by far, unless the accuracy is not that of this page.
+    assert np.median(off, axis=0)[0] <= accuracy.quantile[1]
+    assert np.median(off, axis=0)[1] <= accuracy.mean[1]
+
+
+@pytest.mark.parametrize(
+    ("fragment", "verdict", "headline"),
+    [
+        ("rtt=50ms&loss=1%", "works", "Works, with "),
+        ("rtt=0.3s&loss=0.05", "late", "Does not work: "),
+        ("rtt=300ms&loss=10%25&bitrate=278.4kbit/s", "endless", "Does not work: TCP cannot carry this flow"),
+    ],
+)
+def test_the_verdict_follows_the_link(opened, page, fragment, verdict, headline):
+    elements, complaints, _ = opened(page, fragment)
+    assert complaints == []
+    assert elements["verdict"]["data-verdict"] == verdict
+    assert elements["headline"]["text"].startswith(headline)
+    assert elements["spoken"]["text"].startswith(headline)
+    drawn = {element["class"] for element in elements.all if element.get("class", "").startswith("region ")}
+    assert {"region works", "region late"} <= drawn
+
+
+def test_sliders_texts_and_command_follow_the_link(opened, page):
+    elements, _, _ = opened(page, "app=game&rtt=40ms&loss=0.5%&bitrate=48kbit/s")
+    shown = [elements[name]["aria-valuetext"] for name in ("rtt", "loss", "bitrate")]
+    assert shown == ["40\N{NO-BREAK SPACE}ms", "0.5\N{NO-BREAK SPACE}%", "48\N{NO-BREAK SPACE}kbit/s"]
+    assert [elements[f"{name}-value"]["text"] for name in ("rtt", "loss", "bitrate")] == shown
+    assert elements["command"]["text"] == "tcpdelay predict --rtt 40ms --loss 0.5% --app game --bitrate 48kbit/s"
+    assert elements["packets"]["text"] == "200\N{NO-BREAK SPACE}B every 33.3\N{NO-BREAK SPACE}ms"
+    assert elements["late-label"]["text"] == "later than 100\N{NO-BREAK SPACE}ms"
+    assert "hidden" in elements["mos-row"]
+
+
+def test_nonsense_in_the_link_leaves_the_defaults(opened, page):
+    elements, complaints, _ = opened(page, "app=__proto__&rtt=-5&loss=<script>&bitrate=1e9Mbit/s")
+    assert complaints == []
+    assert elements["command"]["text"] == "tcpdelay predict --rtt 100ms --loss 2% --app voip --bitrate 278.4kbit/s"
+
+
+def test_the_command_shown_is_one_that_runs(opened, page, run):
+    elements, _, _ = opened(page, "rtt=47ms&loss=0.35%&bitrate=100kbit/s")
+    status, _, errors = run(*elements["command"]["text"].split()[1:])
+    assert (status, errors) == (0, "")
+
+
+def test_nothing_is_asked_of_any_host(opened, page, tmp_path):
+    _, complaints, asked = opened(page, "rtt=60ms")
+    assert (complaints, asked) == ([], set())
+    chatty = tmp_path / "chatty.html"
+    chatty.write_text(page.read_text().replace("</main>", '<img src="http://elsewhere.invalid/"></main>'))
+    _, complaints, asked = opened(chatty)
+    assert len(complaints) == 1
+    assert asked == set()
+    chatty.write_text(chatty.read_text().replace("default-src 'none'; ", ""))
+    _, _, asked = opened(chatty)
+    assert asked == {"http://elsewhere.invalid/"}
+
+
+@pytest.mark.parametrize("width", [500, 1280])
+def test_the_charts_are_as_wide_as_there_is_room(opened, page, width):
+    elements, _, _ = opened(page, "rtt=60ms", f"--window-size={width},900")
+    shown = {elements[name]["viewbox"].split()[2] for name in ("region", "survival")}
+    # A page's edges are 16 px wide each; beside the charts stand the controls where there is room.
+    assert shown == {str({500: 468, 1280: 664}[width])}
+
+
+def test_what_the_page_needs_comes_with_the_package():
+    templates = files("tcpdelay.report").joinpath("templates")
+    for name in ("explorer.html.j2", "explorer.css", "explorer.js", "explorer_charts.js", "explorer_surfaces.js"):
+        assert templates.joinpath(name).is_file()
