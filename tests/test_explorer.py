@@ -111,7 +111,7 @@ def test_powers_of_the_inputs_and_the_growth_towards_the_capacity_are_interpolat
     np.testing.assert_allclose(found["headroom"], expected, rtol=1e-9)
     carried = expected > 1
     assert 20 < carried.sum() < 180
-    # Where a surrounding point is beyond the capacity, the others speak for it: the grid's steps reach five times as far.
+    # Where a surrounding point is beyond the capacity the others speak for it; a cell's ends are five times apart.
     inside = expected > 5.2
     assert inside.sum() > 20
     np.testing.assert_allclose(found["mean"][inside], delay(*places[inside].T), rtol=1e-9)
