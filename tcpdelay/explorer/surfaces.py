@@ -156,7 +156,7 @@ def predict_in_processes(
     >>> from tcpdelay.applications import application
     >>> places = np.array([[69_600, 0.100, 0.02], [69_600, 0.100, 0.05]])
     >>> predict_in_processes(application("voip"), places)["mean"].round(3).tolist()
-    [0.064, 0.084]
+    [0.063, 0.085]
     """
     if processes < 1:
         raise ValueError(f"processes must be 1 or more, got {processes}")
