@@ -15,7 +15,7 @@ from tcpdelay.applications import Application
 from tcpdelay.chain.model import ChainTooLargeError, DelayModel
 from tcpdelay.expected_error import expected_error
 from tcpdelay.explorer.grid import Grid
-from tcpdelay.margins import at_bitrate
+from tcpdelay.inverse.bitrate import at_bitrate
 from tcpdelay.predict import DEFAULT_STACK
 from tcpdelay.quality import best_playout_delay
 from tcpdelay.scenario import Path
