@@ -13,7 +13,7 @@ from tcpdelay.applications import APPLICATIONS, application
 from tcpdelay.explorer import COARSE, FINE, Accuracy, Grid, Surfaces, compute_surfaces, interpolated, measure_accuracy
 from tcpdelay.explorer.accuracy import random_places
 from tcpdelay.explorer.surfaces import CELL, PROBABILITIES, SMALLEST_HEADROOM, predict_cell, predict_in_processes
-from tcpdelay.margins import at_bitrate
+from tcpdelay.inverse.bitrate import at_bitrate
 from tcpdelay.quality import best_playout_delay
 from tcpdelay.report.explorer import encoded, in_words
 from test_cli_help import examples

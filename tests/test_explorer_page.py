@@ -19,7 +19,7 @@ from tcpdelay.expected_error import expected_error
 from tcpdelay.explorer import Grid, compute_surfaces, interpolated, measure_accuracy
 from tcpdelay.explorer.accuracy import random_places
 from tcpdelay.explorer.surfaces import PROBABILITIES
-from tcpdelay.margins import at_bitrate
+from tcpdelay.inverse.bitrate import at_bitrate
 from tcpdelay.report.explorer import to_html
 
 FLAGS = [

@@ -12,7 +12,15 @@ import typer
 
 from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.files import format_by_suffix, refuse_other_than_chart, write_atomically, write_chart
-from tcpdelay.cli.options import OUTPUT, ScenarioOptions, quantity, with_scenario
+from tcpdelay.cli.options import (
+    OUTPUT,
+    ScenarioOptions,
+    chart_option,
+    format_option,
+    output_option,
+    quantity,
+    with_scenario,
+)
 from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
 from tcpdelay.cli.scenario import Scenario, read_scenario
 from tcpdelay.scenario import Linux
@@ -90,7 +98,7 @@ def compare(
             "TIME",
             OUTPUT,
             "Time to simulate for each.",
-            "of a million packets; less on fast links",
+            "that of a million packets; less on fast links",
         ),
     ] = None,
     seed: Annotated[
@@ -98,29 +106,15 @@ def compare(
     ] = 0,
     output_format: Annotated[
         Format | None,
-        typer.Option(
-            "--format",
-            help="json and csv hold seconds, bit/s and fractions.",
-            rich_help_panel=OUTPUT,
-            show_default="by the suffix of --output, or text",
-        ),
+        format_option("json and csv hold seconds, bit/s and fractions."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write to a file, such as one in .html, .md, .csv, .json or .txt.",
-            rich_help_panel=OUTPUT,
-            show_default="the terminal",
-        ),
+        output_option(".html, .md, .csv, .json or .txt"),
     ] = None,
     chart: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw the delays, as .svg, .png or .pdf.", rich_help_panel=OUTPUT, show_default=False
-        ),
+        chart_option("the delays"),
     ] = None,
 ) -> None:
     """Simulate TCP, what applications can do on top of it, and other transports, each carrying the same flow."""

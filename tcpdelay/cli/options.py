@@ -36,6 +36,39 @@ def quantity(
     )
 
 
+def format_option(description: str) -> Any:
+    """Return the option of a result's format."""
+    return typer.Option(
+        "--format",
+        help=description,
+        rich_help_panel=OUTPUT,
+        show_default="by the suffix of --output, or text",
+    )
+
+
+def output_option(suffixes: str) -> Any:
+    """Return the option of the file that a result goes to; `suffixes` says which ones there are."""
+    return typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help=f"Write to a file, such as one in {suffixes}.",
+        rich_help_panel=OUTPUT,
+        show_default="the terminal",
+    )
+
+
+def chart_option(what: str) -> Any:
+    """Return the option of the file that a chart goes to; `what` is drawn there."""
+    return typer.Option(
+        "--chart",
+        metavar="FILE",
+        help=f"Draw {what}, as .svg, .png or .pdf.",
+        rich_help_panel=OUTPUT,
+        show_default=False,
+    )
+
+
 def _choice(name: str, panel: str, description: str, default: str | bool = True) -> Any:
     return typer.Option(name, help=description, rich_help_panel=panel, show_default=default)
 

@@ -13,7 +13,7 @@ import typer
 
 from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.files import refuse_other_than_chart, write_chart
-from tcpdelay.cli.options import OUTPUT, ScenarioOptions, with_scenario
+from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, with_scenario
 from tcpdelay.cli.progress import predicting
 from tcpdelay.cli.scenario import Scenario, read_scenario
 from tcpdelay.predict import AnsweredBy, predict_delay
@@ -60,12 +60,7 @@ def predict(
     ] = "chain",
     chart: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw the distribution, as .svg, .png or .pdf.",
-            rich_help_panel=OUTPUT,
-            show_default=False,
-        ),
+        chart_option("the distribution"),
     ] = None,
 ) -> None:
     """Predict the delay from write to in-order read: mean, jitter, quantiles, and the share that comes late."""

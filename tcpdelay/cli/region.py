@@ -15,7 +15,16 @@ import typer
 
 from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.files import format_by_suffix, refuse_other_than_chart, write_atomically, write_chart
-from tcpdelay.cli.options import OUTPUT, PATH, PATH_OPTIONS, ScenarioOptions, with_scenario
+from tcpdelay.cli.options import (
+    OUTPUT,
+    PATH,
+    PATH_OPTIONS,
+    ScenarioOptions,
+    chart_option,
+    format_option,
+    output_option,
+    with_scenario,
+)
 from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
 from tcpdelay.cli.scenario import read_demand
 from tcpdelay.units import parse_fraction, parse_time
@@ -123,29 +132,15 @@ def region(
     ] = 40,
     output_format: Annotated[
         Format | None,
-        typer.Option(
-            "--format",
-            help="csv and json hold seconds and fractions; netcdf holds the delays over both.",
-            rich_help_panel=OUTPUT,
-            show_default="by the suffix of --output, or text",
-        ),
+        format_option("csv and json hold seconds and fractions; netcdf holds the delays over both."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write to a file, such as one in .nc, .csv, .json or .txt.",
-            rich_help_panel=OUTPUT,
-            show_default="the terminal",
-        ),
+        output_option(".nc, .csv, .json or .txt"),
     ] = None,
     chart: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw the region, as .svg, .png or .pdf.", rich_help_panel=OUTPUT, show_default=False
-        ),
+        chart_option("the region"),
     ] = None,
 ) -> None:
     """Find the largest loss at which a flow meets its target, over a range of round-trip times."""

@@ -6,11 +6,9 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.files import format_by_suffix, write_atomically
-from tcpdelay.cli.options import OUTPUT, ScenarioOptions, with_scenario
+from tcpdelay.cli.options import ScenarioOptions, format_option, output_option, with_scenario
 from tcpdelay.cli.progress import predicting
 from tcpdelay.cli.scenario import read_scenario
 
@@ -45,23 +43,11 @@ def report(
     options: ScenarioOptions,
     output_format: Annotated[
         Format | None,
-        typer.Option(
-            "--format",
-            help="How to write the report.",
-            rich_help_panel=OUTPUT,
-            show_default="by the suffix of --output, or text",
-        ),
+        format_option("How to write the report."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write to a file, such as one in .txt, .md, .html or .json.",
-            rich_help_panel=OUTPUT,
-            show_default="the terminal",
-        ),
+        output_option(".txt, .md, .html or .json"),
     ] = None,
 ) -> None:
     """Print the guideline report: whether it works, how far that holds, and what to set or change."""
