@@ -279,7 +279,7 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["repor"], "tcpdelay: no such command 'repor'. Did you mean 'report'?"),
+        (["predic"], "tcpdelay: no such command 'predic'. Did you mean 'predict'?"),
         (["--nonsense"], "tcpdelay: no such option: --nonsense"),
         (
             ["report", "--los", "2%"],
