@@ -143,7 +143,7 @@ def test_losses_among_what_tells_put_the_detection_off():
     # The next packet tells; with probability p it is lost as well, then the one after it tells, and so on.
     geometric = sum(0.9 * 0.1**k * (1 + k) for k in range(4)) + 0.1**4 * 5
     assert mean_detection_wait(p, 1.0, 1.0) == pytest.approx(geometric)
-    assert mean_detection_wait(p._replace(loss=0.0), 1.0, 1.0) == 1.0
+    assert mean_detection_wait(p._replace(loss=0.0, next_loss=0.0), 1.0, 1.0) == 1.0
 
 
 def test_a_timeout_takes_that_nothing_gets_through():

@@ -55,7 +55,7 @@ def bracket(works: Callable[[float], bool | None], start: float, lowest: float, 
     >>> found.inside < 3 <= found.outside, found.outside / found.inside < 1.01
     (True, True)
     >>> bracket(lambda value: value < 3, start=1.0, lowest=0.1, highest=2.0)
-    Bracket(inside=2.0, outside=None)
+    Bracket(inside=2.0, outside=None, known=True)
     """
     step = 2 ** (1 / STEPS_PER_DOUBLING)
     inside = start

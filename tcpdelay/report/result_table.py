@@ -173,7 +173,7 @@ class ResultTable:
         shown = [[column.heading, *(column.shown(row) for row in self.rows)] for column in self.columns]
         lines = shown if transposed else list(zip(*shown, strict=True))
         for i, heading in enumerate(lines[0]):
-            table.add_column(Text(heading), justify="right" if i else "left", no_wrap=i == 0)
+            table.add_column(Text(heading), justify="right" if i else "left", no_wrap=i == 0 and not transposed)
         for line in lines[1:]:
             table.add_row(*map(Text, line))
         console.print(table)
