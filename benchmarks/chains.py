@@ -61,6 +61,7 @@ LINUX = Stack.linux()
 LINUX_SCENARIOS = {
     "voip, Linux": LinuxScenario(VOICE, Path(rtt=0.100, loss=0.02), LINUX),
     "1200 bytes, 150 ms, Linux": LinuxScenario(Flow(packet_size=1200, interval=0.020), Path(0.150, 0.005), LINUX),
+    "the same near saturation, Linux": LinuxScenario(Flow(packet_size=1200, interval=0.020), Path(0.150, 0.02), LINUX),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.scenario import Flow, Linux, Path
+from tcpdelay.scenario import Flow, Linux, Path, Stack
 from tcpdelay.sim.connection import FIRST_TIMEOUT, new_connection
 from tcpdelay.sim.network import classic, scp
 from tcpdelay.sim.network.bottleneck import Bottleneck
@@ -40,6 +40,7 @@ from tcpdelay.sim.uniform import generator_addresses
 SECOND = 1_000_000
 NANOSECONDS = 1e9
 DISCIPLINES = {"drop-tail": DROP_TAIL, "red": RED, "dred": DRED}
+KINDS: dict[type[Stack], int] = {Linux: LINUX, Classic: CLASSIC, Udp: DATAGRAMS, Scp: SCP}
 VARIANTS = {"reno": classic.RENO, "newreno": classic.NEWRENO, "sack": classic.SACK}
 _SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (2, 1))}
 NETWORK_WIRE = np.dtype([(name, *_SHORTENED.get(name, (WIRE[name],))) for name in WIRE.names or ()])
@@ -151,8 +152,7 @@ def _prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator
 
 def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
     path, start = source.path, round(source.start * SECOND)
-    kind = LINUX if isinstance(source.stack, Linux) else DATAGRAMS if isinstance(source.stack, Udp) else CLASSIC
-    kind = SCP if isinstance(source.stack, Scp) else kind
+    kind = next(kind for stack, kind in KINDS.items() if isinstance(source.stack, stack))
     settings: dict[str, float] = {
         "kind": kind,
         "access_delay": round(path.access_delay * SECOND),

@@ -318,8 +318,3 @@ class Web(Transfers):
     mean_size: int = 12_000
     shape: float | None = 1.2
     mean_pause: float = 1.0
-
-
-def describe(source: Source) -> str:
-    """Return the kind of a source and of what carries it, in a few words."""
-    return f"{type(source).__name__} over {type(source.stack).__name__}"
