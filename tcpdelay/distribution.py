@@ -113,7 +113,8 @@ class DelayDistribution:
     @cached_property
     def mean(self) -> float:
         """Mean delay [s]."""
-        # Not a scalar product: of many values, that would wake threads which take longer than the sum.
+        # Not a scalar product: of many values, that would wake threads which take longer than the sum, and whose
+        # number changes the last digit.
         return float((self.values * self.weights).sum())
 
     @cached_property
@@ -121,7 +122,7 @@ class DelayDistribution:
         """Standard deviation of the delay [s], the jitter of the flow; infinite where the mean is."""
         if not np.isfinite(self.mean):
             return float("inf")
-        return float(np.sqrt((self.values - self.mean) ** 2 @ self.weights))
+        return float(np.sqrt(((self.values - self.mean) ** 2 * self.weights).sum()))
 
     @property
     def jitter(self) -> float:

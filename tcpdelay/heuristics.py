@@ -116,8 +116,7 @@ def parallel_delay(
     >>> parallel_delay(flow, path, connections=2).quantile(0.95) < 0.5 * predict_delay(flow, path).quantile(0.95)
     True
     """
-    _check_whole("connections", connections, MOST_CONNECTIONS)
-    share = Flow(flow.packet_size, flow.interval * connections)
+    share = share_of(flow, connections)
     return striped_delay(predict_delay(share, path, stack, method=method), flow.interval, connections)
 
 
@@ -166,11 +165,58 @@ def split_delay(
     >>> split_delay(flow, path, pieces=2).quantile(0.95) < predict_delay(flow, path).quantile(0.95)
     True
     """
+    spread = predict_delay(piece_of(flow, pieces), path, stack, method=method)
+    return joined_delay(spread, flow.interval, pieces)
+
+
+def share_of(flow: Flow, connections: int) -> Flow:
+    """Return the part of a flow that each of 1 to 64 connections carries, or raise ValueError.
+
+    Examples
+    --------
+    >>> share_of(Flow(174, 0.020), 2)
+    Flow(packet_size=174, interval=0.04)
+    """
+    _check_whole("connections", connections, MOST_CONNECTIONS)
+    return Flow(flow.packet_size, flow.interval * connections)
+
+
+def piece_of(flow: Flow, pieces: int) -> Flow:
+    """Return the flow of the pieces of packets split into 1 to 64, at most into bytes, or raise ValueError.
+
+    Examples
+    --------
+    >>> piece_of(Flow(1448, 0.020), 2)
+    Flow(packet_size=724, interval=0.01)
+    """
     _check_whole("pieces", pieces, min(MOST_PIECES, flow.packet_size))
-    piece = Flow(-(-flow.packet_size // pieces), flow.interval / pieces)
-    spread = predict_delay(piece, path, stack, method=method)
-    waiting = spread.values > path.forward_delay + NANOSECOND
-    nearer = flow.interval * (pieces - 1) / (2 * pieces)
+    return Flow(-(-flow.packet_size // pieces), flow.interval / pieces)
+
+
+def joined_delay(spread: DelayDistribution, interval: float, pieces: int) -> DelayDistribution:
+    """Return the delay of packets split into pieces, as `split_delay` explains.
+
+    Parameters
+    ----------
+    spread : DelayDistribution
+        Delays of the flow of pieces, written one by one.
+    interval : float
+        Time between two packets of the application [s].
+    pieces : int
+        Writes per packet, 1 or more.
+
+    Returns
+    -------
+    DelayDistribution
+        The delays of the packets.
+
+    Examples
+    --------
+    >>> joined_delay(DelayDistribution(np.array([0.05, 0.08]), np.array([0.9, 0.1]), 0.05), 0.020, 2).values
+    array([0.05 , 0.085])
+    """
+    waiting = spread.values > spread.one_way_delay + NANOSECOND
+    nearer = interval * (pieces - 1) / (2 * pieces)
     return replace(spread, values=spread.values + np.where(waiting, nearer, 0.0), scenario=None)
 
 

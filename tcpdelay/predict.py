@@ -144,11 +144,23 @@ def _unknown_to_chain(path: Path) -> bool:
     return path.ack_loss > 0 or path.jitter > 0
 
 
-def _simulation(flow: Flow, path: Path, stack: Stack) -> DelayDistribution:
+def require_simulable(path: Path, stack: Stack) -> Linux:
+    """Return the stack, or say in a ValueError what about it or the path cannot be simulated.
+
+    Examples
+    --------
+    >>> require_simulable(Path(0.1, 0.02), Stack.linux()).hz
+    250
+    """
     if not isinstance(stack, Linux):
         raise ValueError(f"method must be 'chain' with {stack!r}: what is simulated is Stack.linux() alone")
     if path.bottleneck != "packets":
         raise ValueError(f"bottleneck must be 'packets' in a simulation, got {path.bottleneck!r}")
+    return stack
+
+
+def _simulation(flow: Flow, path: Path, stack: Stack) -> DelayDistribution:
+    simulated = require_simulable(path, stack)
     from tcpdelay.sim.simulation import simulate
 
-    return replace(simulate(flow, path, stack), scenario=(flow, path, stack))
+    return replace(simulate(flow, path, simulated), scenario=(flow, path, stack))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.durable import written_durably
 from tcpdelay.scenario import Flow, Path
 
 NOT_READ = -1
@@ -212,9 +212,7 @@ def write_capture(file: str | os.PathLike[str], capture: FlowCapture) -> None:
         rows.append(row | {name: getattr(run, name) for name in SCHEMA.names if name not in row})
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     delta = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in SCHEMA.names if SCHEMA.field(name).type == _LIST}
-    path = FilePath(file)
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
+    with written_durably(FilePath(file)) as unfinished:
         pq.write_table(
             table,
             unfinished,
@@ -225,11 +223,6 @@ def write_capture(file: str | os.PathLike[str], capture: FlowCapture) -> None:
             write_statistics=False,
             write_page_checksum=True,
         )
-        with unfinished.open("rb") as written:
-            os.fsync(written.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def read_capture(file: str | os.PathLike[str]) -> FlowCapture:

@@ -8,11 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 ERASE_LINE = "\r\x1b[K"
 QUIET_TIME = 1.0
 """Time for which nothing is shown [s]."""
 REFRESH_TIME = 0.2
+TERMINAL_INTERVAL, FILE_INTERVAL = 0.5, 30.0
+"""Times between two lines of a long job, on a terminal and in a file [s]."""
 
 
 @contextmanager
@@ -36,6 +39,25 @@ def _ended_by_interrupt() -> Iterator[None]:
     Compiled code sees no KeyboardInterrupt until it returns, and Numba crashes if one is pending while it turns a
     result into a named tuple.
     """
+    with _on_interrupt(signal.SIG_DFL):
+        yield
+
+
+@contextmanager
+def interrupted_once() -> Iterator[None]:
+    """Let the first Ctrl-C raise KeyboardInterrupt, and a second one kill the process."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    with _on_interrupt(interrupt):
+        yield
+
+
+@contextmanager
+def _on_interrupt(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    """Handle Ctrl-C in another way, unless somebody else does so already."""
     ours = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -43,7 +65,7 @@ def _ended_by_interrupt() -> Iterator[None]:
     if not ours:
         yield
         return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
@@ -62,3 +84,30 @@ def counting(doing: str, what: str) -> Callable[[int, int], None]:
             print(f"{ERASE_LINE}{doing} {done} of {total} {what} ...", end="", file=sys.stderr, flush=True)
 
     return show
+
+
+class StatusLine:
+    """One line on the terminal that says how far the work is; in a file, a line every now and then."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._interval = TERMINAL_INTERVAL if self._terminal else FILE_INTERVAL
+        self._start = self._shown = time.monotonic()
+
+    def show(self, text: str) -> None:
+        """Show a text, unless another one has just been shown."""
+        now = time.monotonic()
+        if now - self._shown >= self._interval:
+            self._shown = now
+            line = f"{text}, {now - self._start:.0f} s"
+            print(
+                f"{ERASE_LINE}{line}" if self._terminal else line,
+                end="" if self._terminal else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def erase(self) -> None:
+        """Leave the line empty."""
+        if self._terminal:
+            print(ERASE_LINE, end="", file=sys.stderr, flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +12,7 @@ import typer
 
 from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.files import refuse_other_than_chart, write_chart
-from tcpdelay.cli.progress import ERASE_LINE
+from tcpdelay.cli.progress import StatusLine
 from tcpdelay.units import format_fraction, format_time, parse_time
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 BackendChoice = Literal["uml-virtual", "uml", "host"]
 SUMMARY = "Capture real Linux TCP under netem, in a guest or on this machine."
-PROGRESS_INTERVAL = 0.5
 EXAMPLES = """
 \b
 Examples:
@@ -104,7 +102,7 @@ def build_kernel(
     """Build the guest kernels that run in virtual time, into the user's cache; takes some minutes."""
     from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, KernelBuildError, build_kernels
 
-    line = _StatusLine()
+    line = StatusLine()
     try:
         with argument_errors():
             kernels = build_kernels(
@@ -151,7 +149,7 @@ def run(
     from tcpdelay.testbed.campaign import run_campaign
     from tcpdelay.testbed.specification import read_specification, shortened
 
-    line = _StatusLine()
+    line = StatusLine()
     try:
         with argument_errors("SPEC.toml"):
             plan = read_specification(specification)
@@ -160,7 +158,9 @@ def run(
             if backend is not None:
                 plan = replace(plan, backend=backend)
         with argument_errors("testbed"):
-            files = run_campaign(plan, output or Path("captures", plan.name), line.show_progress)
+            files = run_campaign(
+                plan, output or Path("captures", plan.name), lambda progress: line.show(_told(progress))
+            )
     except (SessionFailedError, OSError) as error:
         raise typer.BadParameter(f"testbed: {error}") from error
     finally:
@@ -198,6 +198,12 @@ def show(
         _print_text(rows)
     else:
         _print_rows(rows, output_format)
+
+
+def _told(progress: Progress) -> str:
+    """Return how far a campaign is."""
+    stage = "capturing" if progress.round == 0 else f"prolonging, round {progress.round}"
+    return f"{stage}: {progress.done:.1f} of {progress.total} experiments"
 
 
 def _row(capture: FlowCapture) -> dict[str, Any]:
@@ -297,35 +303,3 @@ def _draw(captures: list[FlowCapture]) -> Figure:
     if alone:
         axes.set_title(captures[0].name, fontsize="medium")
     return figure
-
-
-class _StatusLine:
-    """One line on the terminal that says how far the work is; in a file, a line every now and then."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._interval = PROGRESS_INTERVAL if self._terminal else 60 * PROGRESS_INTERVAL
-        self._start = self._shown = time.monotonic()
-
-    def show_progress(self, progress: Progress) -> None:
-        """Show how far a campaign is."""
-        stage = "capturing" if progress.round == 0 else f"prolonging, round {progress.round}"
-        self.show(f"{stage}: {progress.done:.1f} of {progress.total} experiments")
-
-    def show(self, text: str) -> None:
-        """Show a text, unless another one has just been shown."""
-        now = time.monotonic()
-        if now - self._shown >= self._interval:
-            self._shown = now
-            line = f"{text}, {now - self._start:.0f} s"
-            print(
-                f"{ERASE_LINE}{line}" if self._terminal else line,
-                end="" if self._terminal else "\n",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    def erase(self) -> None:
-        """Leave the line empty."""
-        if self._terminal:
-            print(ERASE_LINE, end="", file=sys.stderr, flush=True)

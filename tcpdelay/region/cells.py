@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Literal
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.chain.model import NEGLIGIBLE_TRUNCATION, ChainTooLargeError, DelayModel
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.processors import processors
 from tcpdelay.region.question import Question
 from tcpdelay.scenario import Path
 
@@ -35,11 +35,6 @@ CELL = np.dtype(
         ("accuracy", np.int8),
     ]
 )
-
-
-def processors() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def solve_cells(

@@ -36,7 +36,7 @@ def advance(connection: Any, wire: Wire, packets: int) -> None:
     _advance(connection, wire.record, packets)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _advance(c: Any, wire: Any, packets: int) -> None:
     # The receiver's part of a segment is worked out when it is sent, unless arrivals are deferred: its clock is ahead.
     ahead = 0 if c.deferred else c.one_way_delay

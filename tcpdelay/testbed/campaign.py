@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +16,8 @@ from threading import Event
 
 from tcpdelay.capture.flow_capture import FlowCapture, FlowRun, read_capture, write_capture
 from tcpdelay.confidence import BATCHES, quantile_interval
+from tcpdelay.durable import UNFINISHED
+from tcpdelay.locking import locked
 from tcpdelay.scenario import Stack
 from tcpdelay.testbed.backends import Backend, SessionFailedError
 from tcpdelay.testbed.experiment import Experiment
@@ -109,7 +109,9 @@ def run_campaign(
         for problem in backend.problems():
             raise ValueError(f"backend {specification.backend!r} does not work here: {problem}")
     output.mkdir(parents=True, exist_ok=True)
-    with _only_run_in(output), workplace() as place:
+    with locked(output, "another run writes its captures there"), workplace() as place:
+        for unfinished in output.glob(UNFINISHED):
+            unfinished.unlink()
         captures = {target.name: _existing(target, output) for target in targets}
         campaign = _Campaign(specification, output, place, captures, on_progress)
         number = 0
@@ -120,22 +122,6 @@ def run_campaign(
             campaign.run_round(number, due)
             number += 1
     return [output / f"{target.name}.parquet" for target in targets]
-
-
-@contextmanager
-def _only_run_in(output: Path) -> Iterator[None]:
-    """Lock a directory of captures and remove what a killed run left in it."""
-    lock = os.open(output, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{output}: another run writes its captures there") from None
-        for unfinished in output.glob(".*.part"):
-            unfinished.unlink()
-        yield
-    finally:
-        os.close(lock)
 
 
 def _existing(target: Target, output: Path) -> FlowCapture | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import tomllib
 from collections import Counter
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, get_args
 
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
+from tcpdelay.toml_file import read_toml
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
 MAX_EXPERIMENTS = 10_000
@@ -106,13 +106,7 @@ def read_specification(file: str | os.PathLike[str]) -> Specification:
         and the place.
     """
     path = Path(file)
-    try:
-        with path.open("rb") as opened:
-            content = tomllib.load(opened)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: is no TOML: {error}") from None
+    content = read_toml(path)
     try:
         return _specification(content)
     except ValueError as error:
