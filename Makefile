@@ -56,8 +56,8 @@ else
 endif
 
 lock: $(STAMPS)/dev ## write locks/ anew from pyproject.toml; LOCK_FLAGS=--upgrade takes the newest versions
-	$(LOCK) pyproject.toml --group build --extra capture --extra dev --extra docs --extra notebooks --extra test \
-	  --extra testbed -o locks/dev.lock
+	$(LOCK) pyproject.toml --group build --extra capture --extra cluster --extra dev --extra docs --extra notebooks \
+	  --extra test --extra testbed -o locks/dev.lock
 	$(LOCK) pyproject.toml --group build --extra capture --extra testbed --constraints locks/dev.lock -o locks/runtime.lock
 	$(LOCK) pyproject.toml --group build --extra bench --extra capture --extra test --extra testbed \
 	  --constraints locks/dev.lock -o locks/bench.lock

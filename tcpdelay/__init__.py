@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tcpdelay.sim.network.stacks import Classic, Udp
     from tcpdelay.sim.rules import Rules
     from tcpdelay.sim.simulation import Simulation, simulate
+    from tcpdelay.sweep.run import sweep
     from tcpdelay.validity import ValidityWarning
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "sensitivities",
     "simulate",
     "simulate_network",
+    "sweep",
     "working_boundary",
     "working_region",
 ]
@@ -126,6 +128,7 @@ _HOME = {
     "sensitivities": "tcpdelay.inverse.sensitivity",
     "simulate": "tcpdelay.sim.simulation",
     "simulate_network": "tcpdelay.sim.network.simulation",
+    "sweep": "tcpdelay.sweep.run",
     "working_boundary": "tcpdelay.region.boundary",
     "working_region": "tcpdelay.region.dataset",
 }

@@ -1,0 +1,156 @@
+"""`tcpdelay sweep`: a model or the simulator over a grid, here or on a Dask cluster."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcpdelay.cli.errors import argument_errors, print_warning
+from tcpdelay.cli.progress import StatusLine, interrupted_once, predicting
+from tcpdelay.units import format_time
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from tcpdelay.sweep.schedule import Progress
+    from tcpdelay.sweep.specification import SweepSpecification
+
+SUMMARY = "Evaluate a model or the simulator at every point of a grid."
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay sweep examples/sweep.toml --dry-run
+  tcpdelay sweep examples/sweep.toml -o sweep.nc
+  tcpdelay sweep examples/sweep.toml -o sweep.nc --workers 1
+
+\b
+On a cluster: dask scheduler on one machine, dask worker on all, and then
+  tcpdelay sweep examples/sweep.toml -o sweep.nc --scheduler tcp://HOST:8786
+"""
+
+
+def sweep(
+    specification: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="What is fixed, and what varies.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE.nc",
+            help="The result, in netCDF; the specification may name it.",
+            show_default=False,
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Scheduler of the Dask cluster that is to do it, such as tcp://127.0.0.1:8786.",
+            show_default="this machine",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Threads on this machine.", show_default="one for each of its processors"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many points there are, and about how long they take.")
+    ] = False,
+) -> None:
+    """Evaluate a model or the simulator at every point of a grid; run again, an interrupted sweep goes on."""
+    from tcpdelay.sweep.run import result_file
+    from tcpdelay.sweep.specification import read_sweep
+
+    with argument_errors():
+        asked = read_sweep(specification)
+        if dry_run:
+            _print_cost(specification, asked)
+            return
+        file = result_file(asked, output)
+    if file is None:
+        raise typer.BadParameter(
+            f"--output: is missing, and {specification} names no file in [output]; write -o sweep.nc"
+        )
+    found = _swept(asked, file, scheduler, workers)
+    _warn_of_refusals(found)
+    print(file)
+
+
+def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers: int | None) -> xr.Dataset:
+    """Run the sweep, and say how far it is, and if it ends too early how to go on."""
+    from tcpdelay.sweep.checkpoint import checkpoint_folder
+    from tcpdelay.sweep.run import sweep as run_sweep
+    from tcpdelay.sweep.schedule import SweepFailedError
+
+    line = StatusLine()
+    last: list[Progress] = []
+
+    def show(progress: Progress) -> None:
+        last[:] = [progress]
+        line.show(_told(progress))
+
+    on_the_way = f"what is finished is kept in {checkpoint_folder(file)}; the same command goes on from there"
+    try:
+        with argument_errors(), interrupted_once():
+            return run_sweep(asked, file, scheduler=scheduler, workers=workers, on_progress=show)
+    except SweepFailedError as error:
+        raise typer.BadParameter(f"{error}; {on_the_way}") from error
+    except KeyboardInterrupt:
+        line.erase()
+        done = f"interrupted after {last[0].done} of {last[0].total} runs; " if last else "interrupted; "
+        print(f"tcpdelay sweep: {done}{on_the_way}", file=sys.stderr)
+        raise
+    finally:
+        line.erase()
+
+
+def _told(progress: Progress) -> str:
+    hands = "waiting for workers" if progress.workers == 0 else f"{progress.workers} at a time"
+    left = "" if math.isnan(progress.seconds_left) else f", about {_duration(progress.seconds_left)} left"
+    return f"sweeping: {progress.done} of {progress.total} runs, {hands}{left}"
+
+
+def _warn_of_refusals(found: xr.Dataset) -> None:
+    refused = int((found.refused > 0).sum())
+    if refused:
+        first = str(found.refusals.values[1])
+        print_warning(f"{refused} of {found.refused.size} runs were refused, the first because {first}")
+
+
+def _print_cost(file: Path, asked: SweepSpecification) -> None:
+    from tcpdelay.processors import processors
+    from tcpdelay.sweep.cost import estimated_cost
+
+    with predicting():
+        cost = estimated_cost(asked)
+    grid = " x ".join(f"{len(axis.values)} {axis.name}" for axis in asked.axes)
+    times = "" if asked.evaluation.replications == 1 else f", {asked.evaluation.replications} times each"
+    print(f"{file}: {grid} = {asked.points} points{times}, by {asked.evaluation.method}")
+    refused = f"; {cost.refused} refused" if cost.refused else ""
+    print(
+        f"{cost.tried} tried here: {format_time(cost.mean)} each in the mean, {format_time(cost.least)} to "
+        f"{format_time(cost.most)}{refused}"
+    )
+    print(
+        f"all: about {_duration(cost.total)} of one processor, {_duration(cost.total / processors())} on the "
+        f"{processors()} here, and {cost.size / 1e6:.3g} MB"
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in the unit that people plan with.
+
+    Examples
+    --------
+    >>> _duration(12.3), _duration(600), _duration(7 * 3600), _duration(7 * 86400)
+    ('13 s', '10 min', '7.0 h', '7.0 d')
+    """
+    if seconds < 120:
+        return f"{math.ceil(seconds)} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} d"
