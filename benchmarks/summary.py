@@ -77,6 +77,12 @@ def summary(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def put_into(page: Path, text: str) -> None:
+    """Replace what stands between the two marks of a page."""
+    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{text}{END}{rest.split(END)[1]}", encoding="utf-8")
+
+
 def main() -> None:
     """Print the tables, or put them into a file between the two marks."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -87,10 +93,7 @@ def main() -> None:
     if arguments.into is None:
         print(text, end="")
         return
-    page = arguments.into.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    arguments.into.write_text(f"{before}{BEGIN}\n{text}{END}{after}", encoding="utf-8")
+    put_into(arguments.into, text)
 
 
 if __name__ == "__main__":
