@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,16 @@ from numpy.typing import NDArray
 from tcpdelay.chain.build import Rows, compressed_rows, list_states, number_states, reachable_rows
 from tcpdelay.chain.delays import backlogged_time, probability_at_bound
 from tcpdelay.chain.linux.profile import LinuxProfile
+from tcpdelay.chain.narrow import (
+    CARRIED,
+    CELLS_WORTH_A_LOOK,
+    LEFT,
+    NEGLIGIBLE_TRUNCATION,
+    WORTH_FINISHING,
+    Wanted,
+)
 from tcpdelay.chain.phase_chain import backlog_drift
-from tcpdelay.chain.profile import BYTES_PER_CELL, Profile
+from tcpdelay.chain.profile import BYTES_PER_CELL, BYTES_PER_PHASE, Profile
 from tcpdelay.chain.published_profile import PublishedProfile
 from tcpdelay.chain.stationary import ACCEPTED_RESIDUAL, MAX_SWEEPS, Solution, from_start, solve_by_sweeps
 from tcpdelay.chain.transitions import Phases, Transitions
@@ -30,14 +38,8 @@ LARGEST_MEMORY = 4 * 2**30
 LARGEST_GROWN_CHAIN = 3_000_000
 LARGEST_GROWTH = 4
 """Cells, or factor of the published ones, up to which a bound grows; a backlog that needs more is endless to us."""
-CELLS_WORTH_A_LOOK = 5_000
-"""Cells from which on the backlog's drift is looked at before the chain is solved: it costs less, then."""
 PHASES_WORTH_A_LOOK = 1_000
-"""The same of the phases, from which on even finding the backlogs of each takes longer."""
-NEGLIGIBLE_TRUNCATION = 1e-6
-"""Probability at the bound below which a backlog counts as not cut off."""
-WORTH_FINISHING = 2e-6
-"""Probability at the bound beyond which a solution in passing need not be exact."""
+"""Phases from which on the drift is looked at first of all: even finding the backlogs of each takes longer."""
 MOST_DOUBLINGS = 2
 """Doublings of the bound at a time: how far the decay of a backlog that is cut off can be trusted."""
 SETTLED = 1e-3
@@ -47,6 +49,28 @@ STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
 
 class ChainTooLargeError(ValueError):
     """The chain of a scenario would need more memory than one may take."""
+
+
+class DelaySummary(NamedTuple):
+    """A distribution of delays in a few numbers.
+
+    Attributes
+    ----------
+    quantiles : ndarray
+        Delays [s] within which the wanted shares arrive.
+    late_fractions : ndarray
+        Shares later than the wanted limits.
+    mean : float
+        [s].
+    sustainable, truncated_mass
+        As of a `DelayDistribution`.
+    """
+
+    quantiles: NDArray[np.float64]
+    late_fractions: NDArray[np.float64]
+    mean: float
+    sustainable: bool
+    truncated_mass: float
 
 
 @dataclass(frozen=True)
@@ -188,12 +212,16 @@ class DelayModel:
             inflow = widen(rows, inflow, wider, factor)
             rows, bound, narrowest = wider, bound * 2**step, False
 
+    @property
+    def _largest_cut(self) -> float:
+        """What may stand at the bound where a solution that is the last one has to be exact."""
+        return WORTH_FINISHING if self._profile.grows else np.inf
+
     @cached_property
     def _solved(self) -> tuple[Rows, Solution] | None:
         """Rows and solution, or None where the backlog has no finite bound and the stack asks to say so."""
-        grows = self._profile.grows
-        for rows, solution, cut in self._solutions(WORTH_FINISHING if grows else np.inf):
-            if not grows or cut < NEGLIGIBLE_TRUNCATION:
+        for rows, solution, cut in self._solutions(self._largest_cut):
+            if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
                 return rows, solution
         return None
 
@@ -227,13 +255,34 @@ class DelayModel:
         `limit` [s]: a wider one only lets the backlog grow. Delays are lower bounds then, and `truncated_mass` says how
         much is cut off. Near saturation that saves nearly all of the work.
         """
-        for rows, solution, cut in self._solutions():
-            distribution = self._distribution(rows, solution)
+        for rows, solution, cut in self._solutions(self._largest_cut):
             if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
-                return distribution
+                return self._distribution(rows, solution)
+            if solution.residual > ACCEPTED_RESIDUAL:
+                solution = self._solve(rows, from_start(rows, self._profile.start), np.inf)
+            distribution = self._distribution(rows, solution)
             if distribution.quantile(quantile) > limit and distribution.sustainable:
                 return distribution
         return DelayDistribution.unsustainable(self.path.forward_delay)
+
+    def summary_up_to(self, wanted: Wanted) -> DelaySummary:
+        """Return `distribution_up_to` the target in a few numbers, for a small chain in a fraction of its time."""
+        result = np.empty(wanted.shares.size + wanted.limits.size + 2)
+        small = self._profile.least_memory <= PHASES_WORTH_A_LOOK * BYTES_PER_PHASE
+        if small and not self._profile.lossless:
+            outcome = self._profile.sum_up(wanted, result)
+            if outcome != LEFT:
+                mean, cut = result[-2:].tolist()
+                quantiles, late = result[: wanted.shares.size], result[wanted.shares.size : -2]
+                return DelaySummary(quantiles, late, mean, outcome == CARRIED, cut)
+        distribution = self.distribution_up_to(wanted.limit, wanted.share)
+        return DelaySummary(
+            distribution.quantile(wanted.shares),
+            distribution.late_fraction(wanted.limits),
+            distribution.mean,
+            distribution.sustainable,
+            distribution.truncated_mass,
+        )
 
     def _solve(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float) -> Solution:
         """Solve the chain from `inflow` on; roughly where more than `largest_cut` stands at the bound."""

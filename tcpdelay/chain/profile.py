@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.chain.build import Rows
+from tcpdelay.chain.narrow import Wanted
 from tcpdelay.chain.transitions import Phases, Transitions
 
 BYTES_PER_CELL = 60
@@ -64,4 +65,13 @@ class Profile(Protocol):
 
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the mean delay beyond the one-way delay [s]: backlog, head-of-line blocking, timeouts."""
+        ...
+
+    def sum_up(self, wanted: Wanted, result: NDArray[np.float64]) -> int:
+        """Solve the chain within its first bound, and sum up the delays, without Python in between.
+
+        Of a chain with losses. `result` receives the quantiles, the late fractions, the mean [s] and the probability at
+        the bound. Returned is what became of the chain: LEFT where more than that bound, or a direct solution, is
+        needed.
+        """
         ...

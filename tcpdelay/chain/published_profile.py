@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from tcpdelay.chain.build import Rows
 from tcpdelay.chain.delays import delay_lattices, mean_delay_parts, merge_lattices
+from tcpdelay.chain.narrow import Wanted, solve_narrow, sum_up
 from tcpdelay.chain.newreno_2008 import (
     BACKLOG_PER_LOAD,
+    Parameters,
     backlogged_phase,
     parameters,
     phase_count,
@@ -20,6 +23,20 @@ from tcpdelay.chain.newreno_2008 import (
 from tcpdelay.chain.profile import BYTES_PER_PHASE
 from tcpdelay.chain.transitions import Phases, Transitions
 from tcpdelay.scenario import Flow, NewReno2008, Path
+
+
+@njit(cache=True, nogil=True)
+def _summed_up(p: Parameters, forward_delay: float, grows: bool, wanted: Wanted, result: NDArray[np.float64]) -> int:
+    """Solve the chain within its first bound: see `Profile.sum_up`."""
+    phases, transitions = published_transitions(p)
+    outcome, rows, probability, cut = solve_narrow(
+        phases, transitions, start_phase(p.load), backlogged_phase(p.load), BACKLOG_PER_LOAD * p.load, grows
+    )
+    values = weights = probability
+    if probability.size > 0:
+        queued, late = delay_lattices(phases, transitions, rows, probability, p.load)
+        values, weights = merge_lattices(queued, late, forward_delay, p.rtt, p.interval, p.load)
+    return sum_up(outcome, values, weights, cut, grows, wanted, result)
 
 
 class PublishedProfile:
@@ -49,3 +66,7 @@ class PublishedProfile:
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the parts of the mean delay beyond the one-way delay [s]."""
         return mean_delay_parts(*self.structure, rows, probability, self._path.rtt, self._interval)
+
+    def sum_up(self, wanted: Wanted, result: NDArray[np.float64]) -> int:
+        """Solve the chain within its first bound and sum up the delays."""
+        return int(_summed_up(self._parameters, self._path.forward_delay, self.grows, wanted, result))

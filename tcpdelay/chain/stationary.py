@@ -205,10 +205,11 @@ def iterate_sweeps(
     return visits, residual, sweeps
 
 
+@njit(cache=True)
 def from_start(rows: Rows, start: int) -> NDArray[np.float64]:
     """Return the inflow with which an iteration from nowhere begins: all at the start, without a backlog."""
-    inflow = np.zeros(int(rows["offset"][-1]))
-    inflow[rows["offset"][start] - rows["low"][start]] = 1.0
+    inflow = np.zeros(rows.offset[-1])
+    inflow[rows.offset[start] - rows.low[start]] = 1.0
     return inflow
 
 

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.chain.model import NEGLIGIBLE_TRUNCATION, ChainTooLargeError, DelayModel
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.chain.model import ChainTooLargeError, DelayModel, DelaySummary
+from tcpdelay.chain.narrow import NEGLIGIBLE_TRUNCATION, Wanted
 from tcpdelay.processors import processors
 from tcpdelay.region.question import Question
 from tcpdelay.scenario import Path
@@ -63,10 +63,14 @@ def solve_cells(
         Delays [s] and shares.
     """
     cells = np.zeros((rtt.size, loss.size), CELL)
+    limit, share = asked.target.limit, asked.target.quantile
+    wanted = Wanted(
+        np.array([0.5, 0.95, 0.99, share]), np.array([limit]), limit if beyond == "bound" else np.inf, share
+    )
 
     def solve_row(row: int) -> None:
         for column in range(loss.size):
-            cells[row, column] = _cell(asked, Path(float(rtt[row]), float(loss[column])), beyond)
+            cells[row, column] = _cell(asked, Path(float(rtt[row]), float(loss[column])), wanted)
 
     # Long round-trip times take longest: first, so that no thread is left alone with one at the end.
     rows = range(rtt.size - 1, -1, -1)
@@ -84,33 +88,19 @@ def solve_cells(
     return cells
 
 
-def _cell(asked: Question, path: Path, beyond: Beyond) -> tuple[float | bool | int, ...]:
+def _cell(asked: Question, path: Path, wanted: Wanted) -> tuple[float | bool | int, ...]:
     """Return the fields of one cell."""
-    target = asked.target
     try:
-        model = DelayModel(asked.flow, path, asked.stack)
-        if beyond == "bound":
-            distribution = model.distribution_up_to(target.limit, target.quantile)
-        else:
-            distribution = model.delay_distribution()
+        found = DelayModel(asked.flow, path, asked.stack).summary_up_to(wanted)
     except ChainTooLargeError:
         # What cannot be computed is not promised.
         return (np.nan, np.nan, np.nan, np.nan, np.nan, np.nan, False, False, NOT_COMPUTED)
-    p50, p95, p99, chosen = distribution.quantile(np.array([0.5, 0.95, 0.99, target.quantile])).tolist()
-    return (
-        p50,
-        p95,
-        p99,
-        chosen,
-        distribution.mean,
-        distribution.late_fraction(target.limit),
-        distribution.sustainable,
-        chosen <= target.limit,
-        _accuracy(distribution),
-    )
+    p50, p95, p99, chosen = found.quantiles.tolist()
+    works = chosen <= asked.target.limit
+    return (p50, p95, p99, chosen, found.mean, found.late_fractions[0], found.sustainable, works, _accuracy(found))
 
 
-def _accuracy(distribution: DelayDistribution) -> int:
-    if not distribution.sustainable:
+def _accuracy(found: DelaySummary) -> int:
+    if not found.sustainable:
         return UNSUSTAINABLE
-    return LOWER_BOUND if distribution.truncated_mass >= NEGLIGIBLE_TRUNCATION else EXACT
+    return LOWER_BOUND if found.truncated_mass >= NEGLIGIBLE_TRUNCATION else EXACT

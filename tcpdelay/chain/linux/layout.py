@@ -159,6 +159,18 @@ def round_phase(layout: Layout, number: int) -> int:
 
 
 @njit(cache=True)
+def start_phase(p: Any, layout: Layout) -> int:
+    """Return the phase in which the chain starts: an open window that no longer grows."""
+    return open_phase(layout, p.flight + 2, OPEN)
+
+
+@njit(cache=True)
+def backlogged_phase(layout: Layout) -> int:
+    """Return a phase with a backlog: the round with the smallest window."""
+    return round_phase(layout, int(layout.after_repair[SMALLEST_WINDOW]))
+
+
+@njit(cache=True)
 def lost_phase(layout: Layout, number: int, in_run: bool) -> int:
     """Return the phase of a loss in the round of that number, of a segment of the run or of another."""
     return int(layout.losses + 2 * number + in_run)

@@ -6,29 +6,41 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from tcpdelay.chain.build import Rows
 from tcpdelay.chain.delays import after_timeout
+from tcpdelay.chain.linux.bounds import beyond_backlog, first_bound
 from tcpdelay.chain.linux.delays import delay_bins, filled_bins, sums
-from tcpdelay.chain.linux.layout import OPEN, SMALLEST_WINDOW, Layout, open_phase, round_phase
+from tcpdelay.chain.linux.layout import Layout, backlogged_phase, start_phase
 from tcpdelay.chain.linux.parameters import linux_parameters
 from tcpdelay.chain.linux.transitions import linux_transitions
+from tcpdelay.chain.narrow import Wanted, solve_narrow, sum_up
 from tcpdelay.chain.profile import BYTES_PER_CELL, BYTES_PER_PHASE
 from tcpdelay.chain.transitions import Phases, Transitions
 from tcpdelay.scenario import Flow, Linux, Path
 
-LOADS_OF_BACKLOG = 2
-TIMEOUTS_OF_BACKLOG = 1.5
-"""The bound of the backlog to begin with: packets of so many round-trip times, and of so many of the last timeout."""
-SPARE_BACKLOG = 6
-REPAIRS_BEYOND = 8
-"""Round-trip times that a delay may last beyond the largest backlog and timeout."""
-TIMEOUTS_BEYOND = 4
 PHASES_PER_WINDOW = 20
 """Phases per window, about."""
 MOST_WINDOWS = 5_000
 """Windows up to which the phases are made in seconds, so that the drift can say whether TCP carries the flow."""
+
+
+@njit(cache=True, nogil=True)
+def _summed_up(p: Any, forward_delay: float, wanted: Wanted, result: NDArray[np.float64]) -> int:
+    """Solve the chain within its first bound: see `Profile.sum_up`."""
+    phases, transitions, sending, layout = linux_transitions(p)
+    # Durations are in slots here, which does not change the drift's sign.
+    outcome, rows, probability, cut = solve_narrow(
+        phases, transitions, start_phase(p, layout), backlogged_phase(layout), first_bound(p), True
+    )
+    values = weights = probability
+    if probability.size > 0:
+        values, weights = filled_bins(delay_bins(p, phases, sending, rows, probability, beyond_backlog(p)))
+        for i in range(values.size):
+            values[i] = forward_delay + values[i] * p.interval
+    return sum_up(outcome, values, weights, cut, True, wanted, result)
 
 
 class LinuxProfile:
@@ -40,8 +52,7 @@ class LinuxProfile:
         self.load = p.load
         self.lossless = p.loss == 0
         self.grows = True
-        last_timeout = p.timeout * 2 ** (p.backoffs - 1)
-        self.first_bound = int(LOADS_OF_BACKLOG * p.load + TIMEOUTS_OF_BACKLOG * last_timeout) + SPARE_BACKLOG
+        self.first_bound = first_bound(p)
         backlogs = self.first_bound * BYTES_PER_CELL if p.largest_window > MOST_WINDOWS else BYTES_PER_PHASE
         self.least_memory = float(PHASES_PER_WINDOW * p.largest_window * backlogs)
 
@@ -59,20 +70,16 @@ class LinuxProfile:
     @property
     def start(self) -> int:
         """An open window that no longer grows."""
-        return open_phase(self._made[3], self._parameters.flight + 2, OPEN)
+        return start_phase(self._parameters, self._made[3])
 
     @property
     def backlogged(self) -> int:
         """The round with the smallest window."""
-        layout = self._made[3]
-        return round_phase(layout, layout.after_repair[SMALLEST_WINDOW])
+        return backlogged_phase(self._made[3])
 
     def _bins(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         p, (phases, _, sending, _) = self._parameters, self._made
-        beyond = REPAIRS_BEYOND * (p.load + 1) + TIMEOUTS_BEYOND * p.timeout
-        if p.followed_losses:
-            beyond += p.timeout * 2**p.backoffs
-        return delay_bins(p, phases, sending, rows, probability, int(beyond))
+        return delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ascending delays [s] and their weights."""
@@ -86,3 +93,7 @@ class LinuxProfile:
         after_timeouts = after_timeout(*self.structure, rows, probability)
         timeouts = min(sums(self._bins(rows, after_timeouts))[2], age)
         return (age - timeouts) / weight * interval, (delay - age) / weight * interval, timeouts / weight * interval
+
+    def sum_up(self, wanted: Wanted, result: NDArray[np.float64]) -> int:
+        """Solve the chain within its first bound and sum up the delays."""
+        return int(_summed_up(self._parameters, self._forward_delay, wanted, result))
