@@ -1,9 +1,11 @@
 """Working regions: the data set, and the edge of what works."""
 
+import warnings
+
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
@@ -48,6 +50,51 @@ def test_every_exact_cell_is_what_a_prediction_says(region, stack):
                 score = voice_quality(expected, "g711", playout_delay=0.2).mos
                 assert float(cell.mos) == pytest.approx(score, abs=1e-3)
     assert exact >= 5
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    size=st.sampled_from([74, 174, 968, 1448]),
+    interval=st.sampled_from([0.010, 0.020, 0.050]),
+    rtt=st.floats(0.01, 0.2),
+    loss=st.sampled_from([0.0, 0.001, 0.01]) | st.floats(0.001, 0.1),
+    stack=st.sampled_from([*STACKS.values(), td.Stack.newreno_2008(), td.Stack.linux(congestion_control="reno")]),
+)
+@example(size=1448, interval=0.010, rtt=0.2, loss=0.05, stack=STACKS["newreno_2008"])  # TCP cannot carry it
+@example(size=1448, interval=0.010, rtt=0.2, loss=0.05, stack=STACKS["linux"])
+@example(size=1448, interval=0.010, rtt=0.1, loss=0.05, stack=td.Stack.newreno_2008())
+@example(size=174, interval=0.020, rtt=0.19, loss=0.02, stack=STACKS["linux"])  # a wider bound makes it exact
+def test_a_cell_is_what_a_prediction_says_to_rounding(size, interval, rtt, loss, stack):
+    flow = td.Flow(size, interval)
+    cell = td.working_region(flow, stack, rtt=rtt, loss=loss, threshold=0.15, codec=None).squeeze()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", td.ValidityWarning)
+        predicted = td.predict_delay(flow, td.Path(rtt, loss), stack)
+    expected = [*predicted.quantile([0.5, 0.95, 0.99]), predicted.mean, predicted.late_fraction(0.15)]
+    found = [float(cell[name]) for name in ("p50", "p95", "p99", "mean", "late_fraction")]
+    assert bool(cell.works) == (expected[1] <= 0.15)
+    if cell.accuracy == 1 and getattr(stack, "backlog_bound", "grow") == "grow":
+        assert predicted.quantile(0.95) > 0.15
+        assert all(bound <= exact * (1 + 1e-6) for bound, exact in zip(found, expected, strict=True))
+    else:
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-15)
+        assert bool(cell.sustainable) == predicted.sustainable
+
+
+@pytest.mark.parametrize("codec", ["g711", "opus-wb-15"])
+def test_a_call_is_rated_as_the_quality_of_its_predicted_delays(codec, stack):
+    grid = {"rtt": [0.03, 0.1], "loss": [0.0, 0.01, 0.05]}
+    for playout_delay in (0.12, "best"):
+        region = td.working_region("voip", stack, **grid, codec=codec, playout_delay=playout_delay, beyond="exact")
+        for i, rtt in enumerate(grid["rtt"]):
+            for j, loss in enumerate(grid["loss"]):
+                cell = region.isel(rtt=i, loss=j)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", td.ValidityWarning)
+                    predicted = td.predict_delay(VOIP, td.Path(rtt, loss), stack)
+                call = voice_quality(predicted, codec, None if playout_delay == "best" else playout_delay)
+                assert float(cell.mos) == pytest.approx(call.mos, rel=1e-9)
+                assert float(cell.playout_delay) == pytest.approx(call.playout_delay, rel=1e-9)
 
 
 def test_what_misses_the_target_may_be_a_lower_bound_and_never_more(stack):
@@ -201,6 +248,8 @@ def test_progress_counts_every_round_trip_time():
         ({"flow": "tv"}, "app must be one of voip"),
         ({"flow": 174}, "flow must be a Flow or the name of an application, got 174"),
         ({"codec": "mp3"}, "codec must be one of"),
+        ({"playout_delay": 0}, "playout_delay must be a number of seconds above 0, 'threshold' or 'best', got 0"),
+        ({"playout_delay": "soon"}, "playout_delay must be a number of seconds above 0, 'threshold' or 'best'"),
         ({"stack": "linux"}, "stack must come from one of the profiles"),
     ],
 )

@@ -73,6 +73,24 @@ class DelaySummary(NamedTuple):
     truncated_mass: float
 
 
+def summary(distribution: DelayDistribution, wanted: Wanted) -> DelaySummary:
+    """Return the wanted numbers of a distribution.
+
+    Examples
+    --------
+    >>> wanted = Wanted(np.array([0.5]), np.array([0.1]), limit=np.inf, share=0.5)
+    >>> summary(DelayDistribution(np.array([0.05, 0.15]), np.array([0.9, 0.1]), 0.05), wanted).late_fractions
+    array([0.1])
+    """
+    return DelaySummary(
+        distribution.quantile(wanted.shares),
+        distribution.late_fraction(wanted.limits),
+        distribution.mean,
+        distribution.sustainable,
+        distribution.truncated_mass,
+    )
+
+
 @dataclass(frozen=True)
 class DelayParts:
     """Where the mean delay comes from [s].
@@ -255,6 +273,8 @@ class DelayModel:
         `limit` [s]: a wider one only lets the backlog grow. Delays are lower bounds then, and `truncated_mass` says how
         much is cut off. Near saturation that saves nearly all of the work.
         """
+        if not limit < np.inf:
+            return self.delay_distribution()
         for rows, solution, cut in self._solutions(self._largest_cut):
             if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
                 return self._distribution(rows, solution)
@@ -275,14 +295,7 @@ class DelayModel:
                 mean, cut = result[-2:].tolist()
                 quantiles, late = result[: wanted.shares.size], result[wanted.shares.size : -2]
                 return DelaySummary(quantiles, late, mean, outcome == CARRIED, cut)
-        distribution = self.distribution_up_to(wanted.limit, wanted.share)
-        return DelaySummary(
-            distribution.quantile(wanted.shares),
-            distribution.late_fraction(wanted.limits),
-            distribution.mean,
-            distribution.sustainable,
-            distribution.truncated_mass,
-        )
+        return summary(self.distribution_up_to(wanted.limit, wanted.share), wanted)
 
     def _solve(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float) -> Solution:
         """Solve the chain from `inflow` on; roughly where more than `largest_cut` stands at the bound."""

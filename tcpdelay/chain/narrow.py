@@ -109,9 +109,8 @@ def sum_up(
         result[-2], result[-1] = np.inf, 0.0
         return NOT_CARRIED
     up_to = np.cumsum(weights)
-    if grows and cut >= NEGLIGIBLE_TRUNCATION:
-        if not values[_place_of(up_to, wanted.share)] > wanted.limit:
-            return LEFT
+    if grows and cut >= NEGLIGIBLE_TRUNCATION and values[_place_of(up_to, wanted.share)] <= wanted.limit:
+        return LEFT
     for i in range(wanted.shares.size):
         quantiles[i] = values[_place_of(up_to, wanted.shares[i])]
     for i in range(wanted.limits.size):

@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.applications import Target
 from tcpdelay.chain.model import ChainTooLargeError, DelayModel
+from tcpdelay.chain.narrow import Wanted
 from tcpdelay.region.question import Question, losses, question, round_trip_times
+from tcpdelay.region.threads import for_each_line
 from tcpdelay.scenario import Flow, Path, Stack
 
 Searched = Literal["loss", "rtt"]
@@ -122,10 +124,11 @@ def working_boundary(
     rtts, lost = round_trip_times(rtt), losses(loss)
     points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)
     sides = np.empty((points.size, 2))
-    for i, point in enumerate(points):
-        sides[i] = _first_failure(_works_at(asked, searched, float(point)), grid, tolerance)
-        if on_progress is not None:
-            on_progress(i + 1, points.size)
+
+    def search(point: int) -> None:
+        sides[point] = _first_failure(_works_at(asked, searched, float(points[point])), grid, tolerance)
+
+    for_each_line(search, points.size, on_progress)
     return WorkingBoundary(asked.flow, asked.stack, asked.target, searched, points, sides[:, 0], sides[:, 1], tolerance)
 
 
@@ -135,13 +138,13 @@ def _path(searched: Searched, point: float, value: float) -> Path:
 
 def _works_at(asked: Question, searched: Searched, point: float) -> Callable[[float], bool]:
     """Return what says whether the flow works at one value of what is searched."""
+    limit, quantile = asked.target.limit + NOISE, asked.target.quantile
+    wanted = Wanted(np.array([quantile]), np.empty(0), limit, quantile)
 
     def works(value: float) -> bool:
-        limit, quantile = asked.target.limit, asked.target.quantile
         try:
-            model = DelayModel(asked.flow, _path(searched, point, value), asked.stack)
-            # A quick yes looks at most of the backlog only, and a quantile may jump for the rest of it.
-            return model.meets(limit, quantile) and model.delay_distribution().quantile(quantile) <= limit + NOISE
+            found = DelayModel(asked.flow, _path(searched, point, value), asked.stack).summary_up_to(wanted)
+            return bool(found.quantiles[0] <= limit)
         except ChainTooLargeError:
             # What cannot be computed is not promised.
             return False

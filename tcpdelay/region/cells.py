@@ -1,18 +1,18 @@
-"""The cells of a region: the chain solved at every round-trip time and loss, in several threads."""
+"""The cells of a region: the chain solved at every round-trip time and loss."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.chain.model import ChainTooLargeError, DelayModel, DelaySummary
+from tcpdelay.chain.model import ChainTooLargeError, DelayModel, DelaySummary, summary
 from tcpdelay.chain.narrow import NEGLIGIBLE_TRUNCATION, Wanted
-from tcpdelay.processors import processors
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.region.question import Question
+from tcpdelay.region.threads import for_each_line
 from tcpdelay.scenario import Path
 
 Beyond = Literal["bound", "exact"]
@@ -20,8 +20,6 @@ Beyond = Literal["bound", "exact"]
 EXACT, LOWER_BOUND, UNSUSTAINABLE, NOT_COMPUTED = range(4)
 ACCURACIES = ("exact", "lower_bound", "unsustainable", "not_computed")
 """What the figures of a cell are, by number."""
-MOST_THREADS = 4
-"""Beyond, threads would wait for Python's own lock: only the solver runs without it."""
 CELL = np.dtype(
     [
         ("p50", np.float64),
@@ -30,6 +28,8 @@ CELL = np.dtype(
         ("quantile", np.float64),
         ("mean", np.float64),
         ("late_fraction", np.float64),
+        ("unplayed", np.float64),
+        ("playout_delay", np.float64),
         ("sustainable", np.bool_),
         ("works", np.bool_),
         ("accuracy", np.int8),
@@ -37,11 +37,27 @@ CELL = np.dtype(
 )
 
 
+class Playout(NamedTuple):
+    """When a packet is played, and what share is not.
+
+    Attributes
+    ----------
+    delay : float
+        Time from write to playout [s].
+    late : float
+        Share of the packets that come later.
+    """
+
+    delay: float
+    late: float
+
+
 def solve_cells(
     asked: Question,
     rtt: NDArray[np.float64],
     loss: NDArray[np.float64],
     beyond: Beyond = "bound",
+    playout: float | Callable[[DelayDistribution], Playout] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> NDArray[np.void]:
     """Solve the chain of every cell.
@@ -54,6 +70,9 @@ def solve_cells(
         Round-trip times [s] and losses.
     beyond : {"bound", "exact"}
         Whether cells that miss the target may hold lower bounds: see `DelayModel.distribution_up_to`.
+    playout : float or callable, optional
+        Time from write to playout [s], or what finds it from the distribution, which takes longer; by default the
+        target's limit.
     on_progress : callable, optional
         Called with the round-trip times done, and their number.
 
@@ -64,40 +83,35 @@ def solve_cells(
     """
     cells = np.zeros((rtt.size, loss.size), CELL)
     limit, share = asked.target.limit, asked.target.quantile
+    at = playout if isinstance(playout, float) else limit
     wanted = Wanted(
-        np.array([0.5, 0.95, 0.99, share]), np.array([limit]), limit if beyond == "bound" else np.inf, share
+        np.array([0.5, 0.95, 0.99, share]), np.array([limit, at]), limit if beyond == "bound" else np.inf, share
     )
 
     def solve_row(row: int) -> None:
         for column in range(loss.size):
-            cells[row, column] = _cell(asked, Path(float(rtt[row]), float(loss[column])), wanted)
+            path = Path(float(rtt[row]), float(loss[column]))
+            try:
+                model = DelayModel(asked.flow, path, asked.stack)
+                if callable(playout):
+                    distribution = model.distribution_up_to(wanted.limit, wanted.share)
+                    found, played = summary(distribution, wanted), playout(distribution)
+                else:
+                    found = model.summary_up_to(wanted)
+                    played = Playout(at, found.late_fractions[1])
+            except ChainTooLargeError:
+                # What cannot be computed is not promised.
+                cells[row, column] = (*[np.nan] * 8, False, False, NOT_COMPUTED)
+                continue
+            p50, p95, p99, chosen = found.quantiles.tolist()
+            late = found.late_fractions[0]
+            cells[row, column] = (
+                *(p50, p95, p99, chosen, found.mean, late, played.late, played.delay),
+                *(found.sustainable, chosen <= limit, _accuracy(found)),
+            )
 
-    # Long round-trip times take longest: first, so that no thread is left alone with one at the end.
-    rows = range(rtt.size - 1, -1, -1)
-    threads = min(processors(), MOST_THREADS, rtt.size)
-    with ThreadPoolExecutor(threads) as pool:
-        solved = [pool.submit(solve_row, row) for row in rows]
-        try:
-            for done, each in enumerate(as_completed(solved), start=1):
-                each.result()
-                if on_progress is not None:
-                    on_progress(done, rtt.size)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    for_each_line(solve_row, rtt.size, on_progress)
     return cells
-
-
-def _cell(asked: Question, path: Path, wanted: Wanted) -> tuple[float | bool | int, ...]:
-    """Return the fields of one cell."""
-    try:
-        found = DelayModel(asked.flow, path, asked.stack).summary_up_to(wanted)
-    except ChainTooLargeError:
-        # What cannot be computed is not promised.
-        return (np.nan, np.nan, np.nan, np.nan, np.nan, np.nan, False, False, NOT_COMPUTED)
-    p50, p95, p99, chosen = found.quantiles.tolist()
-    works = chosen <= asked.target.limit
-    return (p50, p95, p99, chosen, found.mean, found.late_fractions[0], found.sustainable, works, _accuracy(found))
 
 
 def _accuracy(found: DelaySummary) -> int:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay import __version__
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.expected_error import expected_error_map, fair_stack
-from tcpdelay.region.cells import ACCURACIES, Beyond, solve_cells
+from tcpdelay.quality import Codec, best_playout_delay, codec_named, voice_mos
+from tcpdelay.region.cells import ACCURACIES, Beyond, Playout, solve_cells
 from tcpdelay.region.question import LARGEST_REGION, Question, losses, question, round_trip_times
 from tcpdelay.scenario import Flow, Stack
 from tcpdelay.throughput import utilization_map
@@ -31,6 +34,7 @@ def working_region(
     threshold: float | None = None,
     quantile: float | None = None,
     codec: str | None = "g711",
+    playout_delay: float | Literal["threshold", "best"] = "threshold",
     beyond: Beyond = "bound",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> xr.Dataset:
@@ -51,7 +55,10 @@ def working_region(
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
     codec : str, optional
-        Codec of `tcpdelay.quality` by which a call is rated that plays out after `threshold`; None leaves that out.
+        Codec of `tcpdelay.quality` by which a call is rated; None leaves that out.
+    playout_delay : float or {"threshold", "best"}
+        Time from write to playout of the call that is rated [s], above 0; "best" is that with the best rating in each
+        cell, as of `tcpdelay.quality.best_playout_delay`, and takes twice as long.
     beyond : {"bound", "exact"}
         "bound" spends no more on a cell that misses the target than it takes to say so: its delays may then be lower
         bounds. "exact" takes ten times as long and more.
@@ -62,9 +69,10 @@ def working_region(
     -------
     xarray.Dataset
         Over rtt and loss: p50, p95, p99, the chosen quantile and the mean delay [s], infinite where TCP cannot carry
-        the flow; late_fraction and mos at the threshold; utilization, sustainable, works; median, mean and 90 %
-        quantile of the expected relative error of the 95th percentile; and accuracy, which marks exact cells (0), lower
-        bounds (1), flows that TCP cannot carry (2) and chains too large to compute (3, all NaN).
+        the flow; late_fraction at the threshold; mos and playout_delay [s] of the call; utilization, sustainable,
+        works; median, mean and 90 % quantile of the expected relative error of the 95th percentile; and accuracy, which
+        marks exact cells (0), lower bounds (1), where a score is an upper bound, flows that TCP cannot carry (2) and
+        chains too large to compute (3, all NaN).
 
     Raises
     ------
@@ -88,8 +96,10 @@ def working_region(
         raise ValueError(
             f"rtt and loss must make at most {LARGEST_REGION} cells, got {rtts.size} x {lost.size} of them"
         )
-    scored = None if codec is None else _scorer(codec)
-    cells = solve_cells(asked, rtts, lost, beyond, on_progress)
+    wait = _playout_delay(playout_delay, asked.target.limit)
+    rated = None if codec is None else codec_named(codec)
+    best = None if rated is None else partial(_best_playout, rated)
+    cells = solve_cells(asked, rtts, lost, beyond, best if wait is None else wait, on_progress)
     # Its import costs more than a small region.
     import xarray as xr
 
@@ -117,10 +127,16 @@ def working_region(
             },
         ),
     }
-    if scored is not None:
-        name = f"mean opinion score of a call with {codec} that plays out after {limit:g} s, by the E-model"
-        scores = scored(limit, np.nan_to_num(cells["late_fraction"], nan=1.0)) * computed
-        variables["mos"] = (scores, {"long_name": name, "units": "1"})
+    if rated is not None:
+        when = f"after {wait:g} s" if wait is not None else "when its rating is best"
+        name = f"mean opinion score of a call with {codec} that plays out {when}, by the E-model"
+        scores = voice_mos(
+            np.nan_to_num(cells["playout_delay"], nan=0.0, posinf=np.inf) + rated.delay,
+            np.nan_to_num(cells["unplayed"], nan=1.0),
+            rated,
+        )
+        variables["mos"] = (scores * computed, {"long_name": name, "units": "1"})
+        variables["playout_delay"] = (cells["playout_delay"], _delay("time from write to playout of the call"))
     errors = expected_error_map(asked.flow, rtts, lost, asked.stack, cells["sustainable"])
     for i, statistic in enumerate(_ERRORS):
         text = f"{statistic} of the expected relative error of the 95th percentile"
@@ -131,16 +147,22 @@ def working_region(
             "rtt": ("rtt", rtts, {"long_name": "round-trip time", "units": "s"}),
             "loss": ("loss", lost, _share("probability that a data segment is lost")),
         },
-        attrs=_attributes(asked, codec, beyond),
+        attrs=_attributes(asked, codec, playout_delay, beyond),
     )
 
 
-def _scorer(codec: str) -> Callable[[float, NDArray[np.float64]], NDArray[np.float64]]:
-    """Return what rates a call, once the codec is known to exist."""
-    from tcpdelay.quality import codec_named, voice_mos
+def _playout_delay(given: float | str, limit: float) -> float | None:
+    """Return the time from write to playout [s], or None for the best one."""
+    if given in ("threshold", "best"):
+        return limit if given == "threshold" else None
+    if isinstance(given, str) or not 0 < given < float("inf"):
+        raise ValueError(f"playout_delay must be a number of seconds above 0, 'threshold' or 'best', got {given!r}")
+    return float(given)
 
-    known = codec_named(codec)
-    return lambda limit, late: voice_mos(limit + known.delay, late, known)
+
+def _best_playout(codec: Codec, distribution: DelayDistribution) -> Playout:
+    best = best_playout_delay(distribution, codec)
+    return Playout(best.playout_delay, best.late_fraction)
 
 
 def _delay(name: str) -> dict[str, Any]:
@@ -151,7 +173,7 @@ def _share(name: str) -> dict[str, Any]:
     return {"long_name": name, "units": "1"}
 
 
-def _attributes(asked: Question, codec: str | None, beyond: Beyond) -> dict[str, Any]:
+def _attributes(asked: Question, codec: str | None, playout_delay: float | str, beyond: Beyond) -> dict[str, Any]:
     """Return what was asked, as netCDF can hold it."""
     return {
         "title": "Predicted delay, from write to in-order read, of a constant-bit-rate flow over TCP",
@@ -163,6 +185,7 @@ def _attributes(asked: Question, codec: str | None, beyond: Beyond) -> dict[str,
         "threshold": asked.target.limit,
         "quantile": asked.target.quantile,
         "codec": codec or "none",
+        "playout_delay": playout_delay,
         "beyond": beyond,
         "comment": "delays in s; where accuracy is lower_bound, delays and late fraction are at least what is given",
     }
