@@ -7,12 +7,18 @@ import re
 import shlex
 import subprocess
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 import xarray as xr
 from matplotlib.figure import Figure
 
 import tcpdelay as td
 from cli_process import process
+from tcpdelay.quality import voice_quality
+from tcpdelay.region.measured import read_measured
 from tcpdelay.report.region_charts import mark_measured, plot_boundaries, plot_region
 
 SMALL = ("region", "--app", "voip", "--rtt", "50ms..200ms", "--loss", "0.1%..10%", "--points", "3")
@@ -25,7 +31,7 @@ def test_every_example_of_the_help_runs_as_written(run, tmp_path):
     assert max(map(len, printed.splitlines())) <= 80
     assert "--ping" not in printed
     lines = [shlex.split(line)[1:] for line in printed.splitlines() if line.strip().startswith("tcpdelay ")]
-    assert len(lines) == 5
+    assert len(lines) == 8
     for arguments in lines:
         status, _, errors = run(*arguments)
         assert (status, errors) == (0, ""), arguments
@@ -70,6 +76,19 @@ def test_the_limit_and_the_stack_are_those_of_the_options(run):
         (("--format", "netcdf"), "--format: netcdf needs --output"),
         (("--chart", "region.txt"), "--chart: 'region.txt' does not end in"),
         (("--quantile", "200%"), "--quantile: "),
+        (("--app", "game", "-o", "two.nc"), "--format: netcdf is of one flow over one stack, got 2 of them"),
+        (("--app", "game", "--fill", "mos", "--chart", "a.svg"), "--fill: mos is of one flow over one stack, got 2"),
+        (("--stack", "bsd"), "--stack: must be one of linux, newreno_2008, got bsd"),
+        (("--stack", "newreno_2008", "--hz", "100"), "--hz: goes with --stack linux, not with newreno_2008"),
+        (("--codec", "mp3"), "--codec: must be one of g711"),
+        (("--playout", "0ms"), "--playout: 0ms is 0"),
+        (("--fill", "mos"), "--fill: mos: needs --chart"),
+        (("--measured", "calls.csv"), "--measured: needs --chart"),
+        (("--measured", "no.csv", "--chart", "a.svg"), "--measured: no.csv cannot be read: "),
+        (
+            ("--measured", "calls.txt", "--chart", "a.svg"),
+            "--measured: calls.txt does not end in one of .csv",
+        ),
         (("--rtt", "1s..100s"), "--rtt: must be between 1e-06 and 60 s, got 62.3551"),
     ],
 )
@@ -100,3 +119,89 @@ def test_edges_of_several_flows_are_drawn_in_one_chart():
     assert len({line.get_color() for line in ax.lines}) == 2
     with pytest.raises(ValueError, match="boundaries must hold at least one"):
         plot_boundaries({})
+
+
+def test_several_flows_and_stacks_share_a_table_and_a_chart(run, tmp_path):
+    both = (*SMALL, "--app", "game", "--stack", "linux", "--stack", "newreno_2008", "--hz", "1000")
+    status, printed, errors = run(*both, "--format", "csv", "--chart", "edges.svg")
+    assert (status, errors) == (0, "")
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert [(row["app"], row["stack"]) for row in rows[::3]] == [
+        (app, stack) for app in ("voip", "game") for stack in ("linux", "newreno_2008")
+    ]
+    # Timer interrupts are a setting of the kernel alone.
+    edge = td.working_boundary("game", td.Stack.linux(hz=1000), rtt=[0.05, 0.1, 0.2], loss=[0.001, 0.01, 0.1])
+    assert [float(row["works_up_to"]) for row in rows[6:8]] == pytest.approx(edge.works_up_to[:2], rel=1e-5)
+    drawn = (tmp_path / "edges.svg").read_text()
+    for name in ("voip, p95 within 200 ms; linux", "game, p95 within 100 ms; newreno_2008"):
+        assert f"<!-- {name} -->" in drawn
+    alone = json.loads(run(*SMALL, "--format", "json")[1])
+    assert {(record["app"], record["stack"]) for record in alone} == {("voip", "linux")}
+
+
+def test_a_call_is_rated_at_the_edge(run):
+    rows = list(csv.DictReader(io.StringIO(run(*SMALL, "--format", "csv", "--codec", "g729a", "--playout", "best")[1])))
+    path = td.Path(0.1, td.working_boundary("voip", rtt=0.1, loss=[0.001, 0.01, 0.1]).works_up_to[0])
+    call = voice_quality(td.predict_delay(td.Flow(174, 0.020), path), "g729a")
+    assert float(rows[1]["mos_there"]) == pytest.approx(call.mos, rel=1e-5)
+    assert float(rows[1]["playout_there"]) == pytest.approx(call.playout_delay, rel=1e-5)
+    given = json.loads(run(*SMALL, "--format", "json", "--playout", "300ms")[1])
+    assert [record["playout_there"] for record in given] == [0.3, 0.3, 0.3]
+    assert "mos_there" not in json.loads(run(*SMALL, "--format", "json")[1])[0]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_measured_points_are_judged_by_the_target_and_drawn(run, tmp_path, suffix):
+    table = pa.table(
+        {
+            "rtt": [0.05, 0.1, 0.1, 0.2],
+            "loss": [0.01, 0.02, 0.05, 0.05],
+            "p95": [0.1, 0.2, 0.25, None],
+            "sustainable": [False, True, True, True],
+        }
+    )
+    file = tmp_path / f"calls{suffix}"
+    (pa.csv.write_csv if suffix == ".csv" else pa.parquet.write_table)(table, file)
+    measured = read_measured(file)
+    assert measured.meets(td.Target(0.2, 0.95)).tolist() == [False, True, False, False]
+    assert measured.meets(td.Target(0.3, 0.95)).tolist() == [False, True, True, False]
+    assert measured.meets(td.Target(0.2, 0.99)) is None
+    for more, marks in (((), ("measured: works", "measured: does not")), (("--quantile", "99%"), ("measured",))):
+        status, _, errors = run(*SMALL, *more, "--chart", "over.svg", "--measured", file.name)
+        assert (status, errors) == (0, "")
+        assert all(f"<!-- {mark} -->" in (tmp_path / "over.svg").read_text() for mark in marks)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("rtt,p95\n0.1,0.2\n", "'calls.csv' has no column loss; it has rtt, p95"),
+        ("rtt,loss\n", "'calls.csv' has no rows"),
+        ("", "cannot be read: "),
+        ("rtt,loss\n0.1,2\n", "loss must be fractions above 0 and below 1, got 2"),
+        ("rtt,loss\n100,0.02\n", "rtt must be between 1e-06 and 60 s, got 100"),
+        ("rtt,loss\nlong,0.02\n", "column rtt must hold numbers"),
+        ("rtt,loss\n,0.02\n", "rtt must be between 1e-06 and 60 s, got nan"),
+        ("rtt,loss,works\n0.1,0.02,maybe\n", "column works must hold true or false"),
+        ("rtt,loss,p95\n0.1,0.02,late\n", "column p95 must hold numbers"),
+    ],
+)
+def test_a_wrong_file_of_measurements_is_named_in_one_line(tmp_path, content, message):
+    file = tmp_path / "calls.csv"
+    file.write_text(content)
+    with pytest.raises(ValueError) as raised:  # noqa: PT011
+        read_measured(file)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_region_of_scores_is_drawn_in_their_classes():
+    grid = {"rtt": [0.05, 0.1, 0.2], "loss": [0.001, 0.01, 0.1]}
+    region = td.working_region("voip", **grid, codec="g729a")
+    ax = plot_region(region, ax=Figure().subplots(), fill="mos")
+    assert np.ma.allequal(ax.collections[0].get_array(), region.mos.values.T)
+    assert [text.get_text() for text in ax.figure.axes[1].get_yticklabels()] == ["2.58", "3.10", "3.60", "4.03", "4.34"]
+    with pytest.raises(ValueError, match="fill must be one of 'delay', 'mos', got 'p95'"):
+        plot_region(region, fill="p95")
+    with pytest.raises(ValueError, match="region must hold scores"):
+        plot_region(td.working_region("voip", **grid, codec=None), fill="mos")

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from tcpdelay.applications import APPLICATIONS, Application, application
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.predict import StackName, default_profile_name
+from tcpdelay.predict import PROFILES, StackName, default_profile_name
 from tcpdelay.scenario import BacklogBound, Bottleneck, CongestionControl, LossPattern, Variant
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
@@ -82,6 +82,41 @@ def _application_names() -> list[str]:
     return list(APPLICATIONS)
 
 
+def application_option(more: str = "") -> Any:
+    """Return the option of the application; `more` is added to its help."""
+    return typer.Option(
+        "--app",
+        parser=_application,
+        metavar="|".join(APPLICATIONS),
+        autocompletion=_application_names,
+        help=f"A typical application: its packets, and how late they may come. Other options override it.{more}",
+        rich_help_panel=FLOW,
+        show_default=False,
+    )
+
+
+_STACK_HELP = "That of a Linux kernel, or the published one of 2008."
+
+
+def _profile_name(text: str) -> str:
+    if text not in PROFILES:
+        raise typer.BadParameter(f"--stack: must be one of {', '.join(PROFILES)}, got {text!r}")
+    return text
+
+
+def stacks_option(more: str) -> Any:
+    """Return the option of one or several TCP stacks; `more` is added to its help."""
+    return typer.Option(
+        "--stack",
+        parser=_profile_name,
+        metavar="|".join(PROFILES),
+        autocompletion=lambda: list(PROFILES),
+        help=f"{_STACK_HELP} {more}",
+        rich_help_panel=_TCP,
+        show_default=default_profile_name(),
+    )
+
+
 def _file_name(text: str) -> str:
     if not text:
         raise ValueError("the name of the file is empty")
@@ -101,18 +136,7 @@ class ScenarioOptions:
     Quantities are in seconds, bytes, bit/s and fractions, as their parsers return them.
     """
 
-    app: Annotated[
-        Application | None,
-        typer.Option(
-            "--app",
-            parser=_application,
-            metavar="|".join(APPLICATIONS),
-            autocompletion=_application_names,
-            help="A typical application: its packets, and how late they may come. Other options override it.",
-            rich_help_panel=FLOW,
-            show_default=False,
-        ),
-    ] = None
+    app: Annotated[Application | None, application_option()] = None
     packet_size: Annotated[
         int | None, quantity("--packet-size", parse_size, "SIZE", FLOW, "Bytes per packet, such as 174.")
     ] = None
@@ -218,10 +242,7 @@ class ScenarioOptions:
         ),
     ] = None
 
-    stack: Annotated[
-        StackName | None,
-        _choice("--stack", _TCP, "That of a Linux kernel, or the published one of 2008.", default_profile_name()),
-    ] = None
+    stack: Annotated[StackName | None, _choice("--stack", _TCP, _STACK_HELP, default_profile_name())] = None
     mss: Annotated[
         int | None,
         quantity("--mss", parse_size, "SIZE", _TCP, "Largest segment payload.", "that of --ss, or 1448B"),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import json
-import math
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tcpdelay.applications import Application
 from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.files import format_by_suffix, refuse_other_than_chart, write_atomically, write_chart
 from tcpdelay.cli.options import (
@@ -20,17 +19,22 @@ from tcpdelay.cli.options import (
     PATH,
     PATH_OPTIONS,
     ScenarioOptions,
+    application_option,
     chart_option,
     format_option,
     output_option,
+    quantity,
+    stacks_option,
     with_scenario,
 )
 from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
-from tcpdelay.cli.scenario import read_demand
+from tcpdelay.cli.region_table import Edge, edge_table, rendered
+from tcpdelay.cli.scenario import read_demands
+from tcpdelay.quality.codecs import codec_named
 from tcpdelay.units import parse_fraction, parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy as np
     import xarray as xr
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
 
     from tcpdelay.applications import Target
     from tcpdelay.region.boundary import WorkingBoundary
-    from tcpdelay.report.result_table import ResultTable
+    from tcpdelay.region.measured import Measured
     from tcpdelay.scenario import Flow
     from tcpdelay.validity import KnownStack
 
@@ -46,8 +50,10 @@ Format = Literal["text", "csv", "json", "netcdf"]
 
 SUFFIXES: dict[str, Format] = {".txt": "text", ".csv": "csv", ".json": "json", ".nc": "netcdf"}
 BETWEEN = ".."
+BEST = "best"
 FEWEST_POINTS, MOST_POINTS = 2, 500
-FILE_WIDTH = 100
+CALLS = "How a call is rated"
+DEFAULT_CODEC = "g711"
 SUMMARY = "Show up to which loss a flow works, by round-trip time."
 EXAMPLES = """
 \b
@@ -57,10 +63,14 @@ Examples:
   tcpdelay region --app voip --stack newreno_2008 --points 20 --format csv
   tcpdelay region --app voip --points 20 --chart region.svg
   tcpdelay region --app voip --points 20 -o region.nc
+  tcpdelay region --app voip --app game --points 20 --chart edges.svg
+  tcpdelay region --app voip --stack linux --stack newreno_2008 --points 8
+  tcpdelay region --app voip --codec g729a --playout best --points 8
 
 \b
 A table has the largest loss that works at each round-trip time, to 1 %.
 A file in .nc and a chart have all delays over both, at as many points.
+Of several --app or --stack, a chart has the edges alone.
 """
 
 
@@ -97,6 +107,11 @@ def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
     return Range(low, high)
 
 
+def _parse_playout(text: str, name: str) -> float | str:
+    """Return a time [s], or that the best one is wanted."""
+    return BEST if text == BEST else parse_time(text, name)
+
+
 def _range(
     name: str, parse: Callable[..., float], metavar: str, description: str, default: str
 ) -> typer.models.OptionInfo:
@@ -111,9 +126,11 @@ def _range(
     return option
 
 
-@partial(with_scenario, left_out=PATH_OPTIONS)
+@partial(with_scenario, left_out=(*PATH_OPTIONS, "app", "stack"))
 def region(
     options: ScenarioOptions,
+    app: Annotated[list[Application] | None, application_option(" Give several to compare them.")] = None,
+    stack: Annotated[list[Any] | None, stacks_option("Give both to compare them.")] = None,
     rtt: Annotated[
         Range | None, _range("--rtt", parse_time, "TIME", "Range of the round-trip time.", "10ms..400ms")
     ] = None,
@@ -125,6 +142,22 @@ def region(
             "SHARE",
             "Range of the share of the segments that is lost.",
             "0.1%..10%",
+        ),
+    ] = None,
+    codec: Annotated[
+        str | None,
+        typer.Option(
+            "--codec",
+            help="Rate calls with this codec by the E-model: g711, g729a, opus-wb-15 ...",
+            metavar="NAME",
+            rich_help_panel=CALLS,
+            show_default="g711, in .nc and with --fill mos",
+        ),
+    ] = None,
+    playout: Annotated[
+        Any,
+        quantity(
+            "--playout", _parse_playout, "TIME|best", CALLS, "When a call plays out what it has.", "the target's limit"
         ),
     ] = None,
     points: Annotated[
@@ -140,7 +173,21 @@ def region(
     ] = None,
     chart: Annotated[
         Path | None,
-        chart_option("the region"),
+        chart_option("the region, or the edges of several"),
+    ] = None,
+    fill: Annotated[
+        Literal["delay", "mos"],
+        typer.Option("--fill", help="What the colours of a chart of one region show.", rich_help_panel=OUTPUT),
+    ] = "delay",
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            "--measured",
+            metavar="FILE",
+            help="Draw measurements over the chart: .csv or .parquet with columns rtt and loss, and works or p95.",
+            rich_help_panel=OUTPUT,
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Find the largest loss at which a flow meets its target, over a range of round-trip times."""
@@ -150,21 +197,50 @@ def region(
         raise typer.BadParameter("--format: netcdf needs --output, such as -o region.nc")
     if not FEWEST_POINTS <= points <= MOST_POINTS:
         raise typer.BadParameter(f"--points: must lie between {FEWEST_POINTS} and {MOST_POINTS}, got {points}")
-    flow, stack, target = read_demand(options)
+    demands = read_demands(options, app or (), stack or ())
+    for option, given in (("--format: netcdf", chosen == "netcdf"), ("--fill: mos", fill == "mos")):
+        if given and len(demands) > 1:
+            raise typer.BadParameter(f"{option} is of one flow over one stack, got {len(demands)} of them")
+    for option, given in (("--measured", measured is not None), ("--fill: mos", fill == "mos")):
+        if given and chart is None:
+            raise typer.BadParameter(f"{option}: needs --chart, such as --chart region.svg")
+    rated = codec is not None or playout is not None
+    with argument_errors():
+        points_measured = None if measured is None else _measured(measured)
+        if rated:
+            codec_named(codec or DEFAULT_CODEC)
     from tcpdelay.region.question import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
 
-    rtts = _points(rtt or Range(SHORTEST_RTT, LONGEST_RTT), points)
-    losses = _points(loss or Range(LOWEST_LOSS, HIGHEST_LOSS), points)
-    boundary, cells = _computed(flow, stack, target, rtts, losses, chosen, chart is not None)
-    if chart is not None and cells is not None:
+    grid: dict[str, Any] = {
+        "rtt": _points(rtt or Range(SHORTEST_RTT, LONGEST_RTT), points),
+        "loss": _points(loss or Range(LOWEST_LOSS, HIGHEST_LOSS), points),
+    }
+    call: dict[str, Any] = {"codec": codec or DEFAULT_CODEC, "playout_delay": playout or "threshold"}
+    edges = [
+        Edge(own.app.name if own.app else None, own.stack or "", _edge(flow, carried_by, target, grid))
+        for own, flow, carried_by, target in demands
+    ]
+    if chosen == "netcdf" or (chart is not None and len(edges) == 1):
+        cells = _cells(edges[0].boundary, grid, call)
+    if chart is not None:
         from matplotlib.figure import Figure
 
-        from tcpdelay.report.region_charts import plot_region
+        from tcpdelay.report.region_charts import mark_measured, plot_boundaries, plot_region
 
         figure = Figure(figsize=(8, 5), layout="constrained")
-        plot_region(cells, boundary, figure.subplots())
+        if len(edges) == 1:
+            ax = plot_region(cells, edges[0].boundary, figure.subplots(), fill=fill)
+        else:
+            ax = plot_boundaries({edge.name(edges): edge.boundary for edge in edges}, figure.subplots())
+        if points_measured is not None:
+            targets = {edge.boundary.target for edge in edges}
+            works = points_measured.meets(targets.pop()) if len(targets) == 1 else points_measured.works
+            mark_measured(ax, points_measured.rtt, points_measured.loss, works)
         write_chart(chart, figure, "--chart")
-    content = _netcdf(cells) if chosen == "netcdf" and cells is not None else _rendered(boundary, chosen).encode()
+    if chosen == "netcdf":
+        content = bytes(cells.to_netcdf(engine="scipy"))
+    else:
+        content = rendered(edge_table(edges, call if rated else None), chosen).encode()
     if output is not None:
         write_atomically(output, content, "--output")
     else:
@@ -177,78 +253,49 @@ def _points(ends: Range, points: int) -> NDArray[np.float64]:
     return np.geomspace(ends.low, ends.high, points)
 
 
-def _computed(
-    flow: Flow,
-    stack: KnownStack,
-    target: Target,
-    rtts: NDArray[np.float64],
-    losses: NDArray[np.float64],
-    chosen: Format,
-    charted: bool,
-) -> tuple[WorkingBoundary, xr.Dataset | None]:
-    """Return the boundary, and the region where it is needed."""
+def _measured(file: Path) -> Measured:
+    from tcpdelay.region.measured import read_measured
+
+    with argument_errors("--measured"):
+        return read_measured(file)
+
+
+def _edge(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any]) -> WorkingBoundary:
     from tcpdelay.region.boundary import working_boundary
+
+    with _computing():
+        return working_boundary(
+            flow,
+            stack,
+            **grid,
+            threshold=target.limit,
+            quantile=target.quantile,
+            on_progress=counting("Searching", "round-trip times"),
+        )
+
+
+def _cells(boundary: WorkingBoundary, grid: dict[str, Any], call: dict[str, Any]) -> xr.Dataset:
     from tcpdelay.region.dataset import working_region
 
-    asked: dict[str, Any] = {"rtt": rtts, "loss": losses, "threshold": target.limit, "quantile": target.quantile}
+    target = boundary.target
+    with _computing():
+        return working_region(
+            boundary.flow,
+            boundary.stack,
+            **grid,
+            **call,
+            threshold=target.limit,
+            quantile=target.quantile,
+            on_progress=counting("Solving", "round-trip times"),
+        )
+
+
+@contextmanager
+def _computing() -> Iterator[None]:
+    """Show progress, and turn errors of the library into those of the command line."""
     try:
         with argument_errors(), predicting():
-            what = "round-trip times"
-            boundary = working_boundary(flow, stack, **asked, on_progress=counting("Searching", what))
-            if not charted and chosen != "netcdf":
-                return boundary, None
-            return boundary, working_region(flow, stack, **asked, on_progress=counting("Solving", what))
+            yield
     finally:
         if sys.stderr.isatty():
             print(ERASE_LINE, end="", file=sys.stderr, flush=True)
-
-
-def _netcdf(cells: xr.Dataset) -> bytes:
-    return bytes(cells.to_netcdf(engine="scipy"))
-
-
-def _rendered(boundary: WorkingBoundary, chosen: Format) -> str:
-    table = _table(boundary)
-    if chosen == "csv":
-        return table.to_csv()
-    if chosen == "json":
-        return json.dumps(table.to_records(), indent=2) + "\n"
-    from rich.console import Console
-
-    page = io.StringIO()
-    width = max(Console().width, 80) if sys.stdout.isatty() else FILE_WIDTH
-    table.print_text(Console(file=page, width=width, force_terminal=False, color_system=None))
-    return page.getvalue().rstrip("\n") + "\n"
-
-
-def _table(boundary: WorkingBoundary) -> ResultTable:
-    from tcpdelay.chain.model import DelayModel
-    from tcpdelay.report.phrases import quantile_name
-    from tcpdelay.report.result_table import Column, ResultTable
-    from tcpdelay.units import format_rate, format_time
-
-    flow, target = boundary.flow, boundary.target
-    rows = []
-    for i, (rtt, works, fails) in enumerate(
-        zip(boundary.at.tolist(), boundary.works_up_to.tolist(), boundary.fails_from.tolist(), strict=True)
-    ):
-        delay = None
-        if not math.isnan(works):
-            model = DelayModel(flow, boundary.path(i, works), boundary.stack)
-            delay = model.delay_distribution().quantile(target.quantile)
-        rows.append({"rtt": rtt, "works_up_to": works, "fails_from": fails, "quantile_there": delay})
-    columns = (
-        Column("rtt", "round-trip time", "time"),
-        Column("works_up_to", "works up to a loss of", "fraction"),
-        Column("fails_from", "fails from", "fraction"),
-        Column("quantile_there", f"{quantile_name(target.quantile)} at the edge", "time"),
-    )
-    title = (
-        f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}): "
-        f"{quantile_name(target.quantile)} within {format_time(target.limit)}"
-    )
-    note = (
-        "The edge is the first failure on the way up, to 1 %.\n"
-        "Without an edge, the smallest loss of the range fails, or the largest one works."
-    )
-    return ResultTable("region", title, columns, rows, note)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tcpdelay.applications import Target
+from tcpdelay.applications import Application, Target
 from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.options import ScenarioOptions
-from tcpdelay.predict import PROFILES, default_profile_name
+from tcpdelay.predict import PROFILES, StackName, default_profile_name
 from tcpdelay.scenario import MAX_PACKET_SIZE, Flow, Linux, NewReno2008, Path
 from tcpdelay.validity import KnownStack
 
@@ -71,6 +72,29 @@ def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) 
         if options.quantile is not None:
             target = replace(target, quantile=options.quantile)
     return flow, stack, target
+
+
+def read_demands(
+    options: ScenarioOptions, apps: Sequence[Application], stacks: Sequence[StackName]
+) -> list[tuple[ScenarioOptions, Flow, KnownStack, Target]]:
+    """Return the demand of each of the `apps` over each of the `stacks`, which `options` leaves out, and its options.
+
+    A setting that one of several stacks does not know holds for the others.
+
+    Raises
+    ------
+    typer.BadParameter
+        As `read_scenario`.
+    """
+    demands = []
+    for app in dict.fromkeys(apps) or [None]:
+        for stack in dict.fromkeys(stacks) or [default_profile_name()]:
+            others = {field.name for name in stacks if name != stack for field in fields(PROFILES[name])}
+            foreign = others - {field.name for field in fields(PROFILES[stack])}
+            absent: dict[str, Any] = dict.fromkeys(foreign & set(_SETTINGS))
+            own = replace(options, app=app, stack=stack, **absent)
+            demands.append((own, *read_demand(own)))
+    return demands
 
 
 def _estimate(options: ScenarioOptions) -> PathEstimate | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,17 +19,27 @@ if TYPE_CHECKING:
 
     from tcpdelay.region.boundary import WorkingBoundary
 
+Fill = Literal["delay", "mos"]
+
 LEVELS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 """Delays at which the colour changes, in thresholds; blue up to the threshold, orange beyond."""
+SCORES = (2.58, 3.10, 3.60, 4.03, 4.34)
+"""Scores of narrowband calls from which on nearly all users are not dissatisfied, many are not, ... all are satisfied
+(ITU-T G.107, table B.1); blue from the third on."""
+MOST_INSIDE = 4
+"""Names that a chart has room for."""
 ROOM = 1.06
 """Factor between the outermost mark and the end of its axis."""
 _COLORS = ("#08519c", "#3182bd", "#6baed6", "#c6dbef", "#fdd0a2", "#fdae6b", "#e6550d", "#a63603")
+_SCORE_COLORS = ("#a63603", "#e6550d", "#fdd0a2", "#c6dbef", "#6baed6", "#08519c")
 _CYCLE = (BLUE, ORANGE, GREEN, PURPLE)
 _STYLES = ("-", "--", "-.", ":")
 
 
-def plot_region(region: xr.Dataset, boundary: WorkingBoundary | None = None, ax: Axes | None = None) -> Axes:
-    """Draw the target's quantile of the delay over round-trip time and loss.
+def plot_region(
+    region: xr.Dataset, boundary: WorkingBoundary | None = None, ax: Axes | None = None, *, fill: Fill = "delay"
+) -> Axes:
+    """Draw the target's quantile of the delay, or the score of a call, over round-trip time and loss.
 
     Parameters
     ----------
@@ -39,6 +49,9 @@ def plot_region(region: xr.Dataset, boundary: WorkingBoundary | None = None, ax:
         The edge of what works, for a line.
     ax : Axes, optional
         Where to draw; the current axes of pyplot by default.
+    fill : {"delay", "mos"}
+        What the colours show: the delay in multiples of the threshold, or the mean opinion score, in the classes of
+        user satisfaction of ITU-T G.107, Annex B.
 
     Returns
     -------
@@ -48,7 +61,7 @@ def plot_region(region: xr.Dataset, boundary: WorkingBoundary | None = None, ax:
     Raises
     ------
     ValueError
-        If the region is no area on logarithmic axes.
+        If the region is no area on logarithmic axes, or holds no score that is to be drawn.
 
     Examples
     --------
@@ -61,21 +74,35 @@ def plot_region(region: xr.Dataset, boundary: WorkingBoundary | None = None, ax:
 
     if min(region.sizes["rtt"], region.sizes["loss"]) < 2 or not region.loss[0] > 0:
         raise ValueError("region must have two round-trip times and two losses above 0 or more to be drawn")
+    if fill not in get_args(Fill):
+        raise ValueError(f"fill must be one of {', '.join(map(repr, get_args(Fill)))}, got {fill!r}")
+    if fill == "mos" and "mos" not in region:
+        raise ValueError("region must hold scores for fill='mos', and was made with codec=None")
     ax = current_axes() if ax is None else ax
     limit = float(region.attrs["threshold"])
-    levels = [limit * level for level in LEVELS]
+    colors: tuple[str, ...]
+    if fill == "delay":
+        levels, colors, values = [limit * level for level in LEVELS], _COLORS, region["quantile"]
+        name, ticks = f"{quantile_name(region.attrs['quantile'])} of the delay", list(map(format_time, levels))
+    else:
+        levels, colors, values = list(SCORES), _SCORE_COLORS, region["mos"]
+        name, ticks = f"mean opinion score, {region.attrs['codec']}", [f"{level:.2f}" for level in levels]
     # Where the chain is too large to compute, nothing is known, and nothing is drawn.
-    delays = np.ma.masked_invalid(np.where(np.isposinf(region["quantile"]), 2 * levels[-1], region["quantile"]).T)
-    norm = BoundaryNorm(levels, len(_COLORS), extend="both")
+    shades = np.ma.masked_invalid(np.where(np.isposinf(values), 2 * levels[-1], values).T)
     shown = ax.pcolormesh(
-        region.rtt, region.loss, delays, norm=norm, cmap=ListedColormap(list(_COLORS)), shading="nearest"
+        region.rtt,
+        region.loss,
+        shades,
+        norm=BoundaryNorm(levels, len(colors), extend="both"),
+        cmap=ListedColormap(list(colors)),
+        shading="nearest",
     )
     _axes(ax, region.rtt.values, region.loss.values)
     figure = ax.get_figure()
     assert figure is not None
     scale = figure.colorbar(shown, ax=ax, ticks=levels, extend="both", spacing="uniform")
-    scale.set_label(f"{quantile_name(region.attrs['quantile'])} of the delay", size=LABEL_SIZE)
-    scale.ax.set_yticklabels([format_time(level) for level in levels])
+    scale.set_label(name, size=LABEL_SIZE)
+    scale.ax.set_yticklabels(ticks)
     if boundary is not None:
         _draw_boundary(ax, boundary, "black", "-")
         at = _middle(boundary)
@@ -120,19 +147,21 @@ def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None =
         _draw_boundary(ax, each, _CYCLE[i % len(_CYCLE)], _STYLES[i // len(_CYCLE) % len(_STYLES)], name)
     rtts, losses = (np.concatenate([side[which] for side in sides]) for which in (0, 1))
     _axes(ax, rtts, losses[np.isfinite(losses)])
-    ax.legend(fontsize=LABEL_SIZE, frameon=False)
+    _legend(ax)
     return ax
 
 
-def mark_measured(ax: Axes, rtt: ArrayLike, loss: ArrayLike, works: ArrayLike) -> Axes:
-    """Draw measurements over a region or its edges: filled where the target was met, a cross where it was not.
+def mark_measured(ax: Axes, rtt: ArrayLike, loss: ArrayLike, works: ArrayLike | None = None) -> Axes:
+    """Draw measurements over a region or its edges: a circle where the target was met, a cross where it was not.
 
     Parameters
     ----------
     ax : Axes
         What `plot_region` or `plot_boundaries` returned.
-    rtt, loss, works : array_like
-        Round-trip times [s], losses, and whether the target was met; of one length.
+    rtt, loss : array_like
+        Round-trip times [s] and losses, of one length.
+    works : array_like, optional
+        Whether the target was met; without it, all points look alike.
 
     Returns
     -------
@@ -145,12 +174,26 @@ def mark_measured(ax: Axes, rtt: ArrayLike, loss: ArrayLike, works: ArrayLike) -
     >>> len(mark_measured(Figure().subplots(), [0.1, 0.2], [0.02, 0.02], [True, False]).lines)
     2
     """
-    met = np.asarray(works, np.bool_)
     rtts, losses = np.asarray(rtt, np.float64), np.asarray(loss, np.float64)
     _widen(ax, rtts, losses)
-    ax.plot(rtts[met], losses[met], "o", color="black", markersize=5, markerfacecolor="white", label="measured: works")
-    ax.plot(rtts[~met], losses[~met], "x", color="black", markersize=6, label="measured: does not")
+    ring: dict[str, Any] = {"color": "black", "markersize": 5, "markerfacecolor": "white"}
+    if works is None:
+        ax.plot(rtts, losses, "D", label="measured", **ring)
+    else:
+        met = np.asarray(works, np.bool_)
+        ax.plot(rtts[met], losses[met], "o", label="measured: works", **ring)
+        ax.plot(rtts[~met], losses[~met], "x", color="black", markersize=6, label="measured: does not")
+    _legend(ax)
     return ax
+
+
+def _legend(ax: Axes) -> None:
+    """Say what the lines and marks are: in the chart if there are few, else beside it, where they cover nothing."""
+    shown: dict[str, Any] = {"fontsize": LABEL_SIZE, "edgecolor": "none"}
+    if len(ax.get_legend_handles_labels()[1]) > MOST_INSIDE:
+        ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), **shown)
+    else:
+        ax.legend(loc="best", framealpha=0.9, **shown)
 
 
 def _widen(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> None:
