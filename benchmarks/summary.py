@@ -41,6 +41,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "sustainable": ("sustainable", lambda carried: "yes" if carried else "no"),
     "min": ("min", duration),
     "median": ("median", duration),
+    "processor": ("processor time", duration),
     "rounds": ("rounds", str),
     "packets_per_second": ("million packets/s", lambda rate: three_digits(rate / 1e6)),
     "ratio": ("ratio", three_digits),

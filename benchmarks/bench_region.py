@@ -1,0 +1,44 @@
+"""A region of 100 x 100 cells of a voice call, kernels compiled before; every cell a chain of its own."""
+
+from __future__ import annotations
+
+from statistics import median
+from time import perf_counter, process_time
+
+import numpy as np
+import pytest
+import xarray as xr
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from tcpdelay import Stack, working_region
+from tcpdelay.scenario import Stack as AnyStack
+
+RTTS, LOSSES = np.geomspace(0.010, 0.400, 100), np.geomspace(0.001, 0.10, 100)
+STACKS = {
+    "published chain, published bound": Stack.newreno_2008(),
+    "published chain, growing bound": Stack.newreno_2008(backlog_bound="grow"),
+    "chain of a Linux kernel": Stack.linux(),
+}
+ROUNDS = 5
+
+
+@pytest.mark.benchmark(timer=perf_counter)
+@pytest.mark.parametrize(("name", "stack"), STACKS.items(), ids=STACKS.keys())
+def test_voice_region(name: str, stack: AnyStack, benchmark: BenchmarkFixture) -> None:
+    benchmark.group = (
+        "working_region('voip', ...), 100 x 100 cells, in several threads; time by the clock"
+    )
+    benchmark.extra_info["what"] = name
+    spent: list[float] = []
+
+    def region() -> xr.Dataset:
+        begin = process_time()
+        result = working_region("voip", stack, rtt=RTTS, loss=LOSSES)
+        spent.append(process_time() - begin)
+        return result
+
+    result = benchmark.pedantic(region, rounds=ROUNDS, warmup_rounds=1)
+    benchmark.extra_info["processor"] = median(spent[-ROUNDS:])
+    assert result.works.shape == (100, 100)
+    assert result.works.values[0, 0]
+    assert not result.works.values[-1, -1]
