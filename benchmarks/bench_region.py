@@ -25,9 +25,7 @@ ROUNDS = 5
 @pytest.mark.benchmark(timer=perf_counter)
 @pytest.mark.parametrize(("name", "stack"), STACKS.items(), ids=STACKS.keys())
 def test_voice_region(name: str, stack: AnyStack, benchmark: BenchmarkFixture) -> None:
-    benchmark.group = (
-        "working_region('voip', ...), 100 x 100 cells, in several threads; time by the clock"
-    )
+    benchmark.group = "working_region('voip', ...), 100 x 100 cells, in several threads; time by the clock"
     benchmark.extra_info["what"] = name
     spent: list[float] = []
 

@@ -30,7 +30,6 @@ from tcpdelay.cli.options import (
 from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
 from tcpdelay.cli.region_table import Edge, edge_table, rendered
 from tcpdelay.cli.scenario import read_demands
-from tcpdelay.quality.codecs import codec_named
 from tcpdelay.units import parse_fraction, parse_time
 
 if TYPE_CHECKING:
@@ -208,6 +207,8 @@ def region(
     with argument_errors():
         points_measured = None if measured is None else _measured(measured)
         if rated:
+            from tcpdelay.quality import codec_named
+
             codec_named(codec or DEFAULT_CODEC)
     from tcpdelay.region.question import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
 

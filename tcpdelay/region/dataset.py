@@ -58,7 +58,7 @@ def working_region(
         Codec of `tcpdelay.quality` by which a call is rated; None leaves that out.
     playout_delay : float or {"threshold", "best"}
         Time from write to playout of the call that is rated [s], above 0; "best" is that with the best rating in each
-        cell, as of `tcpdelay.quality.best_playout_delay`, and takes twice as long.
+        cell, as of `tcpdelay.quality.best_playout_delay`, and takes two to four times as long.
     beyond : {"bound", "exact"}
         "bound" spends no more on a cell that misses the target than it takes to say so: its delays may then be lower
         bounds. "exact" takes ten times as long and more.
