@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.chain.build import Rows, compressed_rows, list_states, number_states, reachable_rows
 from tcpdelay.chain.delays import backlogged_time, probability_at_bound
+from tcpdelay.chain.lateness import late_share
 from tcpdelay.chain.linux.profile import LinuxProfile
 from tcpdelay.chain.narrow import (
     CARRIED,
@@ -24,7 +25,7 @@ from tcpdelay.chain.narrow import (
 from tcpdelay.chain.phase_chain import backlog_drift
 from tcpdelay.chain.profile import BYTES_PER_CELL, BYTES_PER_PHASE, Profile
 from tcpdelay.chain.published_profile import PublishedProfile
-from tcpdelay.chain.stationary import ACCEPTED_RESIDUAL, MAX_SWEEPS, Solution, from_start, solve_by_sweeps
+from tcpdelay.chain.stationary import ACCEPTED_RESIDUAL, MAX_SWEEPS, TOLERANCE, Solution, from_start, solve_by_sweeps
 from tcpdelay.chain.transitions import Phases, Transitions
 from tcpdelay.chain.widening import decay, doublings, widen
 from tcpdelay.distribution import DelayDistribution
@@ -44,6 +45,12 @@ MOST_DOUBLINGS = 2
 """Doublings of the bound at a time: how far the decay of a backlog that is cut off can be trusted."""
 SETTLED = 1e-3
 """Probability at the bound, relative to what a target allows to be late, at which the target's answer is settled."""
+CLEAR = 2.0
+"""How far from the allowed share, in changes from the bound before, a share of late packets settles the answer."""
+CLOSE = 0.05
+"""Change from the bound before, relative to the allowed share, at which a share of late packets counts as known."""
+TOLERANCE_OF_LATENESS = 1e-3
+"""Change per sweep, relative to what a target allows to be late, at which a solution is good enough to compare."""
 STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
 
 
@@ -190,7 +197,9 @@ class DelayModel:
         phases, transitions = self._structure
         return backlog_drift(phases, transitions, self._profile.backlogged)
 
-    def _solutions(self, largest_cut: float = np.inf) -> Iterator[tuple[Rows, Solution, float]]:
+    def _solutions(
+        self, largest_cut: float = np.inf, tolerance: float = TOLERANCE
+    ) -> Iterator[tuple[Rows, Solution, float]]:
         """Yield the chain's rows, solution and probability at the bound, for the published bound and wider ones.
 
         Where a solution may be rough if more than `largest_cut` is cut off, the bound widens to where it should not be.
@@ -200,7 +209,6 @@ class DelayModel:
         if self._profile.grows and self._structure[0].size > PHASES_WORTH_A_LOOK and self.backlog_drift >= 0:
             return
         rows = self._rows_within(bound)
-        largest = max(LARGEST_GROWN_CHAIN, LARGEST_GROWTH * int(rows["offset"][-1]))
         if self._profile.grows and rows["offset"][-1] > CELLS_WORTH_A_LOOK and self.backlog_drift >= 0:
             return
         self._require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
@@ -208,7 +216,7 @@ class DelayModel:
         narrowest = True
         while True:
             try:
-                solution = self._solve(rows, inflow, largest_cut)
+                solution = self._solve(rows, inflow, largest_cut, tolerance)
             except ArithmeticError:
                 # A backlog that wanders so far that no iteration settles is as good as endless as well.
                 if not narrowest or self._profile.grows:
@@ -222,7 +230,7 @@ class DelayModel:
             steps = min(doublings(cut, factor, bound, NEGLIGIBLE_TRUNCATION), MOST_DOUBLINGS) if largest_cut < 1 else 1
             for step in range(steps, 0, -1):
                 wider = self._rows_within(bound * 2**step)
-                if wider["offset"][-1] <= largest:
+                if wider["offset"][-1] <= self._largest_grown:
                     break
             else:
                 return
@@ -266,6 +274,37 @@ class DelayModel:
                 return True
         return False
 
+    def lateness(self, limit: float, quantile: float) -> float:
+        """Return the share of packets later than `limit` [s], to be compared with 1 - `quantile`; all where endless.
+
+        Near saturation an exact share needs backlogs far beyond the limit. Here those beyond a narrower bound are taken
+        to fall geometrically, as they do in the end. Such a share counts once doubling the bound has changed it by
+        little, or by less than its distance from 1 - `quantile`; in the first case it is rounded up by the change.
+        """
+        allowed, before = 1 - quantile, np.inf
+        for rows, solution, cut in self._solutions(tolerance=TOLERANCE_OF_LATENESS * allowed):
+            distribution = self._distribution(rows, solution)
+            if not self._profile.grows or cut < max(SETTLED * allowed, NEGLIGIBLE_TRUNCATION):
+                return distribution.late_fraction(limit)
+            late = late_share(distribution, limit, int(rows["bound"][0]) * self.flow.interval)
+            change, before = abs(late - before), late
+            if change <= CLOSE * allowed or change < abs(late - allowed) / CLEAR:
+                late = late + change if change <= CLOSE * allowed else late
+                return late if late > allowed or self._fits(rows, solution, cut) else 1.0
+        return 1.0
+
+    def _fits(self, rows: Rows, solution: Solution, cut: float) -> bool:
+        """Say whether the bound that it would take to hold the backlog is one that is solved."""
+        phases, bound = self._structure[0], int(rows["bound"][0])
+        steps = doublings(cut, decay(phases, rows, solution.probability), bound, NEGLIGIBLE_TRUNCATION)
+        return int(self._rows_within(bound * 2**steps)["offset"][-1]) <= self._largest_grown
+
+    @cached_property
+    def _largest_grown(self) -> int:
+        """Cells up to which the chain grows with its bound."""
+        first = int(self._rows_within(self._profile.first_bound)["offset"][-1])
+        return max(LARGEST_GROWN_CHAIN, LARGEST_GROWTH * first)
+
     def distribution_up_to(self, limit: float, quantile: float) -> DelayDistribution:
         """Return the distribution; where a target is missed for certain, only as much of it as it takes to say so.
 
@@ -297,15 +336,15 @@ class DelayModel:
                 return DelaySummary(quantiles, late, mean, outcome == CARRIED, cut)
         return summary(self.distribution_up_to(wanted.limit, wanted.share), wanted)
 
-    def _solve(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float) -> Solution:
+    def _solve(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float, tolerance: float) -> Solution:
         """Solve the chain from `inflow` on; roughly where more than `largest_cut` stands at the bound."""
         phases, transitions = self._structure
         start = self._profile.start
         if self._profile.lossless:
             # Nothing is ever lost: the chain stays where it starts.
             return Solution(np.ones(1), 0.0, 0)
-        solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut)
-        if solution.residual > ACCEPTED_RESIDUAL:
+        solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut, tolerance)
+        if solution.residual > max(ACCEPTED_RESIDUAL, tolerance):
             if probability_at_bound(phases, rows, solution.probability) > largest_cut:
                 return solution
             from tcpdelay.chain.direct import solve_directly

@@ -150,11 +150,12 @@ def iterate_sweeps(
     max_sweeps: int,
     inflow: NDArray[np.float64],
     largest_cut: float,
+    tolerance: float,
 ) -> tuple[NDArray[np.float64], float, int]:
     """Probability of every cell, residual and number of sweeps, after at most `max_sweeps` from `inflow` on.
 
-    `inflow` is left where the iteration ends, so that it can go on from there. It ends early where more than
-    `largest_cut` turns out to stand at the bound.
+    It ends once a sweep changes what flows back by at most `tolerance` of it. `inflow` is left where the iteration
+    ends, so that it can go on from there. It ends early where more than `largest_cut` turns out to stand at the bound.
     """
     visits = np.zeros(rows.offset[-1])
     spans = _feedback_spans(feedback_phases(phases, transitions, start), rows)
@@ -178,7 +179,7 @@ def iterate_sweeps(
             return visits, np.inf, sweeps
         moved = _distance(after, before)
         residual = moved / total(visits)
-        if moved <= TOLERANCE:
+        if moved <= tolerance:
             break
         if moved <= ROUGH and not looked:
             looked = True
@@ -221,6 +222,7 @@ def solve_by_sweeps(
     max_sweeps: int,
     inflow: NDArray[np.float64] | None = None,
     largest_cut: float = np.inf,
+    tolerance: float = TOLERANCE,
 ) -> Solution:
     """Return the stationary distribution over all cells, or the nearest found within `max_sweeps`.
 
@@ -229,4 +231,4 @@ def solve_by_sweeps(
     """
     begun = from_start(rows, start) if inflow is None else inflow
     # The kernel returns a plain tuple: making a named one, it would crash on an interrupt that came meanwhile.
-    return Solution(*iterate_sweeps(phases, transitions, rows, start, max_sweeps, begun, largest_cut))
+    return Solution(*iterate_sweeps(phases, transitions, rows, start, max_sweeps, begun, largest_cut, tolerance))

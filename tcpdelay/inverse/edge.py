@@ -10,8 +10,9 @@ from typing import Literal
 from tcpdelay.applications import Target
 from tcpdelay.chain.linux.parameters import BurstsBeyondChainError
 from tcpdelay.chain.model import ChainTooLargeError, DelayModel
+from tcpdelay.distribution import CUMULATION_NOISE
 from tcpdelay.expected_error import ExpectedError, expected_error
-from tcpdelay.inverse.bracket import Bracket, bracket
+from tcpdelay.inverse.bracket import Bracket, bracket, bracket_by_excess
 from tcpdelay.scenario import Flow, Path, Stack
 from tcpdelay.units import format_fraction, format_rate, format_time
 from tcpdelay.validity import KnownStack, checked_profile, validated_range
@@ -21,6 +22,8 @@ Limit = Literal["delay", "capacity", "size of the chain", "bursts", "range"]
 
 LARGEST_LOAD = 200
 """Packets per round-trip time up to which a search goes; beyond, a single point takes too long."""
+SMALLEST_SHARE = 1e-3
+"""Share of what a target allows to be late below which it does not matter how much is late."""
 SCAN_FACTOR = 4.0
 """Factor between the values that are looked at for the best that can be had."""
 
@@ -65,7 +68,7 @@ class Axis:
 
     def search(self, stack: Stack, target: Target, start: float) -> Bracket:
         """Return both sides of the edge that a walk from `start` meets first."""
-        return bracket(lambda value: meets(*self.place(value), stack, target), start, *self.ends)
+        return bracket_by_excess(lambda value: excess_lateness(*self.place(value), stack, target), start, *self.ends)
 
 
 def meets(flow: Flow, path: Path, stack: Stack, target: Target) -> bool | None:
@@ -84,6 +87,31 @@ def meets(flow: Flow, path: Path, stack: Stack, target: Target) -> bool | None:
         return False
     except BurstsBeyondChainError:
         return None
+
+
+def excess_lateness(flow: Flow, path: Path, stack: Stack, target: Target) -> float | None:
+    """Return the logarithm of late packets over those that a target allows; what is too large is taken as all late.
+
+    Near saturation the share of late packets falls exponentially with the distance from it, so that its logarithm is
+    almost a straight line over whatever is varied.
+
+    Returns
+    -------
+    float or None
+        0 or less where the target is met; None for losses in bursts that the chain does not follow.
+    """
+    allowed = 1 - target.quantile
+    late = 1.0
+    if path.forward_delay <= target.limit:
+        try:
+            late = DelayModel(flow, path, stack).lateness(target.limit, target.quantile)
+        except ChainTooLargeError:
+            pass
+        except BurstsBeyondChainError:
+            return None
+    return (
+        0.0 if allowed < late <= allowed + CUMULATION_NOISE else math.log(max(late, SMALLEST_SHARE * allowed) / allowed)
+    )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,10 @@ from tcpdelay.chain.model import DelayModel
 if TYPE_CHECKING:
     from tcpdelay.guideline import Guideline
 
-POINTS = 30
+POINTS, FEW_POINTS = 30, 12
+"""Losses that are looked at, and those where the limit is long in packets: curves are smooth there, chains large."""
+LONG_LIMIT = 200
+"""Packets written within the limit from which on it is long."""
 LOWEST, HIGHEST = 1e-5, 0.5
 USUAL_LOSS = 0.01
 """Centre of the curve where neither the scenario nor its margin has a loss above 0."""
@@ -67,8 +70,9 @@ def loss_curve(guideline: Guideline) -> LossCurve:
     anchors = [loss for loss in (guideline.path.loss, edge) if loss] or [USUAL_LOSS]
     lowest = max(LOWEST, min(anchors) / BELOW)
     highest = max(min(HIGHEST, max(anchors) * ABOVE), max(anchors))
+    points = POINTS if guideline.target.limit < LONG_LIMIT * guideline.flow.interval else FEW_POINTS
     losses, quantiles = [], []
-    for loss in sorted({*np.geomspace(lowest, highest, POINTS).tolist(), *anchors}):
+    for loss in sorted({*np.geomspace(lowest, highest, points).tolist(), *anchors}):
         model = _model(guideline, loss)
         if model is None or model.backlog_drift > -SMALLEST_RESERVE * guideline.flow.packet_rate:
             break
