@@ -48,6 +48,12 @@ class Application:
     flow: Flow
     target: Target
     basis: str
+    codec: str | None = None
+    """Name in `tcpdelay.quality.CODECS` by which a call is rated; None where it is none."""
+    stands_in: bool = False
+    """Whether `codec` is not the one that is used, but the nearest that can be rated."""
+    video: bool = False
+    """Whether it is a video, which plays from a buffer as long as the target's limit."""
 
 
 _PRESETS = (
@@ -57,6 +63,7 @@ _PRESETS = (
         Flow(174, 0.020),
         Target(0.200, 0.95),
         "160 B of G.711 every 20 ms, 12 B RTP and 2 B framing (RFC 4571); 95 % within 200 ms (Brosh et al. 2010)",
+        codec="g711",
     ),
     Application(
         "opus",
@@ -64,6 +71,8 @@ _PRESETS = (
         Flow(74, 0.020),
         Target(0.200, 0.95),
         "60 B of Opus every 20 ms (RFC 6716), 12 B RTP and 2 B framing; 95 % within 200 ms",
+        codec="opus-wb-15",
+        stands_in=True,
     ),
     Application(
         "voice-agent",
@@ -71,6 +80,8 @@ _PRESETS = (
         Flow(968, 0.020),
         Target(0.300, 0.95),
         "960 B of 16-bit PCM at 24 kHz every 20 ms and an 8 B masked WebSocket header (RFC 6455); 95 % within 300 ms",
+        codec="g711",
+        stands_in=True,
     ),
     Application(
         "live-video",
@@ -78,6 +89,7 @@ _PRESETS = (
         Flow.from_bitrate(2_500_000, 1448),
         Target(5.0, 0.999),
         "full segments at 2.5 Mbit/s; all but one packet in a thousand within a start-up delay of 5 s",
+        video=True,
     ),
     Application(
         "remote-control",

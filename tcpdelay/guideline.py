@@ -8,13 +8,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tcpdelay.applications import Target
+from tcpdelay.applications import Application, Target
 from tcpdelay.chain.model import DelayModel, DelayParts
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.expected_error import ExpectedError, expected_error, utilization_of
 from tcpdelay.margins import Margin, largest_sustainable_rate, margins
 from tcpdelay.predict import DEFAULT_STACK, scenario_from_options
-from tcpdelay.recommendations import Recommendation, Situation, recommendations
+from tcpdelay.quality.experience import Call, call_experience, video_experience
+from tcpdelay.quality.video import VideoPlayout
+from tcpdelay.recommendations import Recommendation, recommendations
+from tcpdelay.rules import Situation
+from tcpdelay.rules.playout import PlayoutBuffer, playout_buffers
 from tcpdelay.scenario import Flow, NewReno2008, Path, Stack
 from tcpdelay.validity import KnownStack, ValidatedRange, checked_profile, validated_range
 
@@ -24,19 +28,6 @@ if TYPE_CHECKING:
 Verdict = Literal["works", "uncertain", "fails"]
 
 REPORTED_QUANTILES = (0.5, 0.95, 0.99)
-LINUX_SMALLEST_TIMEOUT = 0.200
-"""Smallest retransmission timeout of Linux beyond the round-trip time [s] (TCP_RTO_MIN)."""
-DUPLICATE_ACKS = 3
-
-
-@dataclass(frozen=True)
-class PlayoutBuffer:
-    """A playout delay [s] that masks one kind of loss, and the share of packets that still come late."""
-
-    masks: str
-    formula: str
-    delay: float
-    late_fraction: float
 
 
 @dataclass(frozen=True)
@@ -86,6 +77,10 @@ class Guideline:
         What the reader has to know before relying on the numbers.
     estimate : PathEstimate, optional
         The measurement that the path comes from.
+    call : Call, optional
+        How a call is rated, where the flow is one.
+    video : VideoPlayout, optional
+        How a video plays that starts after the target's limit, where the flow is one.
     """
 
     flow: Flow
@@ -107,6 +102,8 @@ class Guideline:
     expected_error: ExpectedError
     notes: tuple[str, ...]
     estimate: PathEstimate | None = None
+    call: Call | None = None
+    video: VideoPlayout | None = None
 
     @property
     def quantile(self) -> float:
@@ -168,18 +165,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _playout_buffers(flow: Flow, path: Path, distribution: DelayDistribution) -> tuple[PlayoutBuffer, ...]:
-    one_loss = path.forward_delay + path.rtt + DUPLICATE_ACKS * flow.interval
-    buffers = [
-        ("one fast retransmit", "L + RTT + 3/f", one_loss),
-        ("one timeout, TCP of 2008", "4 RTT", 4 * path.rtt),
-        ("one timeout, Linux today", "RTT + RTO", path.rtt + path.rtt + LINUX_SMALLEST_TIMEOUT),
-    ]
-    return tuple(
-        PlayoutBuffer(masks, formula, delay, distribution.late_fraction(delay)) for masks, formula, delay in buffers
-    )
-
-
 def _alternatives(
     flow: Flow, path: Path, stack: Stack, target: Target, estimate: PathEstimate | None
 ) -> tuple[Alternative, ...]:
@@ -222,6 +207,7 @@ def guideline(
     stack: Stack | None = None,
     target: Target | None = None,
     estimate: PathEstimate | None = None,
+    application: Application | None = None,
     **options: Any,
 ) -> Guideline:
     """Predict a flow's delay and say whether it works, by what margin, and what to set or change.
@@ -236,6 +222,9 @@ def guideline(
         Demand on the delay; by default 95 % within 0.2 s.
     estimate : PathEstimate, optional
         The measurement that `path` was made from; its confidence intervals are carried through the prediction.
+    application : Application, optional
+        What the flow carries, such as `tcpdelay.applications.application("voip")`: calls are then rated, and videos
+        played. It gives `flow` and `target` where these are not given.
     **options
         The parameters of `Flow` and `Path` by name.
 
@@ -255,16 +244,20 @@ def guideline(
     >>> g.verdict, round(g.quantile, 3)
     ('works', 0.14)
     """
+    if application is not None:
+        flow = application.flow if flow is None and not {"packet_size", "interval"} & set(options) else flow
+        target = application.target if target is None else target
     flow, path = scenario_from_options(flow, path, options)
     stack = DEFAULT_STACK if stack is None else checked_profile(stack)
     target = Target(limit=0.200) if target is None else target
     model = DelayModel(flow, path, stack)
     distribution = model.delay_distribution()
-    situation = Situation(flow, path, stack, target, distribution)
+    utilization = float(utilization_of(flow, path, stack))
+    found_margins = margins(flow, path, stack, target)
+    situation = Situation(flow, path, stack, target, distribution, utilization, found_margins[-1])
     alternatives = _alternatives(flow, path, stack, target, estimate)
     works = situation.quantile_now <= target.limit
     agreed = all(alternative.meets_target == works for alternative in alternatives)
-    utilization = float(utilization_of(flow, path, stack))
     return Guideline(
         flow=flow,
         path=path,
@@ -277,12 +270,14 @@ def guideline(
         utilization=utilization,
         largest_sustainable_rate=largest_sustainable_rate(flow, path, stack),
         verdict=("works" if works else "fails") if agreed else "uncertain",
-        margins=margins(flow, path, stack, target),
-        playout=_playout_buffers(flow, path, distribution),
+        margins=found_margins,
+        playout=playout_buffers(flow, path, distribution),
         recommendations=tuple(recommendations(situation)),
         alternatives=alternatives,
         validity=validated_range(stack),
         expected_error=expected_error(flow, path, stack, distribution.sustainable),
         notes=_notes(flow, path, stack, distribution),
         estimate=estimate,
+        call=call_experience(application, flow, target, distribution),
+        video=video_experience(application, flow, target, distribution),
     )

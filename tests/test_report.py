@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tcpdelay import DelayDistribution, DelayModel, Flow, Path, Stack, Target, guideline
 from tcpdelay.capture.estimate import PathEstimate
-from tcpdelay.recommendations import Effect
+from tcpdelay.rules import Effect
 from tcpdelay.report import charts, phrases
 from tcpdelay.report.content import content
 from tcpdelay.report.loss_curve import loss_curve

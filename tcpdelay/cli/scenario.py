@@ -33,6 +33,7 @@ class Scenario:
     stack: KnownStack
     target: Target
     estimate: PathEstimate | None
+    application: Application | None = None
 
 
 def read_scenario(options: ScenarioOptions) -> Scenario:
@@ -52,7 +53,7 @@ def read_scenario(options: ScenarioOptions) -> Scenario:
         estimate = None
     if estimate is not None and options.rtt is not None:
         estimate = replace(estimate, rtt_interval=None)
-    return Scenario(flow, path, stack, target, estimate)
+    return Scenario(flow, path, stack, target, estimate, options.app)
 
 
 def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) -> tuple[Flow, KnownStack, Target]:

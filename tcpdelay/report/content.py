@@ -11,6 +11,7 @@ from tcpdelay.report import phrases
 from tcpdelay.report.tables import (
     Table,
     alternatives_table,
+    call_table,
     delays_table,
     load_table,
     margins_table,
@@ -19,6 +20,7 @@ from tcpdelay.report.tables import (
     playout_table,
     scenario_table,
     validity_table,
+    video_table,
 )
 from tcpdelay.units import format_fraction, format_time
 
@@ -38,7 +40,7 @@ LEVEL = {"tcp": "In TCP", "application": "In the application"}
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One recommendation in words; `to_do` where the reader has to act."""
+    """One recommendation in words; `to_do` where the reader has to act; `elsewhere` pairs systems with settings."""
 
     title: str
     status: str
@@ -47,6 +49,8 @@ class Advice:
     condition: str
     effect: str | None
     setting: str
+    elsewhere: tuple[tuple[str, str], ...]
+    evidence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,7 @@ def content(guideline: Guideline) -> Content:
         sections.append(Section("delays", "Delays", tables=(delays_table(guideline),)))
     else:
         sections.append(Section("delays", "Delays", (NO_DELAYS,)))
+    sections += _experience(guideline)
     sections.append(Section("margins", "Margins", ("Each with the others unchanged.",), (margins_table(guideline),)))
     if settles:
         sections += [
@@ -137,6 +142,17 @@ def content(guideline: Guideline) -> Content:
         key_figures=_key_figures(guideline),
         sections=(*sections, *_recommendations(guideline), _trust(guideline)),
     )
+
+
+def _experience(guideline: Guideline) -> list[Section]:
+    """Return what users make of it, where that can be said."""
+    sections = []
+    if guideline.call is not None:
+        remark = phrases.call(guideline.call)
+        sections.append(Section("call", "What it is like to talk", (remark,), (call_table(guideline.call),)))
+    if guideline.video is not None:
+        sections.append(Section("video", "How the video plays", tables=(video_table(guideline.video),)))
+    return sections
 
 
 def _recommendations(guideline: Guideline) -> list[Section]:
@@ -183,6 +199,8 @@ def _advice(rules: list[Recommendation], guideline: Guideline) -> tuple[Advice, 
             condition=rule.condition,
             effect=phrases.effect(rule.effect, guideline.target),
             setting=rule.setting,
+            elsewhere=(("macOS", rule.macos), ("Windows", rule.windows), ("Browser", rule.browser)),
+            evidence=rule.evidence,
         )
         for rule in sorted(rules, key=lambda rule: order.index(rule.status))
     )

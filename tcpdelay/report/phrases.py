@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from tcpdelay.expected_error import ExpectedError
     from tcpdelay.guideline import Guideline
     from tcpdelay.margins import Margin
-    from tcpdelay.recommendations import Effect, Recommendation, Status
+    from tcpdelay.quality.experience import Call
+    from tcpdelay.recommendations import Recommendation
+    from tcpdelay.rules import Effect, Status
     from tcpdelay.scenario import Stack
 
 NEVER = "never settles: TCP cannot carry this flow"
@@ -35,7 +37,7 @@ QUANTITY = {"loss": "Loss", "rtt": "Round-trip time", "bitrate": "Bitrate"}
 _NEGLIGIBLE_TIME = 1e-6
 _CODE = re.compile(
     r"`([^`]+)`|(setsockopt\([^()`]*\)|sysctl [\w.]+(?:=\w+)?|net\.ipv4\.\w+(?:=\w+)?|ioctl \w+|\b(?:TCP|SO)_\w+"
-    r"|send\(\)|(?:tc qdisc|ip route) [^,;()`]*?\w(?= in |[,;()`]| \(|$))"
+    r"|(?:send|poll|kqueue)\(\)|(?:tc qdisc|ip route) [^,;()`]*?\w(?= in |[,;()`]| \(|$))"
 )
 
 
@@ -179,7 +181,7 @@ def effect(found: Effect | None, target: Target) -> str | None:
     Examples
     --------
     >>> from tcpdelay.applications import Target
-    >>> from tcpdelay.recommendations import Effect
+    >>> from tcpdelay.rules import Effect
     >>> effect(Effect("chain", 0.246, 0.190), Target(0.2))
     'p95 246 ms → 190 ms, which meets the limit (chain)'
     >>> effect(Effect("bound", saves_up_to=0.040), Target(0.2))
@@ -187,6 +189,10 @@ def effect(found: Effect | None, target: Target) -> str | None:
     """
     if found is None:
         return None
+    if found.basis == "none":
+        return "no change to the delay on a current Linux"
+    if found.quantity == "late fraction":
+        return _effect_on_lateness(found)
     if found.saves_up_to is not None:
         return f"saves up to {format_time(found.saves_up_to)} per packet"
     if found.without is None or found.with_rule is None:
@@ -206,10 +212,21 @@ def effect(found: Effect | None, target: Target) -> str | None:
     return f"{name} {before} → {after}{reached}{worse} {basis}"
 
 
+def _effect_on_lateness(found: Effect) -> str | None:
+    """Return what a rule does to the share of packets that come too late."""
+    if found.without is None:
+        return None
+    if found.with_rule is None or found.at is None:
+        return f"concerns {format_fraction(found.without)} of the packets, and those behind them"
+    before, after = format_fraction(found.without), format_fraction(found.with_rule)
+    return f"late at the limit {before}, at {format_time(found.at)} {after} ({found.basis})"
+
+
 def is_worse(found: Effect | None) -> bool:
     """Say whether a rule, though it holds, would raise the target's quantile here."""
     return (
         found is not None
+        and found.quantity == "quantile"
         and found.without is not None
         and found.with_rule is not None
         and found.with_rule > found.without
@@ -285,6 +302,16 @@ def stack_words(stack: Stack) -> str:
             value = f"{value} B"
         words.append(f"{field.name.replace('_', ' ')} {value}")
     return f"{type(stack).__name__}: {', '.join(words)}"
+
+
+def call(rated: Call) -> str:
+    """Return by what a call is rated, and how far that can be trusted."""
+    how = "approximately, " if rated.approximate else ""
+    scale = "wideband" if rated.codec.wideband else "narrowband"
+    return (
+        f"Mean opinion score, 1 to 4.5, {how}by the {scale} E-model for {rated.codec.name}. What comes after its playout "
+        "is lost; late packets are taken for single ones."
+    )
 
 
 def code_spans(text: str) -> list[tuple[str, bool]]:

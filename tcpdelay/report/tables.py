@@ -13,6 +13,8 @@ from tcpdelay.units import format_fraction, format_rate, format_time
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.guideline import Guideline
+    from tcpdelay.quality.experience import Call
+    from tcpdelay.quality.video import VideoPlayout
     from tcpdelay.scenario import Path
 
 LOSS_PATTERN = {"random": "random losses", "correlated": "correlated losses, as of a full drop-tail queue"}
@@ -100,6 +102,31 @@ def delays_table(guideline: Guideline) -> Table:
     late = format_fraction(guideline.late_fraction)
     rows.append(("late", late, f"come later than {format_time(target.limit)}"))
     return Table(("Delay", "Value", "What it is"), tuple(rows), numeric=(1,), emphasis=emphasis)
+
+
+def call_table(call: Call) -> Table:
+    """Return the score of a call at the target's playout delay and at the best one."""
+    rows = []
+    for name, quality in (("at the limit", call.at_limit), ("best", call.best)):
+        playout = format_time(quality.playout_delay) if math.isfinite(quality.playout_delay) else "never"
+        about = "about " if call.approximate else ""
+        rows.append((name, playout, format_fraction(quality.late_fraction), f"{about}{quality.mos:.2f}"))
+    return Table(("Playout", "Delay", "Late", "MOS"), tuple(rows), numeric=(1, 2, 3))
+
+
+def video_table(video: VideoPlayout) -> Table:
+    """Return how a video plays."""
+    if math.isinf(video.stalls_per_minute):
+        stalls, length = "never plays", "for ever"
+    else:
+        stalls, length = f"{video.stalls_per_minute:.2g} per minute", format_time(video.mean_stall)
+    rows = (
+        ("Start-up", format_time(video.startup_delay), "from the first write to the first picture"),
+        ("Late packets", format_fraction(video.late_packets), "share of the time in which the picture stands"),
+        ("Stalls", stalls, "at most, while the player catches up after each"),
+        ("Length", length, "of a stall, in the mean"),
+    )
+    return Table(("Video", "Value", "What it is"), rows, numeric=(1,))
 
 
 def margins_table(guideline: Guideline) -> Table:
