@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tcpdelay.compare import Comparison, compare
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.guideline import Guideline, guideline
+    from tcpdelay.guideline_comparison import GuidelineComparison, compare_guidelines
     from tcpdelay.inverse.bitrate import largest_bitrate
     from tcpdelay.inverse.call import CallTarget
     from tcpdelay.inverse.connections import best_connections
@@ -50,6 +51,7 @@ __all__ = [
     "Flow",
     "FlowResult",
     "Guideline",
+    "GuidelineComparison",
     "NetworkResult",
     "Path",
     "QueueStatistics",
@@ -68,6 +70,7 @@ __all__ = [
     "best_interval",
     "best_split",
     "compare",
+    "compare_guidelines",
     "guideline",
     "largest_bitrate",
     "largest_loss",
@@ -99,6 +102,7 @@ _HOME = {
     "Flow": "tcpdelay.scenario",
     "FlowResult": "tcpdelay.sim.network.result",
     "Guideline": "tcpdelay.guideline",
+    "GuidelineComparison": "tcpdelay.guideline_comparison",
     "NetworkResult": "tcpdelay.sim.network.result",
     "Path": "tcpdelay.scenario",
     "QueueStatistics": "tcpdelay.sim.network.result",
@@ -116,6 +120,7 @@ _HOME = {
     "best_interval": "tcpdelay.inverse.interval",
     "best_split": "tcpdelay.inverse.split",
     "compare": "tcpdelay.compare",
+    "compare_guidelines": "tcpdelay.guideline_comparison",
     "guideline": "tcpdelay.guideline",
     "largest_bitrate": "tcpdelay.inverse.bitrate",
     "largest_loss": "tcpdelay.inverse.loss",

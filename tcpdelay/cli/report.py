@@ -6,6 +6,9 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import typer
+
+from tcpdelay.cli.changed_options import changed_options
 from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.files import format_by_suffix, write_atomically
 from tcpdelay.cli.options import ScenarioOptions, format_option, output_option, with_scenario
@@ -13,7 +16,10 @@ from tcpdelay.cli.progress import predicting
 from tcpdelay.cli.scenario import read_scenario
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tcpdelay.guideline import Guideline
+    from tcpdelay.guideline_comparison import GuidelineComparison
 
 Format = Literal["text", "markdown", "html", "json"]
 
@@ -26,6 +32,8 @@ EXAMPLES = """
 Examples:
   tcpdelay report --rtt 100ms --loss 2% --app voip
   tcpdelay report --rtt 100ms --loss 2% --app voip --limit 150ms -o voip.html
+  tcpdelay report --rtt 100ms --loss 2% --app voip --against stack=newreno_2008
+  tcpdelay report --rtt 100ms --loss 2% --app voip --against loss=1% --against rtt=60ms
   tcpdelay report --ping examples/ping.txt --app voice-agent
   tcpdelay report --ss examples/ss.txt --app voip --format markdown
   tcpdelay report --ss examples/ss-several.txt --connection 10.0.3.2:5003 \\
@@ -41,6 +49,15 @@ To measure a path:
 @with_scenario
 def report(
     options: ScenarioOptions,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="OPTION=VALUE",
+            help="Compare with the same scenario but for this, such as stack=newreno_2008; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     output_format: Annotated[
         Format | None,
         format_option("How to write the report."),
@@ -52,32 +69,45 @@ def report(
 ) -> None:
     """Print the guideline report: whether it works, how far that holds, and what to set or change."""
     chosen = output_format or format_by_suffix(output, SUFFIXES)
-    scenario = read_scenario(options)
+    scenarios = [read_scenario(options)]
+    if against:
+        scenarios.append(read_scenario(changed_options(options, against)))
     with argument_errors(), predicting():
         from tcpdelay.guideline import guideline
+        from tcpdelay.guideline_comparison import compare_guidelines
 
-        findings = guideline(scenario.flow, scenario.path, scenario.stack, scenario.target, scenario.estimate)
+        found = [guideline(s.flow, s.path, s.stack, s.target, s.estimate, s.application) for s in scenarios]
+        findings = compare_guidelines(*found) if against else found[0]
     if output is not None:
         write_atomically(output, rendered(findings, chosen).encode(), "--output")
     elif chosen == "text":
         from rich.console import Console
 
-        from tcpdelay.report.text import print_report
-
-        print_report(findings, Console())
+        print_text(findings, Console())
     else:
         print(rendered(findings, chosen), end="")
 
 
-def rendered(findings: Guideline, chosen: Format) -> str:
+def print_text(findings: Guideline | GuidelineComparison, console: Console) -> None:
+    """Print a report, or a comparison of two."""
+    from tcpdelay.guideline import Guideline
+    from tcpdelay.report.text import print_content, print_report
+
+    if isinstance(findings, Guideline):
+        print_report(findings, console)
+        return
+    from tcpdelay.report.scenario_comparison import comparison_content
+
+    print_content(comparison_content(findings), console)
+
+
+def rendered(findings: Guideline | GuidelineComparison, chosen: Format) -> str:
     """Return the report as the text of a file."""
     if chosen == "text":
         from rich.console import Console
 
-        from tcpdelay.report.text import print_report
-
         page = io.StringIO()
-        print_report(findings, Console(file=page, width=TEXT_FILE_WIDTH, force_terminal=False, color_system=None))
+        print_text(findings, Console(file=page, width=TEXT_FILE_WIDTH, force_terminal=False, color_system=None))
         return page.getvalue()
     render = {"markdown": findings.to_markdown, "html": findings.to_html, "json": findings.to_json}[chosen]
     return render().rstrip("\n") + "\n"

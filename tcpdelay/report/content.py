@@ -139,7 +139,7 @@ def content(guideline: Guideline) -> Content:
         verdict=guideline.verdict,
         headline=phrases.headline(guideline),
         explanation=(*phrases.verdict(guideline), phrases.expected_error(guideline.expected_error)),
-        key_figures=_key_figures(guideline),
+        key_figures=key_figures(guideline),
         sections=(*sections, *_recommendations(guideline), _trust(guideline)),
     )
 
@@ -177,7 +177,8 @@ def _trust(guideline: Guideline) -> Section:
     return Section("trust", "How far to trust this", (error, source), (validity_table(guideline),), points=notes)
 
 
-def _key_figures(guideline: Guideline) -> tuple[tuple[str, str], ...]:
+def key_figures(guideline: Guideline) -> tuple[tuple[str, str], ...]:
+    """Return labels and values of what decides: the target's quantile, its limit, what is later, and a call's score."""
     target = guideline.target
     delay = "grows for ever" if math.isinf(guideline.quantile) else format_time(guideline.quantile)
     limit = format_time(target.limit)
@@ -185,7 +186,15 @@ def _key_figures(guideline: Guideline) -> tuple[tuple[str, str], ...]:
         (f"{phrases.quantile_name(target.quantile)} delay", delay),
         ("limit", limit),
         (f"later than {limit}", format_fraction(guideline.late_fraction)),
+        *_score(guideline),
     )
+
+
+def _score(guideline: Guideline) -> tuple[tuple[str, str], ...]:
+    if guideline.call is None:
+        return ()
+    about = "about " if guideline.call.approximate else ""
+    return ((f"MOS, played after {format_time(guideline.target.limit)}", f"{about}{guideline.call.at_limit.mos:.2f}"),)
 
 
 def _advice(rules: list[Recommendation], guideline: Guideline) -> tuple[Advice, ...]:

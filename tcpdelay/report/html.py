@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tcpdelay.guideline import Guideline
+    from tcpdelay.report.content import Content
 
 CHART_WIDTH, CHART_HEIGHT, BAR_HEIGHT, PART_HEIGHT = 4.6, 3.0, 0.8, 0.2
 """Sizes of the charts [inches], such that their text has about the page's size on a phone."""
@@ -48,8 +49,12 @@ def to_html(guideline: Guideline) -> str:
     >>> "Works, with" in page, "http" in page
     (True, False)
     """
-    template = environment().get_template("report.html.j2")
-    return template.render(report=content(guideline), charts=charts(guideline))
+    return as_page(content(guideline), charts(guideline))
+
+
+def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
+    """Return what a report says as a page, with `charts` by the section they belong to."""
+    return environment().get_template("report.html.j2").render(report=report, charts=charts)
 
 
 def charts(guideline: Guideline) -> dict[str, list[Chart]]:
@@ -58,7 +63,7 @@ def charts(guideline: Guideline) -> dict[str, list[Chart]]:
     limit, quantile = format_time(target.limit), phrases.quantile_name(target.quantile)
     drawn = {
         "margins": [
-            _chart(
+            chart(
                 "loss-chart",
                 f"{quantile} delay against loss",
                 f"The {quantile} delay rises with the loss. {' '.join(phrases.verdict(guideline))}",
@@ -70,14 +75,14 @@ def charts(guideline: Guideline) -> dict[str, list[Chart]]:
         return drawn
     marks = {"limit": target.limit}
     drawn["delays"] = [
-        _chart(
+        chart(
             "shares-chart",
             "Distribution of the delay",
             f"Half of the packets arrive within {format_time(distribution.quantile(0.5))}, "
             f"{format_fraction(target.quantile)} within {format_time(guideline.quantile)}.",
             lambda ax: plot_distribution(distribution, ax, thresholds=marks),
         ),
-        _chart(
+        chart(
             "survival-chart",
             "Packets that come later",
             f"{format_fraction(guideline.late_fraction)} of the packets come later than {limit}.",
@@ -85,7 +90,7 @@ def charts(guideline: Guideline) -> dict[str, list[Chart]]:
         ),
     ]
     drawn["parts"] = [
-        _chart(
+        chart(
             "parts-chart",
             "Parts of the mean delay",
             f"Network {format_time(parts.network)}, backlog {format_time(parts.backlog)}, "
@@ -97,9 +102,10 @@ def charts(guideline: Guideline) -> dict[str, list[Chart]]:
     return drawn
 
 
-def _chart(
+def chart(
     name: str, caption: str, description: str, draw: Callable[[Axes], object], height: float = CHART_HEIGHT
 ) -> Chart:
+    """Return a chart of the page; its parameters are those of `tcpdelay.report.svg.inline_svg`."""
     return Chart(caption, inline_svg(draw, name, caption, description, (CHART_WIDTH, height)))
 
 

@@ -13,6 +13,7 @@ from tcpdelay.report.content import content
 
 if TYPE_CHECKING:
     from tcpdelay.guideline import Guideline
+    from tcpdelay.report.content import Content
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|&]|(?<!\w)_|_(?!\w))")
 _BLOCK_START = re.compile(r"^([#+=~-]|\d+(?=[.)](?:\s|$)))")
@@ -34,8 +35,12 @@ def to_markdown(guideline: Guideline) -> str:
     >>> text.splitlines()[0]
     '# Works, with 60 ms to spare'
     """
-    template = _environment().get_template("report.md.j2")
-    return template.render(report=content(guideline))
+    return in_markdown(content(guideline))
+
+
+def in_markdown(report: Content) -> str:
+    """Return what a report says in GitHub's Markdown."""
+    return _environment().get_template("report.md.j2").render(report=report)
 
 
 def escape(text: object) -> object:

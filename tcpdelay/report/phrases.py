@@ -309,8 +309,8 @@ def call(rated: Call) -> str:
     how = "approximately, " if rated.approximate else ""
     scale = "wideband" if rated.codec.wideband else "narrowband"
     return (
-        f"Mean opinion score, 1 to 4.5, {how}by the {scale} E-model for {rated.codec.name}. What comes after its playout "
-        "is lost; late packets are taken for single ones."
+        f"Mean opinion score, 1 to 4.5, {how}by the {scale} E-model for {rated.codec.name}. What comes after its "
+        "playout is lost; late packets are taken for single ones."
     )
 
 

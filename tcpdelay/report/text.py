@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from tcpdelay.guideline import Guideline
-    from tcpdelay.report.content import Advice, Section
+    from tcpdelay.report.content import Advice, Content, Section
     from tcpdelay.report.tables import Table
 
 WIDEST = 100
@@ -44,7 +44,12 @@ def print_report(guideline: Guideline, console: Console) -> None:
     Works, with 60 ms to spare
     ...
     """
-    report, width = content(guideline), min(console.width, WIDEST)
+    print_content(content(guideline), console)
+
+
+def print_content(report: Content, console: Console) -> None:
+    """Print what a report says, at up to 100 columns."""
+    width = min(console.width, WIDEST)
     _print(Text(report.headline, VERDICT_STYLE[report.verdict]), console, width)
     for sentence in report.explanation:
         _print(Text(sentence), console, width)
