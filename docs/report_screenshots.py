@@ -1,0 +1,45 @@
+"""Make the pictures of the report in docs/images again: python docs/report_screenshots.py; needs chromium."""
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from tcpdelay import guideline
+from tcpdelay.applications import application
+
+IMAGES = Path(__file__).parent / "images"
+SIZES = {"desktop": (1120, 1500), "phone": (390, 1600)}
+NARROWEST_WINDOW = 500
+"""Width [px] that a window of the browser has at least; a phone's is a frame in it."""
+SCHEMES = {"": "1", "-dark": "0"}
+"""Suffixes of the files, and the browser's numbers for light and dark."""
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--virtual-time-budget=4000"),
+)
+
+
+def photograph(page: Path, image: Path, size: tuple[int, int], scheme: str) -> None:
+    """Write what a browser shows of a page in a window of a size, in one colour scheme."""
+    width, height = size
+    with tempfile.TemporaryDirectory() as folder:
+        frame = Path(folder) / "frame.html"
+        style = f"width:{width}px;height:{height}px;border:0;display:block"
+        frame.write_text(f'<body style="margin:0"><iframe src="{page.as_uri()}" style="{style}"></iframe>')
+        command = ["chromium", *FLAGS, f"--user-data-dir={folder}/profile", f"--screenshot={image}"]
+        command += [f"--window-size={max(width, NARROWEST_WINDOW)},{height}"]
+        command += [f"--blink-settings=preferredColorScheme={scheme}", frame.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+    with Image.open(image) as shown:
+        shown.crop((0, 0, width, height)).convert("P", palette=Image.Palette.ADAPTIVE).save(image, optimize=True)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        page.write_text(guideline(application=application("voip"), rtt=0.100, loss=0.02).to_html(), encoding="utf-8")
+        for device, size in SIZES.items():
+            for suffix, scheme in SCHEMES.items():
+                photograph(page, IMAGES / f"report-{device}{suffix}.png", size, scheme)

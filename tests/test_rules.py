@@ -1,0 +1,129 @@
+"""The guideline's rules: all of them, with settings, evidence that exists, and effects that are computed."""
+
+from pathlib import Path as File
+
+import pytest
+
+from tcpdelay import DelayModel, Flow, Path, Stack, Target, guideline
+from tcpdelay.recommendations import recommendations
+from tcpdelay.report import phrases
+from tcpdelay.rules import RULES, Situation
+from tcpdelay.rules.playout import fast_retransmit_playout, timeout_playout
+
+ROOT = File(__file__).parents[1]
+VOIP = Flow(174, 0.020)
+LARGE = Flow(1448, 0.020)
+
+REQUIRED = {
+    *("nagle", "delayed-ack", "sack", "limited-transmit", "window-validation", "byte-counting", "initial-window"),
+    *("metrics", "receive-buffer", "notsent-lowat", "playout-loss", "playout-timeout", "split", "parallel"),
+    *("segment-ratio", "silence", "proactive-drop", "bitrate"),
+}
+
+
+def advice(flow, path, stack=None, target=Target(0.2)):
+    found = guideline(flow, path, stack, target)
+    return found, {rule.key: rule for rule in found.recommendations}
+
+
+def p95(flow, path, stack):
+    return DelayModel(flow, path, stack).delay_distribution().quantile(0.95)
+
+
+def test_no_rule_is_missing_or_named_twice():
+    keys = [rule.key for rule in RULES]
+    assert len(keys) == len(set(keys))
+    assert set(keys) >= REQUIRED
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.key)
+def test_every_rule_says_how_on_each_system_and_what_shows_it(rule):
+    settings = rule.settings.filled_in(load=12, segment=1392)
+    assert all(settings.texts)
+    assert not any("{" in text for text in settings.texts)
+    assert rule.condition
+    assert not rule.condition[0].isupper()
+    assert (ROOT / rule.evidence).exists()
+
+
+@pytest.mark.parametrize(
+    ("flow", "path", "holds", "fails"),
+    [
+        (VOIP, Path(0.100, 0.02), {"nagle", "byte-counting", "segment-ratio"}, {"initial-window", "silence", "bitrate"}),
+        (LARGE, Path(0.100, 0.02), {"bitrate", "split"}, {"nagle", "byte-counting", "segment-ratio", "byte-queue"}),
+        (VOIP, Path(0.300, 0.001), {"initial-window", "silence", "proactive-drop"}, {"receive-buffer"}),
+        (VOIP, Path(0.020, 0.0), {"nagle"}, {"proactive-drop", "notsent-lowat", "bitrate"}),
+    ],
+)
+def test_rules_hold_where_their_condition_does(flow, path, holds, fails):
+    _, rules = advice(flow, path)
+    assert all(rules[key].applies for key in holds)
+    assert not any(rules[key].applies for key in fails)
+
+
+def test_effects_are_those_of_the_changed_scenario():
+    path, stack = Path(0.100, 0.02), Stack.newreno_2008(backlog_bound="grow")
+    _, rules = advice(VOIP, path, stack)
+    for key, changed in (
+        ("limited-transmit", Stack.newreno_2008(backlog_bound="grow", limited_transmit=True)),
+        ("sack", Stack.newreno_2008(backlog_bound="grow", variant="sack")),
+    ):
+        assert rules[key].effect.with_rule == pytest.approx(p95(VOIP, path, changed))
+    assert rules["limited-transmit"].effect.without == pytest.approx(p95(VOIP, path, stack))
+    assert rules["limited-transmit"].effect.with_rule < rules["limited-transmit"].effect.without
+
+
+def test_playout_rules_give_the_late_fraction_at_the_published_delays():
+    path = Path(0.100, 0.02, one_way_delay=0.030)
+    found, rules = advice(VOIP, path)
+    assert fast_retransmit_playout(VOIP, path) == pytest.approx(0.030 + 0.100 + 3 * 0.020)
+    assert timeout_playout(path) == pytest.approx(0.100 + 0.300)
+    for key, delay in (("playout-loss", 0.190), ("playout-timeout", 0.400)):
+        effect = rules[key].effect
+        assert effect.at == pytest.approx(delay)
+        assert effect.with_rule == found.distribution.late_fraction(effect.at)
+        assert effect.without == found.late_fraction
+
+
+def test_a_flow_that_fails_is_told_a_bitrate_that_works():
+    found, rules = advice(LARGE, Path(0.100, 0.02))
+    assert found.verdict == "fails"
+    effect = rules["bitrate"].effect
+    assert effect.without > 0.2 >= effect.with_rule
+    assert "above the rule of thumb of one third" in rules["bitrate"].reason
+
+
+def test_parallel_connections_wait_for_one_another():
+    _, rules = advice(LARGE, Path(0.100, 0.02))
+    half = p95(Flow(1448, 0.040), Path(0.100, 0.02), Stack.linux())
+    assert half <= rules["parallel"].effect.with_rule < rules["parallel"].effect.without
+
+
+def test_the_split_is_worse_where_it_is_said_to_be():
+    _, rules = advice(VOIP, Path(0.100, 0.02))
+    assert phrases.is_worse(rules["split"].effect)
+
+
+def test_what_linux_does_anyway_has_no_effect_and_says_so():
+    _, rules = advice(VOIP, Path(0.100, 0.02))
+    for key in ("limited-transmit", "byte-counting", "metrics"):
+        assert phrases.effect(rules[key].effect, Target(0.2)) == "no change to the delay on a current Linux"
+
+
+def test_numbers_of_the_scenario_stand_in_the_settings():
+    _, rules = advice(VOIP, Path(0.300, 0.001))
+    assert "initcwnd 15" in rules["initial-window"].setting
+    assert "TCP_MAXSEG, 1392" in rules["segment-ratio"].setting
+
+
+def test_effects_of_rules_that_do_not_hold_are_not_computed(monkeypatch):
+    path = Path(0.020, 0.001)
+    distribution = DelayModel(LARGE, path, Stack.linux()).delay_distribution()
+    situation = Situation(LARGE, path, Stack.linux(), Target(0.2), distribution)
+    asked = []
+    monkeypatch.setattr(Situation, "quantile", lambda self, *args, **kwargs: asked.append(kwargs) or 0.1)
+    found = {rule.key: rule for rule in recommendations(situation)}
+    assert found["segment-ratio"].effect is None
+    assert found["byte-queue"].effect is None
+    # Window validation alone holds and can be switched.
+    assert len(asked) == 1
