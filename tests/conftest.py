@@ -1,14 +1,19 @@
 """Hypothesis profiles, processes that can be interrupted, and compiled kernels never older than their sources."""
 
+import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from browser_page import FLAGS, Elements
 
 # No deadline: the first call of a compiled kernel takes seconds, every later one microseconds.
 settings.register_profile("local", deadline=None, print_blob=True)
@@ -84,3 +89,39 @@ def run(capfd, tmp_path, monkeypatch):
         return status, *capfd.readouterr()
 
     return run
+
+
+@pytest.fixture(scope="session")
+def browser():
+    found = shutil.which("chromium")
+    if found is None and os.environ.get("TCPDELAY_REQUIRE_BROWSER") != "1":
+        pytest.skip("needs chromium")
+    assert found is not None, "chromium is missing"
+    return found
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """A function that opens a file at a fragment and returns the page's elements, its complaints, its requests."""
+
+    def open_page(file, fragment="", *flags):
+        log = tmp_path / "requests.json"
+        command = [browser, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr"]
+        command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--log-net-log={log}", *flags]
+        done = subprocess.run(
+            [*command, "--dump-dom", f"file://{file}#{fragment}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        complaints = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+        events = json.loads(log.read_text())["events"]
+        parameters = [event.get("params", {}) for event in events]
+        # What the browser asks of its own accord has no origin.
+        asked = {
+            p["url"] for p in parameters if p.get("url") and p.get("initiator", "not an origin") != "not an origin"
+        }
+        return Elements(done.stdout), complaints, asked
+
+    return open_page

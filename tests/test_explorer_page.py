@@ -2,17 +2,13 @@
 
 import base64
 import hashlib
-import json
-import os
 import re
-import shutil
-import subprocess
-from html.parser import HTMLParser
 from importlib.resources import files
 
 import numpy as np
 import pytest
 
+from browser_page import Elements
 from tcpdelay import DelayModel, Path, Stack
 from tcpdelay.applications import application
 from tcpdelay.expected_error import expected_error
@@ -22,32 +18,8 @@ from tcpdelay.explorer.surfaces import PROBABILITIES
 from tcpdelay.inverse.bitrate import at_bitrate
 from tcpdelay.report.explorer import to_html
 
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--virtual-time-budget=4000"),
-]
 VOIP, GAME = application("voip"), application("game")
 IDS = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99", 0.999: "p99.9"}
-
-
-class Elements(HTMLParser):
-    """The attributes of a page's elements, each with the text that directly follows its start."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.all = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.all.append({"tag": tag, "text": "", **dict(attrs)})
-
-    def handle_data(self, data):
-        if self.all:
-            self.all[-1]["text"] += data
-
-    def __getitem__(self, name):
-        (found,) = [element for element in self.all if element.get("id") == name]
-        return {**found, "text": found["text"].strip()}
 
 
 @pytest.fixture(scope="module")
@@ -61,42 +33,6 @@ def page(explored, tmp_path_factory):
     file = tmp_path_factory.mktemp("page") / "explorer.html"
     file.write_text(to_html(explored))
     return file
-
-
-@pytest.fixture(scope="module")
-def browser():
-    found = shutil.which("chromium")
-    if found is None and os.environ.get("TCPDELAY_REQUIRE_BROWSER") != "1":
-        pytest.skip("needs chromium")
-    assert found is not None, "chromium is missing"
-    return found
-
-
-@pytest.fixture
-def opened(browser, tmp_path):
-    """A function that opens a file at a fragment and returns the page's elements, its complaints, its requests."""
-
-    def open_page(file, fragment="", *flags):
-        log = tmp_path / "requests.json"
-        command = [browser, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr"]
-        command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--log-net-log={log}", *flags]
-        done = subprocess.run(
-            [*command, "--dump-dom", f"file://{file}#{fragment}"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        complaints = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
-        events = json.loads(log.read_text())["events"]
-        parameters = [event.get("params", {}) for event in events]
-        # What the browser asks of its own accord has no origin.
-        asked = {
-            p["url"] for p in parameters if p.get("url") and p.get("initiator", "not an origin") != "not an origin"
-        }
-        return Elements(done.stdout), complaints, asked
-
-    return open_page
 
 
 def exact(bitrate, rtt, loss):

@@ -1,6 +1,8 @@
 import dataclasses
+import html
 import io
 import itertools
+import json
 import math
 import re
 import subprocess
@@ -13,15 +15,17 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from tcpdelay import DelayDistribution, DelayModel, Flow, Path, Stack, Target, guideline
+from tcpdelay import DelayDistribution, DelayModel, Flow, Path, Stack, Target, compare_guidelines, guideline
+from tcpdelay.applications import application
 from tcpdelay.capture.estimate import PathEstimate
-from tcpdelay.rules import Effect
+from tcpdelay.quality import voice_quality
 from tcpdelay.report import charts, phrases
 from tcpdelay.report.content import content
 from tcpdelay.report.loss_curve import loss_curve
 from tcpdelay.report.markdown import escape
 from tcpdelay.report.svg import VARIABLES
 from tcpdelay.report.text import print_report
+from tcpdelay.rules import Effect
 from tcpdelay.units import parse_fraction, parse_rate, parse_time
 
 VOIP = Flow(174, 0.020)
@@ -586,3 +590,94 @@ def test_content_names_every_section_once(findings):
         "What does not help here",
         "How far to trust this",
     ]
+
+
+@pytest.fixture(scope="module")
+def compared():
+    call = application("voip")
+    stacks = (Stack.linux(), Stack.newreno_2008(backlog_bound="grow"))
+    return compare_guidelines(*(guideline(path=Path(0.100, 0.02), stack=s, application=call) for s in stacks))
+
+
+@pytest.mark.parametrize("output_format", ["html", "markdown"])
+def test_comparison_shows_both_guidelines(compared, output_format):
+    report = rendered(compared, output_format)
+    rows = Page(report).rows() if output_format == "html" else markdown_rows(report)
+    rows = {row[0]: row for row in rows}
+    for q in (0.5, 0.95, 0.99):
+        for column, found in ((1, compared.before), (2, compared.after)):
+            shown = parse_time(rows[f"p{100 * q:.0f}"][column], "delay")
+            assert shown == pytest.approx(found.distribution.quantile(q), rel=5.1e-3)
+    scores = [float(cell) for cell in rows["best MOS"][1:]]
+    assert scores[:2] == pytest.approx([compared.before.call.best.mos, compared.after.call.best.mos], abs=0.0051)
+    assert scores[2] == pytest.approx(scores[1] - scores[0], abs=0.0101)
+    assert "TCP" in rows
+    assert "Flow" not in rows
+
+
+def test_comparison_draws_both_distributions(compared):
+    page = Page(compared.to_html())
+    (drawing,) = page.all("svg")
+    texts = [element["text"] for element in page.all("text")]
+    assert {"before", "after", "limit 200 ms"} <= set(texts)
+    assert drawing["attributes"]["role"] == "img"
+    assert "http" not in compared.to_html()
+
+
+def test_comparison_names_what_differs(compared):
+    record = json.loads(compared.to_json())
+    assert "stack.backlog_bound" in record["differs"]
+    assert not any(name.startswith(("flow", "path", "target")) for name in record["differs"])
+    assert record["before"]["call"]["codec"]["name"] == "g711"
+
+
+def test_comparison_with_a_flow_that_never_settles_reads_sensibly(findings):
+    found = compare_guidelines(findings["works"], findings["never"])
+    for report in (found.to_html(), found.to_markdown()):
+        assert "never settles" in report
+        assert not re.search(r"\b(inf|nan)\b", Page(report).all("main")[0]["text"] if "<main>" in report else report)
+
+
+@pytest.mark.parametrize(("name", "about"), [("voip", False), ("opus", True), ("voice-agent", True)])
+def test_calls_are_rated_and_marked_where_that_is_approximate(name, about):
+    found = guideline(path=Path(0.100, 0.02), application=application(name))
+    quality = voice_quality(found.distribution, found.call.codec, found.target.limit)
+    report = found.to_markdown()
+    assert f"{'about ' if about else ''}{quality.mos:.2f}" in report
+    assert ("approximately" in report) == about
+    assert found.call.best.mos >= quality.mos
+
+
+def test_videos_are_played():
+    found = guideline(path=Path(0.020, 0.001), application=application("live-video"))
+    assert found.video.startup_delay == 5.0
+    assert found.call is None
+    assert "How the video plays" in found.to_html()
+
+
+def test_page_in_a_browser_asks_for_nothing_and_fits_a_phone(opened, findings, tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text(findings["works"].to_html())
+    probe = "<script>onload=()=>{document.title=document.documentElement.scrollWidth-innerWidth}</script>"
+    narrow = tmp_path / "narrow.html"
+    narrow.write_text(
+        f'<body style="margin:0"><iframe id="f" style="border:0;width:360px;height:900px" '
+        f"srcdoc='{html.escape(page.read_text() + probe, quote=True)}'></iframe>"
+        "<script>onload=()=>{document.title='wider by '+f.contentDocument.title}</script>"
+    )
+    elements, complaints, asked = opened(narrow)
+    assert asked == set()
+    assert complaints == []
+    assert elements.all[[e["tag"] for e in elements.all].index("title")]["text"] == "wider by 0"
+
+
+def test_everything_that_takes_the_focus_shows_it(pages):
+    sheet = files("tcpdelay.report").joinpath("templates/report.css").read_text()
+    assert re.search(r":focus-visible \{ outline: 2px solid", sheet)
+    assert "outline: none" not in sheet
+    page = Page(pages["works"])
+    for element in page.all("div"):
+        if "tabindex" in element["attributes"]:
+            assert element["attributes"]["aria-label"]
+    assert len(page.all("main")) == len(page.all("header")) == 1
+    assert all(element["attributes"].get("scope") in ("col", "row") for element in page.all("th"))

@@ -49,7 +49,12 @@ def test_every_rule_says_how_on_each_system_and_what_shows_it(rule):
 @pytest.mark.parametrize(
     ("flow", "path", "holds", "fails"),
     [
-        (VOIP, Path(0.100, 0.02), {"nagle", "byte-counting", "segment-ratio"}, {"initial-window", "silence", "bitrate"}),
+        (
+            VOIP,
+            Path(0.100, 0.02),
+            {"nagle", "byte-counting", "segment-ratio"},
+            {"initial-window", "silence", "bitrate"},
+        ),
         (LARGE, Path(0.100, 0.02), {"bitrate", "split"}, {"nagle", "byte-counting", "segment-ratio", "byte-queue"}),
         (VOIP, Path(0.300, 0.001), {"initial-window", "silence", "proactive-drop"}, {"receive-buffer"}),
         (VOIP, Path(0.020, 0.0), {"nagle"}, {"proactive-drop", "notsent-lowat", "bitrate"}),

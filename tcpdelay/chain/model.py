@@ -283,10 +283,13 @@ class DelayModel:
         """
         allowed, before = 1 - quantile, np.inf
         for rows, solution, cut in self._solutions(tolerance=TOLERANCE_OF_LATENESS * allowed):
-            distribution = self._distribution(rows, solution)
+            distribution, bound = self._distribution(rows, solution), int(rows["bound"][0]) * self.flow.interval
             if not self._profile.grows or cut < max(SETTLED * allowed, NEGLIGIBLE_TRUNCATION):
                 return distribution.late_fraction(limit)
-            late = late_share(distribution, limit, int(rows["bound"][0]) * self.flow.interval)
+            if distribution.quantile(quantile) > limit:
+                # A wider bound only lets the backlog grow.
+                return max(late_share(distribution, limit, bound), distribution.late_fraction(limit))
+            late = late_share(distribution, limit, bound)
             change, before = abs(late - before), late
             if change <= CLOSE * allowed or change < abs(late - allowed) / CLEAR:
                 late = late + change if change <= CLOSE * allowed else late
