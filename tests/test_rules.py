@@ -21,8 +21,8 @@ REQUIRED = {
 }
 
 
-def advice(flow, path, stack=None, target=Target(0.2)):
-    found = guideline(flow, path, stack, target)
+def advice(flow, path, stack=None):
+    found = guideline(flow, path, stack, Target(0.2))
     return found, {rule.key: rule for rule in found.recommendations}
 
 
