@@ -32,8 +32,8 @@ EXAMPLES = """
 Examples:
   tcpdelay report --rtt 100ms --loss 2% --app voip
   tcpdelay report --rtt 100ms --loss 2% --app voip --limit 150ms -o voip.html
-  tcpdelay report --rtt 100ms --loss 2% --app voip --against stack=newreno_2008
-  tcpdelay report --rtt 100ms --loss 2% --app voip --against loss=1% --against rtt=60ms
+  tcpdelay report --rtt 80ms --loss 2% --app voip --against stack=newreno_2008
+  tcpdelay report --rtt 100ms --loss 2% --app voip --against loss=1%
   tcpdelay report --ping examples/ping.txt --app voice-agent
   tcpdelay report --ss examples/ss.txt --app voip --format markdown
   tcpdelay report --ss examples/ss-several.txt --connection 10.0.3.2:5003 \\
@@ -55,6 +55,7 @@ def report(
             "--against",
             metavar="OPTION=VALUE",
             help="Compare with the same scenario but for this, such as stack=newreno_2008; may be given several times.",
+            rich_help_panel="What it is compared with",
             show_default=False,
         ),
     ] = None,
