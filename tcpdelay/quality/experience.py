@@ -97,10 +97,10 @@ def video_experience(
 
     Examples
     --------
-    >>> from tcpdelay import predict_delay
+    >>> from tcpdelay import DelayModel, Path, Stack
     >>> from tcpdelay.applications import application
     >>> video = application("live-video")
-    >>> delays = predict_delay(video.flow, rtt=0.020, loss=0.001)
+    >>> delays = DelayModel(video.flow, Path(rtt=0.020, loss=0.001), Stack.linux()).delay_distribution()
     >>> video_experience(video, video.flow, video.target, delays).late_packets < 0.001
     True
     """

@@ -190,7 +190,7 @@ def effect(found: Effect | None, target: Target) -> str | None:
     if found is None:
         return None
     if found.basis == "none":
-        return "no change to the delay on a current Linux"
+        return "nothing to gain on a current Linux"
     if found.quantity == "late fraction":
         return _effect_on_lateness(found)
     if found.saves_up_to is not None:

@@ -33,7 +33,7 @@ def comparison_content(comparison: GuidelineComparison) -> Content:
     >>> from tcpdelay.guideline_comparison import compare_guidelines
     >>> call = {"rtt": 0.100, "packet_size": 174, "interval": 0.020}
     >>> comparison_content(compare_guidelines(guideline(loss=0.02, **call), guideline(loss=0.01, **call))).headline
-    'p95 140 ms → 90 ms, 50 ms sooner'
+    'p95 140 ms → 100 ms, 40 ms sooner'
     """
     before, after = comparison.before, comparison.after
     differences = differences_table(comparison)

@@ -14,6 +14,9 @@ Status = Literal["set", "default", "built in", "gone", "not a setting"]
 NOT_THERE = "cannot be set there"
 """What stands where a system has no such setting."""
 
+NO_EVIDENCE = "none here; it follows from the flow control of TCP (RFC 9293)"
+"""What stands where nothing in the repository shows a rule."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -70,7 +73,7 @@ class Rule:
     settings : Settings
         How each system is told.
     evidence : str
-        Page, table or captures in this repository that show it, as a path from its root.
+        Page, table or captures in this repository that show it, as a path from its root; or `NO_EVIDENCE`.
     finding : callable, optional
         What else is to be said of a situation, in a sentence.
     """

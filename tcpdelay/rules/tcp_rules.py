@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 
-from tcpdelay.rules.rule import Rule, Settings, always
+from tcpdelay.rules.rule import NO_EVIDENCE, Rule, Settings, always
 from tcpdelay.rules.situation import NO_EFFECT, Effect, Situation
 
 DELAYED_ACK = 0.040
@@ -130,7 +130,7 @@ TCP_RULES = (
             windows="cannot be set there; whether it is on is not documented",
             browser=SYSTEM_OF_BROWSER,
         ),
-        "validation/results/ablation.csv",
+        "docs/validation.md",
     ),
     Rule(
         "window-validation",
@@ -162,7 +162,7 @@ TCP_RULES = (
             macos="`sysctl net.inet.tcp.rfc3465=0` (1 is the default)",
             browser=SYSTEM_OF_BROWSER,
         ),
-        "docs/simulator.md",
+        "docs/protocols/heuristics.md",
     ),
     Rule(
         "initial-window",
@@ -178,7 +178,7 @@ TCP_RULES = (
             windows="`Set-NetTCPSetting -InitialCongestionWindowMss {load}`, even numbers up to 64",
             browser=SYSTEM_OF_BROWSER,
         ),
-        "docs/simulator.md",
+        "docs/protocols/heuristics.md",
     ),
     Rule(
         "metrics",
@@ -211,7 +211,7 @@ TCP_RULES = (
             windows="`Set-NetTCPSetting -AutoTuningLevelLocal Normal`, the default, or SO_RCVBUF",
             browser=SYSTEM_OF_BROWSER,
         ),
-        "docs/left-out.md",
+        NO_EVIDENCE,
         finding=_piled_up,
     ),
 )
