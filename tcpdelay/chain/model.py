@@ -321,7 +321,7 @@ class DelayModel:
             if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
                 return self._distribution(rows, solution)
             if solution.residual > ACCEPTED_RESIDUAL:
-                solution = self._solve(rows, from_start(rows, self._profile.start), np.inf)
+                solution = self._solve(rows, from_start(rows, self._profile.start), np.inf, TOLERANCE)
             distribution = self._distribution(rows, solution)
             if distribution.quantile(quantile) > limit and distribution.sustainable:
                 return distribution

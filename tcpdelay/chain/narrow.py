@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tcpdelay.chain.build import Rows, reachable_rows
 from tcpdelay.chain.delays import probability_at_bound
 from tcpdelay.chain.phase_chain import backlog_drift
-from tcpdelay.chain.stationary import ACCEPTED_RESIDUAL, MAX_SWEEPS, from_start, iterate_sweeps
+from tcpdelay.chain.stationary import ACCEPTED_RESIDUAL, MAX_SWEEPS, TOLERANCE, from_start, iterate_sweeps
 from tcpdelay.chain.transitions import Phases, Transitions
 from tcpdelay.distribution import CUMULATION_NOISE
 
@@ -66,13 +66,17 @@ def solve_narrow(
         return NOT_CARRIED, rows, nothing, 0.0
     inflow = from_start(rows, start)
     largest_cut = WORTH_FINISHING if grows else np.inf
-    probability, residual, _ = iterate_sweeps(phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut)
+    probability, residual, _ = iterate_sweeps(
+        phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut, TOLERANCE
+    )
     cut = probability_at_bound(phases, rows, probability)
     carried = cut < NEGLIGIBLE_TRUNCATION or backlog_drift(phases, transitions, backlogged) < 0
     if grows and not carried:
         return NOT_CARRIED, rows, nothing, cut
     if residual > ACCEPTED_RESIDUAL and cut > largest_cut:
-        probability, residual, _ = iterate_sweeps(phases, transitions, rows, start, MAX_SWEEPS, inflow, np.inf)
+        probability, residual, _ = iterate_sweeps(
+            phases, transitions, rows, start, MAX_SWEEPS, inflow, np.inf, TOLERANCE
+        )
         # A rough solution has already told that the bound has to grow.
         cut = max(probability_at_bound(phases, rows, probability), NEGLIGIBLE_TRUNCATION)
     if residual > ACCEPTED_RESIDUAL:
