@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from tcpdelay.applications import APPLICATIONS, Application, application
 from tcpdelay.cli.errors import argument_errors
+from tcpdelay.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
 from tcpdelay.predict import PROFILES, StackName, default_profile_name
 from tcpdelay.scenario import BacklogBound, Bottleneck, CongestionControl, LossPattern, Variant
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
@@ -117,6 +118,15 @@ def stacks_option(more: str) -> Any:
     )
 
 
+def _encapsulation(name: str) -> Encapsulation:
+    with argument_errors():
+        return encapsulation(name)
+
+
+def _encapsulation_names() -> list[str]:
+    return list(ENCAPSULATIONS)
+
+
 def _file_name(text: str) -> str:
     if not text:
         raise ValueError("the name of the file is empty")
@@ -152,6 +162,19 @@ class ScenarioOptions:
             "RATE",
             FLOW,
             "Such as 64kbit/s; beside one of the two above, or alone for full segments.",
+        ),
+    ] = None
+    over: Annotated[
+        Encapsulation | None,
+        typer.Option(
+            "--over",
+            parser=_encapsulation,
+            metavar="NAME",
+            autocompletion=_encapsulation_names,
+            help=f"What stands around the data inside TCP: {', '.join(ENCAPSULATIONS)}. Sizes and rates above are then "
+            "those of the data alone.",
+            rich_help_panel=FLOW,
+            show_default="that of --app, or tcp",
         ),
     ] = None
 

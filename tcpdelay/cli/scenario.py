@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from tcpdelay.validity import KnownStack
 
 if TYPE_CHECKING:
     from tcpdelay.capture import PathEstimate
+    from tcpdelay.encapsulation import Encapsulation
 
 SIMULATED = ("loss_burst", "ack_loss", "jitter")
 """Options of the path that no chain knows, or only short bursts."""
@@ -66,7 +68,7 @@ def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) 
     """
     with argument_errors():
         stack = _stack(options, estimate)
-        flow = _flow(options, stack.mss)
+        flow = _flow(options, stack.mss) if options.over is None else _encapsulated(options, options.over, stack.mss)
         target = options.app.target if options.app else Target(limit=0.200)
         if options.limit is not None:
             target = replace(target, limit=options.limit)
@@ -132,6 +134,20 @@ def _path(options: ScenarioOptions, estimate: PathEstimate | None) -> Path:
         **{name: value for name in SIMULATED if (value := getattr(options, name)) is not None},
     }
     return Path(**arguments) if estimate is None else estimate.path(**arguments)
+
+
+def _encapsulated(options: ScenarioOptions, over: Encapsulation, mss: int) -> Flow:
+    """Return the flow inside `over`, and say on stderr what became of a packet."""
+    room = over.largest_payload(mss)
+    app = options.app
+    if app is not None:
+        content = app.content
+        if content.packet_size > room:
+            content = Flow.from_bitrate(content.bitrate, room)
+        options = replace(options, app=replace(app, content=content, over="tcp"))
+    bare = _flow(options, room)
+    print(over.in_words(bare.packet_size), file=sys.stderr)
+    return over.around(bare)
 
 
 def _flow(options: ScenarioOptions, mss: int) -> Flow:

@@ -48,6 +48,11 @@ GOES_WITH: dict[str, tuple[Question, ...]] = {
     "--step": ("sensitivity",),
 }
 """The questions that each option belongs to."""
+WITHOUT_OVER: dict[Question, str] = {
+    "bitrate": "does not go with solve bitrate, whose answer counts all bytes that are written to TCP",
+    "interval": "does not go with solve interval; give the bytes around the data as --header",
+}
+"""Why questions about the size of packets do not take --over."""
 SUMMARY = "Ask the other way round: which bitrate, loss, buffer ... will do?"
 EXAMPLES = """
 \b
@@ -203,6 +208,8 @@ def solve(
         "--step": step,
     }
     _refuse_strangers(question, given)
+    if options.over is not None and question in WITHOUT_OVER:
+        raise typer.BadParameter(f"--over: {WITHOUT_OVER[question]}")
     scenario = read_scenario(_with_what_is_asked(question, options))
     particulars = {name: value for name, value in given.items() if value is not None}
     if question == "bitrate":
@@ -241,7 +248,9 @@ def _with_what_is_asked(question: Question, options: ScenarioOptions) -> Scenari
     if question in ("bitrate", "packet-rate"):
         options = replace(options, bitrate=None)
         if options.app is None:
-            size, interval = options.packet_size or options.mss or Linux().mss, options.interval or 0.020
+            full = options.mss or Linux().mss
+            size = options.packet_size or (full if options.over is None else options.over.largest_payload(full))
+            interval = options.interval or 0.020
             options = replace(options, packet_size=size, interval=interval)
     return options
 
