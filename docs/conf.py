@@ -1,6 +1,11 @@
 """Sphinx configuration: numpydoc docstrings, MyST pages and notebooks, the PyData theme."""
 
+import os
 from importlib import metadata
+from pathlib import Path
+
+# Pages import `terminal`, which shows commands with what they print.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 project = "tcpdelay"
 author = "tcpdelay developers"
@@ -33,5 +38,15 @@ nb_render_markdown_format = "myst"
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"tcpdelay {release}"
-html_sidebars = {"**": []}  # the pages are few; tables need the width
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+templates_path = ["_templates"]
+html_static_path = ["_static"]
+html_css_files = ["layout.css"]
+# One list of all pages under their headings, on every page, in place of a row of a few of them at the top.
+html_sidebars = {"**": ["sections.html"], "index": []}
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "navbar_center": [],
+    "navbar_end": ["search-button-field", "theme-switcher"],
+    "navbar_persistent": [],
+}
