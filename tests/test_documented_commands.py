@@ -1,0 +1,172 @@
+"""Every command shown in README and documentation runs as written, or is at least understood."""
+
+import doctest
+import gzip
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import typer
+
+from tcpdelay.cli.program import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
+
+UNDERSTOOD_ONLY = {
+    "testbed": "boots a kernel, or reads what such a run has left",
+    "explore": "takes minutes",
+    "validate": "takes minutes",
+}
+"""Commands that do not run here, and why; their options are read all the same."""
+OTHER_PROGRAMS = {
+    "ping": "needs a host that answers",
+    "ss": "needs a connection that is under way",
+    "sudo": "needs root",
+    "mkdir": "has nothing to do with the project",
+}
+"""Programs that are not the project's: their commands are not tried."""
+RECORDED = {
+    "ping.txt": "examples/ping.txt",
+    "ss.txt": "examples/ss.txt",
+    "sender.pcap": "validation/pcap/voice.sender.pcap.gz",
+    "receiver.pcap": "validation/pcap/voice.receiver.pcap.gz",
+}
+"""What readers have recorded when they come to a command, and what stands in for it."""
+
+LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def commands_of(block):
+    """Return the words of each command in a block of a shell, and what it prints; None if that is not shown."""
+    if not re.search(r"^\$ ", block, flags=re.MULTILINE):
+        lines = re.sub(r"\\\n\s*", "", block).splitlines()
+        return [(words, None) for line in lines if (words := shlex.split(line, comments=True))]
+    sessions = [text.partition("\n") for text in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    return [(shlex.split(command, comments=True), printed or None) for command, _, printed in sessions]
+
+
+def shown_in(page):
+    """Return the commands in the blocks of a page, each with the output that is shown."""
+    blocks = re.findall(r"^```(sh|console|text)\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [
+        command for kind, block in blocks if kind != "text" or block.startswith("$ ") for command in commands_of(block)
+    ]
+
+
+def mentioned_in(page):
+    """Return the commands with options in the prose of a page, and those whose output it shows."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"`((?:\.venv/bin/)?(?:tcpdelay|python) [^`]+)`", text)
+    found += re.findall(r'^show\("(tcpdelay [^"]+)"', page.read_text(), flags=re.MULTILINE)
+    commands = [shlex.split(command) for command in found]
+    return [words for words in commands if words[0].endswith("python") or any(word.startswith("-") for word in words)]
+
+
+def understand(arguments):
+    """Parse the arguments of `tcpdelay` without running anything; what is wrong with them raises."""
+    command, name = typer.main.get_command(app), "tcpdelay"
+    while isinstance(command, typer.core.TyperGroup) and arguments and not arguments[0].startswith("-"):
+        context = command.make_context(name, list(arguments[:1]))
+        name, command, _ = command.resolve_command(context, list(arguments))
+        arguments = arguments[1:]
+    if not isinstance(command, typer.core.TyperGroup):
+        command.make_context(name, list(arguments)).close()
+
+
+def require_script(words):
+    """Say whether the file, or the module's, that Python would run is there."""
+    if "-m" in words[:2]:
+        assert words[2] == "pytest", words
+        return
+    assert (ROOT / words[1]).is_file(), words
+
+
+def files_written(arguments):
+    return [file for option, file in pairwise(arguments) if option in ("-o", "--output", "--chart")]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """The folder that commands run in: what the source brings along, and what a reader has recorded."""
+    for folder in ("examples", "validation"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "docs" / "images").mkdir(parents=True)
+    for name, recorded in RECORDED.items():
+        opened = gzip.open if recorded.endswith(".gz") else open
+        with opened(ROOT / recorded, "rb") as original, (tmp_path / name).open("wb") as copy:
+            shutil.copyfileobj(original, copy)
+    return tmp_path
+
+
+with_commands = [page for page in PAGES if shown_in(page)]
+
+
+@pytest.mark.parametrize("page", with_commands, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_page_runs_as_written(run, source, page):
+    for words, expected in shown_in(page):
+        program, arguments = words[0].removeprefix(".venv/bin/"), words[1:]
+        if program == "tcpdelay" and arguments[0] not in UNDERSTOOD_ONLY:
+            status, printed, errors = run(*arguments)
+            assert status == 0, (words, errors)
+            assert printed or files_written(arguments), words
+            assert "Traceback" not in errors
+            if expected is not None:
+                alike = doctest.OutputChecker().check_output(expected, errors + printed, LENIENT)
+                assert alike, f"{shlex.join(words)} prints\n{errors}{printed}"
+            for file in files_written(arguments):
+                assert (source / file).stat().st_size > 500, words
+        elif program == "tcpdelay":
+            understand(arguments)
+        elif program == "make":
+            made = subprocess.run(["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+            assert made.returncode == 0, made.stderr
+        elif program == "python":
+            require_script(words)
+        elif program == "pip":
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            (extra,) = re.findall(r"\[(.+)\]", words[-1])
+            assert extra in extras
+        else:
+            assert program in OTHER_PROGRAMS, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_prose_is_understood(page):
+    for words in mentioned_in(page):
+        if words[0].endswith("python"):
+            require_script(words)
+        else:
+            understand(words[1:])
+
+
+def test_an_exception_that_no_page_needs_any_more_is_taken_out():
+    shown = [words for page in PAGES for words, _ in shown_in(page)]
+    assert {words[0] for words in shown} >= OTHER_PROGRAMS.keys()
+    of_the_tool = {words[1] for words in shown if words[0].removeprefix(".venv/bin/") == "tcpdelay"}
+    assert of_the_tool >= {"testbed", "explore", "report", "predict", "solve", "compare", "analyze"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "--rt", "100ms"],
+        ["predict", "--rtt", "100"],
+        ["testbed", "run", "--fast"],
+        ["predictions"],
+        ["explore", "--app", "fax"],
+    ],
+)
+def test_what_the_command_line_does_not_know_is_noticed(arguments):
+    with pytest.raises(typer.TyperException):
+        understand(arguments)
+
+
+def test_commands_are_read_as_a_shell_does():
+    assert commands_of("a --b 'c d'  # e\n\nf \\\n  -g") == [(["a", "--b", "c d"], None), (["f", "-g"], None)]
+    assert commands_of("$ a b\nprinted\n$ c\n") == [(["a", "b"], "printed\n"), (["c"], None)]
