@@ -7,6 +7,8 @@ from pathlib import Path
 # Pages import `terminal`, which shows commands with what they print.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
+from sphinx.application import Sphinx
+
 project = "tcpdelay"
 author = "tcpdelay developers"
 project_copyright = f"2026, {author}"
@@ -21,7 +23,7 @@ extensions = [
     "myst_nb",
     "sphinx-mathjax-offline",  # equations without a request to any other host
 ]
-exclude_patterns = ["_build", "jupyter_execute"]
+exclude_patterns = ["_build", "jupyter_execute", "**/.ipynb_checkpoints"]
 
 autosummary_generate = True
 autodoc_typehints = "none"
@@ -30,6 +32,8 @@ numpydoc_show_class_members = False
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "auto"
+# docs/notebooks is a link to the repository's notebooks, which are shown with the outputs that were committed.
+nb_execution_excludepatterns = ["notebooks/*.ipynb"]
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
@@ -50,3 +54,13 @@ html_theme_options = {
     "navbar_end": ["search-button-field", "theme-switcher"],
     "navbar_persistent": [],
 }
+
+
+def links_from_the_notebooks(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Turn links from the folder of the notebooks into the documentation into links within the documentation."""
+    if docname.startswith("notebooks/"):
+        source[0] = source[0].replace("](../docs/", "](../")
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", links_from_the_notebooks)
