@@ -1,6 +1,7 @@
 """Sphinx configuration: numpydoc docstrings, MyST pages and notebooks, the PyData theme."""
 
 import os
+import re
 from importlib import metadata
 from pathlib import Path
 
@@ -57,9 +58,10 @@ html_theme_options = {
 
 
 def links_from_the_notebooks(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Turn links from the folder of the notebooks into the documentation into links within the documentation."""
+    """Turn links between files of the repository into names of documents: MyST would follow the link docs/notebooks."""
     if docname.startswith("notebooks/"):
-        source[0] = source[0].replace("](../docs/", "](../")
+        within = re.sub(r"\]\(([\w-]+)\.ipynb\)", r"](\1)", source[0])
+        source[0] = re.sub(r"\]\(\.\./docs/([\w/-]+)\.md\)", r"](../\1)", within)
 
 
 def setup(app: Sphinx) -> None:
