@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tcpdelay.applications import Target
+    from tcpdelay.batch.predict_many import predict_many
     from tcpdelay.chain.model import DelayModel
     from tcpdelay.compare import Comparison, compare
     from tcpdelay.distribution import DelayDistribution
@@ -80,6 +81,7 @@ __all__ = [
     "playout_for_call",
     "playout_for_late_fraction",
     "predict_delay",
+    "predict_many",
     "sensitivities",
     "simulate",
     "simulate_network",
@@ -130,6 +132,7 @@ _HOME = {
     "playout_for_call": "tcpdelay.inverse.playout",
     "playout_for_late_fraction": "tcpdelay.inverse.playout",
     "predict_delay": "tcpdelay.predict",
+    "predict_many": "tcpdelay.batch.predict_many",
     "sensitivities": "tcpdelay.inverse.sensitivity",
     "simulate": "tcpdelay.sim.simulation",
     "simulate_network": "tcpdelay.sim.network.simulation",

@@ -1,4 +1,4 @@
-"""Confidence intervals from delays that depend on one another: the method of batch means."""
+"""Confidence intervals: from delays that depend on one another, by batch means, and of shares."""
 
 from __future__ import annotations
 
@@ -118,6 +118,46 @@ def quantile_interval(
     weights, shares = _batch_means(below, batches)
     _, half_width = student(weights, shares, confidence)
     return Interval(value, _quantile(ordered, probability - half_width), _quantile(ordered, probability + half_width))
+
+
+def share_interval(count: int, of: int, confidence: float = CONFIDENCE) -> Interval:
+    """Return a share and its confidence interval, from independent trials.
+
+    Parameters
+    ----------
+    count, of : int
+        Successes and trials, 0 <= `count` <= `of`.
+    confidence : float
+        Probability with which the interval holds the true share at least, above 0 and below 1.
+
+    Returns
+    -------
+    Interval
+        The share and the exact interval of Clopper and Pearson; NaN, 0 and 1 without any trial.
+
+    Raises
+    ------
+    ValueError
+        If there are more successes than trials.
+
+    References
+    ----------
+    Clopper, Pearson, "The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial", Biometrika
+    26(4), 1934.
+
+    Examples
+    --------
+    >>> share_interval(8, 10)
+    Interval(value=0.8, low=0.444, high=0.975)
+    """
+    if not 0 <= count <= of:
+        raise ValueError(f"count must lie between 0 and the number of trials ({of}), got {count}")
+    from scipy.special import betaincinv
+
+    beyond = (1 - confidence) / 2
+    low = float(betaincinv(count, of - count + 1, beyond)) if count else 0.0
+    high = float(betaincinv(count + 1, of - count, 1 - beyond)) if count < of else 1.0
+    return Interval(count / of if of else float("nan"), low, high)
 
 
 def _quantile(ordered: NDArray[np.float64], probability: float) -> float:

@@ -1,0 +1,294 @@
+"""Between the corners of a cell: compiled kernels that interpolate answers and say where they may not.
+
+Where delays change smoothly, each is interpolated. Where a quantile jumps from one plateau of the distribution to the
+next, the distributions of the corners are mixed instead: the share that has arrived by a given delay changes smoothly
+with round-trip time and loss, so the mixture jumps in the right place.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tcpdelay.batch.outcome import COLUMNS, LATE, MEAN, PROBABILITIES, STEPS, Nodes
+
+SMALLEST_RTT, LARGEST_RTT = 1e-4, 2.0
+LARGEST_LOSS = 0.5
+"""Round-trip times [s] and losses that surfaces cover; beyond, every row is solved."""
+SMALL_LOSS = 1e-4
+"""Loss below which cells are equally wide in the loss, and above in its logarithm."""
+DEEPEST = 18
+"""Halvings of the whole range down to the lattice on which all corners lie."""
+COARSEST = 5
+"""Halvings down to the largest cells."""
+UNTESTED, SMOOTH, MIXED, ENDLESS, REFUSED = range(5)
+"""What a cell is good for: its rows are not yet known, interpolated, mixed, endlessly late, or each to be solved."""
+UNCERTAIN = 0.01
+"""Error of a mixture, in parts of the share beyond a quantile, up to which that has to hold."""
+ANSWERED, BEYOND = -1, -2
+"""Marks of rows that have been answered, and of those beyond all cells."""
+QUANTILES = len(PROBABILITIES)
+WIDTH = len(COLUMNS)
+_SPAN_OF_RTT = np.log(LARGEST_RTT / SMALLEST_RTT)
+_SPAN_OF_LOSS = np.log1p(LARGEST_LOSS / SMALL_LOSS)
+_PROBABILITIES = np.array(PROBABILITIES)
+
+
+class Cells(NamedTuple):
+    """Cells of a surface, one a row; those that have been split stay.
+
+    Attributes
+    ----------
+    first_part : ndarray of int32
+        The first of the four parts of a cell that has been split: lower left, lower right, upper left, upper right.
+        Negative in others.
+    state : ndarray of int8
+        What a cell is good for.
+    corners : ndarray of int32, shape (cells, 4)
+        The nodes of a cell that has been tested, in the same order.
+    """
+
+    first_part: NDArray[np.int32]
+    state: NDArray[np.int8]
+    corners: NDArray[np.int32]
+
+
+class Errors(NamedTuple):
+    """How far answers may be off; the larger one of two holds.
+
+    Attributes
+    ----------
+    of_quantile, quantile_intervals : float
+        Of quantiles, relative and in packet intervals.
+    of_mean, mean_intervals : float
+        Of the mean.
+    of_late, late_error : float
+        Of the late fraction, relative and as it is, for some limit within 1 % or one interval of the one asked for.
+    """
+
+    of_quantile: float
+    quantile_intervals: float
+    of_mean: float
+    mean_intervals: float
+    of_late: float
+    late_error: float
+
+
+@njit(cache=True, nogil=True)
+def lattice_place(rtt: float, loss: float) -> tuple[float, float]:
+    """Return where a round-trip time [s] and a loss lie on the lattice; its steps are 1."""
+    across = np.log(rtt / SMALLEST_RTT) / _SPAN_OF_RTT
+    up = np.log1p(loss / SMALL_LOSS) / _SPAN_OF_LOSS
+    return across * 2.0**DEEPEST, up * 2.0**DEEPEST
+
+
+def scenario_at(across: Any, up: Any) -> tuple[Any, Any]:
+    """Return the round-trip time [s] and the loss of a point of the lattice.
+
+    Examples
+    --------
+    >>> rtt, loss = scenario_at(2**18, 2**18)
+    >>> round(float(rtt), 9), round(float(loss), 9)
+    (2.0, 0.5)
+    """
+    rtt = SMALLEST_RTT * np.exp(_SPAN_OF_RTT * across / 2**DEEPEST)
+    loss = SMALL_LOSS * np.expm1(_SPAN_OF_LOSS * up / 2**DEEPEST)
+    return rtt, loss
+
+
+@njit(cache=True, nogil=True)
+def _interpolate(nodes: Nodes, corners: NDArray[np.int32], u: float, v: float, answer: NDArray[np.float64], first: int) -> None:
+    """Fill in the columns of an answer from `first` on; `u` and `v` are the shares of the way across and up."""
+    known, (a, b, c, d) = nodes.answer, (corners[0], corners[1], corners[2], corners[3])
+    for i in range(first, WIDTH):
+        answer[i] = (known[a, i] * (1 - u) + known[b, i] * u) * (1 - v) + (known[c, i] * (1 - u) + known[d, i] * u) * v
+
+
+@njit(cache=True, nogil=True)
+def _mix(
+    nodes: Nodes, corners: NDArray[np.int32], u: float, v: float, network: float, interval: float, answer: NDArray[np.float64]
+) -> bool:
+    """Fill in the quantiles of the mixture of the corners' distributions; say whether all of them are certain."""
+    weights = ((1 - u) * (1 - v), u * (1 - v), (1 - u) * v, u * v)
+    for i in range(QUANTILES):
+        wanted = _PROBABILITIES[i]
+        doubt = UNCERTAIN * (1 - wanted)
+        at = np.zeros(4, np.int64)
+        reached = 0.0
+        for k in range(4):
+            reached += weights[k] * nodes.before[corners[k], i]
+        delay = lowest = found = 0.0
+        passed = 0
+        while passed < 3:
+            following, delay = 0, np.inf
+            for k in range(4):
+                if at[k] < STEPS and nodes.delay[corners[k], i, at[k]] < delay:
+                    following, delay = k, nodes.delay[corners[k], i, at[k]]
+            if delay == np.inf:
+                break
+            node, place = corners[following], at[following]
+            before = nodes.reached[node, i, place - 1] if place > 0 else nodes.before[node, i]
+            reached += weights[following] * (nodes.reached[node, i, place] - before)
+            at[following] += 1
+            if passed == 0 and reached >= wanted - doubt:
+                for k in range(4):
+                    if at[k] == 0 and nodes.before[corners[k], i] > 0:
+                        return False
+                passed, lowest = 1, delay
+            if passed == 1 and reached >= wanted:
+                passed, found = 2, delay
+            if passed == 2 and reached >= wanted + doubt:
+                passed = 3
+        answer[i] = found
+        if passed < 3 or delay - lowest > max(0.01 * (network + lowest), interval):
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def answer_rows(
+    cells: Cells,
+    nodes: Nodes,
+    rtt: NDArray[np.float64],
+    loss: NDArray[np.float64],
+    interval: float,
+    answers: NDArray[np.float64],
+    cell_of: NDArray[np.int32],
+) -> int:
+    """Answer the rows that cells can answer; return how many are left.
+
+    Parameters
+    ----------
+    cells : Cells
+    nodes : Nodes
+        The surface.
+    rtt, loss : ndarray, shape (n,)
+        Round-trip times [s] and losses; NaN in rows that nothing is wanted of.
+    interval : float
+        Packet interval [s].
+    answers : ndarray, shape (columns, n)
+        Where the answers go.
+    cell_of : ndarray, shape (n,)
+        Filled in with `ANSWERED`, `BEYOND`, or the cell of the row that is left.
+    """
+    answer = np.empty(WIDTH)
+    left = 0
+    for row in range(rtt.size):
+        if np.isnan(rtt[row]):
+            cell_of[row] = ANSWERED
+            continue
+        if not (SMALLEST_RTT <= rtt[row] < LARGEST_RTT and loss[row] < LARGEST_LOSS):
+            cell_of[row] = BEYOND
+            left += 1
+            continue
+        across, up = lattice_place(rtt[row], loss[row])
+        level = DEEPEST - COARSEST
+        size = 2.0**level
+        column, line = int(across / size), int(up / size)
+        cell = line * 2**COARSEST + column
+        u, v = across / size - column, up / size - line
+        while cells.first_part[cell] >= 0:
+            u, v = 2 * u, 2 * v
+            cell = cells.first_part[cell]
+            if u >= 1:
+                u -= 1
+                cell += 1
+            if v >= 1:
+                v -= 1
+                cell += 2
+        state = cells.state[cell]
+        corners = cells.corners[cell]
+        network = rtt[row] / 2
+        certain = state == SMOOTH or state == ENDLESS
+        if state == ENDLESS:
+            answer[:LATE], answer[LATE] = np.inf, 1.0
+        elif state == SMOOTH:
+            _interpolate(nodes, corners, u, v, answer, 0)
+        elif state == MIXED:
+            certain = _mix(nodes, corners, u, v, network, interval, answer)
+            _interpolate(nodes, corners, u, v, answer, MEAN)
+        if certain:
+            cell_of[row] = ANSWERED
+            for i in range(LATE):
+                answers[i, row] = network + answer[i]
+            answers[LATE, row] = answer[LATE]
+        else:
+            cell_of[row] = cell
+            left += 1
+    return left
+
+
+@njit(cache=True)
+def judge_cell(
+    nodes: Nodes,
+    corners: NDArray[np.int32],
+    probes: NDArray[np.int32],
+    places: NDArray[np.float64],
+    networks: NDArray[np.float64],
+    interval: float,
+    errors: Errors,
+    allowed_late: float,
+    verdict: bool,
+) -> int:
+    """Return what a cell is good for, by its probes: solved scenarios at `places` of it.
+
+    Parameters
+    ----------
+    nodes : Nodes
+        Solved scenarios.
+    corners, probes : ndarray
+        Their nodes.
+    places : ndarray, shape (probes, 2)
+        The shares of the way across and up.
+    networks : ndarray
+        One-way delays of the probes [s].
+    interval : float
+        Packet interval [s].
+    errors : Errors
+        What probes may be off.
+    allowed_late : float
+        Share of the packets that may be late.
+    verdict : bool
+        Whether every probe must be on the right side of that.
+    """
+    endless, carried = 0, 0
+    for corner in corners:
+        endless += np.isinf(nodes.answer[corner, MEAN])
+        carried += np.isfinite(nodes.answer[corner, MEAN])
+    for probe in probes:
+        endless += np.isinf(nodes.answer[probe, MEAN])
+        carried += np.isfinite(nodes.answer[probe, MEAN])
+    if endless == corners.size + probes.size:
+        return ENDLESS
+    if carried < corners.size + probes.size:
+        return REFUSED
+    answer = np.empty(WIDTH)
+    state = SMOOTH
+    for k in range(probes.size):
+        u, v, network = places[k, 0], places[k, 1], networks[k]
+        exact, late_within = nodes.answer[probes[k]], nodes.late_within[probes[k]]
+        _interpolate(nodes, corners, u, v, answer, 0)
+        if abs(answer[MEAN] - exact[MEAN]) > max(errors.of_mean * (network + exact[MEAN]), errors.mean_intervals * interval):
+            return REFUSED
+        within = max(errors.of_late * exact[LATE], errors.late_error)
+        if not late_within[0] - within <= answer[LATE] <= late_within[1] + within:
+            return REFUSED
+        if verdict and (answer[LATE] <= allowed_late) != (exact[LATE] <= allowed_late):
+            return REFUSED
+        for i in range(QUANTILES):
+            allowed = max(errors.of_quantile * (network + exact[i]), errors.quantile_intervals * interval)
+            if abs(answer[i] - exact[i]) > allowed:
+                state = MIXED
+    if state == SMOOTH:
+        return SMOOTH
+    for k in range(probes.size):
+        exact, network = nodes.answer[probes[k]], networks[k]
+        if _mix(nodes, corners, places[k, 0], places[k, 1], network, interval, answer):
+            for i in range(QUANTILES):
+                allowed = max(errors.of_quantile * (network + exact[i]), errors.quantile_intervals * interval)
+                if abs(answer[i] - exact[i]) > allowed:
+                    return REFUSED
+    return state

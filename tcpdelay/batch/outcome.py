@@ -1,0 +1,151 @@
+"""What is known of one scenario: its delays, and how they are spread around each quantile that is asked for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.chain.model import ChainTooLargeError, DelayModel
+from tcpdelay.region.question import Question
+from tcpdelay.scenario import Path
+
+PROBABILITIES = (0.5, 0.95, 0.99)
+COLUMNS = ("p50", "p95", "p99", "mean", "late")
+MEAN, LATE = 3, 4
+STEPS = 24
+"""Steps of a distribution that are kept around each quantile."""
+WINDOW = 2.0
+"""Factor by which the share beyond a quantile may grow or shrink before its neighbourhood ends."""
+STEPS_PER_INTERVAL = 16
+"""Delays this close together, in parts of a packet interval, are one step to begin with."""
+LATE_SHIFT = 0.5
+"""Shift of the limit that a late fraction allows for, in parts of the error that a quantile may have."""
+ROUNDING = 1e-8
+"""Rounding of a delay that lies on the limit [s]."""
+
+
+def allowed_shift(delay: float, interval: float) -> float:
+    """Return the error that a quantile of `delay` [s] may have: 1 % of it or one packet `interval` [s].
+
+    Examples
+    --------
+    >>> allowed_shift(0.150, 0.020), allowed_shift(5.0, 0.020)
+    (0.02, 0.05)
+    """
+    return max(0.01 * delay, interval)
+
+
+class Nodes(NamedTuple):
+    """Solved scenarios, one a row.
+
+    Attributes
+    ----------
+    answer : ndarray, shape (nodes, columns)
+        `COLUMNS`, delays beyond the one-way delay [s]; NaN where the chain is too large, infinite where TCP cannot
+        carry the flow.
+    late_within : ndarray, shape (nodes, 2)
+        Late fractions for the limit plus and minus what it may be shifted by.
+    works, sustainable : ndarray of bool
+        Whether the target is met, and whether TCP can carry the flow.
+    before : ndarray, shape (nodes, probabilities)
+        Share of the packets that arrives before the first of the steps around each of `PROBABILITIES`.
+    delay, reached : ndarray, shape (nodes, probabilities, steps)
+        The steps: delays beyond the one-way delay [s], ascending, and the share that arrives within each.
+    """
+
+    answer: NDArray[np.float64]
+    late_within: NDArray[np.float64]
+    works: NDArray[np.bool_]
+    sustainable: NDArray[np.bool_]
+    before: NDArray[np.float32]
+    delay: NDArray[np.float32]
+    reached: NDArray[np.float32]
+
+
+def empty_nodes(count: int) -> Nodes:
+    """Return room for as many solved scenarios.
+
+    Examples
+    --------
+    >>> empty_nodes(2).delay.shape == (2, len(PROBABILITIES), STEPS)
+    True
+    """
+    quantiles = len(PROBABILITIES)
+    return Nodes(
+        np.full((count, len(COLUMNS)), np.nan),
+        np.full((count, 2), np.nan),
+        np.zeros(count, np.bool_),
+        np.zeros(count, np.bool_),
+        np.zeros((count, quantiles), np.float32),
+        np.full((count, quantiles, STEPS), np.inf, np.float32),
+        np.ones((count, quantiles, STEPS), np.float32),
+    )
+
+
+def solve_into(nodes: Nodes, place: int, asked: Question, rtt: float, loss: float) -> None:
+    """Solve the chain of one scenario, and fill in row `place`, which is fresh.
+
+    Parameters
+    ----------
+    nodes : Nodes
+        Where the outcome goes.
+    place : int
+        In which row.
+    asked : Question
+        Flow, TCP and target.
+    rtt, loss : float
+        Round-trip time [s], 1e-6 to 60, and loss, 0 to below 1.
+
+    Examples
+    --------
+    >>> from tcpdelay.region.question import question
+    >>> asked = question("voip", None, None, None)
+    >>> nodes = empty_nodes(1)
+    >>> solve_into(nodes, 0, asked, 0.100, 0.02)
+    >>> (nodes.answer[0] + [0.05, 0.05, 0.05, 0.05, 0]).round(3).tolist()
+    [0.05, 0.14, 0.18, 0.063, 0.005]
+    """
+    try:
+        delays = DelayModel(asked.flow, Path(rtt, loss), asked.stack).delay_distribution()
+    except (ChainTooLargeError, MemoryError):
+        return
+    limit = asked.target.limit + ROUNDING
+    slack = LATE_SHIFT * allowed_shift(asked.target.limit, asked.flow.interval)
+    network = delays.one_way_delay
+    nodes.sustainable[place] = delays.sustainable
+    nodes.works[place] = delays.quantile(asked.target.quantile) <= limit
+    answer = nodes.answer[place]
+    answer[:MEAN] = delays.quantile(np.array(PROBABILITIES)) - network
+    answer[MEAN] = delays.mean - network
+    late = delays.late_fraction(np.array([limit, limit + slack, max(limit - slack, 0.0)]))
+    answer[LATE], nodes.late_within[place] = late[0], late[1:]
+    if np.isfinite(delays.mean):
+        reached = np.cumsum(delays.weights)
+        finest = asked.flow.interval / STEPS_PER_INTERVAL
+        for i, probability in enumerate(PROBABILITIES):
+            steps = _steps(probability, delays.values - network, reached, finest)
+            count = steps.delay.size
+            nodes.before[place, i] = steps.before
+            nodes.delay[place, i, :count], nodes.reached[place, i, :count] = steps.delay, steps.reached
+
+
+class _Steps(NamedTuple):
+    before: float
+    delay: NDArray[np.float64]
+    reached: NDArray[np.float64]
+
+
+def _steps(probability: float, delay: NDArray[np.float64], reached: NDArray[np.float64], resolution: float) -> _Steps:
+    """Return the distribution around one probability; the closest delays are joined until there are few enough."""
+    beyond = 1 - probability
+    first = int(np.searchsorted(reached, 1 - WINDOW * beyond, side="right"))
+    last = min(int(np.searchsorted(reached, 1 - beyond / WINDOW)), reached.size - 1)
+    near, level = delay[first : last + 1], reached[first : last + 1]
+    while True:
+        # The last of those that are joined: by then the weight of all of them has arrived.
+        ends = np.flatnonzero(np.diff(np.floor(near / resolution), append=np.inf))
+        if ends.size <= STEPS:
+            return _Steps(float(reached[first - 1]) if first else 0.0, near[ends], level[ends])
+        resolution *= 2

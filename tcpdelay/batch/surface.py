@@ -1,0 +1,327 @@
+"""A surface of predictions for one flow, TCP and target, refined where rows fall, to a stated error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.batch.interpolation import (
+    ANSWERED,
+    BEYOND,
+    COARSEST,
+    DEEPEST,
+    MIXED,
+    REFUSED,
+    SMOOTH,
+    UNTESTED,
+    Cells,
+    Errors,
+    answer_rows,
+    scenario_at,
+    judge_cell,
+)
+from tcpdelay.batch.outcome import COLUMNS, LATE, MEAN, Nodes, empty_nodes, solve_into
+from tcpdelay.region.cells import MOST_THREADS, processors
+from tcpdelay.region.question import Question
+
+STATED = Errors(0.01, 1.0, 0.01, 0.05, 0.05, 0.0005)
+"""The errors that are promised."""
+SHARE_AT_PROBES = 0.5
+"""Share of them that is left to a cell's probes, as errors in between may be larger."""
+WORTH_TESTING = 14
+"""Rows from which on a cell is tested, or split: so many chains are about what that costs."""
+SETTLED_VERDICT = 9
+"""Halvings up to which every probe of a cell must be on the right side of the target; later ones make 1 % of the loss or
+round-trip time."""
+SMALLEST = DEEPEST - 2
+"""Halvings down to the smallest cells, whose inner probes still lie on the lattice."""
+_CORNERS = np.array([(0, 0), (4, 0), (0, 4), (4, 4)])
+_PROBES = (
+    np.array([(2, 2), (0, 2), (4, 2), (2, 0), (2, 4)]),
+    np.array([(1, 1), (3, 1), (1, 3), (3, 3)]),
+)
+"""Where a cell is looked at, in quarters of it: first at the corners of its parts, then inside these."""
+
+
+SHARE_ROUNDING = 1e-9
+"""Rounding of a late fraction that is just what is allowed."""
+ROWS_AT_A_TIME = 65_536
+CHAINS_AT_A_TIME = 8
+"""What a thread works at before it takes up more."""
+MOST_SOLVED_ROWS = 100_000
+KEY_SHIFT = 32
+OnProgress: TypeAlias = Callable[[int, int], None] | None
+Result = TypeVar("Result")
+
+
+class Answers(NamedTuple):
+    """Predictions for rows.
+
+    Attributes
+    ----------
+    columns : ndarray, shape (columns, n)
+        `COLUMNS`: delays [s] and the late fraction; NaN where the chain is too large, or nothing is wanted.
+    works, sustainable : ndarray of bool, shape (n,)
+        Whether the target is met, and whether TCP can carry the flow.
+    solved : int
+        Rows that no cell could answer.
+    """
+
+    columns: NDArray[np.float64]
+    works: NDArray[np.bool_]
+    sustainable: NDArray[np.bool_]
+    solved: int
+
+
+class SolvedRow(NamedTuple):
+    """What `Answers` holds of one row."""
+
+    columns: NDArray[np.float64]
+    works: bool
+    sustainable: bool
+
+
+class _Left(NamedTuple):
+    """Rows that have no answer yet: their places, and the cells they lie in or `BEYOND`."""
+
+    rows: NDArray[np.int64]
+    cells: NDArray[np.int32]
+
+
+class Surface:
+    """Predictions over round-trip time and loss, in cells that are tested and split where rows fall.
+
+    Parameters
+    ----------
+    asked : Question
+        Flow, TCP and target.
+
+    Examples
+    --------
+    >>> from tcpdelay.region.question import question
+    >>> surface = Surface(question("voip", None, None, None))
+    >>> answers = surface.answer(np.array([0.100]), np.array([0.02]))
+    >>> answers.columns[:, 0].round(3).tolist(), bool(answers.works[0])
+    ([0.05, 0.14, 0.18, 0.063, 0.005], True)
+    """
+
+    def __init__(self, asked: Question) -> None:
+        self.asked = asked
+        roots = 4**COARSEST
+        self.nodes = empty_nodes(0)
+        self.node_at: dict[int, int] = {}
+        self.cells = Cells(
+            np.full(roots, -1, np.int32), np.full(roots, UNTESTED, np.int8), np.zeros((roots, 4), np.int32)
+        )
+        side = 2**COARSEST
+        line, column = np.divmod(np.arange(roots), side)
+        # Lower left corner on the lattice, halvings, and rows that were left to be solved.
+        self.origin = np.stack([column, line], axis=1) * 2 ** (DEEPEST - COARSEST)
+        self.depth = np.full(roots, COARSEST, np.int8)
+        self.rows_left = np.zeros(roots, np.int64)
+        # Rows that had to be solved one by one: measured values are rounded, and come again.
+        self.solved_rows: dict[tuple[float, float], SolvedRow] = {}
+
+
+    def answer(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress = None) -> Answers:
+        """Return the predictions for rows, after the refinement that pays for so many of them.
+
+        Parameters
+        ----------
+        rtt, loss : ndarray, shape (n,)
+            Round-trip times [s], 1e-6 to 60, and losses, 0 to below 1; NaN in rows that nothing is wanted of.
+        on_progress : callable, optional
+            Called with the number of chains solved, and to be solved, in a step of the work.
+
+        Returns
+        -------
+        Answers
+            The predictions.
+        """
+        columns = np.full((len(COLUMNS), rtt.size), np.nan)
+        left = self._look_up(rtt, loss, columns, np.arange(rtt.size))
+        while left.rows.size:
+            cells, counts = np.unique(left.cells[left.cells != BEYOND], return_counts=True)
+            if not self._refine(cells, self.rows_left[cells] + counts, on_progress):
+                self.rows_left[cells] += counts
+                break
+            left = self._look_up(rtt, loss, columns, left.rows)
+        works = columns[LATE] <= 1 - self.asked.target.quantile + SHARE_ROUNDING
+        sustainable = np.isfinite(columns[MEAN])
+        self._solve_rows(rtt, loss, left.rows, Answers(columns, works, sustainable, 0), on_progress)
+        return Answers(columns, works, sustainable, left.rows.size)
+
+    def _look_up(
+        self,
+        rtt: NDArray[np.float64],
+        loss: NDArray[np.float64],
+        columns: NDArray[np.float64],
+        rows: NDArray[np.int64],
+    ) -> _Left:
+        """Fill in what cells can answer of `rows`, in several threads; return the rest."""
+        interval = self.asked.flow.interval
+        everything = rows.size == rtt.size
+
+        def look_up(part: NDArray[np.int64]) -> NDArray[np.int32]:
+            cell_of = np.empty(part.size, np.int32)
+            chosen = slice(part[0], part[-1] + 1) if everything else part
+            answers = columns[:, chosen]
+            answer_rows(self.cells, self.nodes, rtt[chosen], loss[chosen], interval, answers, cell_of)
+            if not everything:
+                columns[:, chosen] = answers
+            return cell_of
+
+        parts = [part for part in np.array_split(rows, -(-rows.size // ROWS_AT_A_TIME)) if part.size]
+        cell_of = np.concatenate([np.empty(0, np.int32), *in_threads(look_up, parts)])
+        left = cell_of != ANSWERED
+        return _Left(rows[left], cell_of[left])
+
+    def _refine(self, cells: NDArray[np.int32], rows: NDArray[np.int64], on_progress: OnProgress) -> bool:
+        """Test those cells, and split those that have failed, that have enough rows; return whether there are any."""
+        worth = rows >= WORTH_TESTING
+        untested = self.cells.state[cells] == UNTESTED
+        tested, split = cells[worth & untested], cells[worth & ~untested & (self.depth[cells] < SMALLEST)]
+        self._test(tested, on_progress)
+        self._split(split)
+        return bool(tested.size or split.size)
+
+    def _points(self, cells: NDArray[np.int32], quarters: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the lattice points of cells, shape (cells, points, 2), that lie at as many quarters of them."""
+        quarter = 2 ** (DEEPEST - self.depth[cells].astype(np.int64)) // 4
+        return self.origin[cells, np.newaxis] + quarter[:, np.newaxis, np.newaxis] * quarters
+
+    def _test(self, cells: NDArray[np.int32], on_progress: OnProgress) -> None:
+        """Find out what cells are good for: at some probes all of them, at more those which pass."""
+        self.cells.corners[cells] = self._solved_at(self._points(cells, _CORNERS), on_progress)
+        for quarters in _PROBES:
+            points = self._points(cells, quarters)
+            probes = self._solved_at(points, on_progress)
+            networks = scenario_at(points[..., 0], points[..., 1])[0] / 2
+            parts = [np.arange(first, cells.size, MOST_THREADS) for first in range(min(cells.size, MOST_THREADS))]
+            work = partial(self._states, cells, probes, quarters / 4, networks)
+            for part, states in zip(parts, in_threads(work, parts), strict=True):
+                # A cell that had to be mixed at its first probes is no smoother at others.
+                mixed = (self.cells.state[cells[part]] == MIXED) & (states == SMOOTH)
+                self.cells.state[cells[part]] = np.where(mixed, MIXED, states)
+            cells = cells[self.cells.state[cells] != REFUSED]
+
+    def _states(
+        self,
+        cells: NDArray[np.int32],
+        probes: NDArray[np.int32],
+        places: NDArray[np.float64],
+        networks: NDArray[np.float64],
+        part: NDArray[np.int64],
+    ) -> NDArray[np.int8]:
+        """Return what a part of the cells is good for by its probes."""
+        errors = Errors(*(SHARE_AT_PROBES * error for error in STATED))
+        allowed_late = 1 - self.asked.target.quantile + SHARE_ROUNDING
+        interval = self.asked.flow.interval
+        states = np.empty(part.size, np.int8)
+        for place, number in enumerate(part.tolist()):
+            cell = cells[number]
+            states[place] = judge_cell(
+                self.nodes, self.cells.corners[cell], probes[number], places, networks[number], interval, errors,
+                allowed_late, bool(self.depth[cell] < SETTLED_VERDICT),
+            )  # fmt: skip
+        return states
+
+    def _solved_at(self, points: NDArray[np.int64], on_progress: OnProgress) -> NDArray[np.int32]:
+        """Return the nodes at lattice points, solving what has not been before."""
+        keys = (points[..., 1] << KEY_SHIFT) | points[..., 0]
+        wanted = [key for key in np.unique(keys).tolist() if key not in self.node_at]
+        scenarios = [scenario_at(key & (2**KEY_SHIFT - 1), key >> KEY_SHIFT) for key in wanted]
+        first = len(self.node_at)
+        solved = solve_scenarios(self.asked, scenarios, on_progress)
+        self.nodes = Nodes(*(np.concatenate([old, new]) for old, new in zip(self.nodes, solved, strict=True)))
+        self.node_at.update(zip(wanted, range(first, first + len(wanted)), strict=True))
+        nodes = [self.node_at[key] for key in keys.ravel().tolist()]
+        return np.array(nodes, np.int32).reshape(keys.shape)
+
+    def _split(self, cells: NDArray[np.int32]) -> None:
+        """Split cells into four each, which have not been tested."""
+        first, count = len(self.cells.state), 4 * cells.size
+        self.cells.first_part[cells] = first + 4 * np.arange(cells.size)
+        half = 2 ** (DEEPEST - self.depth[cells].astype(np.int64)) // 2
+        parts = self.origin[cells, np.newaxis] + half[:, np.newaxis, np.newaxis] * (_CORNERS // 4)
+        self.origin = np.concatenate([self.origin, parts.reshape(-1, 2)])
+        self.depth = np.concatenate([self.depth, np.repeat(self.depth[cells] + 1, 4).astype(np.int8)])
+        self.rows_left = np.concatenate([self.rows_left, np.zeros(count, np.int64)])
+        self.cells = Cells(
+            np.concatenate([self.cells.first_part, np.full(count, -1, np.int32)]),
+            np.concatenate([self.cells.state, np.full(count, UNTESTED, np.int8)]),
+            np.concatenate([self.cells.corners, np.zeros((count, 4), np.int32)]),
+        )
+
+    def _solve_rows(
+        self,
+        rtt: NDArray[np.float64],
+        loss: NDArray[np.float64],
+        rows: NDArray[np.int64],
+        answers: Answers,
+        on_progress: OnProgress,
+    ) -> None:
+        """Fill in the answers of `rows` by solving the chain, once for rows that are alike."""
+        scenarios = list(zip(rtt[rows].tolist(), loss[rows].tolist(), strict=True))
+        wanted = [scenario for scenario in dict.fromkeys(scenarios) if scenario not in self.solved_rows]
+        if len(self.solved_rows) + len(wanted) > MOST_SOLVED_ROWS:
+            self.solved_rows.clear()
+            wanted = list(dict.fromkeys(scenarios))
+        solved = solve_scenarios(self.asked, wanted, on_progress)
+        for place, scenario in enumerate(wanted):
+            columns = solved.answer[place]
+            columns[:LATE] += scenario[0] / 2
+            self.solved_rows[scenario] = SolvedRow(columns, bool(solved.works[place]), bool(solved.sustainable[place]))
+        for row, scenario in zip(rows.tolist(), scenarios, strict=True):
+            answers.columns[:, row], answers.works[row], answers.sustainable[row] = self.solved_rows[scenario]
+
+
+def solve_scenarios(asked: Question, scenarios: list[tuple[float, float]], on_progress: OnProgress = None) -> Nodes:
+    """Solve the chain for round-trip times [s] and losses, in several threads.
+
+    Examples
+    --------
+    >>> from tcpdelay.region.question import question
+    >>> solve_scenarios(question("voip", None, None, None), [(0.1, 0.0), (0.1, 0.02)]).works.tolist()
+    [True, True]
+    """
+    nodes = empty_nodes(len(scenarios))
+
+    def solve(part: NDArray[np.int64]) -> int:
+        for place in part.tolist():
+            solve_into(nodes, place, asked, *scenarios[place])
+        return part.size
+
+    # Neighbours may take long together: each part has scenarios from all over.
+    count = max(len(scenarios) // CHAINS_AT_A_TIME, 1)
+    parts = [np.arange(first, len(scenarios), count) for first in range(count)]
+    done = 0
+    for size in in_threads(solve, parts):
+        done += size
+        if on_progress is not None:
+            on_progress(done, len(scenarios))
+    return nodes
+
+
+def in_threads(work: Callable[[NDArray[np.int64]], Result], parts: list[NDArray[np.int64]]) -> Iterator[Result]:
+    """Yield what `work` returns for each part, in their order; an interrupt leaves out those that have not begun.
+
+    Always in other threads: Numba does not bear an interrupt while it takes apart the arguments of a kernel.
+
+    Examples
+    --------
+    >>> list(in_threads(lambda part: int(part.sum()), [np.array([1, 2]), np.array([3])]))
+    [3, 3]
+    """
+    with ThreadPoolExecutor(min(processors(), MOST_THREADS)) as pool:
+        try:
+            for future in [pool.submit(work, part) for part in parts]:
+                yield future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
