@@ -9,6 +9,7 @@ import zipfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ def save_surface(surface: Surface) -> bool:
     """
     path = surface_path(surface.asked)
     temporary = path.with_name(f".{secrets.token_hex(8)}.npz")
-    arrays = {f"nodes_{name}": array for name, array in zip(Nodes._fields, surface.nodes, strict=True)}
+    arrays: dict[str, Any] = {f"nodes_{name}": array for name, array in zip(Nodes._fields, surface.nodes, strict=True)}
     arrays |= {f"cells_{name}": array for name, array in zip(Cells._fields, surface.cells, strict=True)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

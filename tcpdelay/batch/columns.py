@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -170,10 +171,11 @@ def read_column(batch: pa.RecordBatch, quantity: Quantity, source: Source) -> ND
     if pa.types.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        texts = pc.dictionary_encode(column)
+        texts: Any = pc.dictionary_encode(column)
         values = np.array([_read_text(text, quantity, source) for text in texts.dictionary.to_pylist()] + [np.nan])
         places = pc.fill_null(texts.indices, len(values) - 1).to_numpy(zero_copy_only=False)
-        return values[places]
+        read: NDArray[np.float64] = values[places]
+        return read
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)):
         if pa.types.is_null(column.type):
             return np.full(len(column), np.nan)

@@ -100,7 +100,9 @@ def scenario_at(across: Any, up: Any) -> tuple[Any, Any]:
 
 
 @njit(cache=True, nogil=True)
-def _interpolate(nodes: Nodes, corners: NDArray[np.int32], u: float, v: float, answer: NDArray[np.float64], first: int) -> None:
+def _interpolate(
+    nodes: Nodes, corners: NDArray[np.int32], u: float, v: float, answer: NDArray[np.float64], first: int
+) -> None:
     """Fill in the columns of an answer from `first` on; `u` and `v` are the shares of the way across and up."""
     known, (a, b, c, d) = nodes.answer, (corners[0], corners[1], corners[2], corners[3])
     for i in range(first, WIDTH):
@@ -109,7 +111,13 @@ def _interpolate(nodes: Nodes, corners: NDArray[np.int32], u: float, v: float, a
 
 @njit(cache=True, nogil=True)
 def _mix(
-    nodes: Nodes, corners: NDArray[np.int32], u: float, v: float, network: float, interval: float, answer: NDArray[np.float64]
+    nodes: Nodes,
+    corners: NDArray[np.int32],
+    u: float,
+    v: float,
+    network: float,
+    interval: float,
+    answer: NDArray[np.float64],
 ) -> bool:
     """Fill in the quantiles of the mixture of the corners' distributions; say whether all of them are certain."""
     weights = ((1 - u) * (1 - v), u * (1 - v), (1 - u) * v, u * v)
@@ -202,7 +210,7 @@ def answer_rows(
         state = cells.state[cell]
         corners = cells.corners[cell]
         network = rtt[row] / 2
-        certain = state == SMOOTH or state == ENDLESS
+        certain = state in (SMOOTH, ENDLESS)
         if state == ENDLESS:
             answer[:LATE], answer[LATE] = np.inf, 1.0
         elif state == SMOOTH:
@@ -271,7 +279,9 @@ def judge_cell(
         u, v, network = places[k, 0], places[k, 1], networks[k]
         exact, late_within = nodes.answer[probes[k]], nodes.late_within[probes[k]]
         _interpolate(nodes, corners, u, v, answer, 0)
-        if abs(answer[MEAN] - exact[MEAN]) > max(errors.of_mean * (network + exact[MEAN]), errors.mean_intervals * interval):
+        if abs(answer[MEAN] - exact[MEAN]) > max(
+            errors.of_mean * (network + exact[MEAN]), errors.mean_intervals * interval
+        ):
             return REFUSED
         within = max(errors.of_late * exact[LATE], errors.late_error)
         if not late_within[0] - within <= answer[LATE] <= late_within[1] + within:

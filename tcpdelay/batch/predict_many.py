@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tcpdelay.applications import application
-from tcpdelay.batch.columns import FLOW, find_sources
+from tcpdelay.batch.columns import find_sources
 from tcpdelay.batch.rows import Demand, RowPredictor
 from tcpdelay.region.question import question
 from tcpdelay.scenario import Flow, Stack
@@ -143,12 +143,12 @@ def _as_table(table: Any) -> pa.Table:
         shapes = {array.shape for array in arrays.values()}
         if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
             raise ValueError(f"table must have columns of one length, got shapes {sorted(shapes)}")
-        return pa.table({name: pa.array(array.tolist() if array.dtype == object else array) for name, array in arrays.items()})
+        return pa.table(
+            {name: pa.array(array.tolist() if array.dtype == object else array) for name, array in arrays.items()}
+        )
     if _is_data_frame(table):
         return pa.Table.from_pandas(table)
-    raise ValueError(
-        f"table must be a pyarrow table or reader, a pandas DataFrame or a mapping of arrays, got {type(table).__name__}"
-    )
+    raise ValueError(f"table must be of pyarrow, a pandas DataFrame or a mapping of arrays, got {type(table).__name__}")
 
 
 def _is_data_frame(table: Any) -> bool:
@@ -160,16 +160,17 @@ def _like(given: Any, predicted: pa.Table, columns: int) -> Any:
     if isinstance(given, pa.Table):
         return predicted
     if isinstance(given, pa.RecordBatch):
-        return predicted.combine_chunks().to_batches()[0] if predicted.num_rows else pa.RecordBatch.from_pylist([], predicted.schema)
-    added = predicted.select(predicted.schema.names[-8:])
-    arrays = {name: _array(added.column(name)) for name in added.schema.names}
+        batches = predicted.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], predicted.schema)
+    added = predicted.select(range(columns, predicted.num_columns))
+    arrays = {name: _array(added.column(name)) for name in added.column_names}
     if isinstance(given, Mapping):
         return {**{name: np.asarray(column) for name, column in given.items()}, **arrays}
     frame: pd.DataFrame = given.assign(**arrays)
     return frame
 
 
-def _array(column: pa.ChunkedArray) -> Any:
+def _array(column: Any) -> Any:
     if pa.types.is_boolean(column.type):
         return column.fill_null(False).to_numpy()
     return column.to_numpy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -102,13 +103,14 @@ class RowPredictor:
         ValueError
             If a table has one of them already.
         """
-        added = [pa.field(self.prefix + name, pa.float64()) for name in COLUMNS]
+        added: list[Any] = [pa.field(self.prefix + name, pa.float64()) for name in COLUMNS]
         added += [pa.field(self.prefix + name, pa.bool_()) for name in FLAGS]
         added.append(pa.field(self.prefix + "reason", pa.string()))
         taken = [field.name for field in added if field.name in given.names]
         if taken:
             raise ValueError(f"prefix must keep apart {', '.join(taken)}, which the table has already")
-        return pa.schema([*given, *added], metadata=given.metadata)
+        metadata: Any = given.metadata
+        return pa.schema([*given, *added], metadata=metadata)
 
     def predict(self, batch: pa.RecordBatch, on_progress: Callable[[int, int], None] | None = None) -> pa.RecordBatch:
         """Return the batch with the added columns.
@@ -135,7 +137,8 @@ class RowPredictor:
         bad = reason > 0
         nulls = bad if bad.any() else None
         arrays = [pa.array(column, mask=nulls) for column in (*columns, *flags)]
-        texts = pa.DictionaryArray.from_arrays(pa.array(reason, mask=~bad), pa.array(_REASONS)).cast(pa.string())
+        numbers: Any = pa.array(reason, mask=~bad)
+        texts = pa.DictionaryArray.from_arrays(numbers, pa.array(_REASONS)).cast(pa.string())
         return pa.record_batch([*batch.columns, *arrays, texts], schema=schema)
 
     def save(self) -> None:
@@ -168,10 +171,11 @@ class RowPredictor:
         if not rows.size:
             return []
         default = (0, 0.0) if flow is None else (flow.packet_size, flow.interval)
-        both = np.stack(
-            [values[name][rows] if name in values else np.full(rows.size, given) for name, given in zip(FLOW, default, strict=True)],
-            axis=1,
-        )
+        own = [
+            values[name][rows] if name in values else np.full(rows.size, given)
+            for name, given in zip(FLOW, default, strict=True)
+        ]
+        both = np.stack(own, axis=1)
         flows, which = np.unique(both, axis=0, return_inverse=True)
         order = np.argsort(which.ravel(), kind="stable")
         parts = np.split(rows[order], np.cumsum(np.bincount(which.ravel()))[:-1])

@@ -22,8 +22,8 @@ from tcpdelay.batch.interpolation import (
     Cells,
     Errors,
     answer_rows,
-    scenario_at,
     judge_cell,
+    scenario_at,
 )
 from tcpdelay.batch.outcome import COLUMNS, LATE, MEAN, Nodes, empty_nodes, solve_into
 from tcpdelay.region.cells import MOST_THREADS, processors
@@ -36,8 +36,8 @@ SHARE_AT_PROBES = 0.5
 WORTH_TESTING = 14
 """Rows from which on a cell is tested, or split: so many chains are about what that costs."""
 SETTLED_VERDICT = 9
-"""Halvings up to which every probe of a cell must be on the right side of the target; later ones make 1 % of the loss or
-round-trip time."""
+"""Halvings up to which every probe of a cell must be on the right side of the target; a cell is then 1.4 % of a
+round-trip time or loss wide."""
 SMALLEST = DEEPEST - 2
 """Halvings down to the smallest cells, whose inner probes still lie on the lattice."""
 _CORNERS = np.array([(0, 0), (4, 0), (0, 4), (4, 4)])
@@ -127,7 +127,6 @@ class Surface:
         # Rows that had to be solved one by one: measured values are rounded, and come again.
         self.solved_rows: dict[tuple[float, float], SolvedRow] = {}
 
-
     def answer(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress = None) -> Answers:
         """Return the predictions for rows, after the refinement that pays for so many of them.
 
@@ -193,7 +192,8 @@ class Surface:
     def _points(self, cells: NDArray[np.int32], quarters: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the lattice points of cells, shape (cells, points, 2), that lie at as many quarters of them."""
         quarter = 2 ** (DEEPEST - self.depth[cells].astype(np.int64)) // 4
-        return self.origin[cells, np.newaxis] + quarter[:, np.newaxis, np.newaxis] * quarters
+        points: NDArray[np.int64] = self.origin[cells, np.newaxis] + quarter[:, np.newaxis, np.newaxis] * quarters
+        return points
 
     def _test(self, cells: NDArray[np.int32], on_progress: OnProgress) -> None:
         """Find out what cells are good for: at some probes all of them, at more those which pass."""

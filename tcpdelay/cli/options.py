@@ -19,7 +19,7 @@ from tcpdelay.scenario import BacklogBound, Bottleneck, CongestionControl, LossP
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
 FLOW, PATH, OUTPUT = "What is sent", "The path it takes", "What comes out"
-_TARGET, _TCP = "When it is late", "The TCP that carries it"
+TARGET, _TCP = "When it is late", "The TCP that carries it"
 _LINUX, _PUBLISHED = "Of --stack linux", "Of --stack newreno_2008"
 
 
@@ -251,7 +251,7 @@ class ScenarioOptions:
 
     limit: Annotated[
         float | None,
-        quantity("--limit", parse_time, "TIME", _TARGET, "Largest delay of any use.", "that of --app, or 200ms"),
+        quantity("--limit", parse_time, "TIME", TARGET, "Largest delay of any use.", "that of --app, or 200ms"),
     ] = None
     quantile: Annotated[
         float | None,
@@ -259,7 +259,7 @@ class ScenarioOptions:
             "--quantile",
             partial(parse_fraction, allow_zero=False),
             "SHARE",
-            _TARGET,
+            TARGET,
             "Share of the packets that must arrive by then.",
             "that of --app, or 95%",
         ),

@@ -1,0 +1,310 @@
+"""`tcpdelay batch`: predictions for a table of paths, and how many of them are inside the working region."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tcpdelay.cli.errors import argument_errors, print_warning
+from tcpdelay.cli.files import refuse_directory, refuse_other_than_chart, write_atomically, write_chart
+from tcpdelay.cli.options import (
+    OUTPUT,
+    PATH,
+    PATH_OPTIONS,
+    TARGET,
+    ScenarioOptions,
+    chart_option,
+    quantity,
+    with_scenario,
+)
+from tcpdelay.cli.progress import ERASE_LINE
+from tcpdelay.cli.scenario import read_demand
+from tcpdelay.units import parse_time
+
+if TYPE_CHECKING:
+    from tcpdelay.batch.columns import Source
+    from tcpdelay.batch.job import Job
+    from tcpdelay.batch.rows import Demand
+    from tcpdelay.batch.summary import WorkingShares
+    from tcpdelay.report.result_table import ResultTable
+
+Format = Literal["text", "csv", "json"]
+TableFormat = Literal["parquet", "csv", "arrow"]
+
+INTERRUPTED = 130
+FILE_WIDTH = 100
+SHOWN_EVERY = 1.0
+"""Time between two lines of progress [s]."""
+LOGGED_EVERY = 30.0
+"""The same where nobody watches."""
+SUMMARY = "Predict every row of a table, and count what works."
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay batch examples/users.csv --app voip
+  tcpdelay batch users.parquet -o predicted.parquet --app voip --group region
+  tcpdelay batch users.csv -o out.parquet --app game --column rtt=ping:ms
+  tcpdelay batch big/ -o predicted/ --app voip
+
+\b
+Columns are rtt and loss, in seconds and fractions unless their names end in
+a unit: rtt_ms, rtt_us, loss_percent. A text may have its own, such as 100ms
+or 2%. packet_size and interval (interval_ms) go before the options.
+A folder as output gets the rows in parts, and an interrupted run goes on there.
+"""
+
+
+def _column(text: str) -> str:
+    name, between, column = text.partition("=")
+    if not (name and between and column):
+        raise ValueError(f"{text[:64]!r} is no column; write rtt=COLUMN or rtt=COLUMN:ms")
+    return text
+
+
+@partial(with_scenario, left_out=PATH_OPTIONS)
+def batch(
+    options: ScenarioOptions,
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="Rows of paths: .parquet, .csv or .arrow, or a folder of .parquet.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Where the rows go with their predictions; a folder ends in /.",
+            rich_help_panel=OUTPUT, show_default="nowhere: only the summary is shown",
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column", parser=_column, metavar="NAME=COLUMN[:UNIT]", rich_help_panel=PATH, show_default=False,
+            help="A column with a name of its own, such as rtt=ping:ms; may be repeated.",
+        ),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group", metavar="COLUMN", rich_help_panel=OUTPUT, show_default=False,
+            help="Count what works by this column; may be repeated.",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None, quantity("--threshold", parse_time, "TIME", TARGET, "The same as --limit.")
+    ] = None,
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="What the names of the added columns begin with.", rich_help_panel=OUTPUT)
+    ] = "",
+    table_format: Annotated[
+        TableFormat | None,
+        typer.Option(
+            "--table-format", help="Format of TABLE.", rich_help_panel=OUTPUT, show_default="by its suffix"
+        ),
+    ] = None,
+    output_format: Annotated[
+        TableFormat | None,
+        typer.Option(
+            "--output-format", help="Format of --output.", rich_help_panel=OUTPUT,
+            show_default="by its suffix, or parquet in a folder",
+        ),
+    ] = None,
+    summary_format: Annotated[
+        Format, typer.Option("--format", help="Format of the summary.", rich_help_panel=OUTPUT)
+    ] = "text",
+    summary: Annotated[
+        Path | None,
+        typer.Option(
+            "--summary", metavar="FILE", help="Write the summary to a file.", rich_help_panel=OUTPUT,
+            show_default="the terminal",
+        ),
+    ] = None,
+    chart: Annotated[Path | None, chart_option("what works by group")] = None,
+    cache: Annotated[
+        bool,
+        typer.Option("--cache/--no-cache", help="Keep surfaces for the next run.", rich_help_panel=OUTPUT),
+    ] = True,
+) -> None:  # fmt: skip
+    """Predict the delays of every row of a table, and count the rows that meet the target."""
+    refuse_other_than_chart(chart, "--chart")
+    for path, option in ((summary, "--summary"), (chart, "--chart")):
+        if path is not None:
+            refuse_directory(path, option)
+    if threshold is not None and options.limit is not None:
+        raise typer.BadParameter("--threshold: is the same as --limit; give one of them")
+    job = _job(table, table_format, output, output_format)
+    from tcpdelay.batch.columns import find_sources
+    from tcpdelay.batch.files import column_names
+    from tcpdelay.batch.summary import WorkingShares
+
+    with _readable(table):
+        names = column_names(job.source, job.source_format)
+    with argument_errors("--column"):
+        sources = find_sources(names, dict(text.split("=", 1) for text in column or ()))
+    demand = _demand(replace(options, limit=threshold or options.limit), sources)
+    shares = WorkingShares(group or (), prefix)
+    _run(job, demand, sources, shares, cache)
+    counted = shares.table(_title(demand))
+    if chart is not None:
+        from matplotlib.figure import Figure
+
+        from tcpdelay.report.share_chart import chart_height, plot_working_shares
+
+        figure = Figure(figsize=(8, chart_height(counted)), layout="constrained")
+        plot_working_shares(counted, len(shares.by), figure.subplots())
+        write_chart(chart, figure, "--chart")
+    content = _rendered(counted, summary_format)
+    if summary is not None:
+        write_atomically(summary, content.encode(), "--summary")
+    else:
+        print(content, end="")
+
+
+def _job(table: Path, table_format: TableFormat | None, output: Path | None, output_format: TableFormat | None) -> Job:
+    """Return from where to where."""
+    from tcpdelay.batch.files import file_format
+    from tcpdelay.batch.job import Job
+
+    if not table.exists():
+        raise typer.BadParameter(f"TABLE: {str(table)!r} does not exist")
+    with argument_errors("TABLE"):
+        source_format = file_format(table, table_format or ("parquet" if table.is_dir() else None))
+    if output is None:
+        return Job(table, source_format)
+    in_parts = output.is_dir() or not output.suffix
+    if output.exists() and output.resolve() == table.resolve():
+        raise typer.BadParameter(f"--output: {str(output)!r} is the table itself; name another file")
+    with argument_errors("--output"):
+        return Job(
+            table,
+            source_format,
+            output,
+            file_format(output, output_format or ("parquet" if in_parts else None)),
+            in_parts,
+        )
+
+
+def _demand(options: ScenarioOptions, sources: Mapping[str, Source]) -> Demand:
+    """Return what holds for all rows; the options of the flow may leave out what the table has."""
+    from tcpdelay.batch.columns import FLOW
+    from tcpdelay.batch.rows import Demand
+
+    in_table = [name for name in FLOW if name in sources]
+    if in_table and options.bitrate is not None:
+        raise typer.BadParameter(
+            f"--bitrate: does not go with a table that has the column {sources[in_table[0]].column!r}"
+        )
+    if options.app is None:
+        # Never used, as every row has its own.
+        size = 1 if "packet_size" in sources and options.packet_size is None else options.packet_size
+        interval = 1.0 if "interval" in sources and options.interval is None else options.interval
+        options = replace(options, packet_size=size, interval=interval)
+    flow, stack, target = read_demand(options)
+    return Demand(flow, stack, target)
+
+
+def _run(job: Job, demand: Demand, sources: Mapping[str, Source], shares: WorkingShares, cache: bool) -> None:
+    """Predict, and show how far that is."""
+    from tcpdelay.batch.job import run_job
+    from tcpdelay.batch.predict_many import unchecked_message
+
+    shown = _Shown()
+    try:
+        with _readable(job.source), argument_errors():
+            predictor = run_job(
+                job, demand, sources, shares, cached=cache, on_rows=shown.rows_done, on_progress=shown.chains
+            )
+    except KeyboardInterrupt:
+        shown.end()
+        print(f"tcpdelay batch: {_interrupted(job, cache)}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    shown.end()
+    if predictor.unchecked:
+        print_warning(unchecked_message(predictor.unchecked, shown.rows))
+
+
+def _interrupted(job: Job, cache: bool) -> str:
+    kept = "; what has been solved is kept for the next run" if cache else ""
+    if job.target is None:
+        return f"interrupted{kept}"
+    if job.in_parts:
+        return f"interrupted: {job.parts_done()} parts are complete, and the same command goes on after them{kept}"
+    return f"interrupted: {str(job.target)!r} has not been written{kept}"
+
+
+@contextmanager
+def _readable(table: Path) -> Iterator[None]:
+    """Turn what Arrow says of a file that cannot be read into one line."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        message = " ".join(str(error).split())
+        raise typer.BadParameter(f"TABLE: {str(table)!r} cannot be read or written: {message[:200]}") from error
+
+
+class _Shown:
+    """What is shown while a table is predicted."""
+
+    def __init__(self) -> None:
+        self.started = self._last = time.monotonic()
+        self.rows = 0
+
+    def rows_done(self, rows: int) -> None:
+        """Show the rows predicted so far."""
+        self.rows = rows
+        seconds = max(time.monotonic() - self.started, 1e-9)
+        self._show(f"{rows} rows, {rows / seconds:.3g} a second ...")
+
+    def chains(self, done: int, of: int) -> None:
+        """Show the chains that are solved for the surface, or for rows that it cannot answer."""
+        self._show(f"{self.rows} rows; solving {done} of {of} chains ...")
+
+    def _show(self, line: str) -> None:
+        now = time.monotonic()
+        on_terminal = sys.stderr.isatty()
+        if now - self._last >= (SHOWN_EVERY if on_terminal else LOGGED_EVERY):
+            self._last = now
+            print(
+                f"{ERASE_LINE}{line}" if on_terminal else line,
+                end="" if on_terminal else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def end(self) -> None:
+        """Erase what was shown, and say how long it took if that was long."""
+        seconds = time.monotonic() - self.started
+        if sys.stderr.isatty():
+            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+        if seconds >= LOGGED_EVERY or (sys.stderr.isatty() and seconds >= SHOWN_EVERY):
+            print(f"{self.rows} rows in {seconds:.3g} s, {self.rows / seconds:.3g} a second", file=sys.stderr)
+
+
+def _title(demand: Demand) -> str:
+    from tcpdelay.report.phrases import quantile_name
+    from tcpdelay.units import format_time
+
+    return f"{quantile_name(demand.target.quantile)} within {format_time(demand.target.limit)}"
+
+
+def _rendered(counted: ResultTable, chosen: Format) -> str:
+    if chosen == "csv":
+        return counted.to_csv()
+    if chosen == "json":
+        return json.dumps(counted.to_records(), indent=2) + "\n"
+    from rich.console import Console
+
+    page = io.StringIO()
+    width = max(Console().width, 80) if sys.stdout.isatty() else FILE_WIDTH
+    counted.print_text(Console(file=page, width=width, force_terminal=False, color_system=None))
+    return page.getvalue().rstrip("\n") + "\n"
