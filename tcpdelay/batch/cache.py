@@ -19,12 +19,14 @@ from tcpdelay.batch.outcome import Nodes
 from tcpdelay.batch.surface import SHARE_AT_PROBES, STATED, Surface
 from tcpdelay.region.question import Question
 
+_REFINEMENT = ("outcome.py", "interpolation.py", "surface.py")
+
 
 def surface_path(asked: Question) -> Path:
     """Return where the surface of a question is kept, or would be.
 
     That is `tcpdelay/surfaces` in `$XDG_CACHE_HOME` or `~/.cache`. The name changes with the question, the promised
-    errors, and the source of the chain.
+    errors, and the source of the chain and of the refinement.
 
     Examples
     --------
@@ -45,9 +47,9 @@ def _source_digest() -> str:
     """Return a digest of what surfaces depend on."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for folder in ("chain", "batch"):
-        for source in sorted((package / folder).rglob("*.py")):
-            digest.update(source.read_bytes())
+    sources = [*(package / "chain").rglob("*.py"), *(package / "batch" / name for name in _REFINEMENT)]
+    for source in sorted(sources):
+        digest.update(source.read_bytes())
     return digest.hexdigest()
 
 

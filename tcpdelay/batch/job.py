@@ -18,6 +18,8 @@ from tcpdelay.batch.rows import Demand, RowPredictor
 from tcpdelay.batch.summary import WorkingShares
 
 ROWS_PER_PART = 4 * ROWS_AT_A_TIME
+GROWTH = 1.25
+"""Growth of a surface between two times at which it is kept while the work goes on."""
 QUESTION = "question.json"
 """The file in a folder of parts that says what they answer."""
 
@@ -115,6 +117,7 @@ def run_job(
             nonlocal done
             answers = predictor.predict(batch, on_progress)
             shares.add(answers)
+            predictor.save(GROWTH)
             done += batch.num_rows
             if on_rows is not None:
                 on_rows(done)

@@ -141,13 +141,13 @@ class RowPredictor:
         texts = pa.DictionaryArray.from_arrays(numbers, pa.array(_REASONS)).cast(pa.string())
         return pa.record_batch([*batch.columns, *arrays, texts], schema=schema)
 
-    def save(self) -> None:
-        """Keep the surfaces that have grown, if they are to be kept."""
+    def save(self, growth: float = 1.0) -> None:
+        """Keep the surfaces that have grown by more than this factor since they were last kept."""
         for flow, surface in self._surfaces.items():
-            self._save(flow, surface)
+            self._save(flow, surface, growth)
 
-    def _save(self, flow: Flow, surface: Surface) -> None:
-        if self.cached and len(surface.node_at) > self._kept[flow] and save_surface(surface):
+    def _save(self, flow: Flow, surface: Surface, growth: float = 1.0) -> None:
+        if self.cached and len(surface.node_at) > growth * self._kept[flow] and save_surface(surface):
             self._kept[flow] = len(surface.node_at)
 
     def _surface(self, flow: Flow) -> Surface:

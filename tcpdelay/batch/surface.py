@@ -167,12 +167,10 @@ class Surface:
         everything = rows.size == rtt.size
 
         def look_up(part: NDArray[np.int64]) -> NDArray[np.int32]:
-            cell_of = np.empty(part.size, np.int32)
+            cell_of, answers = np.empty(part.size, np.int32), np.full((len(COLUMNS), part.size), np.nan)
             chosen = slice(part[0], part[-1] + 1) if everything else part
-            answers = columns[:, chosen]
             answer_rows(self.cells, self.nodes, rtt[chosen], loss[chosen], interval, answers, cell_of)
-            if not everything:
-                columns[:, chosen] = answers
+            columns[:, chosen] = answers
             return cell_of
 
         parts = [part for part in np.array_split(rows, -(-rows.size // ROWS_AT_A_TIME)) if part.size]

@@ -62,7 +62,7 @@ def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None)
     for place, row in enumerate(rows):
         share, low, high = (float(row[key] or 0.0) for key in ("works", "low", "high"))
         ax.plot([low, high], [place, place], color=BLUE, linewidth=2, solid_capstyle="butt")
-        ax.plot([share], [place], "o", color=BLUE, markersize=5)
+        ax.plot([share], [place], "o", color=BLUE, markersize=5, clip_on=False)
         group = ", ".join(str(row[name]) for name in names if row[name] != "") or "all"
         labels.append(f"{group} ({row['rows']})")
     ax.set_yticks(range(len(rows)), labels)

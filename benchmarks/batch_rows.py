@@ -1,0 +1,156 @@
+"""Rows a second of `predict_many` and `tcpdelay batch`, and how far they are from the chain.
+
+`python benchmarks/batch_rows.py --app voip --rows 1e6 --passes 3 --json benchmarks/batch-voip.json`
+
+Rows are uniform in the logarithms of round-trip time and loss over the range in which the chain has been checked. The
+first passes refine the surface; what they cost is the time for building it. Then the same number of rows, other ones,
+are timed in memory and from file to file, and 10 000 more compared with the chain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from tcpdelay.applications import application
+from tcpdelay.batch.cache import load_surface, save_surface
+from tcpdelay.batch.columns import find_sources
+from tcpdelay.batch.files import file_format
+from tcpdelay.batch.job import Job, run_job
+from tcpdelay.batch.outcome import COLUMNS, LATE, MEAN
+from tcpdelay.batch.predict_many import demand_for
+from tcpdelay.batch.summary import WorkingShares
+from tcpdelay.batch.surface import STATED, Surface, solve_scenarios
+from tcpdelay.region.cells import processors
+from tcpdelay.region.question import question
+from tcpdelay.validity import LINUX_RANGE
+
+COMPARED = 10_000
+REPEATS = 3
+
+
+def drawn(rows: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    ends = {"rtt": LINUX_RANGE.rtt, "loss": LINUX_RANGE.loss}
+    return {name: np.exp(rng.uniform(*np.log(between), rows)) for name, between in ends.items()}
+
+
+def timed(work: Callable[[], object], rows: int, repeats: int = REPEATS) -> dict[str, float]:
+    """Return the medians of rows a second, by the clock and by the processors' time."""
+    walls, cpus = [], []
+    for _ in range(repeats):
+        wall, cpu = time.perf_counter(), time.process_time()
+        work()
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+    wall, cpu = float(np.median(walls)), float(np.median(cpus))
+    return {
+        "wall_s": wall, "cpu_s": cpu, "rows_per_wall_s": rows / wall,
+        "rows_per_cpu_s": rows / cpu, "cpu_us_per_row": cpu / rows * 1e6,
+    }  # fmt: skip
+
+
+def compared(surface: Surface) -> dict[str, Any]:
+    """Return how far answers are from the chain, in parts of the stated errors."""
+    rows = drawn(COMPARED, seed=999)
+    rtt, loss = rows["rtt"], rows["loss"]
+    answers = surface.answer(rtt, loss)
+    exact = solve_scenarios(surface.asked, list(zip(rtt.tolist(), loss.tolist(), strict=True)))
+    truth = exact.answer.T.copy()
+    truth[:LATE] += rtt / 2
+    interval = surface.asked.flow.interval
+    result: dict[str, Any] = {"rows": COMPARED, "solved_by_chain": answers.solved}
+    for place, name in enumerate(COLUMNS[:LATE]):
+        relative, intervals = (STATED.of_mean, STATED.mean_intervals) if place == MEAN else STATED[:2]
+        error = np.abs(answers.columns[place] - truth[place])
+        ratio = error / np.maximum(relative * truth[place], intervals * interval)
+        result[name] = {
+            "beyond_stated": int((ratio > 1).sum()),
+            "largest_of_stated": float(ratio.max()),
+            "median_relative_error": float(np.median(error / truth[place])),
+            "relative_error_99": float(np.quantile(error / truth[place], 0.99)),
+        }
+    late, within = answers.columns[LATE], exact.late_within.T
+    outside = np.maximum(within[0] - late, late - within[1])
+    error = np.abs(late - truth[LATE])
+    result["late"] = {
+        "beyond_stated": int((outside > np.maximum(STATED.of_late * truth[LATE], STATED.late_error)).sum()),
+        "median_error": float(np.median(error)),
+        "error_99": float(np.quantile(error, 0.99)),
+    }
+    result["works"] = {"wrong": int((answers.works != exact.works).sum()), "share": float(exact.works.mean())}
+    result["share_of_answers_that_work"] = float(answers.works.mean())
+    return result
+
+
+def file_to_file(app: str, rows: dict[str, np.ndarray], suffix: str) -> Callable[[], object]:
+    folder = tempfile.TemporaryDirectory()
+    source, target = (Path(folder.name) / f"{name}{suffix}" for name in ("in", "out"))
+    table = pa.table(rows)
+    pq.write_table(table, source) if suffix == ".parquet" else pa.csv.write_csv(table, source)
+    job = Job(source, file_format(source), target, file_format(target))
+
+    def work(kept: object = folder) -> object:
+        return run_job(job, demand_for(app, None, None, None), find_sources(rows), WorkingShares())
+
+    return work
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--app", default="voip")
+    parser.add_argument("--rows", type=float, default=1e6)
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows = int(options.rows)
+    surface = load_surface(question(application(options.app).name, None, None, None))
+    result: dict[str, Any] = {
+        "app": options.app, "rows": rows, "machine": platform.processor() or platform.machine(),
+        "processors": processors(), "chains_at_first": len(surface.node_at), "passes": [],
+    }  # fmt: skip
+    for seed in range(options.passes):
+        part = drawn(rows, seed + 1)
+        before, wall, cpu = len(surface.node_at), time.perf_counter(), time.process_time()
+        answers = surface.answer(part["rtt"], part["loss"])
+        result["passes"].append({
+            "chains": len(surface.node_at) - before, "rows_solved": answers.solved,
+            "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
+        })  # fmt: skip
+        print(json.dumps(result["passes"][-1]), flush=True)
+        save_surface(surface)
+    result["chains"] = len(surface.node_at)
+    # Other rows than before: the first look solves what no cell answers, as the first pass over any table does.
+    fresh = drawn(rows, 777)
+    first = timed(lambda: surface.answer(fresh["rtt"], fresh["loss"]), rows, 1)
+    result["first_look"] = first
+    result["in_memory"] = timed(lambda: surface.answer(fresh["rtt"], fresh["loss"]), rows)
+    print(json.dumps({name: result[name] for name in ("first_look", "in_memory")}), flush=True)
+    save_surface(surface)
+    for suffix in (".parquet", ".csv"):
+        work = file_to_file(options.app, fresh, suffix)
+        work()
+        result[f"file_to_file{suffix}"] = timed(work, rows)
+        print(suffix, json.dumps(result[f"file_to_file{suffix}"]), flush=True)
+    result["compared"] = compared(surface)
+    result["peak_memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    text = json.dumps(result, indent=2)
+    print(text)
+    if options.json:
+        options.json.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Tables of paths: what the surface answers, what becomes of bad rows, and in which form the answers come."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tcpdelay as td
+from tcpdelay.batch.cache import load_surface, save_surface, surface_path
+from tcpdelay.batch.columns import QUANTITIES, find_sources, read_column
+from tcpdelay.batch.surface import Surface
+from tcpdelay.region.question import question
+
+VOIP = question("voip", None, None, None)
+BOX = ((0.085, 0.110), (0.01, 0.06))
+"""Round-trip times [s] and losses between which quantiles jump from one plateau to the next."""
+
+
+def drawn(rows, seed, box=BOX):
+    rng = np.random.default_rng(seed)
+    return tuple(np.exp(rng.uniform(*np.log(ends), rows)) for ends in box)
+
+
+@pytest.fixture(scope="module")
+def surface():
+    """A surface that 20 000 rows have refined."""
+    surface = Surface(VOIP)
+    surface.answer(*drawn(20_000, seed=1))
+    return surface
+
+
+def test_answers_are_within_the_stated_error_of_the_chain(surface):
+    rtt, loss = drawn(400, seed=2)
+    answers = surface.answer(rtt, loss)
+    assert answers.solved < 80
+    interval, limit = VOIP.flow.interval, VOIP.target.limit
+    missed = 0
+    for place, (p50, p95, p99, mean, late) in enumerate(answers.columns.T):
+        exact = td.predict_delay(rtt=rtt[place], loss=loss[place], packet_size=174, interval=interval)
+        quantiles = exact.quantile([0.5, 0.95, 0.99])
+        allowed = np.maximum(0.01 * quantiles, interval)
+        missed += not np.all(np.abs(np.array([p50, p95, p99]) - quantiles) <= allowed)
+        missed += not abs(mean - exact.mean) <= max(0.01 * exact.mean, 0.05 * interval)
+        shift = 0.5 * max(0.01 * limit, interval)
+        low, high = exact.late_fraction(limit + shift), exact.late_fraction(limit - shift)
+        slack = max(0.05 * exact.late_fraction(limit), 0.0005)
+        missed += not low - slack <= late <= high + slack
+        assert not answers.works[place] or exact.quantile(0.95) <= limit + interval
+        assert answers.works[place] or exact.quantile(0.95) > limit - interval
+    # Cells are tested at points: some row may lie where none of them was.
+    assert missed <= 2
+
+
+def test_a_jump_of_a_quantile_is_followed(surface):
+    """From 10 % to 40 % more loss, the 99th percentile goes up by more than a packet interval at one point."""
+    loss = np.linspace(0.02, 0.05, 200)
+    answers = surface.answer(np.full(200, 0.0933), loss)
+    exact = [td.predict_delay(rtt=0.0933, loss=each, packet_size=174, interval=0.02).quantile(0.99) for each in loss]
+    assert np.ptp(exact) > 0.03
+    assert np.abs(answers.columns[2] - exact).max() <= 0.02
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(st.floats(0.001, 0.3), st.floats(0.0, 0.1)), min_size=1, max_size=4))
+def test_a_few_rows_get_exactly_what_the_chain_says(rows):
+    rtt, loss = (np.array(column) for column in zip(*rows, strict=True))
+    answers = Surface(VOIP).answer(rtt, loss)
+    for place, (one_rtt, one_loss) in enumerate(rows):
+        model = td.DelayModel(VOIP.flow, td.Path(one_rtt, one_loss), VOIP.stack).delay_distribution()
+        assert answers.columns[:4, place] == pytest.approx([*model.quantile([0.5, 0.95, 0.99]), model.mean], rel=1e-12)
+        assert answers.sustainable[place] == model.sustainable
+
+
+def test_a_flow_that_tcp_cannot_carry_is_endlessly_late():
+    rng = np.random.default_rng(3)
+    surface = Surface(VOIP)
+    rtt, loss = rng.uniform(0.45, 0.46, 200), rng.uniform(0.40, 0.41, 200)
+    answers = surface.answer(rtt, loss)
+    assert answers.solved == 0
+    assert np.isinf(answers.columns[:4]).all()
+    assert (answers.columns[4] == 1).all()
+    assert not (answers.works | answers.sustainable).any()
+
+
+def test_refinement_does_not_depend_on_how_rows_are_cut_into_batches():
+    rtt, loss = drawn(1500, seed=4, box=((0.09, 0.1), (0.01, 0.02)))
+    whole, cut = Surface(VOIP), Surface(VOIP)
+    whole.answer(rtt, loss)
+    for part in np.split(np.arange(1500), 10):
+        cut.answer(rtt[part], loss[part])
+    assert cut.answer(rtt, loss).columns == pytest.approx(whole.answer(rtt, loss).columns, abs=0.02)
+
+
+def test_surfaces_are_kept_and_a_damaged_file_is_none(surface, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert save_surface(surface)
+    again = load_surface(VOIP)
+    rtt, loss = drawn(2000, seed=5)
+    before = len(again.node_at)
+    assert before == len(surface.node_at)
+    np.testing.assert_array_equal(again.answer(rtt, loss).columns, surface.answer(rtt, loss).columns)
+    surface_path(VOIP).write_bytes(surface_path(VOIP).read_bytes()[:1000])
+    assert not load_surface(VOIP).node_at
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.floats(1e-6, 60.0), min_size=1, max_size=5),
+    st.sampled_from([("rtt", 1.0), ("rtt_s", 1.0), ("RTT_ms", 1e3), ("rtt_us", 1e6)]),
+)
+def test_units_follow_the_name_of_the_column(seconds, named):
+    name, per_second = named
+    batch = pa.record_batch({name: [second * per_second for second in seconds], "loss": [0.0] * len(seconds)})
+    source = find_sources(batch.schema.names)["rtt"]
+    assert read_column(batch, QUANTITIES["rtt"], source) == pytest.approx(seconds)
+    texts = pa.record_batch({name: [f"{second!r} s" for second in seconds], "loss": [0.0] * len(seconds)})
+    assert read_column(texts, QUANTITIES["rtt"], source) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen", "message"),
+    [
+        (["rtt"], None, "columns must include loss or one of loss_fraction, loss_percent, loss_pct"),
+        (["rtt", "RTT_ms", "loss"], None, "columns must say which one is rtt: the table has rtt and RTT_ms"),
+        (["a", "loss"], {"rtt": "b:ms"}, "columns must be some of a, loss, got 'b' for rtt"),
+        (["a", "loss"], {"rtt": "a:min"}, "columns must be in s, ms, us for rtt, got 'min'"),
+        (["a", "loss"], {"delay": "a"}, "columns must name some of rtt, loss, packet_size, interval, got 'delay'"),
+    ],
+)
+def test_columns_that_cannot_be_told_are_refused(names, chosen, message):
+    with pytest.raises(ValueError, match=message):
+        find_sources(names, chosen)
+
+
+BAD = [
+    ({"rtt": None}, "rtt is missing"),
+    ({"rtt": float("nan")}, "rtt is missing"),
+    ({"rtt": float("inf")}, "rtt is no number"),
+    ({"rtt": -0.1}, "rtt must lie between 1e-06 and 60 s"),
+    ({"rtt": 100.0}, "rtt must lie between 1e-06 and 60 s"),
+    ({"loss": 1.0}, "loss must be a fraction from 0 to below 1"),
+    ({"loss": -1e-9}, "loss must be a fraction from 0 to below 1"),
+    ({"packet_size": 0.0}, "packet_size must be a whole number of 1 to 10000000 bytes"),
+    ({"packet_size": 1.5}, "packet_size must be a whole number of 1 to 10000000 bytes"),
+    ({"interval": 0.0}, "interval must lie between 1e-07 and 60 s"),
+    ({"rtt": None, "interval": None}, "rtt is missing"),
+]
+
+
+def test_bad_rows_keep_their_place_and_harm_no_other():
+    good = {"rtt": 0.1, "loss": 0.02, "packet_size": 174.0, "interval": 0.02}
+    rows = [good]
+    for bad, _ in BAD:
+        rows += [{**good, **bad}, good]
+    table = pa.Table.from_pylist([{"user": place, **row} for place, row in enumerate(rows)])
+    answers = td.predict_many(table, cached=False)
+    assert answers.column("user").to_pylist() == list(range(len(rows)))
+    assert answers.column("reason").to_pylist()[1::2] == [reason for _, reason in BAD]
+    assert answers.column("reason").to_pylist()[::2] == [None] * (len(BAD) + 1)
+    for name in ("p50", "p95", "p99", "mean", "late", "works", "sustainable"):
+        assert answers.column(name).to_pylist()[1::2] == [None] * len(BAD)
+    assert set(answers.column("p95").to_pylist()[::2]) == {pytest.approx(0.14)}
+
+
+def test_what_comes_back_is_of_the_kind_that_was_given():
+    plain = {"rtt_ms": [100.0, 20.0], "loss_percent": [2.0, 0.0], "user": ["a", "b"]}
+    options = {"flow": "voip", "cached": False}
+    table = td.predict_many(pa.table(plain), **options)
+    batch = td.predict_many(pa.record_batch(plain), **options)
+    reader = td.predict_many(pa.table(plain).to_reader(), **options)
+    frame = td.predict_many(pd.DataFrame(plain, index=[7, 9]), **options)
+    arrays = td.predict_many(plain, **options)
+    assert isinstance(table, pa.Table)
+    assert isinstance(batch, pa.RecordBatch)
+    assert isinstance(reader, pa.RecordBatchReader)
+    assert table.equals(pa.Table.from_batches([batch]))
+    assert table.equals(reader.read_all())
+    assert frame.index.tolist() == [7, 9]
+    assert frame.columns.tolist() == table.column_names == list(arrays)
+    assert frame["p95"].tolist() == arrays["p95"].tolist() == table.column("p95").to_pylist()
+    assert frame["user"].tolist() == arrays["user"].tolist() == ["a", "b"]
+    assert td.predict_many(pa.table(plain).slice(0, 0), **options).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        (
+            {"rtt": [0.1], "loss": [0.0]},
+            {"flow": None},
+            "flow must be given, as the table has no packet_size",
+        ),
+        ({"rtt": [0.1], "loss": [0.0], "p95": [1]}, {}, "prefix must keep apart p95, which the table has already"),
+        ({"rtt": [0.1, 0.2], "loss": [0.0]}, {}, "table must have columns of one length"),
+        ([1, 2], {}, "table must be of pyarrow, a pandas DataFrame or a mapping of arrays, got list"),
+        ({"rtt": [True], "loss": [0.0]}, {}, "rtt must be a column of numbers or texts, got bool"),
+        ({"rtt": [0.1], "loss": [0.0]}, {"threshold": -1.0}, "threshold must be a number of seconds above 0"),
+    ],
+)
+def test_tables_that_make_no_sense_are_refused(table, options, message):
+    with pytest.raises(ValueError, match=message):
+        td.predict_many(table, **{"flow": "voip", "cached": False, **options})
+
+
+def test_rows_beyond_the_checked_range_are_counted():
+    with pytest.warns(td.ValidityWarning, match="1 of 2 rows lie outside the range"):
+        td.predict_many({"rtt": [0.1, 0.8], "loss": [0.01, 0.0]}, flow="voip", cached=False)
+
+
+def test_a_chain_that_is_too_large_is_a_reason():
+    with pytest.warns(td.ValidityWarning):
+        answers = td.predict_many({"rtt": [50.0], "loss": [1e-9]}, flow=td.Flow(1448, 1e-5), cached=False)
+    assert answers["reason"].tolist() == ["the chain is too large to compute"]
+    assert np.isnan(answers["p50"][0])
+
+
+def test_a_stream_needs_no_more_memory_however_long_it_is():
+    batch = pa.record_batch({"rtt": np.linspace(0.02, 0.021, 100_000), "loss": np.zeros(100_000)})
+    reader = pa.RecordBatchReader.from_batches(batch.schema, (batch for _ in range(40)))
+    before = pa.total_allocated_bytes()
+    most = rows = 0
+    for answers in td.predict_many(reader, flow="voip", cached=False):
+        most, rows = max(most, pa.total_allocated_bytes() - before), rows + answers.num_rows
+    # All answers together would be 200 MB.
+    assert rows == 4_000_000
+    assert most < 20e6

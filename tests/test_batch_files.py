@@ -1,0 +1,169 @@
+"""`tcpdelay batch`: tables in files, interrupted and taken up again, and the rows that work by group."""
+
+import json
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import binomtest
+
+from cli_process import process
+from tcpdelay.batch import job as job_module
+from tcpdelay.batch.files import chunks
+from tcpdelay.confidence import share_interval
+
+EXAMPLE = "user,rtt_ms,loss_percent,region\na,100,2,north\nb,20,0.1,north\nc,?,1,south\nd,300,5,south\n,,,\n"
+
+
+@pytest.fixture
+def run_batch(run, tmp_path, monkeypatch):
+    """Run `tcpdelay batch` with a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return lambda *arguments: run("batch", *arguments)
+
+
+@pytest.fixture
+def users(tmp_path):
+    path = tmp_path / "users.csv"
+    path.write_text(EXAMPLE)
+    return path
+
+
+def test_a_table_goes_from_any_format_to_any_other(run_batch, users, tmp_path):
+    assert run_batch(users, "--app", "voip", "-o", "out.parquet")[0] == 0
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table.column("user").to_pylist() == ["a", "b", "c", "d", None]
+    assert table.column("p95").to_pylist()[:2] == [pytest.approx(0.14), pytest.approx(0.01)]
+    reasons = [None, None, "rtt is no number", None, "rtt is missing"]
+    assert table.column("reason").to_pylist() == reasons
+    for name in ("again.arrow", "again.csv"):
+        assert run_batch("out.parquet", "--app", "game", "--prefix", "game_", "-o", name)[0] == 0
+    arrow = pa.feather.read_table(tmp_path / "again.arrow")
+    assert arrow.column("reason").to_pylist() == arrow.column("game_reason").to_pylist() == reasons
+    text = pa.csv.read_csv(tmp_path / "again.csv", convert_options=pa.csv.ConvertOptions(strings_can_be_null=True))
+    assert text.column("game_works").to_pylist() == arrow.column("game_works").to_pylist()
+
+
+def test_shares_are_counted_by_group(run_batch, users):
+    status, printed, _ = run_batch(users, "--app", "voip", "--group", "region", "--format", "json")
+    assert status == 0
+    rows = {row["region"]: row for row in json.loads(printed)}
+    assert [(name, row["rows"], row["without_prediction"], row["works"]) for name, row in rows.items()] == [
+        ("north", 2, 0, 1.0), ("south", 2, 1, 0.0), ("none", 1, 1, None), ("all", 5, 2, pytest.approx(2 / 3, rel=1e-5)),
+    ]  # fmt: skip
+    status, printed, _ = run_batch(users, "--app", "voip", "--threshold", "1min", "--chart", "shares.svg")
+    assert status == 0
+    assert "100 %" in printed
+
+
+@pytest.mark.parametrize(("count", "of"), [(0, 1), (1, 1), (3, 10), (0, 50), (999, 1000)])
+def test_intervals_of_shares_are_those_of_scipy(count, of):
+    theirs = binomtest(count, of).proportion_ci(0.9, method="exact")
+    ours = share_interval(count, of, 0.9)
+    assert (ours.value, ours.low, ours.high) == pytest.approx((count / of, theirs.low, theirs.high), abs=1e-9)
+
+
+def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
+    table = pa.table({"ping": [100.0, 100.0], "plr": [0.02, 0.02], "interval_ms": [20, 30], "packet_size": [174, 174]})
+    pq.write_table(table, tmp_path / "table.parquet")
+    columns = ["--column", "rtt=ping:ms", "--column", "loss=plr"]
+    assert run_batch("table.parquet", *columns, "-o", "out.parquet")[0] == 0
+    assert pq.read_table(tmp_path / "out.parquet").column("p95").to_pylist()[0] == pytest.approx(0.14)
+    assert run_batch("table.parquet", *columns, "--app", "game", "-o", "same.parquet")[0] == 0
+    same, out = (pq.read_table(tmp_path / name).select(["p95", "mean"]) for name in ("same.parquet", "out.parquet"))
+    assert same.equals(out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.csv", "--app", "voip"], "TABLE: 'none.csv' does not exist"),
+        (["users.csv"], "the flow is missing; write --app voip"),
+        (["users.csv", "--app", "voip", "-o", "users.csv"], "--output: 'users.csv' is the table itself"),
+        (["users.csv", "--app", "voip", "-o", "out.xls"], "--output: 'out.xls' does not end in one of .parquet"),
+        (["users.csv", "--app", "voip", "-o", "no/out.csv"], "cannot be"),
+        (
+            ["users.csv", "--app", "voip", "--group", "isp"],
+            "--group: must be one of user, rtt_ms, loss",
+        ),
+        (["users.csv", "--app", "voip", "--column", "rtt"], "'rtt' is no column; write rtt=COLUMN"),
+        (["users.csv", "--app", "voip", "--column", "rtt=x"], "--column: columns must be some of user"),
+        (["users.csv", "--app", "voip", "--chart", "a.txt"], "--chart: 'a.txt' does not end in one of"),
+        (["users.csv", "--app", "voip", "--limit", "1s", "--threshold", "1s"], "--threshold: is the same as --limit"),
+        (["users.parquet", "--app", "voip"], "TABLE: 'users.parquet' cannot be read"),
+    ],
+)
+def test_mistakes_are_answered_by_one_line(run_batch, users, tmp_path, arguments, message):
+    (tmp_path / "users.parquet").write_text(EXAMPLE)
+    status, printed, errors = run_batch(*arguments)
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
+    assert message in errors
+    assert not list(tmp_path.glob(".tcpdelay-*"))
+
+
+def test_a_folder_of_parts_is_taken_up_where_it_was_left(run_batch, tmp_path, monkeypatch):
+    monkeypatch.setattr(job_module, "ROWS_AT_A_TIME", 10)
+    monkeypatch.setattr(job_module, "ROWS_PER_PART", 20)
+    table = pa.table({"user": range(95), "rtt_ms": np.linspace(20, 110, 95), "loss": np.full(95, 0.01)})
+    pq.write_table(table, tmp_path / "users.parquet")
+    written = job_module.TableWriter.write
+
+    def interrupted(writer, batch):
+        written(writer, batch)
+        if batch.column("user")[0].as_py() == 50:
+            raise KeyboardInterrupt
+
+    asked = ["users.parquet", "--app", "voip", "-o", "out", "--format", "csv"]
+    with monkeypatch.context() as patched:
+        patched.setattr(job_module.TableWriter, "write", interrupted)
+        status, printed, errors = run_batch(*asked)
+    assert (status, printed) == (130, "")
+    assert "interrupted: 2 parts are complete, and the same command goes on after them" in errors
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "part-000000.parquet", "part-000001.parquet", "question.json",
+    ]  # fmt: skip
+    kept = (tmp_path / "out" / "part-000001.parquet").stat().st_mtime_ns
+    status, printed, _ = run_batch(*asked)
+    assert (status, printed.splitlines()[1].split(",")[0]) == (0, "95")
+    assert (tmp_path / "out" / "part-000001.parquet").stat().st_mtime_ns == kept
+    parts = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / "out").glob("*.parquet"))])
+    assert parts.select(["user", "rtt_ms"]).equals(table.select(["user", "rtt_ms"]))
+    status, _, errors = run_batch(*asked, "--limit", "1s")
+    assert status == 2
+    assert "'out' holds the answers to another question; name another folder" in errors
+
+
+def test_an_interrupt_leaves_nothing_under_the_final_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rng = np.random.default_rng(1)
+    table = pa.table({"rtt": rng.uniform(0.1, 0.3, 100_000), "loss": rng.uniform(0.01, 0.1, 100_000)})
+    pq.write_table(table, tmp_path / "users.parquet")
+    out = tmp_path / "out.parquet"
+    with process(
+        "batch", str(tmp_path / "users.parquet"), "--app", "voip", "-o", str(out), stdout=subprocess.PIPE
+    ) as started:
+        while not list(tmp_path.glob(".tcpdelay-*")):
+            assert started.poll() is None
+            time.sleep(0.05)
+        time.sleep(1)
+        started.send_signal(signal.SIGINT)
+        printed, errors = started.communicate()
+    assert (started.returncode, printed) == (130, "")
+    assert errors.startswith(f"tcpdelay batch: interrupted: {str(out)!r} has not been written")
+    assert not out.exists()
+    assert not list(tmp_path.glob(".tcpdelay-*"))
+
+
+def test_chunks_keep_all_rows_in_their_order():
+    table = pa.table({"row": range(1000)})
+    for size in (1, 7, 64, 1000, 3000):
+        for rows in (1, 10, 999, 1000, 5000):
+            cut = list(chunks(table.to_reader(size), rows))
+            assert all(batch.num_rows == rows for batch in cut[:-1])
+            assert pa.Table.from_batches(cut).equals(table)
