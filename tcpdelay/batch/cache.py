@@ -67,11 +67,12 @@ def load_surface(asked: Question) -> Surface:
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(surface_path(asked)) as kept:
         nodes = Nodes(*(kept[f"nodes_{name}"] for name in Nodes._fields))
         cells = Cells(*(kept[f"cells_{name}"] for name in Cells._fields))
-        keys, origin, depth, rows = kept["keys"], kept["origin"], kept["depth"], kept["rows_left"]
+        keys, places = kept["keys"], kept["places"]
+        origin, depth, rows = kept["origin"], kept["depth"], kept["rows_left"]
         surface.nodes, surface.cells, surface.origin, surface.depth, surface.rows_left = (
             nodes, cells, origin, depth, rows,
         )  # fmt: skip
-        surface.node_at = dict(zip(keys.tolist(), range(keys.size), strict=True))
+        surface.node_at = dict(zip(keys.tolist(), places.tolist(), strict=True))
     return surface
 
 
@@ -84,6 +85,8 @@ def save_surface(surface: Surface) -> bool:
     >>> save_surface(Surface(question("voip", None, 0.123, 0.9)))
     True
     """
+    if not surface.whole:
+        return False
     path = surface_path(surface.asked)
     temporary = path.with_name(f".{secrets.token_hex(8)}.npz")
     arrays: dict[str, Any] = {f"nodes_{name}": array for name, array in zip(Nodes._fields, surface.nodes, strict=True)}
@@ -94,6 +97,7 @@ def save_surface(surface: Surface) -> bool:
             np.savez(
                 temporary,
                 keys=np.fromiter(surface.node_at, np.int64, len(surface.node_at)),
+                places=np.fromiter(surface.node_at.values(), np.int64, len(surface.node_at)),
                 origin=surface.origin,
                 depth=surface.depth,
                 rows_left=surface.rows_left,

@@ -195,7 +195,8 @@ def answer_rows(
         across, up = lattice_place(rtt[row], loss[row])
         level = DEEPEST - COARSEST
         size = 2.0**level
-        column, line = int(across / size), int(up / size)
+        # Rounding may take a row at the edge beyond it.
+        column, line = min(int(across / size), 2**COARSEST - 1), min(int(up / size), 2**COARSEST - 1)
         cell = line * 2**COARSEST + column
         u, v = across / size - column, up / size - line
         while cells.first_part[cell] >= 0:
@@ -265,10 +266,10 @@ def judge_cell(
     endless, carried = 0, 0
     for corner in corners:
         endless += np.isinf(nodes.answer[corner, MEAN])
-        carried += np.isfinite(nodes.answer[corner, MEAN])
+        carried += nodes.sustainable[corner] and np.isfinite(nodes.answer[corner, MEAN])
     for probe in probes:
         endless += np.isinf(nodes.answer[probe, MEAN])
-        carried += np.isfinite(nodes.answer[probe, MEAN])
+        carried += nodes.sustainable[probe] and np.isfinite(nodes.answer[probe, MEAN])
     if endless == corners.size + probes.size:
         return ENDLESS
     if carried < corners.size + probes.size:

@@ -101,6 +101,17 @@ class Surface:
     asked : Question
         Flow, TCP and target.
 
+    Attributes
+    ----------
+    nodes : Nodes
+        The chains solved so far at points of the lattice.
+    node_at : dict
+        The rows of `nodes` by lattice point.
+    cells : Cells
+        The cells, the largest ones first.
+    whole : bool
+        False while the surface changes: one that an interrupt has left so is of no use.
+
     Examples
     --------
     >>> from tcpdelay.region.question import question
@@ -115,6 +126,7 @@ class Surface:
         roots = 4**COARSEST
         self.nodes = empty_nodes(0)
         self.node_at: dict[int, int] = {}
+        self.whole = True
         self.cells = Cells(
             np.full(roots, -1, np.int32), np.full(roots, UNTESTED, np.int8), np.zeros((roots, 4), np.int32)
         )
@@ -195,22 +207,25 @@ class Surface:
 
     def _test(self, cells: NDArray[np.int32], on_progress: OnProgress) -> None:
         """Find out what cells are good for: at some probes all of them, at more those which pass."""
-        self.cells.corners[cells] = self._solved_at(self._points(cells, _CORNERS), on_progress)
+        corners = self._solved_at(self._points(cells, _CORNERS), on_progress)
+        passed, found = np.arange(cells.size), np.full(cells.size, SMOOTH, np.int8)
         for quarters in _PROBES:
-            points = self._points(cells, quarters)
+            points = self._points(cells[passed], quarters)
             probes = self._solved_at(points, on_progress)
             networks = scenario_at(points[..., 0], points[..., 1])[0] / 2
-            parts = [np.arange(first, cells.size, MOST_THREADS) for first in range(min(cells.size, MOST_THREADS))]
-            work = partial(self._states, cells, probes, quarters / 4, networks)
-            for part, states in zip(parts, in_threads(work, parts), strict=True):
-                # A cell that had to be mixed at its first probes is no smoother at others.
-                mixed = (self.cells.state[cells[part]] == MIXED) & (states == SMOOTH)
-                self.cells.state[cells[part]] = np.where(mixed, MIXED, states)
-            cells = cells[self.cells.state[cells] != REFUSED]
+            parts = [part for part in np.array_split(np.arange(passed.size), MOST_THREADS) if part.size]
+            work = partial(self._states, self.depth[cells[passed]], corners[passed], probes, quarters / 4, networks)
+            states = np.concatenate([np.empty(0, np.int8), *in_threads(work, parts)])
+            # A cell that had to be mixed at its first probes is no smoother at others.
+            found[passed] = np.where((found[passed] == MIXED) & (states == SMOOTH), MIXED, states)
+            passed = passed[states != REFUSED]
+        self.cells.corners[cells] = corners
+        self.cells.state[cells] = found
 
     def _states(
         self,
-        cells: NDArray[np.int32],
+        depth: NDArray[np.int8],
+        corners: NDArray[np.int32],
         probes: NDArray[np.int32],
         places: NDArray[np.float64],
         networks: NDArray[np.float64],
@@ -222,10 +237,9 @@ class Surface:
         interval = self.asked.flow.interval
         states = np.empty(part.size, np.int8)
         for place, number in enumerate(part.tolist()):
-            cell = cells[number]
             states[place] = judge_cell(
-                self.nodes, self.cells.corners[cell], probes[number], places, networks[number], interval, errors,
-                allowed_late, bool(self.depth[cell] < SETTLED_VERDICT),
+                self.nodes, corners[number], probes[number], places, networks[number], interval, errors,
+                allowed_late, bool(depth[number] < SETTLED_VERDICT),
             )  # fmt: skip
         return states
 
@@ -234,15 +248,18 @@ class Surface:
         keys = (points[..., 1] << KEY_SHIFT) | points[..., 0]
         wanted = [key for key in np.unique(keys).tolist() if key not in self.node_at]
         scenarios = [scenario_at(key & (2**KEY_SHIFT - 1), key >> KEY_SHIFT) for key in wanted]
-        first = len(self.node_at)
+        first = len(self.nodes.answer)
         solved = solve_scenarios(self.asked, scenarios, on_progress)
+        self.whole = False
         self.nodes = Nodes(*(np.concatenate([old, new]) for old, new in zip(self.nodes, solved, strict=True)))
         self.node_at.update(zip(wanted, range(first, first + len(wanted)), strict=True))
+        self.whole = True
         nodes = [self.node_at[key] for key in keys.ravel().tolist()]
         return np.array(nodes, np.int32).reshape(keys.shape)
 
     def _split(self, cells: NDArray[np.int32]) -> None:
         """Split cells into four each, which have not been tested."""
+        self.whole = False
         first, count = len(self.cells.state), 4 * cells.size
         self.cells.first_part[cells] = first + 4 * np.arange(cells.size)
         half = 2 ** (DEEPEST - self.depth[cells].astype(np.int64)) // 2
@@ -255,6 +272,7 @@ class Surface:
             np.concatenate([self.cells.state, np.full(count, UNTESTED, np.int8)]),
             np.concatenate([self.cells.corners, np.zeros((count, 4), np.int32)]),
         )
+        self.whole = True
 
     def _solve_rows(
         self,
