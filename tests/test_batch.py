@@ -14,7 +14,7 @@ from tcpdelay.batch.surface import Surface
 from tcpdelay.region.question import question
 
 VOIP = question("voip", None, None, None)
-BOX = ((0.085, 0.110), (0.01, 0.06))
+BOX = ((0.090, 0.100), (0.015, 0.045))
 """Round-trip times [s] and losses between which quantiles jump from one plateau to the next."""
 
 
@@ -25,9 +25,9 @@ def drawn(rows, seed, box=BOX):
 
 @pytest.fixture(scope="module")
 def surface():
-    """A surface that 20 000 rows have refined."""
+    """A surface that 6000 rows have refined."""
     surface = Surface(VOIP)
-    surface.answer(*drawn(20_000, seed=1))
+    surface.answer(*drawn(6000, seed=1))
     return surface
 
 
@@ -54,8 +54,8 @@ def test_answers_are_within_the_stated_error_of_the_chain(surface):
 
 
 def test_a_jump_of_a_quantile_is_followed(surface):
-    """From 10 % to 40 % more loss, the 99th percentile goes up by more than a packet interval at one point."""
-    loss = np.linspace(0.02, 0.05, 200)
+    """With the loss the 99th percentile goes up by more than a packet interval."""
+    loss = np.linspace(0.02, 0.044, 200)
     answers = surface.answer(np.full(200, 0.0933), loss)
     exact = [td.predict_delay(rtt=0.0933, loss=each, packet_size=174, interval=0.02).quantile(0.99) for each in loss]
     assert np.ptp(exact) > 0.03
@@ -161,11 +161,11 @@ def test_bad_rows_keep_their_place_and_harm_no_other():
     assert answers.column("reason").to_pylist()[::2] == [None] * (len(BAD) + 1)
     for name in ("p50", "p95", "p99", "mean", "late", "works", "sustainable"):
         assert answers.column(name).to_pylist()[1::2] == [None] * len(BAD)
-    assert set(answers.column("p95").to_pylist()[::2]) == {pytest.approx(0.14)}
+    assert answers.column("p95").to_pylist()[::2] == pytest.approx([0.14] * (len(BAD) + 1))
 
 
 def test_what_comes_back_is_of_the_kind_that_was_given():
-    plain = {"rtt_ms": [100.0, 20.0], "loss_percent": [2.0, 0.0], "user": ["a", "b"]}
+    plain = {"rtt_ms": [100.0, 20.0], "loss_percent": [2.0, 0.1], "user": ["a", "b"]}
     options = {"flow": "voip", "cached": False}
     table = td.predict_many(pa.table(plain), **options)
     batch = td.predict_many(pa.record_batch(plain), **options)

@@ -64,7 +64,11 @@ def load_surface(asked: Question) -> Surface:
     """
     surface = Surface(asked)
     # A file that cannot be read is as good as none.
-    with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(surface_path(asked)) as kept:
+    with (
+        suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
+        surface_path(asked).open("rb") as file,
+        np.load(file) as kept,
+    ):
         nodes = Nodes(*(kept[f"nodes_{name}"] for name in Nodes._fields))
         cells = Cells(*(kept[f"cells_{name}"] for name in Cells._fields))
         keys, places = kept["keys"], kept["places"]
