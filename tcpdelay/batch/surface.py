@@ -29,9 +29,9 @@ from tcpdelay.batch.outcome import COLUMNS, LATE, MEAN, Nodes, empty_nodes, solv
 from tcpdelay.region.cells import MOST_THREADS, processors
 from tcpdelay.region.question import Question
 
-STATED = Errors(0.01, 1.0, 0.01, 0.05, 0.05, 0.0005)
+STATED = Errors(0.01, 1.0, 0.02, 0.1, 0.05, 0.0005)
 """The errors that are promised."""
-SHARE_AT_PROBES = 0.5
+SHARE_AT_PROBES = 0.6
 """Share of them that is left to a cell's probes, as errors in between may be larger."""
 WORTH_TESTING = 14
 """Rows from which on a cell is tested, or split: so many chains are about what that costs."""
