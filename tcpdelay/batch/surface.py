@@ -155,17 +155,57 @@ class Surface:
             The predictions.
         """
         columns = np.full((len(COLUMNS), rtt.size), np.nan)
-        left = self._look_up(rtt, loss, columns, np.arange(rtt.size))
-        while left.rows.size:
-            cells, counts = np.unique(left.cells[left.cells != BEYOND], return_counts=True)
-            if not self._refine(cells, self.rows_left[cells] + counts, on_progress):
-                self.rows_left[cells] += counts
-                break
-            left = self._look_up(rtt, loss, columns, left.rows)
+        left = self._refined(rtt, loss, columns, WORTH_TESTING, on_progress)
         works = columns[LATE] <= 1 - self.asked.target.quantile + SHARE_ROUNDING
         sustainable = np.isfinite(columns[MEAN])
         self._solve_rows(rtt, loss, left.rows, Answers(columns, works, sustainable, 0), on_progress)
         return Answers(columns, works, sustainable, left.rows.size)
+
+    def prepare(
+        self,
+        rtt: NDArray[np.float64],
+        loss: NDArray[np.float64],
+        worth: int = WORTH_TESTING,
+        on_progress: OnProgress = None,
+    ) -> int:
+        """Refine the surface for rows like these, without solving what is left of them; return how many are.
+
+        Parameters
+        ----------
+        rtt, loss : ndarray, shape (n,)
+            Round-trip times [s] and losses, as for `answer`.
+        worth : int
+            Rows from which on a cell is tested, or split, 1 or more: few for a sample of a much larger table.
+        on_progress : callable, optional
+            As for `answer`.
+
+        Examples
+        --------
+        >>> from tcpdelay.region.question import question
+        >>> surface = Surface(question("voip", None, None, None))
+        >>> surface.prepare(np.full(20, 0.02), np.linspace(0.001, 0.0011, 20))
+        0
+        """
+        columns = np.empty((len(COLUMNS), rtt.size))
+        return self._refined(rtt, loss, columns, worth, on_progress).rows.size
+
+    def _refined(
+        self,
+        rtt: NDArray[np.float64],
+        loss: NDArray[np.float64],
+        columns: NDArray[np.float64],
+        worth: int,
+        on_progress: OnProgress,
+    ) -> _Left:
+        """Fill in what cells can answer, refining them as long as that pays; return the rest."""
+        left = self._look_up(rtt, loss, columns, np.arange(rtt.size))
+        while left.rows.size:
+            cells, counts = np.unique(left.cells[left.cells != BEYOND], return_counts=True)
+            if not self._refine(cells, self.rows_left[cells] + counts >= worth, on_progress):
+                self.rows_left[cells] += counts
+                break
+            left = self._look_up(rtt, loss, columns, left.rows)
+        return left
 
     def _look_up(
         self,
@@ -190,9 +230,8 @@ class Surface:
         left = cell_of != ANSWERED
         return _Left(rows[left], cell_of[left])
 
-    def _refine(self, cells: NDArray[np.int32], rows: NDArray[np.int64], on_progress: OnProgress) -> bool:
-        """Test those cells, and split those that have failed, that have enough rows; return whether there are any."""
-        worth = rows >= WORTH_TESTING
+    def _refine(self, cells: NDArray[np.int32], worth: NDArray[np.bool_], on_progress: OnProgress) -> bool:
+        """Test those cells, and split those that have failed, that are worth it; return whether there are any."""
         untested = self.cells.state[cells] == UNTESTED
         tested, split = cells[worth & untested], cells[worth & ~untested & (self.depth[cells] < SMALLEST)]
         self._test(tested, on_progress)
