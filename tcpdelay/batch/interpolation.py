@@ -26,8 +26,10 @@ COARSEST = 5
 """Halvings down to the largest cells."""
 UNTESTED, SMOOTH, MIXED, ENDLESS, REFUSED = range(5)
 """What a cell is good for: its rows are not yet known, interpolated, mixed, endlessly late, or each to be solved."""
-UNCERTAIN = 0.01
-"""Error of a mixture, in parts of the share beyond a quantile, up to which that has to hold."""
+UNCERTAIN = 0.04
+"""Error of a mixture in the largest cells, in parts of the share beyond a quantile, up to which a quantile has to hold.
+
+In smaller ones less, in proportion to their width."""
 ANSWERED, BEYOND = -1, -2
 """Marks of rows that have been answered, and of those beyond all cells."""
 QUANTILES = len(PROBABILITIES)
@@ -115,6 +117,7 @@ def _mix(
     corners: NDArray[np.int32],
     u: float,
     v: float,
+    depth: int,
     network: float,
     interval: float,
     answer: NDArray[np.float64],
@@ -123,7 +126,7 @@ def _mix(
     weights = ((1 - u) * (1 - v), u * (1 - v), (1 - u) * v, u * v)
     for i in range(QUANTILES):
         wanted = _PROBABILITIES[i]
-        doubt = UNCERTAIN * (1 - wanted)
+        doubt = UNCERTAIN * 2.0 ** (COARSEST - depth) * (1 - wanted)
         at = np.zeros(4, np.int64)
         reached = 0.0
         for k in range(4):
@@ -199,7 +202,9 @@ def answer_rows(
         column, line = min(int(across / size), 2**COARSEST - 1), min(int(up / size), 2**COARSEST - 1)
         cell = line * 2**COARSEST + column
         u, v = across / size - column, up / size - line
+        depth = COARSEST
         while cells.first_part[cell] >= 0:
+            depth += 1
             u, v = 2 * u, 2 * v
             cell = cells.first_part[cell]
             if u >= 1:
@@ -217,7 +222,7 @@ def answer_rows(
         elif state == SMOOTH:
             _interpolate(nodes, corners, u, v, answer, 0)
         elif state == MIXED:
-            certain = _mix(nodes, corners, u, v, network, interval, answer)
+            certain = _mix(nodes, corners, u, v, depth, network, interval, answer)
             _interpolate(nodes, corners, u, v, answer, MEAN)
         if certain:
             cell_of[row] = ANSWERED
@@ -237,6 +242,7 @@ def judge_cell(
     probes: NDArray[np.int32],
     places: NDArray[np.float64],
     networks: NDArray[np.float64],
+    depth: int,
     interval: float,
     errors: Errors,
     allowed_late: float,
@@ -254,6 +260,8 @@ def judge_cell(
         The shares of the way across and up.
     networks : ndarray
         One-way delays of the probes [s].
+    depth : int
+        Halvings down to the cell.
     interval : float
         Packet interval [s].
     errors : Errors
@@ -297,7 +305,7 @@ def judge_cell(
         return SMOOTH
     for k in range(probes.size):
         exact, network = nodes.answer[probes[k]], networks[k]
-        if _mix(nodes, corners, places[k, 0], places[k, 1], network, interval, answer):
+        if _mix(nodes, corners, places[k, 0], places[k, 1], depth, network, interval, answer):
             for i in range(QUANTILES):
                 allowed = max(errors.of_quantile * (network + exact[i]), errors.quantile_intervals * interval)
                 if abs(answer[i] - exact[i]) > allowed:

@@ -276,9 +276,10 @@ class Surface:
         interval = self.asked.flow.interval
         states = np.empty(part.size, np.int8)
         for place, number in enumerate(part.tolist()):
+            settled = bool(depth[number] < SETTLED_VERDICT)
             states[place] = judge_cell(
-                self.nodes, corners[number], probes[number], places, networks[number], interval, errors,
-                allowed_late, bool(depth[number] < SETTLED_VERDICT),
+                self.nodes, corners[number], probes[number], places, networks[number], int(depth[number]), interval,
+                errors, allowed_late, settled,
             )  # fmt: skip
         return states
 
