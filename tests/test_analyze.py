@@ -13,7 +13,8 @@ from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.capture.pcap import analyze_captures
 from tcpdelay.capture.pcap.clocks import lower_line
 from tcpdelay.capture.pcap.coverage import NEVER, coverage
-from tcpdelay.capture.pcap.trace import Acknowledgements, DataSegments, unwrapped
+from tcpdelay.capture.pcap.segments import unwrapped
+from tcpdelay.capture.pcap.trace import Acknowledgements, DataSegments
 
 KEPT = Path(__file__).parents[1] / "validation" / "pcap"
 

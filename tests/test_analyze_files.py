@@ -20,7 +20,7 @@ from pcap_files import (
     pcap,
     section,
 )
-from tcpdelay.capture.pcap import analysis, analyze_captures, conversations, trace
+from tcpdelay.capture.pcap import analyze_captures, conversations
 from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.capture.pcap.decoding import Options, options_of
 from tcpdelay.capture.pcap.framing import Framer
@@ -209,16 +209,6 @@ def test_the_number_of_connections_kept_track_of_is_bounded(written, monkeypatch
     found = conversations.survey(CaptureFile(written(pcap([*CONNECTION.sender, *scan]))))
     assert len(found.conversations) <= 8
     assert found.conversations[0].payload[0] == 201 * 174
-
-
-def test_the_segments_kept_of_a_connection_are_bounded(written, monkeypatch):
-    monkeypatch.setattr(trace, "MAX_SEGMENTS", 250)
-    monkeypatch.setattr(analysis, "MAX_SEGMENTS", 250)
-    file = written(pcap(CONNECTION.sender))
-    found = analyze_captures([file])
-    assert found.data_segments + found.acknowledgements == 250 - 2
-    assert found.notes == (f"{file}: only the first 250 segments of the connection are analysed",)
-    assert found.unfinished > 0
 
 
 def test_options_that_are_malformed_are_left_out():

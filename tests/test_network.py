@@ -8,13 +8,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from tcpdelay.sim.batches import DIGITS
 from tcpdelay.sim.connection import new_connection
 from tcpdelay.sim.engine import advance
 from tcpdelay.sim.network import delays as delays_module
 from tcpdelay.sim.network import engine
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.classic import CLASSIC, _heed_mark
-from tcpdelay.sim.network.delays import DIGITS, SlicedDelays
+from tcpdelay.sim.network.delays import SlicedDelays
 from tcpdelay.sim.network.preparation import prepare
 from tcpdelay.sim.network.records import DELAY_BITS
 from tcpdelay.sim.network.simulation import _advance, simulate_network

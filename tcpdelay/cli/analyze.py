@@ -151,7 +151,7 @@ def record(analysis: ConnectionAnalysis) -> dict[str, Any]:
         "acknowledgements": analysis.acknowledgements,
         "rtt": analysis.rtt,
         "rtt_base": analysis.rtt_base,
-        "rtt_samples": analysis.rtt_samples.size,
+        "rtt_samples": analysis.rtt_count,
         "loss": analysis.loss,
         "loss_low": low,
         "loss_high": high,

@@ -49,6 +49,44 @@ class ClockFit:
         return np.asarray(self.origin + corrected, np.int64)
 
 
+class LowerHull:
+    """The lower convex hull of points that come some at a time."""
+
+    def __init__(self) -> None:
+        self.x = self.y = np.empty(0)
+        self.count = 0
+        self._sum = 0.0
+        self.span = (np.inf, -np.inf)
+
+    def add(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
+        """Add points, by ascending `x`."""
+        if not x.size:
+            return
+        self.count += x.size
+        self._sum += float(x.sum())
+        self.span = min(self.span[0], float(x[0])), max(self.span[1], float(x[-1]))
+        hull = _lower_hull(x, y)
+        if self.x.size:
+            x, y = np.concatenate([self.x, x[hull]]), np.concatenate([self.y, y[hull]])
+            order = np.lexsort((y, x))
+            x, y = x[order], y[order]
+            hull = _lower_hull(x, y)
+        self.x, self.y = x[hull], y[hull]
+
+    def line(self) -> tuple[float, float]:
+        """Return what `lower_line` does, of all points."""
+        middle = self._sum / self.count
+        if self.x.size == 1:
+            return float(self.y[0]), 0.0
+        b = min(max(int(np.searchsorted(self.x, middle, side="right")), 1), self.x.size - 1)
+        slope = float((self.y[b] - self.y[b - 1]) / (self.x[b] - self.x[b - 1]))
+        return float(self.y[b - 1] - slope * self.x[b - 1]), slope
+
+    def height(self, slope: float) -> float:
+        """Return the height at x = 0 of the highest line of that slope below all points."""
+        return float((self.y - slope * self.x).min())
+
+
 def lower_line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
     """Return intercept and slope of the line below all points with the smallest sum of distances to them.
 
@@ -70,14 +108,9 @@ def lower_line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, f
     >>> lower_line(np.array([0.0, 1, 2, 3]), np.array([1.0, 2.5, 2, 2.5]))
     (1.0, 0.5)
     """
-    hull = _lower_hull(x, y)
-    middle = x.mean()
-    right = min(max(int(np.searchsorted(x[hull], middle, side="right")), 1), len(hull) - 1)
-    if len(hull) == 1:
-        return float(y[hull[0]]), 0.0
-    a, b = hull[right - 1], hull[right]
-    slope = float((y[b] - y[a]) / (x[b] - x[a]))
-    return float(y[a] - slope * x[a]), slope
+    hull = LowerHull()
+    hull.add(x, y)
+    return hull.line()
 
 
 def _lower_hull(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int]:
@@ -101,48 +134,67 @@ def _lower_hull(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int]:
     return hull
 
 
-def fit_clocks(
-    forward: tuple[Integers, Integers], backward: tuple[Integers, Integers], same_clock: bool = False
-) -> ClockFit:
-    """Return how the receiver's clock differs from the sender's.
+class ClockSamples:
+    """Packets that both captures hold, of which nothing is kept but what tells how the clocks differ.
 
     Parameters
     ----------
-    forward : tuple of ndarray
-        Times of packets at the sender, by its clock, ascending, and at the receiver, by that one's clock [ns].
-    backward : tuple of ndarray
-        The same of packets from the receiver to the sender: at the sender, and at the receiver [ns].
     same_clock : bool
-        Whether both times come from one clock; then nothing is fitted.
-
-    Returns
-    -------
-    ClockFit
-        The difference under which the smallest delays of both directions are equal, and constant in time.
-
-    Raises
-    ------
-    ValueError
-        If a direction has no packet that is in both captures.
+        Whether all times come from one clock, so that nothing is to be fitted.
     """
-    for direction, (times, _) in (("data", forward), ("acknowledgements", backward)):
-        if not times.size:
-            raise ValueError(f"the captures share no {direction} by which their clocks could be compared")
-    origin = int(min(forward[0][0], backward[0][0]))
-    x_forward, x_backward = (forward[0] - origin) / 1e9, (backward[0] - origin) / 1e9
-    y_forward, y_backward = (forward[1] - forward[0]) / 1e9, (backward[0] - backward[1]) / 1e9
-    if same_clock:
-        return ClockFit(origin, 0.0, 0.0, 0.0, float(y_forward.min()), float(y_backward.min()))
-    skew = residual = 0.0
-    span = min(float(np.ptp(x_forward)), float(np.ptp(x_backward)))
-    if span >= SHORTEST and min(x_forward.size, x_backward.size) >= _FEWEST:
-        (_, rising), (_, falling) = lower_line(x_forward, y_forward), lower_line(x_backward, y_backward)
-        skew = (rising - falling) / 2
-        residual = abs(rising + falling) * span / 2
-        # One clock is then set, not slow.
-        if abs(skew) > MAX_SKEW:
-            skew = 0.0
-    low_forward = float((y_forward - skew * x_forward).min())
-    low_backward = float((y_backward + skew * x_backward).min())
-    base = (low_forward + low_backward) / 2
-    return ClockFit(origin, (low_forward - low_backward) / 2, skew, residual, base, base)
+
+    def __init__(self, same_clock: bool = False) -> None:
+        self._same_clock = same_clock
+        self._origin: int | None = None
+        self._forward, self._backward = LowerHull(), LowerHull()
+
+    def add(self, forward: tuple[Integers, Integers], backward: tuple[Integers, Integers]) -> None:
+        """Add packets.
+
+        Parameters
+        ----------
+        forward : tuple of ndarray
+            Times of packets at the sender, by its clock, ascending, and at the receiver, by that one's clock [ns].
+        backward : tuple of ndarray
+            The same of packets from the receiver to the sender: at the sender, and at the receiver [ns].
+        """
+        begins = [int(times[0]) for times, _ in (forward, backward) if times.size]
+        if not begins:
+            return
+        if self._origin is None:
+            self._origin = min(begins)
+        for hull, (at_sender, at_receiver), sign in ((self._forward, forward, 1), (self._backward, backward, -1)):
+            hull.add((at_sender - self._origin) / 1e9, sign * (at_receiver - at_sender) / 1e9)
+
+    def fit(self) -> ClockFit:
+        """Return how the receiver's clock differs from the sender's.
+
+        Returns
+        -------
+        ClockFit
+            The difference under which the smallest delays of both directions are equal, and constant in time.
+
+        Raises
+        ------
+        ValueError
+            If a direction has no packet that is in both captures.
+        """
+        forward, backward = self._forward, self._backward
+        for direction, hull in (("data", forward), ("acknowledgements", backward)):
+            if not hull.count:
+                raise ValueError(f"the captures share no {direction} by which their clocks could be compared")
+        assert self._origin is not None
+        if self._same_clock:
+            return ClockFit(self._origin, 0.0, 0.0, 0.0, forward.height(0.0), backward.height(0.0))
+        skew = residual = 0.0
+        span = min(last - first for first, last in (forward.span, backward.span))
+        if span >= SHORTEST and min(forward.count, backward.count) >= _FEWEST:
+            (_, rising), (_, falling) = forward.line(), backward.line()
+            skew = (rising - falling) / 2
+            residual = abs(rising + falling) * span / 2
+            # One clock is then set, not slow.
+            if abs(skew) > MAX_SKEW:
+                skew = 0.0
+        low_forward, low_backward = forward.height(skew), backward.height(-skew)
+        base = (low_forward + low_backward) / 2
+        return ClockFit(self._origin, (low_forward - low_backward) / 2, skew, residual, base, base)

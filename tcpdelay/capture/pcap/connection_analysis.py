@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -42,9 +41,12 @@ class ConnectionAnalysis:
         Segments with payload, and segments of the other direction, in the first capture.
     rtt_times, rtt_samples : ndarray of float
         Times since the first segment and round-trip times [s], in the order of time. At the sender from data to
-        acknowledgement; from a capture at the receiver only, upper bounds.
-    rtt_base : float
-        Smallest round-trip time [s].
+        acknowledgement; from a capture at the receiver only, upper bounds. Of more than 2^17, means of so many
+        consecutive ones that no more are left.
+    rtt_count : int
+        Samples of the round-trip time.
+    rtt_base, rtt_mean, rtt_max, rtt_deviation : float
+        Smallest, mean and largest round-trip time, and standard deviation, of all samples [s].
     sent, lost : int
         Packets on the wire with payload, and how many of them were lost.
     loss_counted : str
@@ -68,7 +70,8 @@ class ConnectionAnalysis:
     delayed_ack : bool
         Whether that is so many that acknowledgements are delayed.
     window : ndarray of WINDOW
-        Bytes in flight and the receiver's window at each transmission.
+        Bytes in flight and the receiver's window at each transmission; of more than 2^17, the largest flight and the
+        smallest window of so many consecutive ones that no more are left.
     packet_size : float
         Size of the application's messages [bytes], headers of their framing included; their mean if it varies.
     interval : float
@@ -87,7 +90,10 @@ class ConnectionAnalysis:
     delay_measured : str
         How the delays were measured, in words.
     delay_samples : ndarray of float
-        The delay of each message [s].
+        The delay of each message [s]; of more than 2^17, the largest of so many consecutive ones that no more are left.
+    delays : DelayDistribution or None
+        The distribution of all delays, of the kind `delay_kind`; of more than 2^17 different ones, each is known to
+        0.02 %. None where none could be told.
     notes : tuple of str
         What the reader has to know before relying on the numbers.
 
@@ -108,7 +114,11 @@ class ConnectionAnalysis:
     acknowledgements: int
     rtt_times: NDArray[np.float64] = field(repr=False)
     rtt_samples: NDArray[np.float64] = field(repr=False)
+    rtt_count: int
     rtt_base: float
+    rtt_mean: float
+    rtt_max: float
+    rtt_deviation: float
     sent: int
     lost: int
     loss_counted: str
@@ -136,14 +146,13 @@ class ConnectionAnalysis:
     delay_kind: DelayKind | None
     delay_measured: str
     delay_samples: NDArray[np.float64] = field(repr=False)
+    delays: DelayDistribution | None = field(repr=False)
     notes: tuple[str, ...] = ()
 
     @property
     def rtt(self) -> float:
         """Mean round-trip time [s]; from a capture at the receiver only, the smallest."""
-        if "sender" not in self.captured_at or not self.rtt_samples.size:
-            return self.rtt_base
-        return float(self.rtt_samples.mean())
+        return self.rtt_mean if "sender" in self.captured_at and self.rtt_count else self.rtt_base
 
     @property
     def constant_rate(self) -> bool:
@@ -168,14 +177,7 @@ class ConnectionAnalysis:
     @property
     def smallest_receive_window(self) -> float:
         """Smallest window that the receiver offered [bytes]; nan where its scale is not known."""
-        return float(self.window["receive_window"].min())
-
-    @cached_property
-    def delays(self) -> DelayDistribution | None:
-        """The delays as a distribution, of the kind `delay_kind`; None where none could be told."""
-        if not self.delay_samples.size:
-            return None
-        return DelayDistribution.from_samples(self.delay_samples, self.one_way_delay)
+        return float(np.fmin.reduce(self.window["receive_window"]))
 
     def estimate(self) -> PathEstimate:
         """Return the path estimate of this connection.
@@ -206,8 +208,8 @@ class ConnectionAnalysis:
             sent=self.sent,
             lost=self.lost,
             rtt_min=self.rtt_base,
-            rtt_max=float(samples.max()) if at_sender else None,
-            rtt_deviation=float(samples.std()) if at_sender else None,
+            rtt_max=self.rtt_max if at_sender else None,
+            rtt_deviation=self.rtt_deviation if at_sender else None,
             rtt_interval=interval,
             mss=self.mss,
         )

@@ -10,7 +10,8 @@ import gzip
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -21,6 +22,7 @@ MAX_CAPTURED = 2**20
 MAX_BLOCK = 2**24
 """Most bytes of one block of a pcapng."""
 _BUFFER = 2**20
+_PACKETS_PER_REPORT = 2**14
 _LINK_MASK = 0x03FFFFFF
 _LAST_TIME = 2**62
 _GZIP = b"\x1f\x8b"
@@ -72,8 +74,12 @@ class CaptureFile:
     ----------
     name : str
         Its name, for messages.
+    size : int
+        Its size [bytes].
     cut : str or None
         Where the file ends in the middle of a packet, once it has been read; that packet is left out.
+    on_progress : callable or None
+        Called now and then, while it is read, with how many of its bytes have been read, over all readings.
 
     Raises
     ------
@@ -89,7 +95,10 @@ class CaptureFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
+        self.size = 0
         self.cut: str | None = None
+        self.on_progress: Callable[[int], None] | None = None
+        self._readings = 0
         try:
             if not Path(path).is_file():
                 # A pipe cannot be read twice.
@@ -97,30 +106,35 @@ class CaptureFile:
                 raise ValueError(f"{self.name}: is no regular file")
             with Path(path).open("rb") as file:
                 self._compressed = file.read(2) == _GZIP
+                self.size = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise ValueError(f"{self.name}: cannot be read: {error.strerror or error}") from None
 
     def __iter__(self) -> Iterator[Packet]:
         """Yield the packets in the order of the file."""
-        self.cut = None
+        before = self.size * self._readings
+        self._readings += 1
         try:
-            with self._open() as file:
-                magic = file.read(4)
-                if len(magic) < 4:
-                    raise ValueError(f"{self.name}: is empty or too short for a capture")
-                if int.from_bytes(magic) == dpkt.pcapng.PCAPNG_BT_SHB:
-                    yield from self._pcapng(file)
-                elif int.from_bytes(magic) in dpkt.pcap.MAGIC_TO_PKT_HDR:
-                    yield from self._pcap(file, int.from_bytes(magic))
-                else:
-                    raise ValueError(f"{self.name}: is neither pcap nor pcapng: it begins with {magic.hex()}")
+            with (
+                Path(self.name).open("rb", buffering=_BUFFER) as raw,
+                gzip.GzipFile(fileobj=raw) if self._compressed else nullcontext(raw) as file,
+            ):
+                for packet in self._packets(cast(BinaryIO, file)):
+                    if not packet.number % _PACKETS_PER_REPORT and self.on_progress is not None:
+                        self.on_progress(before + raw.tell())
+                    yield packet
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{self.name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
-    def _open(self) -> BinaryIO:
-        if self._compressed:
-            return cast(BinaryIO, gzip.open(self.name, "rb"))
-        return Path(self.name).open("rb", buffering=_BUFFER)
+    def _packets(self, file: BinaryIO) -> Iterator[Packet]:
+        magic = file.read(4)
+        if len(magic) < 4:
+            raise ValueError(f"{self.name}: is empty or too short for a capture")
+        if int.from_bytes(magic) == dpkt.pcapng.PCAPNG_BT_SHB:
+            return self._pcapng(file)
+        if int.from_bytes(magic) in dpkt.pcap.MAGIC_TO_PKT_HDR:
+            return self._pcap(file, int.from_bytes(magic))
+        raise ValueError(f"{self.name}: is neither pcap nor pcapng: it begins with {magic.hex()}")
 
     def _pcap(self, file: BinaryIO, magic: int) -> Iterator[Packet]:
         kind = dpkt.pcap.LEFileHdr if magic in _SWAPPED else dpkt.pcap.FileHdr

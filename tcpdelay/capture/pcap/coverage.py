@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tcpdelay.capture.pcap.trace import Acknowledgements, DataSegments, Flags, Integers
+from tcpdelay.capture.pcap.trace import Acknowledgements, DataSegments, Flags, Integers, Span
 
 NEVER = np.iinfo(np.int64).max
 """Stands for the time of what never came."""
+BEGINNING = np.iinfo(np.int64).min
+"""Stands for the time of what was there before the capture."""
 _MOST_OVERLAPS = 20
 """Pieces of the stream per segment, in the mean, beyond which the capture is taken for damaged."""
 
@@ -28,8 +30,10 @@ class Coverage:
         When each piece came first [ns]; where it is missing in the capture, when it was acknowledged, or `NEVER`.
     owner, piece : ndarray of int64
         All pairs of a segment and a piece it holds, by index.
-    missing : int
-        Bytes that were acknowledged but are not in the capture.
+    filled : ndarray of bool
+        Which pieces were acknowledged but are not in the capture.
+    before : int
+        When all before the first piece had come [ns].
     """
 
     edges: Integers
@@ -37,12 +41,22 @@ class Coverage:
     time: Integers
     owner: Integers
     piece: Integers
-    missing: int
+    filled: Flags
+    before: int
 
     @property
     def complete(self) -> Integers:
         """When each piece and all before it had come [ns]."""
-        return np.maximum.accumulate(self.time)
+        return np.maximum.accumulate(np.concatenate([[self.before], self.time]))[1:]
+
+    def complete_at(self, position: int) -> int:
+        """When all up to a byte of the stream had come [ns]; before the first piece, when all before that had."""
+        behind = int(np.searchsorted(self.edges, position))
+        return int(np.max(self.time[:behind], initial=self.before))
+
+    def missing(self, span: Span) -> int:
+        """How many of the bytes that count were acknowledged but are not in the capture."""
+        return int(np.diff(self.edges)[self.filled & span.within(self.edges[1:])].sum())
 
     def holding(self, positions: Integers) -> Integers:
         """Return the index of the piece that ends at or behind each position and begins before it."""
@@ -54,8 +68,10 @@ class Coverage:
         return inside
 
 
-def coverage(data: DataSegments, acks: Acknowledgements, name: str) -> Coverage:
+def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int = BEGINNING) -> Coverage:
     """Cut the stream into pieces.
+
+    What lies before the highest byte that was seen before these segments is left out.
 
     Parameters
     ----------
@@ -65,6 +81,8 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str) -> Coverage:
         What was acknowledged.
     name : str
         The file, for messages.
+    before : int
+        When all of the stream before `data.reached` had come [ns].
 
     Returns
     -------
@@ -76,8 +94,11 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str) -> Coverage:
     ValueError
         If the segments overlap as those of no TCP do.
     """
-    edges = np.unique(np.concatenate([data.start, data.end]))
-    low, high = np.searchsorted(edges, data.start), np.searchsorted(edges, data.end)
+    start, end = data.start, data.end
+    if data.reached is not None:
+        start, end = np.maximum(start, data.reached), np.maximum(end, data.reached)
+    edges = np.unique(np.concatenate([start, end, [data.reached]] if data.reached is not None else [start, end]))
+    low, high = np.searchsorted(edges, start), np.searchsorted(edges, end)
     counts = high - low
     if counts.sum() > _MOST_OVERLAPS * data.size + 100_000:
         raise ValueError(f"{name}: the segments of the connection overlap as those of no TCP do")
@@ -87,10 +108,9 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str) -> Coverage:
     np.minimum.at(first, piece, owner)
     lacking = first == data.size
     time = np.where(lacking, NEVER, data.time[np.minimum(first, data.size - 1)])
-    missing = 0
+    filled = np.zeros(lacking.size, np.bool_)
     if lacking.any() and acks.size:
         acknowledged = acks.first_covering(edges[1:][lacking])
-        times = np.append(acks.time, NEVER)[acknowledged]
-        missing = int(np.diff(edges)[lacking][times < NEVER].sum())
-        time[lacking] = times
-    return Coverage(edges, first, time, owner, piece, missing)
+        time[lacking] = np.append(acks.time, NEVER)[acknowledged]
+        filled = lacking & (time < NEVER)
+    return Coverage(edges, first, time, owner, piece, filled, before)

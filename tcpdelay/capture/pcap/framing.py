@@ -65,6 +65,13 @@ class Framer:
         """Position behind the last byte of each message, counted from the first byte of the stream."""
         return np.array(self._ends, np.int64)
 
+    def take(self, limit: int) -> NDArray[np.int64]:
+        """Return the ends of messages up to a position, and forget them."""
+        ends = self.ends
+        taken = int(np.searchsorted(ends, limit, side="right"))
+        del self._ends[:taken]
+        return ends[:taken]
+
     def feed(self, seq: int, payload: bytes, length: int, number: int) -> None:
         """Take the payload of one segment.
 

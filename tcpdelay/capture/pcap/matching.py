@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tcpdelay.capture.pcap.stretches import shift_between
 from tcpdelay.capture.pcap.trace import Flags, Integers, Trace
 
 _MOST_PIECES = 20
@@ -34,11 +35,6 @@ class Transmissions:
     duplicated: int
 
 
-def shifted_to(trace: Trace, base: int) -> int:
-    """Return what has to be added to the positions of `trace` so that they count from sequence number `base`."""
-    return (trace.base - base + 2**31) % 2**32 - 2**31
-
-
 def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     """Find each packet of the sender's capture in the receiver's.
 
@@ -53,12 +49,12 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     Returns
     -------
     Transmissions
-        In the order of sending.
+        In the order of sending: those that count in this stretch, by the last byte they hold.
 
     Raises
     ------
     ValueError
-        If the two have nothing in common, or overlap as no TCP does.
+        If the segments are larger than packets can be, or overlap as no TCP does.
     """
     data, arrivals = sender.data, receiver.data
     counts = sender.wire_packets(data.end - data.start)
@@ -71,15 +67,13 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     # Every transmission and arrival of a mark's byte; `own` where the mark is the end of a packet itself.
     low = np.searchsorted(marks, data.start[of] + place * sender.mss, side="right")
     high = np.searchsorted(marks, ends, side="right")
-    shift = shifted_to(receiver, sender.base)
+    shift = shift_between(receiver.base, sender.base)
     low_arrived = np.searchsorted(marks, arrivals.start + shift, side="right")
     high_arrived = np.searchsorted(marks, arrivals.end + shift, side="right")
     if max((high - low).sum() / max(of.size, 1), (high_arrived - low_arrived).sum() / max(arrivals.size, 1)) > 100:
         raise ValueError(f"{sender.name}: the segments of the connection overlap as those of no TCP do")
     packet, mark = _expanded(low, high)
     arrival, mark_arrived = _expanded(low_arrived, high_arrived)
-    if not arrival.size:
-        raise ValueError(f"{receiver.name}: shares no data with {sender.name}")
     stamps = bool(data.stamped.all() and arrivals.stamped.all())
     stamp_sent = data.tsval[of[packet]].astype(np.int64) * stamps
     stamp_arrived = arrivals.tsval[arrival].astype(np.int64) * stamps
@@ -96,11 +90,11 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     order_arrived = np.argsort(key_arrived, kind="stable")
     begins = np.cumsum(arrived_of) - arrived_of
     which = np.minimum(rank - missing[key_sent], arrived_of[key_sent] - 1)
-    own = marks[mark] == ends[packet]
+    own = (marks[mark] == ends[packet]) & sender.span.within(ends[packet])
     packet, rank, which, key_sent = packet[own], rank[own], which[own], key_sent[own]
     lost = rank < missing[key_sent]
-    index = np.where(lost, 0, begins[key_sent] + which)
-    arrived = np.where(lost, 0, arrivals.time[arrival[order_arrived[np.minimum(index, arrival.size - 1)]]])
+    arrived = np.zeros(lost.size, np.int64)
+    arrived[~lost] = arrivals.time[arrival[order_arrived[(begins[key_sent] + which)[~lost]]]]
     known = (sent_of[key_sent] == 1) & (arrived_of[key_sent] == 1)
     beyond = np.maximum(arrived_of - sent_of, 0)[np.unique(key_sent)].sum()
     return Transmissions(data.time[of[packet]], arrived, lost, known, int(beyond))
@@ -126,7 +120,7 @@ def match_acknowledgements(sender: Trace, receiver: Trace) -> tuple[Integers, In
     Returns
     -------
     tuple of ndarray
-        By ascending time at the sender; perhaps empty.
+        Those that count in this stretch, by ascending time at the sender; perhaps empty.
     """
     keys = []
     for trace in (sender, receiver):
@@ -147,4 +141,5 @@ def match_acknowledgements(sender: Trace, receiver: Trace) -> tuple[Integers, In
     at_left = np.flatnonzero(single[left])
     at_right = np.flatnonzero(single[right])
     at_right = at_right[np.argsort(right[at_right])][np.searchsorted(np.sort(right[at_right]), left[at_left])]
-    return sender.acks.time[at_left], receiver.acks.time[at_right]
+    counted = sender.span.during(sender.acks.time[at_left])
+    return sender.acks.time[at_left][counted], receiver.acks.time[at_right][counted]

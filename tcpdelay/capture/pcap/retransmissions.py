@@ -182,10 +182,10 @@ def duplicate_acknowledgements(trace: Trace) -> int:
     Returns
     -------
     int
-        Their number, while data were outstanding.
+        Their number in this stretch, while data were outstanding.
     """
     acks, data = trace.acks, trace.data
     behind = np.searchsorted(data.time, acks.time[1:], side="right")
-    sent = np.concatenate([[np.int64(0)], np.maximum.accumulate(data.end)])[behind]
+    sent = np.maximum.accumulate(np.concatenate([[np.int64(data.reached or 0)], data.end]))[behind]
     repeated = (acks.length[1:] == 0) & (np.diff(acks.ack) == 0) & (np.diff(acks.window) == 0)
-    return int(np.count_nonzero(repeated & (sent > acks.ack[1:])))
+    return int(np.count_nonzero(repeated & (sent > acks.ack[1:]) & trace.span.during(acks.time[1:])))

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.capture.pcap.trace import Flags, Integers, Trace
+from tcpdelay.capture.pcap.trace import Flags, Integers, Span, Trace
 
 Side = Literal["sender", "receiver"]
 
@@ -29,14 +29,46 @@ class RoundTrips:
 
     Attributes
     ----------
-    time : ndarray of float
-        When each sample ended, since the first segment [s].
+    end : ndarray of int64
+        When each sample ended [ns].
     rtt : ndarray of float
         The samples [s], by ascending time.
+    single : ndarray of bool
+        Which came from an acknowledgement of one segment only, which may have waited for a second one.
     """
 
-    time: NDArray[np.float64]
+    end: Integers
     rtt: NDArray[np.float64]
+    single: Flags
+
+    def counted(self, span: Span) -> RoundTrips:
+        """Return the samples that ended in a span."""
+        during = span.during(self.end)
+        return RoundTrips(self.end[during], self.rtt[during], self.single[during])
+
+
+@dataclass
+class AcknowledgedTogether:
+    """How many acknowledgements of new data there are, where nothing was sent again, and how many cover several.
+
+    Attributes
+    ----------
+    several, all : int
+        Those for two and more segments, and all.
+    """
+
+    several: int = 0
+    all: int = 0
+
+    @property
+    def share(self) -> float:
+        """Share of those for two and more segments."""
+        return self.several / self.all if self.all else 0.0
+
+    @property
+    def singles_wait(self) -> bool:
+        """Whether acknowledgements are delayed and those for several segments tell the round-trip time well enough."""
+        return self.share > DELAYED and self.several >= _FEWEST_WHOLE
 
 
 @dataclass(frozen=True)
@@ -64,14 +96,13 @@ def _advances(trace: Trace, original: Integers, resent: Flags) -> _Advances:
     return _Advances(index, low[index], last[index], clean)
 
 
-def sender_round_trips(trace: Trace, original: Integers, resent: Flags) -> tuple[RoundTrips, float]:
-    """Return round-trip times from data to acknowledgement, and the share of acknowledgements for several segments.
+def sender_round_trips(trace: Trace, original: Integers, resent: Flags, together: AcknowledgedTogether) -> RoundTrips:
+    """Return round-trip times from data to acknowledgement.
 
     Each acknowledgement of new data gives one sample, by the newest segment that it covers; none where one of the
     segments covered was sent twice (Karn and Partridge, SIGCOMM 1987, doi 10.1145/55482.55484), unless the timestamp
     that it echoes tells which transmission it answers (RFC 7323, 4). A first block of SACK that reaches farther
-    than any before gives one as well. Where acknowledgements are delayed, only those for two and more segments count,
-    as the others may have waited.
+    than any before gives one as well. Where acknowledgements are delayed, those for one segment may have waited.
 
     Parameters
     ----------
@@ -81,26 +112,29 @@ def sender_round_trips(trace: Trace, original: Integers, resent: Flags) -> tuple
         Indices of the segments with new data.
     resent : ndarray of bool
         Which segments were sent again, or are repetitions.
+    together : AcknowledgedTogether
+        Where the acknowledgements are counted.
 
     Returns
     -------
-    tuple of RoundTrips and float
-        The samples, perhaps none; the share.
+    RoundTrips
+        The samples that end in this stretch, perhaps none.
     """
     acks, data = trace.acks, trace.data
     found = _advances(trace, original, resent)
     clean = found.index[found.clean]
     newest = original[found.last[found.clean]]
     several = found.last[found.clean] > found.low[found.clean]
-    share = float(several.mean()) if several.size else 0.0
-    if share > DELAYED and np.count_nonzero(several) >= _FEWEST_WHOLE:
-        clean, newest = clean[several], newest[several]
+    counted = trace.span.during(acks.time[clean])
+    together.several += int(np.count_nonzero(several & counted))
+    together.all += int(np.count_nonzero(counted))
     pairs = [(acks.time[clean], data.time[newest]), _by_sack(trace, original, resent), _by_echo(trace, found, original)]
     at = np.concatenate([end for end, _ in pairs])
     sent = np.concatenate([begin for _, begin in pairs])
+    single = np.zeros(at.size, np.bool_)
+    single[: several.size] = ~several
     order = np.argsort(at, kind="stable")
-    since = (at - trace.first) / _NANOSECONDS
-    return RoundTrips(since[order], ((at - sent) / _NANOSECONDS)[order]), share
+    return RoundTrips(at[order], ((at - sent) / _NANOSECONDS)[order], single[order]).counted(trace.span)
 
 
 def _by_sack(trace: Trace, original: Integers, resent: Flags) -> tuple[Integers, Integers]:
@@ -149,7 +183,7 @@ def receiver_round_trips(trace: Trace) -> RoundTrips:
     Returns
     -------
     RoundTrips
-        One sample per echoed timestamp; none without timestamps.
+        One sample per echoed timestamp that ends in this stretch; none without timestamps.
     """
     acks, data = trace.acks, trace.data
     sent = np.flatnonzero(acks.stamped)
@@ -161,7 +195,7 @@ def receiver_round_trips(trace: Trace) -> RoundTrips:
     kept = end >= begin
     order = np.argsort(end[kept], kind="stable")
     rtt = ((end - begin)[kept] / _NANOSECONDS)[order]
-    return RoundTrips(((end[kept] - trace.first) / _NANOSECONDS)[order], rtt)
+    return RoundTrips(end[kept][order], rtt, np.zeros(rtt.size, np.bool_)).counted(trace.span)
 
 
 def handshake_times(trace: Trace) -> tuple[float, float] | None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.capture.pcap.clocks import lower_line
-from tcpdelay.capture.pcap.trace import DataSegments, Integers
+from tcpdelay.capture.pcap.clocks import LowerHull
+from tcpdelay.capture.pcap.condensed import MOST_VALUES
+from tcpdelay.capture.pcap.coverage import NEVER
+from tcpdelay.capture.pcap.trace import DataSegments, Integers, Span
 
 MAX_MESSAGES_PER_SEGMENT = 2000
 """More cannot be in a segment, unless the sequence numbers are damaged or the size is wrong."""
+_AT_A_TIME = 2**18
 _FEWEST = 20
 """Messages below which no size and no schedule is looked for."""
 _COMMON = 0.02
@@ -20,25 +24,6 @@ _AGREEING = 0.95
 """Share of the writes that must be multiples of the size."""
 _ON_TIME = 0.25
 """Largest lower quartile of what messages lag behind the schedule, in intervals."""
-
-
-@dataclass(frozen=True)
-class Messages:
-    """The messages of a stream.
-
-    Attributes
-    ----------
-    ends : ndarray of int64
-        Position behind the last byte of each.
-    sizes : ndarray of int64
-        Their sizes [bytes].
-    fixed : bool
-        Whether all have one size.
-    """
-
-    ends: Integers
-    sizes: Integers
-    fixed: bool
 
 
 @dataclass(frozen=True)
@@ -56,9 +41,9 @@ class Schedule:
     first: float
     interval: float
 
-    def writes(self, count: int) -> NDArray[np.float64]:
-        """Return when each of the messages was written [ns after the first]."""
-        return np.asarray(self.interval * np.arange(count), np.float64)
+    def writes(self, first: int, count: int) -> NDArray[np.float64]:
+        """Return when messages from number `first` on were written [ns after number 0]."""
+        return np.asarray(self.interval * np.arange(first, first + count), np.float64)
 
 
 def marked_ends(data: DataSegments) -> Integers:
@@ -98,72 +83,190 @@ def fixed_size(ends: Integers) -> int | None:
     return None
 
 
-def fixed_messages(data: DataSegments, size: int, anchor: int) -> Messages:
-    """Return the messages of a stream that are all of one size.
+class MessageFinder:
+    """Finds the messages of a stream, stretch by stretch.
+
+    Their ends are those of their headers, if they have such; else all are of one size, if that is known or found in the
+    first stretch that has writes enough; else they are the marks of the application's writes.
 
     Parameters
     ----------
-    data : DataSegments
-        The stream.
-    size : int
-        The size [bytes], 1 or more.
-    anchor : int
-        A position where a message ends.
-
-    Returns
-    -------
-    Messages
-        Those that lie wholly within what was captured.
-
-    Raises
-    ------
-    ValueError
-        If there would be far more messages than segments can hold.
-    """
-    begin, end = int(data.start.min()), int(data.end.max())
-    if (end - begin) // size > MAX_MESSAGES_PER_SEGMENT * data.size:
-        raise ValueError(f"messages of {size} bytes are too small for {end - begin} bytes in {data.size} segments")
-    first = begin + (anchor - begin) % size
-    ends = np.arange(first if first - size >= begin else first + size, end + 1, size)
-    return Messages(ends, np.full(ends.size, size), True)
-
-
-def messages_of(data: DataSegments, message_size: int | None, framed: Integers | None) -> Messages:
-    """Return the messages of a stream.
-
-    Parameters
-    ----------
-    data : DataSegments
-        The stream, at least one segment.
     message_size : int or None
         Size of all messages [bytes], if known.
-    framed : ndarray of int64 or None
-        Ends of the messages as their headers say, if they have such.
+    framed : bool
+        Whether headers tell where they end.
 
-    Returns
-    -------
-    Messages
-        By size or headers; else of the one size that is found; else by the marks of the application's writes.
+    Attributes
+    ----------
+    count : int
+        Messages so far.
+    bytes : int
+        Their sizes together.
     """
-    marks = marked_ends(data)
-    if framed is not None:
-        ends = framed[(framed > data.start.min()) & (framed <= data.end.max())]
-        sizes = np.diff(ends, prepend=ends[:1] * 0 + data.start.min())
-        return Messages(ends, sizes, bool(ends.size) and bool(np.all(sizes == sizes[0])))
-    size = fixed_size(marks) if message_size is None else message_size
-    if size is None:
-        return Messages(marks, np.diff(marks, prepend=data.start.min()), False)
-    if message_size is not None and not data.start.min():
-        return fixed_messages(data, size, 0)
-    remainders, counts = np.unique(marks % size, return_counts=True)
-    return fixed_messages(data, size, int(remainders[counts.argmax()]) if counts.size else int(data.start.min()))
+
+    def __init__(self, message_size: int | None, framed: bool) -> None:
+        self.count = self.bytes = 0
+        self._known, self._framed = message_size, framed
+        self._size = message_size
+        self._anchor: int | None = None
+        self._origin: int | None = None
+        self._decided = framed
+        self._newest: int | None = None
+        self._sizes: tuple[int, int] | None = None
+        self._distances = self._multiples = 0
+
+    @property
+    def fixed(self) -> bool:
+        """Whether all have one size."""
+        if self._framed:
+            return self._sizes is not None and self._sizes[0] == self._sizes[1]
+        return self._size is not None and not self.size_changes
+
+    @property
+    def size_changes(self) -> bool:
+        """Whether the application's writes ceased to be multiples of the size that was found first."""
+        found = self._size is not None and self._known is None and not self._framed
+        return found and self._distances > 0 and self._multiples < _AGREEING * self._distances
+
+    @property
+    def mean_size(self) -> float:
+        """Mean size [bytes]; nan without messages."""
+        return self.bytes / self.count if self.count else float("nan")
+
+    def ends(self, data: DataSegments, span: Span, framed: Integers) -> Iterator[Integers]:
+        """Yield the positions behind the last bytes of the messages that count in a stretch, so many at a time.
+
+        Parameters
+        ----------
+        data : DataSegments
+            The stretch, at least one segment.
+        span : Span
+            What of it counts.
+        framed : ndarray of int64
+            Where messages end by their headers, as far as not given before.
+
+        Raises
+        ------
+        ValueError
+            If there would be far more messages than segments can hold.
+        """
+        if self._origin is None:
+            self._origin = self._newest = int(data.start.min())
+        low, high = max(span.low, self._origin), min(span.high, int(data.end.max()))
+        if self._framed:
+            yield from self._taken(framed[(framed > self._origin) & (framed <= high)])
+            return
+        marks = marked_ends(data)
+        if not self._decided:
+            self._decide(marks, data)
+        marks = marks[(marks > low) & (marks <= high)]
+        if self._size is None:
+            yield from self._taken(marks)
+            return
+        distances = np.diff(marks)
+        self._distances += distances.size
+        self._multiples += int(np.count_nonzero(distances % self._size == 0))
+        if (high - low) // self._size > MAX_MESSAGES_PER_SEGMENT * data.size:
+            raise ValueError(
+                f"messages of {self._size} bytes are too small for {high - low} bytes in {data.size} segments"
+            )
+        assert self._anchor is not None
+        size = self._size
+        begin = max(self._origin + size - 1, low) + 1
+        for first in range(begin + (self._anchor - begin) % size, high + 1, size * _AT_A_TIME):
+            yield from self._taken(np.arange(first, min(first + size * _AT_A_TIME, high + 1), size))
+
+    def _decide(self, marks: Integers, data: DataSegments) -> None:
+        assert self._origin is not None
+        self._decided = self._known is not None or marks.size > _FEWEST
+        if self._size is None:
+            self._size = fixed_size(marks)
+        if self._size is None:
+            return
+        if self._known is not None and not self._origin:
+            self._anchor = 0
+            return
+        remainders, counts = np.unique(marks % self._size, return_counts=True)
+        self._anchor = int(remainders[counts.argmax()]) if counts.size else self._origin
+
+    def _taken(self, ends: Integers) -> Iterator[Integers]:
+        """Yield ends, if there are any, and count them and their sizes."""
+        if not ends.size:
+            return
+        assert self._newest is not None
+        if self._size is not None and not self._framed:
+            self.bytes += self._size * ends.size
+        else:
+            sizes = np.diff(ends, prepend=self._newest)
+            self._newest = int(ends[-1])
+            least, most = self._sizes or (int(sizes[0]), int(sizes[0]))
+            self._sizes = min(least, int(sizes.min())), max(most, int(sizes.max()))
+            self.bytes += int(sizes.sum())
+        self.count += ends.size
+        yield ends
+
+
+class ScheduleFinder:
+    """Finds the schedule of a source from the transmissions of its messages, which come some at a time.
+
+    Attributes
+    ----------
+    count : int
+        Messages so far.
+    first : int
+        When the first one was sent [ns].
+    span : tuple of int
+        Smallest and largest of the times [ns].
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.span = (NEVER, 0)
+        self.first = 0
+        self._hull = LowerHull()
+        self._index, self._since = np.empty(0), np.empty(0)
+        self._step = 1
+
+    def add(self, times: Integers) -> None:
+        """Add when messages were sent or arrived first [ns], one per write."""
+        if not times.size:
+            return
+        if not self.count:
+            self.first = int(times[0])
+        index = np.arange(self.count, self.count + times.size, dtype=np.float64)
+        since = (times - self.first).astype(np.float64)
+        self._hull.add(index, since)
+        kept = index % self._step == 0
+        self._index, self._since = np.append(self._index, index[kept]), np.append(self._since, since[kept])
+        while self._index.size > MOST_VALUES:
+            self._index, self._since, self._step = self._index[::2], self._since[::2], 2 * self._step
+        self.count += times.size
+        self.span = min(self.span[0], int(times.min())), max(self.span[1], int(times.max()))
+
+    def schedule(self, earlier: int = 0) -> Schedule | None:
+        """Return the schedule; None where the messages follow no fixed interval, or are too few.
+
+        A message is never sent before it is written, so the writes lie on the line below all transmissions that is
+        closest to them.
+
+        Parameters
+        ----------
+        earlier : int
+            How much earlier they were sent than the times say [ns].
+        """
+        if self.count < _FEWEST:
+            return None
+        height, interval = self._hull.line()
+        if interval <= 0:
+            return None
+        lag = self._since - (height + interval * self._index)
+        if np.quantile(lag, 0.25) > _ON_TIME * interval:
+            return None
+        return Schedule(float(self.first - earlier) + height, interval)
 
 
 def schedule_of(times: Integers) -> Schedule | None:
     """Return the schedule of a source that writes at a fixed interval.
-
-    A message is never sent before it is written, so the writes lie on the line below all transmissions that is closest
-    to them.
 
     Parameters
     ----------
@@ -173,7 +276,7 @@ def schedule_of(times: Integers) -> Schedule | None:
     Returns
     -------
     Schedule or None
-        None where the messages follow no fixed interval, or are too few.
+        As `ScheduleFinder.schedule` finds it.
 
     Examples
     --------
@@ -182,13 +285,6 @@ def schedule_of(times: Integers) -> Schedule | None:
     >>> schedule.first, schedule.interval
     (0.0, 20.0)
     """
-    if times.size < _FEWEST:
-        return None
-    index = np.arange(times.size, dtype=np.float64)
-    height, interval = lower_line(index, (times - times[0]).astype(np.float64))
-    if interval <= 0:
-        return None
-    lag = times - times[0] - (height + interval * index)
-    if np.quantile(lag, 0.25) > _ON_TIME * interval:
-        return None
-    return Schedule(float(times[0]) + height, interval)
+    finder = ScheduleFinder()
+    finder.add(times)
+    return finder.schedule()

@@ -8,13 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
-from tcpdelay.sim.batches import Histogram, mean_of, merge, quantile_of
+from tcpdelay.sim.batches import Histogram, mean_of, merge, quantile_of, to_digits
 from tcpdelay.sim.network.records import DELAY_BITS
 
 MOST_VALUES = 1 << 17
-"""Different delays of all flows in one slice that are kept to the microsecond; of more, only `DIGITS` are."""
-DIGITS = 12
-"""Binary digits of a delay that are kept at least: it is known to 0.02 %."""
+"""Different delays of all flows in one slice that are kept to the microsecond; of more, only some digits are."""
 _DELAY_MASK = (1 << DELAY_BITS) - 1
 UNKNOWN = Interval(np.nan, np.nan, np.nan)
 
@@ -82,15 +80,12 @@ class SlicedDelays:
 
 
 def rounded(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return delays with their flows' numbers above them, each delay rounded to `DIGITS` binary digits.
+    """Return delays with their flows' numbers above them, each delay rounded as `to_digits` does.
 
     Examples
     --------
-    >>> rounded(np.array([4095, 4099, 1_000_001])).tolist()
-    [4095, 4100, 999936]
+    >>> (rounded(np.array([4099, 7 << DELAY_BITS | 4099])) & _DELAY_MASK).tolist()
+    [4100, 4100]
     """
     delays = keys & _DELAY_MASK
-    _, digits = np.frexp(delays.astype(np.float64))
-    step = np.int64(1) << np.maximum(digits.astype(np.int64) - DIGITS, 0)
-    result: NDArray[np.int64] = keys - delays + (delays + step // 2) // step * step
-    return result
+    return keys - delays + to_digits(delays)

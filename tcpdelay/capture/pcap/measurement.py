@@ -1,0 +1,278 @@
+"""What is measured of a connection, stretch by stretch, and kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.capture.pcap.clocks import ClockFit, ClockSamples
+from tcpdelay.capture.pcap.condensed import RoundTripSeries, Series, Table
+from tcpdelay.capture.pcap.connection_analysis import WINDOW
+from tcpdelay.capture.pcap.coverage import BEGINNING, NEVER, Coverage, coverage
+from tcpdelay.capture.pcap.deliveries import Deliveries
+from tcpdelay.capture.pcap.matching import match_acknowledgements, match_data
+from tcpdelay.capture.pcap.retransmissions import at_receiver, at_sender, duplicate_acknowledgements
+from tcpdelay.capture.pcap.round_trips import (
+    AcknowledgedTogether,
+    RoundTrips,
+    Side,
+    handshake_times,
+    receiver_round_trips,
+    sender_round_trips,
+)
+from tcpdelay.capture.pcap.source import MessageFinder
+from tcpdelay.capture.pcap.trace import Flags, Integers, Trace
+
+NANOSECONDS = 1e9
+
+
+@dataclass
+class EndTotals:
+    """What one capture holds of the connection.
+
+    Attributes
+    ----------
+    data, acks, stamped : int
+        Segments with payload, those of the other end, and those with payload and timestamps.
+    lowest, highest : int
+        The stretch of the stream they hold [bytes].
+    missing : int
+        Bytes that were acknowledged but not captured.
+    sack : bool
+        Whether a block of SACK was seen.
+    packets, repeated, needless, filling : int
+        Packets on the wire: all, those sent again, those of them in vain, and at the receiver those that filled a gap.
+    reordered, duplicates : int
+        At the receiver, segments that were overtaken, and segments that brought nothing new.
+    duplicate_acks : int
+        Acknowledgements that repeat the one before.
+    complete : int
+        When all of the stream before the next stretch had come [ns].
+    """
+
+    data: int = 0
+    acks: int = 0
+    stamped: int = 0
+    lowest: int = 2**62
+    highest: int = -(2**62)
+    missing: int = 0
+    sack: bool = False
+    packets: int = 0
+    repeated: int = 0
+    needless: int = 0
+    filling: int = 0
+    reordered: int = 0
+    duplicates: int = 0
+    duplicate_acks: int = 0
+    complete: int = BEGINNING
+
+    def count(self, trace: Trace) -> None:
+        """Count what does not depend on the place of the capture."""
+        data, acks, span = trace.data, trace.acks, trace.span
+        during = span.during(data.time)
+        self.data += int(np.count_nonzero(during))
+        self.acks += int(np.count_nonzero(span.during(acks.time)))
+        self.stamped += int(np.count_nonzero(during & data.stamped))
+        self.lowest = int(data.start[during].min(initial=self.lowest))
+        self.highest = int(data.end[during].max(initial=self.highest))
+        self.sack |= bool((acks.blocks > 0).any())
+        self.packets += wire_packets(trace, during)
+        self.duplicate_acks += duplicate_acknowledgements(trace)
+
+    def cover(self, trace: Trace) -> Coverage | None:
+        """Return the stretch in pieces; None if it holds no data."""
+        if not trace.data.size:
+            return None
+        pieces = coverage(trace.data, trace.acks, trace.name, self.complete)
+        self.missing += pieces.missing(trace.span)
+        if trace.passed is not None:
+            complete = pieces.complete_at(trace.passed)
+            # What is lacking for good in the capture has not stopped the connection.
+            self.complete = complete if complete < NEVER else BEGINNING
+        return pieces
+
+
+def wire_packets(trace: Trace, which: Flags) -> int:
+    """Return how many packets on the wire some of the segments are."""
+    return int(trace.wire_packets((trace.data.end - trace.data.start)[which]).sum())
+
+
+class Measurement:
+    """Round-trip times, losses, windows, messages and delays of one connection.
+
+    Parameters
+    ----------
+    sides : tuple of Side
+        Where the captures were made.
+    messages : MessageFinder
+        What finds the messages.
+    same_clock : bool
+        Whether the captures were stamped by one clock.
+
+    Attributes
+    ----------
+    totals : dict of EndTotals
+        What each capture holds.
+    together : AcknowledgedTogether
+        Acknowledgements for several segments.
+    duplicated : int
+        Packets that arrived and that the capture at the sender does not show.
+    deliveries : Deliveries
+        The messages.
+    """
+
+    def __init__(self, sides: tuple[Side, ...], messages: MessageFinder, same_clock: bool) -> None:
+        self.sides = sides
+        self.totals = {side: EndTotals() for side in sides}
+        self.together = AcknowledgedTogether()
+        self.duplicated = 0
+        self._all_trips, self._whole_trips = RoundTripSeries(), RoundTripSeries()
+        self._window = Series(np.minimum, np.maximum, np.fmin)
+        self._clocks = ClockSamples(same_clock)
+        self._transmissions = Table()
+        self.deliveries = Deliveries(sides, messages)
+
+    def take(self, at: dict[Side, Trace], framed: Integers) -> None:
+        """Measure a stretch.
+
+        Parameters
+        ----------
+        at : dict of Trace
+            The stretch in each capture.
+        framed : ndarray of int64
+            Where messages end by their headers, as far as not given before, in the first of the captures.
+        """
+        pieces = {side: self.totals[side].cover(trace) for side, trace in at.items()}
+        for side, trace in at.items():
+            self.totals[side].count(trace)
+        watched = at[self.sides[0]]
+        self._take_round_trips(at, pieces)
+        if len(at) == 2:
+            self._take_losses(at["sender"], at["receiver"])
+        self._take_window(watched)
+        self.deliveries.take(framed, watched, pieces[self.sides[0]], at.get("receiver"), pieces.get("receiver"))
+
+    def _take_round_trips(self, at: dict[Side, Trace], pieces: dict[Side, Coverage | None]) -> None:
+        for side, trace in at.items():
+            covered = pieces[side]
+            if covered is None:
+                continue
+            totals, during = self.totals[side], trace.span.during(trace.data.time)
+            if side == "sender":
+                sent = at_sender(trace, covered)
+                totals.repeated += wire_packets(trace, sent.repetition & during)
+                totals.needless += wire_packets(trace, sent.spurious & during)
+                self._add_trips(trace, sender_round_trips(trace, sent.original, sent.resent, self.together))
+                continue
+            arrived = at_receiver(trace, covered)
+            totals.repeated += wire_packets(trace, (arrived.repetition | arrived.duplicate) & during)
+            totals.needless += wire_packets(trace, arrived.duplicate & during)
+            totals.filling += wire_packets(trace, arrived.repetition & during)
+            totals.reordered += int(np.count_nonzero(arrived.reordered & during))
+            totals.duplicates += int(np.count_nonzero(arrived.duplicate & during))
+            if "sender" not in at:
+                self._take_receiver_trips(trace)
+
+    def _take_receiver_trips(self, trace: Trace) -> None:
+        resent = trace.data.start < trace.data.before()
+        sender_round_trips(trace, np.flatnonzero(~resent), resent, self.together)
+        shake = handshake_times(trace)
+        if shake is not None and not self._all_trips.count:
+            self._all_trips.add(np.zeros(1), np.array([max(shake)]))
+        self._add_trips(trace, receiver_round_trips(trace))
+
+    def _add_trips(self, trace: Trace, trips: RoundTrips) -> None:
+        since = (trips.end - trace.first) / NANOSECONDS
+        self._all_trips.add(since, trips.rtt)
+        self._whole_trips.add(since[~trips.single], trips.rtt[~trips.single])
+
+    def _take_losses(self, sender: Trace, receiver: Trace) -> None:
+        if not sender.data.size:
+            return
+        matched = match_data(sender, receiver)
+        sure = matched.known & ~matched.lost
+        self._clocks.add((matched.sent[sure], matched.arrived[sure]), match_acknowledgements(sender, receiver))
+        self._transmissions.add(matched.sent, matched.lost.astype(np.int64))
+        self.duplicated += matched.duplicated
+
+    def _take_window(self, trace: Trace) -> None:
+        """Keep flight and the receiver's window at each transmission."""
+        data, acks = trace.data, trace.acks
+        if not data.size:
+            return
+        behind = np.searchsorted(acks.time, data.time, side="right")
+        acknowledged = np.concatenate([data.start[:1], np.maximum.accumulate(acks.ack)])[behind]
+        flight = np.maximum(np.maximum.accumulate(data.end) - acknowledged, 0)
+        scales = scales_of(trace)
+        factor = math.nan if scales is None else float(2 ** scales[1])
+        offered = np.concatenate([[math.nan], acks.window * factor])[behind]
+        during = trace.span.during(data.time)
+        since = (data.time - trace.first) / NANOSECONDS
+        self._window.add(since[during], flight[during].astype(np.float64), offered[during])
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        self._transmissions.close()
+        self.deliveries.close()
+
+    @property
+    def round_trips(self) -> RoundTripSeries:
+        """The samples: where acknowledgements are delayed, without those for one segment."""
+        at_sender_and_delayed = "sender" in self.sides and self.together.singles_wait
+        return self._whole_trips if at_sender_and_delayed else self._all_trips
+
+    @property
+    def window(self) -> NDArray[np.void]:
+        """Flight and the receiver's window, as `ConnectionAnalysis.window`."""
+        window = np.zeros(self._window.columns[0].size, WINDOW)
+        for name, column in zip(WINDOW.names or (), self._window.columns, strict=True):
+            window[name] = column
+        return window
+
+    def clocks(self) -> ClockFit | None:
+        """Return how the clocks of two captures differ; None with one.
+
+        Raises
+        ------
+        ValueError
+            If the captures have nothing in common.
+        """
+        return self._clocks.fit() if len(self.sides) == 2 else None
+
+    def losses(self, clocks: ClockFit | None, first: int, last: int) -> tuple[int, int, str]:
+        """Return packets sent, packets lost, and how they were counted.
+
+        Parameters
+        ----------
+        clocks : ClockFit or None
+            How the clocks differ.
+        first, last : int
+            When the capture at the receiver began and ended, by its clock [ns].
+        """
+        if clocks is not None:
+            begin, end = clocks.to_sender(np.array([first, last]))
+            base = round(clocks.forward_base * NANOSECONDS)
+            sent = lost = 0
+            for times, missing in self._transmissions.blocks():
+                # What was sent while the other capture did not run is no loss.
+                covered = (times + base >= begin) & (times + base <= end)
+                sent += int(np.count_nonzero(covered))
+                lost += int(missing[covered].sum())
+            return sent, lost, "packets sent that did not arrive, by both captures"
+        totals = self.totals[self.sides[0]]
+        if self.sides == ("sender",):
+            how = "retransmissions that no report of the receiver shows to have been needless"
+            return totals.packets, totals.repeated - totals.needless, how
+        how = "retransmissions that arrived and filled a gap; lost retransmissions do not show"
+        return totals.packets + totals.filling, totals.filling, how
+
+
+def scales_of(trace: Trace) -> tuple[int, int] | None:
+    """Return the windows' scales, which hold if both ends offer one (RFC 7323, 2.2); None without the handshake."""
+    if trace.sender.time is None or trace.receiver.time is None:
+        return None
+    of_sender, of_receiver = trace.sender.window_scale, trace.receiver.window_scale
+    return (0, 0) if of_sender is None or of_receiver is None else (of_sender, of_receiver)
