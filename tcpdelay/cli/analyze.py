@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
+import sys
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,9 +15,10 @@ import typer
 
 from tcpdelay.applications import Target
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import refuse_other_than_chart, write_chart
+from tcpdelay.cli.files import format_by_suffix, refuse_other_than_chart, write_atomically, write_chart
+from tcpdelay.cli.options import format_option, output_option
 from tcpdelay.cli.predict import print_record
-from tcpdelay.cli.progress import predicting
+from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
 from tcpdelay.units import format_fraction, format_rate, format_time, parse_fraction, parse_size, parse_time
 
 if TYPE_CHECKING:
@@ -22,8 +26,10 @@ if TYPE_CHECKING:
 
     from tcpdelay.capture.pcap import ConnectionAnalysis
     from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.guideline import Guideline
 
-Format = Literal["text", "json", "csv"]
+Format = Literal["text", "markdown", "html", "json", "csv"]
+SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
 FramingChoice = Literal["auto", "rfc4571", "length4", "websocket"]
 
 SUMMARY = "Measure path, flow and delays in packet captures of a connection."
@@ -34,6 +40,7 @@ Examples:
   tcpdelay analyze validation/pcap/voice.sender.pcap.gz \\
       validation/pcap/voice.receiver.pcap.gz --chart delays.svg
   tcpdelay analyze validation/pcap/voice.sender.pcap.gz --report --limit 150ms
+  tcpdelay analyze validation/pcap/voice.sender.pcap.gz --report -o voice.html
 
 \b
 To capture a connection, at either end or at both:
@@ -73,8 +80,15 @@ def analyze(
         bool, typer.Option("--same-clock", help="Both captures were stamped by one clock, so nothing is fitted.")
     ] = False,
     output_format: Annotated[
-        Format, typer.Option("--format", help="json and csv hold seconds, bytes and fractions.")
-    ] = "text",
+        Format | None,
+        format_option(
+            "How to write the analysis: text, or json or csv in seconds, bytes and fractions. With --report, how to "
+            "write that: text, markdown, html or json."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, output_option(".txt, .json or .csv; with --report in .txt, .md, .html or .json")
+    ] = None,
     chart: Annotated[
         Path | None,
         typer.Option(
@@ -84,7 +98,7 @@ def analyze(
         ),
     ] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Print the guideline report for the measured path and flow as well.")
+        bool, typer.Option("--report", help="Write the guideline report for the measured path and flow.")
     ] = False,
     limit: Annotated[
         float | None,
@@ -107,8 +121,8 @@ def analyze(
 ) -> None:
     """Measure round-trip time, loss, packets and delays of one TCP connection in packet captures."""
     refuse_other_than_chart(chart, "--chart")
-    if report and output_format != "text":
-        raise typer.BadParameter("--report: goes with --format text")
+    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    refuse_other_format(chosen, report)
     if not report and (limit is not None or quantile is not None):
         raise typer.BadParameter(f"{'--limit' if limit is not None else '--quantile'}: goes with --report")
     if find_spec("dpkt") is None:
@@ -117,21 +131,68 @@ def analyze(
 
     if len(captures) > 2:
         raise typer.BadParameter(f"CAPTURE: takes one or two files, got {len(captures)}")
-    with argument_errors("CAPTURE"):
-        analysis = analyze_captures(
-            captures, connection, framing=framing, message_size=message_size, same_clock=same_clock
-        )
+    try:
+        with argument_errors("CAPTURE"):
+            analysis = analyze_captures(
+                captures,
+                connection,
+                framing=framing,
+                message_size=message_size,
+                same_clock=same_clock,
+                on_progress=counting("Read", "MB"),
+            )
+    finally:
+        if sys.stderr.isatty():
+            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
     if chart is not None:
         with argument_errors("--chart"), predicting():
             predicted = predict(analysis)
         write_chart(chart, draw(analysis, predicted), "--chart")
-    if output_format == "text":
+    if not report:
+        write_analysis(analysis, chosen, output)
+        return
+    findings = find_guideline(analysis, limit, quantile)
+    if output is not None or chosen == "text":
         print_text(analysis)
-        if report:
-            print()
-            print_guideline(analysis, limit, quantile)
+    write_report(findings, chosen, output)
+
+
+def refuse_other_format(chosen: Format, report: bool) -> None:
+    """Raise typer.BadParameter if the analysis, or the report, cannot be written in a format."""
+    if chosen == "csv" and report:
+        raise typer.BadParameter("--report: is written as text, markdown, html or json, not as csv")
+    if chosen in ("markdown", "html") and not report:
+        raise typer.BadParameter(f"--format: {chosen} goes with --report; the analysis is written as text, json or csv")
+
+
+def write_analysis(analysis: ConnectionAnalysis, chosen: Format, output: Path | None) -> None:
+    """Write the analysis into a file, or print it."""
+    page = io.StringIO()
+    with nullcontext() if output is None else redirect_stdout(page):
+        if chosen == "text":
+            print_text(analysis)
+        else:
+            print_record(record(analysis), "csv" if chosen == "csv" else "json")
+    if output is not None:
+        write_atomically(output, page.getvalue().encode(), "--output")
+
+
+def write_report(findings: Guideline, chosen: Format, output: Path | None) -> None:
+    """Write the guideline report into a file, or print it."""
+    from tcpdelay.cli.report import rendered
+
+    assert chosen != "csv"
+    if output is not None:
+        write_atomically(output, rendered(findings, chosen).encode(), "--output")
+    elif chosen == "text":
+        from rich.console import Console
+
+        from tcpdelay.report.text import print_report
+
+        print()
+        print_report(findings, Console())
     else:
-        print_record(record(analysis), output_format)
+        print(rendered(findings, chosen), end="")
 
 
 def record(analysis: ConnectionAnalysis) -> dict[str, Any]:
@@ -318,8 +379,8 @@ def draw(analysis: ConnectionAnalysis, predicted: DelayDistribution) -> Figure:
     return figure
 
 
-def print_guideline(analysis: ConnectionAnalysis, limit: float | None, quantile: float | None) -> None:
-    """Print the guideline report for the measured path and flow."""
+def find_guideline(analysis: ConnectionAnalysis, limit: float | None, quantile: float | None) -> Guideline:
+    """Return the guideline for the measured path and flow."""
     target = Target(limit=0.200 if limit is None else limit)
     if quantile is not None:
         target = replace(target, quantile=quantile)
@@ -327,9 +388,4 @@ def print_guideline(analysis: ConnectionAnalysis, limit: float | None, quantile:
         from tcpdelay.guideline import guideline
 
         estimate = analysis.estimate()
-        findings = guideline(analysis.flow(), estimate.path(), analysis.stack(), target, estimate)
-    from rich.console import Console
-
-    from tcpdelay.report.text import print_report
-
-    print_report(findings, Console())
+        return guideline(analysis.flow(), estimate.path(), analysis.stack(), target, estimate)
