@@ -100,6 +100,34 @@ def test_the_report_is_that_of_the_measured_path(run):
     assert "95 % of the packets within 40 ms" in printed
 
 
+def test_the_report_is_written_in_every_format(run, tmp_path):
+    for suffix, output_format, begin in (
+        (".md", "markdown", "# "),
+        (".html", "html", "<!DOCTYPE"),
+        (".json", "json", "{"),
+    ):
+        file = tmp_path / f"report{suffix}"
+        status, analysed, errors = run(SENDER, "--report", "-o", file)
+        assert (status, errors) == (0, "")
+        assert "packet size      174 B always" in analysed
+        assert file.read_text().startswith(begin)
+        assert run(SENDER, "--report", "--format", output_format) == (0, file.read_text(), "")
+    analysis = tmp_path / "analysis.csv"
+    assert run(SENDER, "-o", analysis) == (0, "", "")
+    assert run(SENDER, "--format", "csv")[1] == analysis.read_text()
+
+
+def test_a_capture_of_the_testbed_is_measured_drawn_and_reported(run, tmp_path):
+    chart, report = tmp_path / "delays.svg", tmp_path / "report.json"
+    status, printed, errors = run(KEPT / "voice.parquet", "--report", "-o", report, "--chart", chart)
+    assert (status, errors) == (0, "")
+    assert "loss 1.97 % (111 segments dropped; configured 2 %)" in printed
+    assert "predicted" in chart.read_text()
+    assert '"testbed"' in report.read_text()
+    status, printed, _ = run(KEPT / "voice.parquet", "--format", "json")
+    assert json.loads(printed)[0]["p95"] == pytest.approx(0.1417, abs=1e-4)
+
+
 def test_what_cannot_be_is_said_in_one_line(refused, tmp_path):
     assert refused("no-such.pcap") == "CAPTURE: no-such.pcap: cannot be read: No such file or directory"
     text = tmp_path / "text.pcap"
@@ -109,7 +137,11 @@ def test_what_cannot_be_is_said_in_one_line(refused, tmp_path):
     assert "captured at the same place" in refused(SENDER, SENDER)
     assert refused(SENDER, "--connection", "1.2.3.4").startswith(f"CAPTURE: {SENDER}: no connection matches '1.2.3.4'")
     assert refused(SENDER, "--limit", "1s") == "--limit: goes with --report"
-    assert refused(SENDER, "--report", "--format", "json") == "--report: goes with --format text"
+    assert refused(SENDER, "--report", "--format", "csv").startswith("--report: is written as text, markdown, html")
+    assert refused(SENDER, "-o", "report.html").startswith("--format: html goes with --report; ")
+    assert refused(SENDER, "-o", "report.doc").startswith("--output: 'report.doc' does not end in one of .txt, ")
+    assert refused(KEPT / "voice.parquet", SENDER).startswith("CAPTURE: a capture of the testbed goes alone")
+    assert refused(KEPT / "voice.parquet", "--same-clock").startswith("CAPTURE: a capture of the testbed goes alone")
     assert refused(SENDER, "--chart", "x.doc").startswith("--chart: 'x.doc' does not end in one of .svg")
     assert refused(SENDER, "--framing", "fixed").startswith("--framing: 'fixed' is not one of")
     assert refused(SENDER, "--message-size", "0").startswith("--message-size: ")

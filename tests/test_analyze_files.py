@@ -1,8 +1,12 @@
 import gzip
+import lzma
+import os
 import struct
 from dataclasses import replace
+from decimal import Decimal
 from itertools import pairwise
 
+import dpkt
 import numpy as np
 import pytest
 
@@ -19,11 +23,13 @@ from pcap_files import (
     option,
     pcap,
     section,
+    tcp,
 )
 from tcpdelay.capture.pcap import analyze_captures, conversations
 from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.capture.pcap.decoding import Options, options_of
 from tcpdelay.capture.pcap.framing import Framer
+from tcpdelay.cli.analyze import is_of_testbed
 
 CONNECTION = Connection(lost=frozenset({57}))
 
@@ -316,3 +322,79 @@ def test_a_few_segments_are_too_few_for_anything_but_counts(written):
     with pytest.raises(ValueError, match="no acknowledgement that tells the round-trip time"):
         alone.estimate()
     assert alone.delays is None
+
+
+@pytest.mark.parametrize("pcapng", [False, True])
+def test_packets_that_another_library_built_and_wrote(tmp_path, pcapng):
+    file = tmp_path / "dpkt.pcap"
+    hosts = bytes(15) + b"\x01", bytes(15) + b"\x02"
+    with file.open("wb") as out:
+        writer = dpkt.pcapng.Writer(out) if pcapng else dpkt.pcap.Writer(out, nano=True)
+        for packet in CONNECTION.sender:
+            source, target = (0, 1) if packet.forward else (1, 0)
+            segment = dpkt.tcp.TCP(tcp(packet))
+            network = dpkt.ip6.IP6(src=hosts[source], dst=hosts[target], nxt=6, plen=len(segment), data=segment)
+            tagged = dpkt.ethernet.Ethernet(type=dpkt.ethernet.ETH_TYPE_IP6, data=network)
+            tagged.vlan_tags = [dpkt.ethernet.VLANtag8021Q(id=7, type=dpkt.ethernet.ETH_TYPE_IP6)]
+            writer.writepkt(bytes(tagged), packet.time / 1e9 if pcapng else Decimal(packet.time) / 10**9)
+    found = analyze_captures([file])
+    assert (found.sender, found.sent, found.lost) == ("[::1]:4000", 201, 1)
+    assert found.delay_samples == pytest.approx(CONNECTION.delays(), abs=5e-6)
+
+
+@pytest.mark.parametrize("framing", ["rfc4571", "length4", "websocket"])
+def test_each_framing_finds_the_messages_of_a_capture(written, framing):
+    prefix = {
+        "rfc4571": (172).to_bytes(2),
+        "length4": (170).to_bytes(4),
+        "websocket": b"\x82\x7e" + (170).to_bytes(2),
+    }[framing]
+    payload = prefix + bytes(174 - len(prefix))
+    # Without PSH nothing but the headers tells where messages end.
+    packets = [
+        replace(packet, payload=payload if packet.length else None, flags=packet.flags & ~PSH)
+        for packet in CONNECTION.sender
+    ]
+    file = written(pcap(packets))
+    assert analyze_captures([file]).messages == 0
+    found = analyze_captures([file], framing=framing)
+    assert (found.messages, found.packet_size, found.constant_rate) == (200, 174, True)
+    assert found.delay_samples == pytest.approx(CONNECTION.delays(), abs=2e-6)
+
+
+def test_files_packed_otherwise_are_named(refused):
+    assert refused(lzma.compress(pcap(CONNECTION.sender))) == (
+        "is neither pcap nor pcapng but a file packed by xz; unpack it first, or pack it by gzip"
+    )
+
+
+def test_a_wanted_connection_is_not_forgotten_and_the_others_are_counted(written, monkeypatch):
+    monkeypatch.setattr(conversations, "MOST_CONNECTIONS", 8)
+    wanted = Packet(START, True, 1, length=1, ends=("10.9.9.9:9", "10.0.0.2:5001"))
+    scan = [
+        Packet(START + 1 + k, True, 1, length=5, ends=("10.0.0.7:1", f"10.0.{k // 200}.{k % 200}:9"))
+        for k in range(500)
+    ]
+    file = written(pcap([wanted, *scan, *later(CONNECTION.sender)]))
+    assert analyze_captures([file], "10.9.9.9").payload == 1
+    found = analyze_captures([file])
+    assert found.sent == 201
+    assert found.notes == ("at least 501 more connections with payload are in the capture; choose one by its address",)
+
+
+def later(packets):
+    return [replace(packet, time=packet.time + 10**9) for packet in packets]
+
+
+def test_packets_that_occur_twice_are_said_to(written):
+    twice = [replace(packet, time=packet.time + delay) for packet in CONNECTION.sender for delay in (0, 1000)]
+    file = written(pcap(twice))
+    (note,) = (note for note in analyze_captures([file]).notes if "occur twice" in note)
+    assert note.startswith(f"{file}: 201 packets occur twice, as where two interfaces were captured at once")
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="is no regular file"):
+        analyze_captures([tmp_path / "pipe"])
+    assert not is_of_testbed(tmp_path / "pipe")

@@ -9,7 +9,7 @@ from scipy.special import betaincinv
 
 from tcpdelay.scenario import Path
 
-Source = Literal["ping", "ss", "pcap"]
+Source = Literal["ping", "ss", "pcap", "testbed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +18,8 @@ class PathEstimate:
 
     Parameters
     ----------
-    source : {"ping", "ss", "pcap"}
-        The program that measured, or the packet capture.
+    source : {"ping", "ss", "pcap", "testbed"}
+        The program that measured, the packet capture, or the capture of the testbed.
     rtt : float
         Mean round-trip time [s], above 0; from `ss` the kernel's smoothed one.
     sent : int

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.durable import written_durably
 from tcpdelay.scenario import Flow, Path
@@ -152,6 +153,32 @@ class FlowCapture:
     def offered(self) -> int:
         """Packets that were written."""
         return sum(run.written.size for run in self.runs)
+
+    def estimate(self) -> PathEstimate:
+        """Return what was measured of the path: the kernel's round-trip times, and what the queues dropped.
+
+        Returns
+        -------
+        PathEstimate
+            With the mean of the sampled round-trip times, or the configured one where there are no samples.
+
+        Raises
+        ------
+        ValueError
+            If the queues counted no packet.
+        """
+        sampled = np.concatenate([run.samples.get("rtt", np.empty(0, np.int64)) for run in self.runs]) / MICROSECONDS
+        # The flows of one run share the queues of the path.
+        of_runs = {run.run: run.packets for run in self.runs}.values()
+        lost = sum(packets["data_dropped"] for packets in of_runs)
+        return PathEstimate(
+            source="testbed",
+            rtt=float(sampled.mean()) if sampled.size else self.settings["rtt"],
+            sent=lost + sum(packets["data_sent"] for packets in of_runs),
+            lost=lost,
+            rtt_min=float(sampled.min()) if sampled.size else None,
+            rtt_max=float(sampled.max()) if sampled.size else None,
+        )
 
     def delays(self, skip: float = 0.0) -> list[NDArray[np.float64]]:
         """Return the delays [s] of each flow and run in the order of writing.

@@ -5,28 +5,33 @@ from __future__ import annotations
 import io
 import math
 import sys
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tcpdelay.applications import Target
+from tcpdelay.cli.analysis_output import print_text, record
 from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.files import format_by_suffix, refuse_other_than_chart, write_atomically, write_chart
 from tcpdelay.cli.options import format_option, output_option
 from tcpdelay.cli.predict import print_record
 from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
-from tcpdelay.units import format_fraction, format_rate, format_time, parse_fraction, parse_size, parse_time
+from tcpdelay.units import parse_fraction, parse_size, parse_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.capture.pcap import ConnectionAnalysis
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.guideline import Guideline
+    from tcpdelay.scenario import Flow
+    from tcpdelay.validity import KnownStack
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
 SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
@@ -52,7 +57,9 @@ def analyze(
     captures: Annotated[
         list[Path],
         typer.Argument(
-            metavar="CAPTURE...", help="One or two files, pcap or pcapng: of the sender, the receiver, or both."
+            metavar="CAPTURE...",
+            help="One or two files, pcap or pcapng: of the sender, the receiver, or both; "
+            "or one capture of the testbed.",
         ),
     ],
     connection: Annotated[
@@ -125,12 +132,17 @@ def analyze(
     refuse_other_format(chosen, report)
     if not report and (limit is not None or quantile is not None):
         raise typer.BadParameter(f"{'--limit' if limit is not None else '--quantile'}: goes with --report")
+    if len(captures) > 2:
+        raise typer.BadParameter(f"CAPTURE: takes one or two files, got {len(captures)}")
+    if any(map(is_of_testbed, captures)):
+        if len(captures) > 1 or connection or message_size or same_clock or framing != "auto":
+            raise typer.BadParameter("CAPTURE: a capture of the testbed goes alone, without options on packets")
+        analyze_testbed(captures[0], chosen, output, chart, find_target(limit, quantile) if report else None)
+        return
     if find_spec("dpkt") is None:
         raise typer.BadParameter("analyze needs the package dpkt; run: pip install 'tcpdelay[capture]'")
     from tcpdelay.capture.pcap import analyze_captures
 
-    if len(captures) > 2:
-        raise typer.BadParameter(f"CAPTURE: takes one or two files, got {len(captures)}")
     try:
         with argument_errors("CAPTURE"):
             analysis = analyze_captures(
@@ -148,13 +160,20 @@ def analyze(
         with argument_errors("--chart"), predicting():
             predicted = predict(analysis)
         write_chart(chart, draw(analysis, predicted), "--chart")
-    if not report:
-        write_analysis(analysis, chosen, output)
-        return
-    findings = find_guideline(analysis, limit, quantile)
-    if output is not None or chosen == "text":
-        print_text(analysis)
-    write_report(findings, chosen, output)
+
+    def printed(chosen: Literal["text", "json", "csv"]) -> None:
+        if chosen == "text":
+            print_text(analysis)
+        else:
+            print_record(record(analysis), chosen)
+
+    findings = None
+    if report:
+        with argument_errors("--report"):
+            findings = find_guideline(
+                analysis.flow(), analysis.estimate(), analysis.stack(), find_target(limit, quantile)
+            )
+    write_results(printed, findings, chosen, output)
 
 
 def refuse_other_format(chosen: Format, report: bool) -> None:
@@ -165,189 +184,75 @@ def refuse_other_format(chosen: Format, report: bool) -> None:
         raise typer.BadParameter(f"--format: {chosen} goes with --report; the analysis is written as text, json or csv")
 
 
-def write_analysis(analysis: ConnectionAnalysis, chosen: Format, output: Path | None) -> None:
-    """Write the analysis into a file, or print it."""
-    page = io.StringIO()
-    with nullcontext() if output is None else redirect_stdout(page):
+def is_of_testbed(file: Path) -> bool:
+    """Return whether a file is in the format of the testbed's captures."""
+    # To open a pipe would wait for its other end.
+    if not file.is_file():
+        return False
+    with suppress(OSError), file.open("rb") as opened:
+        return opened.read(4) == b"PAR1"
+    return False
+
+
+def analyze_testbed(file: Path, chosen: Format, output: Path | None, chart: Path | None, target: Target | None) -> None:
+    """Print what a capture of the testbed holds, with the guideline report for its path if there is a target."""
+    from tcpdelay.capture.flow_capture import read_capture
+    from tcpdelay.cli.testbed import capture_row, draw_captures, print_captures, print_rows
+    from tcpdelay.predict import DEFAULT_STACK
+
+    with argument_errors("CAPTURE"):
+        capture = read_capture(file)
+        row = capture_row(capture)
+    if chart is not None:
+        write_chart(chart, draw_captures([capture]), "--chart")
+    findings = None
+    if target is not None:
+        with argument_errors("--report"):
+            findings = find_guideline(capture.flow, capture.estimate(), DEFAULT_STACK, target)
+
+    def printed(chosen: Literal["text", "json", "csv"]) -> None:
         if chosen == "text":
-            print_text(analysis)
+            print_captures([row])
         else:
-            print_record(record(analysis), "csv" if chosen == "csv" else "json")
-    if output is not None:
-        write_atomically(output, page.getvalue().encode(), "--output")
+            print_rows([row], chosen)
+
+    write_results(printed, findings, chosen, output)
 
 
-def write_report(findings: Guideline, chosen: Format, output: Path | None) -> None:
-    """Write the guideline report into a file, or print it."""
+def write_results(
+    printed: Callable[[Literal["text", "json", "csv"]], None],
+    findings: Guideline | None,
+    chosen: Format,
+    output: Path | None,
+) -> None:
+    """Write the analysis, or if there is one the report, in a format into a file, or print it.
+
+    With a report as text, or in a file, the analysis is printed as text as well.
+    """
     from tcpdelay.cli.report import rendered
 
+    if findings is None:
+        assert chosen in ("text", "json", "csv")
+        page = io.StringIO()
+        with nullcontext() if output is None else redirect_stdout(page):
+            printed(chosen)
+        if output is not None:
+            write_atomically(output, page.getvalue().encode(), "--output")
+        return
     assert chosen != "csv"
     if output is not None:
+        printed("text")
         write_atomically(output, rendered(findings, chosen).encode(), "--output")
     elif chosen == "text":
         from rich.console import Console
 
         from tcpdelay.report.text import print_report
 
+        printed("text")
         print()
         print_report(findings, Console())
     else:
         print(rendered(findings, chosen), end="")
-
-
-def record(analysis: ConnectionAnalysis) -> dict[str, Any]:
-    """Return the analysis as one flat row, in seconds, bytes and fractions; None where something is not known."""
-    from tcpdelay.guideline import REPORTED_QUANTILES
-
-    scales = analysis.window_scale or (None, None)
-    clocks, delays = analysis.clocks, analysis.delays
-    low, high = analysis.loss_interval
-    row: dict[str, Any] = {
-        "sender": analysis.sender,
-        "receiver": analysis.receiver,
-        "captured_at": " and ".join(analysis.captured_at),
-        "duration": analysis.duration,
-        "payload": analysis.payload,
-        "data_segments": analysis.data_segments,
-        "acknowledgements": analysis.acknowledgements,
-        "rtt": analysis.rtt,
-        "rtt_base": analysis.rtt_base,
-        "rtt_samples": analysis.rtt_count,
-        "loss": analysis.loss,
-        "loss_low": low,
-        "loss_high": high,
-        "sent": analysis.sent,
-        "lost": analysis.lost,
-        "loss_counted": analysis.loss_counted,
-        "retransmissions": analysis.retransmissions,
-        "spurious_retransmissions": analysis.spurious_retransmissions,
-        "reordered": analysis.reordered,
-        "duplicates": analysis.duplicates,
-        "duplicate_acks": analysis.duplicate_acks,
-        "mss": analysis.mss,
-        "mss_known": analysis.mss_known,
-        "sack": analysis.sack,
-        "timestamps": analysis.timestamps,
-        "window_scale_sender": scales[0],
-        "window_scale_receiver": scales[1],
-        "delayed_ack": analysis.delayed_ack,
-        "several_acknowledged": analysis.several_acknowledged,
-        "largest_flight": analysis.largest_flight,
-        "smallest_receive_window": analysis.smallest_receive_window,
-        "packet_size": analysis.packet_size,
-        "interval": analysis.interval,
-        "fixed_size": analysis.fixed_size,
-        "fixed_interval": analysis.fixed_interval,
-        "messages": analysis.messages,
-        "unfinished": analysis.unfinished,
-        "one_way_delay": analysis.one_way_delay,
-        "clock_offset": clocks and clocks.offset,
-        "clock_skew": clocks and clocks.skew,
-        "clock_residual": clocks and clocks.residual,
-        "delay_kind": analysis.delay_kind,
-        "delay_measured": analysis.delay_measured,
-        "mean": delays and delays.mean,
-        "jitter": delays and delays.jitter,
-        **{f"p{100 * q:g}": delays and delays.quantile(q) for q in REPORTED_QUANTILES},
-        "notes": "; ".join(analysis.notes),
-    }
-    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
-
-
-def print_text(analysis: ConnectionAnalysis) -> None:
-    """Print the analysis for people."""
-    rows = [*_path_rows(analysis), *_tcp_rows(analysis), *_flow_rows(analysis), *_delay_rows(analysis)]
-    print(
-        f"{analysis.sender} -> {analysis.receiver}, captured at the {' and at the '.join(analysis.captured_at)}: "
-        f"{analysis.payload} bytes in {format_time(analysis.duration)}"
-    )
-    width = max(len(label) for label, _ in rows)
-    for label, value in rows:
-        print(f"{label:<{width}}  {value}")
-    for note in analysis.notes:
-        print(f"note: {note}")
-
-
-def _time(seconds: float) -> str:
-    return "not known" if math.isnan(seconds) else format_time(seconds)
-
-
-def _path_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
-    low, high = analysis.loss_interval
-    rows = [
-        ("round-trip time", f"{_time(analysis.rtt)}, at least {_time(analysis.rtt_base)}"),
-        ("one-way delay", f"{_time(analysis.one_way_delay)} at least, if the way back takes as long"),
-        (
-            "loss",
-            f"{format_fraction(analysis.loss)} ({analysis.lost} of {analysis.sent} packets; "
-            f"95 % confidence {format_fraction(low)} to {format_fraction(high)})",
-        ),
-        ("counted as", analysis.loss_counted),
-    ]
-    if analysis.reordered is not None:
-        rows.append(("reordered", f"{analysis.reordered} segments overtaken, {analysis.duplicates} duplicates"))
-    if analysis.clocks is not None:
-        clocks = analysis.clocks
-        rows.append(
-            (
-                "clocks",
-                f"the receiver's ahead by {clocks.offset:.6f} s, gaining {1e6 * clocks.skew:.3g} us/s; "
-                f"the two ways disagree by {1e6 * clocks.residual:.3g} us",
-            )
-        )
-    return rows
-
-
-def _tcp_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
-    scales = analysis.window_scale
-    known = "" if analysis.mss_known else ", as far as seen without the handshake"
-    window = analysis.smallest_receive_window
-    return [
-        (
-            "retransmitted",
-            f"{analysis.retransmissions} packets, {analysis.spurious_retransmissions} of them in vain",
-        ),
-        ("duplicate ACKs", f"{analysis.duplicate_acks}"),
-        ("segment size", f"{analysis.mss} B{known}"),
-        (
-            "options",
-            f"SACK {'on' if analysis.sack else 'off'}, timestamps {'on' if analysis.timestamps else 'off'}, window "
-            f"scales {'not known' if scales is None else f'{scales[0]} and {scales[1]}'}",
-        ),
-        (
-            "delayed ACKs",
-            f"{'yes' if analysis.delayed_ack else 'no'}: {format_fraction(analysis.several_acknowledged)} "
-            "acknowledge two or more segments",
-        ),
-        ("largest flight", f"{analysis.largest_flight} B"),
-        ("receive window", "not known" if math.isnan(window) else f"{window:.0f} B at least"),
-    ]
-
-
-def _flow_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
-    if math.isnan(analysis.interval):
-        return [("messages", f"{analysis.messages}, too few to tell their interval")]
-    size, interval = ("always" if fixed else "in the mean" for fixed in (analysis.fixed_size, analysis.fixed_interval))
-    rate = format_rate(8 * analysis.packet_size / analysis.interval) if analysis.interval else "not known"
-    return [
-        ("messages", f"{analysis.messages}, {analysis.unfinished} not delivered within the capture"),
-        ("packet size", f"{analysis.packet_size:.6g} B {size}"),
-        ("interval", f"{format_time(analysis.interval)} {interval}, thus {rate}"),
-    ]
-
-
-def _delay_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
-    from tcpdelay.guideline import REPORTED_QUANTILES
-
-    delays = analysis.delays
-    if delays is None or analysis.delay_kind is None:
-        return [("delay", f"not known: {analysis.delay_measured}")]
-    return [
-        ("delay", f"{analysis.delay_kind}: {analysis.delay_measured}"),
-        ("mean", format_time(delays.mean)),
-        ("jitter", format_time(delays.jitter)),
-        *((f"{format_fraction(q)} within", format_time(delays.quantile(q))) for q in REPORTED_QUANTILES),
-    ]
 
 
 def predict(analysis: ConnectionAnalysis) -> DelayDistribution:
@@ -379,13 +284,15 @@ def draw(analysis: ConnectionAnalysis, predicted: DelayDistribution) -> Figure:
     return figure
 
 
-def find_guideline(analysis: ConnectionAnalysis, limit: float | None, quantile: float | None) -> Guideline:
-    """Return the guideline for the measured path and flow."""
+def find_target(limit: float | None, quantile: float | None) -> Target:
+    """Return the target of the report."""
     target = Target(limit=0.200 if limit is None else limit)
-    if quantile is not None:
-        target = replace(target, quantile=quantile)
-    with argument_errors("--report"), predicting():
+    return target if quantile is None else replace(target, quantile=quantile)
+
+
+def find_guideline(flow: Flow, estimate: PathEstimate, stack: KnownStack, target: Target) -> Guideline:
+    """Return the guideline for a measured path and flow."""
+    with predicting():
         from tcpdelay.guideline import guideline
 
-        estimate = analysis.estimate()
-        return guideline(analysis.flow(), estimate.path(), analysis.stack(), target, estimate)
+        return guideline(flow, estimate.path(), stack, target, estimate)

@@ -191,13 +191,13 @@ def show(
 
     with argument_errors("CAPTURE"):
         read = [read_capture(file) for file in captures]
-        rows = [_row(capture) for capture in read]
+        rows = [capture_row(capture) for capture in read]
     if chart is not None:
-        write_chart(chart, _draw(read), "--chart")
+        write_chart(chart, draw_captures(read), "--chart")
     if output_format == "text":
-        _print_text(rows)
+        print_captures(rows)
     else:
-        _print_rows(rows, output_format)
+        print_rows(rows, output_format)
 
 
 def _told(progress: Progress) -> str:
@@ -206,7 +206,7 @@ def _told(progress: Progress) -> str:
     return f"{stage}: {progress.done:.1f} of {progress.total} experiments"
 
 
-def _row(capture: FlowCapture) -> dict[str, Any]:
+def capture_row(capture: FlowCapture) -> dict[str, Any]:
     """Return what a capture holds as one flat row, in seconds and fractions."""
     from tcpdelay.confidence import BATCHES, mean_interval, quantile_interval
 
@@ -242,7 +242,8 @@ def _row(capture: FlowCapture) -> dict[str, Any]:
     return row
 
 
-def _print_text(rows: list[dict[str, Any]]) -> None:
+def print_captures(rows: list[dict[str, Any]]) -> None:
+    """Print what captures hold for people."""
     for row in rows:
         print(f"{row['capture']}: {row['backend']}, Linux {row['kernel']}, {row['hz']} Hz")
         for name in ("mean", "p50", "p95", "p99"):
@@ -258,7 +259,8 @@ def _print_text(rows: list[dict[str, Any]]) -> None:
             print(f"  the guest stalled, for {format_time(row['longest_stall'])} at the longest")
 
 
-def _print_rows(rows: list[dict[str, Any]], output_format: Literal["json", "csv"]) -> None:
+def print_rows(rows: list[dict[str, Any]], output_format: Literal["json", "csv"]) -> None:
+    """Print what captures hold as JSON or CSV."""
     import csv
     import json
 
@@ -277,7 +279,7 @@ def _print_rows(rows: list[dict[str, Any]], output_format: Literal["json", "csv"
     table.writerows(rows)
 
 
-def _draw(captures: list[FlowCapture]) -> Figure:
+def draw_captures(captures: list[FlowCapture]) -> Figure:
     """Return a chart of the shares of packets later than a delay, beside the prediction if there is one capture."""
     from matplotlib.figure import Figure
 

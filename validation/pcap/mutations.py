@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 
 from tcpdelay.capture.pcap import analyze_captures
-from tcpdelay.cli.analyze import record
+from tcpdelay.cli.analysis_output import record
 
 HERE = Path(__file__).parent
 SECONDS_EACH = 20

@@ -23,6 +23,8 @@ from tcpdelay.capture.pcap.trace import Trace
 
 _FAR = 0.1
 """Share of the round-trip time from which a capture is not one at the receiver."""
+_COPIES = 0.1
+"""Share of packets that occur twice from which that is said."""
 
 
 class _Connection(NamedTuple):
@@ -182,6 +184,11 @@ def _analysis(
     for side, source in zip(sides, found.sources, strict=True):
         if totals[side].missing:
             notes.append(f"{source.name}: lacks {totals[side].missing} bytes that were acknowledged")
+        if totals[side].copies > _COPIES * totals[side].data:
+            notes.append(
+                f"{source.name}: {totals[side].copies} packets occur twice, as where two interfaces were captured at "
+                "once, and count as retransmissions; capture one interface"
+            )
         if source.misplaced:
             notes.append(f"{source.name}: {source.misplaced} packets stand far behind later ones and are left out")
     trips, clocks = measurement.round_trips, measurement.clocks()

@@ -26,6 +26,13 @@ _PACKETS_PER_REPORT = 2**14
 _LINK_MASK = 0x03FFFFFF
 _LAST_TIME = 2**62
 _GZIP = b"\x1f\x8b"
+_OTHER = {
+    b"\x28\xb5\x2f\xfd": "a file packed by zstd; unpack it first, or pack it by gzip",
+    b"\xfd7zX": "a file packed by xz; unpack it first, or pack it by gzip",
+    b"BZh9": "a file packed by bzip2; unpack it first, or pack it by gzip",
+    b"PK\x03\x04": "a ZIP archive; unpack it first",
+    b"snoo": "a capture by snoop; convert it with editcap",
+}
 _NANO = (dpkt.pcap.TCPDUMP_MAGIC_NANO, dpkt.pcap.PMUDPCT_MAGIC_NANO)
 _SWAPPED = (dpkt.pcap.PMUDPCT_MAGIC, dpkt.pcap.PMUDPCT_MAGIC_NANO, dpkt.pcap.PACPDOM_MAGIC)
 _WITH_CAPTURED_LENGTH = (dpkt.pcapng.PCAPNG_BT_EPB, dpkt.pcapng.PCAPNG_BT_PB)
@@ -134,6 +141,8 @@ class CaptureFile:
             return self._pcapng(file)
         if int.from_bytes(magic) in dpkt.pcap.MAGIC_TO_PKT_HDR:
             return self._pcap(file, int.from_bytes(magic))
+        if magic in _OTHER:
+            raise ValueError(f"{self.name}: is neither pcap nor pcapng but {_OTHER[magic]}")
         raise ValueError(f"{self.name}: is neither pcap nor pcapng: it begins with {magic.hex()}")
 
     def _pcap(self, file: BinaryIO, magic: int) -> Iterator[Packet]:
