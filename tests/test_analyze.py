@@ -362,3 +362,15 @@ def test_a_second_capture_on_the_way_is_said_to_be_one(analyze):
     analysis = analyze(connection.sender, sorted(halfway, key=lambda packet: packet.time))
     assert any("was not made at the receiver" in note for note in analysis.notes)
     assert analysis.one_way_delay == pytest.approx(0.010, abs=1e-6)
+
+
+def test_coverage_goes_on_where_the_stretch_before_ended():
+    later = replace(data_segments([(15, 10), (30, 5), (25, 5)]), reached=20)
+    pieces = coverage(later, NO_ACKS, "capture", before=15)
+    # What lies before byte 20 had come at 15; of the first segment only what lies behind counts.
+    assert pieces.edges.tolist() == [20, 25, 30, 35]
+    assert pieces.time.tolist() == [0, 20, 10]
+    assert pieces.complete.tolist() == [15, 20, 20]
+    assert [pieces.complete_at(position) for position in (20, 25, 30, 35)] == [15, 15, 20, 20]
+    hole = coverage(replace(later, reached=10), NO_ACKS, "capture", before=15)
+    assert hole.complete.tolist() == [NEVER] * 4
