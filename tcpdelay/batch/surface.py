@@ -26,8 +26,9 @@ from tcpdelay.batch.interpolation import (
     scenario_at,
 )
 from tcpdelay.batch.outcome import COLUMNS, LATE, MEAN, Nodes, empty_nodes, solve_into
-from tcpdelay.region.cells import MOST_THREADS, processors
+from tcpdelay.processors import processors
 from tcpdelay.region.question import Question
+from tcpdelay.region.threads import MOST_THREADS
 
 STATED = Errors(0.01, 1.0, 0.02, 0.1, 0.05, 0.0005)
 """The errors that are promised."""
