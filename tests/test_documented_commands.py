@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from pyarrow import csv, parquet
 
 from tcpdelay.cli.program import app
 
@@ -39,7 +40,7 @@ RECORDED = {
     "sender.pcap": "validation/pcap/voice.sender.pcap.gz",
     "receiver.pcap": "validation/pcap/voice.receiver.pcap.gz",
 }
-"""What readers have recorded when they come to a command, and what stands in for it."""
+"""What readers have recorded when they come to a command, and what stands in for it; tables of users come besides."""
 
 LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -70,15 +71,27 @@ def mentioned_in(page):
     return [words for words in commands if words[0].endswith("python") or any(word.startswith("-") for word in words)]
 
 
-def understand(arguments):
-    """Parse the arguments of `tcpdelay` without running anything; what is wrong with them raises."""
+def resolve(arguments):
+    """Return the command that the arguments of `tcpdelay` name, what it is called, and the arguments that are left."""
     command, name = typer.main.get_command(app), "tcpdelay"
     while isinstance(command, typer.core.TyperGroup) and arguments and not arguments[0].startswith("-"):
         context = command.make_context(name, list(arguments[:1]))
         name, command, _ = command.resolve_command(context, list(arguments))
         arguments = arguments[1:]
+    return command, name, arguments
+
+
+def understand(arguments):
+    """Parse the arguments of `tcpdelay` without running anything; what is wrong with them raises."""
+    command, name, arguments = resolve(arguments)
     if not isinstance(command, typer.core.TyperGroup):
         command.make_context(name, list(arguments)).close()
+
+
+def options_of(command):
+    return {"--help"} | {
+        option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+    }
 
 
 def require_script(words):
@@ -103,6 +116,11 @@ def source(tmp_path):
         opened = gzip.open if recorded.endswith(".gz") else open
         with opened(ROOT / recorded, "rb") as original, (tmp_path / name).open("wb") as copy:
             shutil.copyfileobj(original, copy)
+    users = csv.read_csv(ROOT / "examples" / "users.csv")
+    (tmp_path / "big").mkdir()
+    for file in ("users.parquet", "big/part.parquet"):
+        parquet.write_table(users, tmp_path / file)
+    csv.write_csv(users.rename_columns({"rtt_ms": "ping", "loss_percent": "plr"}), tmp_path / "users.csv")
     return tmp_path
 
 
@@ -143,6 +161,10 @@ def test_every_command_in_prose_is_understood(page):
     for words in mentioned_in(page):
         if words[0].endswith("python"):
             require_script(words)
+            continue
+        command, _, left = resolve(words[1:])
+        if len(left) == 1 and left[0].startswith("-"):  # an option by its name alone
+            assert left[0] in options_of(command), words
         else:
             understand(words[1:])
 
