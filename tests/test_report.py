@@ -651,7 +651,9 @@ def test_calls_are_rated_and_marked_where_that_is_approximate(name, about):
 
 
 def test_videos_are_played():
-    video = dataclasses.replace(application("live-video"), flow=Flow(1448, 0.020), target=Target(0.3, 0.99))
+    video = dataclasses.replace(
+        application("live-video"), content=Flow(1448, 0.020), over="tcp", target=Target(0.3, 0.99)
+    )
     found = guideline(path=Path(0.020, 0.001), application=video)
     assert found.video.startup_delay == 0.3
     assert found.call is None
