@@ -24,8 +24,12 @@ DEEPEST = 18
 """Halvings of the whole range down to the lattice on which all corners lie."""
 COARSEST = 5
 """Halvings down to the largest cells."""
-UNTESTED, SMOOTH, MIXED, ENDLESS, REFUSED = range(5)
-"""What a cell is good for: its rows are not yet known, interpolated, mixed, endlessly late, or each to be solved."""
+UNTESTED, SMOOTH, MIXED, ENDLESS, REFUSED, WIDE, TALL = range(7)
+"""What a cell is good for: its rows are not yet known, interpolated, mixed, endlessly late, or each to be solved.
+
+The last for all that is known, or because the cell is too wide in the round-trip time or too tall in the loss."""
+IN_FOUR, ACROSS, UPWARDS = range(3)
+"""How a cell has been split: in four, or in two beside or above one another."""
 UNCERTAIN = 0.04
 """Error of a mixture in the largest cells, in parts of the share beyond a quantile, up to which a quantile has to hold.
 
@@ -45,8 +49,10 @@ class Cells(NamedTuple):
     Attributes
     ----------
     first_part : ndarray of int32
-        The first of the four parts of a cell that has been split: lower left, lower right, upper left, upper right.
+        The first of the parts of a cell that has been split: lower left, lower right, upper left, upper right.
         Negative in others.
+    split : ndarray of int8
+        How it has been split.
     state : ndarray of int8
         What a cell is good for.
     corners : ndarray of int32, shape (cells, 4)
@@ -54,6 +60,7 @@ class Cells(NamedTuple):
     """
 
     first_part: NDArray[np.int32]
+    split: NDArray[np.int8]
     state: NDArray[np.int8]
     corners: NDArray[np.int32]
 
@@ -202,17 +209,22 @@ def answer_rows(
         column, line = min(int(across / size), 2**COARSEST - 1), min(int(up / size), 2**COARSEST - 1)
         cell = line * 2**COARSEST + column
         u, v = across / size - column, up / size - line
-        depth = COARSEST
+        depth_across = depth_up = COARSEST
         while cells.first_part[cell] >= 0:
-            depth += 1
-            u, v = 2 * u, 2 * v
+            split = cells.split[cell]
             cell = cells.first_part[cell]
-            if u >= 1:
-                u -= 1
-                cell += 1
-            if v >= 1:
-                v -= 1
-                cell += 2
+            if split != UPWARDS:
+                depth_across += 1
+                u *= 2
+                if u >= 1:
+                    u -= 1
+                    cell += 1
+            if split != ACROSS:
+                depth_up += 1
+                v *= 2
+                if v >= 1:
+                    v -= 1
+                    cell += 1 if split == UPWARDS else 2
         state = cells.state[cell]
         corners = cells.corners[cell]
         network = rtt[row] / 2
@@ -222,7 +234,7 @@ def answer_rows(
         elif state == SMOOTH:
             _interpolate(nodes, corners, u, v, answer, 0)
         elif state == MIXED:
-            certain = _mix(nodes, corners, u, v, depth, network, interval, answer)
+            certain = _mix(nodes, corners, u, v, min(depth_across, depth_up), network, interval, answer)
             _interpolate(nodes, corners, u, v, answer, MEAN)
         if certain:
             cell_of[row] = ANSWERED
@@ -261,7 +273,7 @@ def judge_cell(
     networks : ndarray
         One-way delays of the probes [s].
     depth : int
-        Halvings down to the cell.
+        Halvings down to the cell, in the direction that has fewer.
     interval : float
         Packet interval [s].
     errors : Errors
@@ -283,31 +295,43 @@ def judge_cell(
     if carried < corners.size + probes.size:
         return REFUSED
     answer = np.empty(WIDTH)
-    state = SMOOTH
+    failed, rough = np.zeros(probes.size, np.bool_), np.zeros(probes.size, np.bool_)
     for k in range(probes.size):
-        u, v, network = places[k, 0], places[k, 1], networks[k]
-        exact, late_within = nodes.answer[probes[k]], nodes.late_within[probes[k]]
-        _interpolate(nodes, corners, u, v, answer, 0)
-        if abs(answer[MEAN] - exact[MEAN]) > max(
-            errors.of_mean * (network + exact[MEAN]), errors.mean_intervals * interval
-        ):
-            return REFUSED
+        network, exact, late_within = networks[k], nodes.answer[probes[k]], nodes.late_within[probes[k]]
+        _interpolate(nodes, corners, places[k, 0], places[k, 1], answer, 0)
+        mean_error = max(errors.of_mean * (network + exact[MEAN]), errors.mean_intervals * interval)
         within = max(errors.of_late * exact[LATE], errors.late_error)
-        if not late_within[0] - within <= answer[LATE] <= late_within[1] + within:
-            return REFUSED
-        if verdict and (answer[LATE] <= allowed_late) != (exact[LATE] <= allowed_late):
-            return REFUSED
-        for i in range(QUANTILES):
-            allowed = max(errors.of_quantile * (network + exact[i]), errors.quantile_intervals * interval)
-            if abs(answer[i] - exact[i]) > allowed:
-                state = MIXED
-    if state == SMOOTH:
-        return SMOOTH
+        failed[k] = (
+            abs(answer[MEAN] - exact[MEAN]) > mean_error
+            or not late_within[0] - within <= answer[LATE] <= late_within[1] + within
+            or (verdict and (answer[LATE] <= allowed_late) != (exact[LATE] <= allowed_late))
+        )
+        rough[k] = _quantiles_off(answer, exact, network, interval, errors)
+    state = MIXED if rough.any() else SMOOTH
+    if state == MIXED:
+        for k in range(probes.size):
+            exact, network = nodes.answer[probes[k]], networks[k]
+            if _mix(nodes, corners, places[k, 0], places[k, 1], depth, network, interval, answer):
+                failed[k] |= _quantiles_off(answer, exact, network, interval, errors)
+    if not failed.any():
+        return state
+    across = up = False
     for k in range(probes.size):
-        exact, network = nodes.answer[probes[k]], networks[k]
-        if _mix(nodes, corners, places[k, 0], places[k, 1], depth, network, interval, answer):
-            for i in range(QUANTILES):
-                allowed = max(errors.of_quantile * (network + exact[i]), errors.quantile_intervals * interval)
-                if abs(answer[i] - exact[i]) > allowed:
-                    return REFUSED
-    return state
+        # A probe in the middle of a lower or upper edge says how the cell changes across, one at the side how upwards.
+        across |= failed[k] and places[k, 1] in (0.0, 1.0)
+        up |= failed[k] and places[k, 0] in (0.0, 1.0)
+    if across == up:
+        return REFUSED
+    return WIDE if across else TALL
+
+
+@njit(cache=True)
+def _quantiles_off(
+    answer: NDArray[np.float64], exact: NDArray[np.float64], network: float, interval: float, errors: Errors
+) -> bool:
+    """Say whether a quantile is further off than allowed."""
+    for i in range(QUANTILES):
+        allowed = max(errors.of_quantile * (network + exact[i]), errors.quantile_intervals * interval)
+        if abs(answer[i] - exact[i]) > allowed:
+            return True
+    return False

@@ -11,14 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.batch.interpolation import (
+    ACROSS,
     ANSWERED,
     BEYOND,
     COARSEST,
     DEEPEST,
+    IN_FOUR,
     MIXED,
     REFUSED,
     SMOOTH,
+    TALL,
     UNTESTED,
+    UPWARDS,
+    WIDE,
     Cells,
     Errors,
     answer_rows,
@@ -47,6 +52,12 @@ _PROBES = (
     np.array([(1, 1), (3, 1), (1, 3), (3, 3)]),
 )
 """Where a cell is looked at, in quarters of it: first at the corners of its parts, then inside these."""
+_DIRECTIONS = {
+    IN_FOUR: np.array([(0, 0), (1, 0), (0, 1), (1, 1)]),
+    ACROSS: np.array([(0, 0), (1, 0)]),
+    UPWARDS: np.array([(0, 0), (0, 1)]),
+}
+"""Where the parts of a cell lie, in halves of it, by how it is split."""
 
 
 SHARE_ROUNDING = 1e-9
@@ -128,14 +139,12 @@ class Surface:
         self.nodes = empty_nodes(0)
         self.node_at: dict[int, int] = {}
         self.whole = True
-        self.cells = Cells(
-            np.full(roots, -1, np.int32), np.full(roots, UNTESTED, np.int8), np.zeros((roots, 4), np.int32)
-        )
+        self.cells = _fresh_cells(roots)
         side = 2**COARSEST
         line, column = np.divmod(np.arange(roots), side)
-        # Lower left corner on the lattice, halvings, and rows that were left to be solved.
+        # Lower left corner on the lattice, halvings across and up, and rows that were left to be solved.
         self.origin = np.stack([column, line], axis=1) * 2 ** (DEEPEST - COARSEST)
-        self.depth = np.full(roots, COARSEST, np.int8)
+        self.depth = np.full((roots, 2), COARSEST, np.int8)
         self.rows_left = np.zeros(roots, np.int64)
         # Rows that had to be solved one by one: measured values are rounded, and come again.
         self.solved_rows: dict[tuple[float, float], SolvedRow] = {}
@@ -234,15 +243,20 @@ class Surface:
     def _refine(self, cells: NDArray[np.int32], worth: NDArray[np.bool_], on_progress: OnProgress) -> bool:
         """Test those cells, and split those that have failed, that are worth it; return whether there are any."""
         untested = self.cells.state[cells] == UNTESTED
-        tested, split = cells[worth & untested], cells[worth & ~untested & (self.depth[cells] < SMALLEST)]
+        small = (self.depth[cells] >= SMALLEST).any(axis=1)
+        tested, split = cells[worth & untested], cells[worth & ~untested & ~small]
         self._test(tested, on_progress)
         self._split(split)
         return bool(tested.size or split.size)
 
+    def _size(self, cells: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the widths and heights of cells on the lattice, shape (cells, 2)."""
+        size: NDArray[np.int64] = 2 ** (DEEPEST - self.depth[cells].astype(np.int64))
+        return size
+
     def _points(self, cells: NDArray[np.int32], quarters: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the lattice points of cells, shape (cells, points, 2), that lie at as many quarters of them."""
-        quarter = 2 ** (DEEPEST - self.depth[cells].astype(np.int64)) // 4
-        points: NDArray[np.int64] = self.origin[cells, np.newaxis] + quarter[:, np.newaxis, np.newaxis] * quarters
+        points: NDArray[np.int64] = self.origin[cells, np.newaxis] + self._size(cells)[:, np.newaxis] // 4 * quarters
         return points
 
     def _test(self, cells: NDArray[np.int32], on_progress: OnProgress) -> None:
@@ -254,11 +268,12 @@ class Surface:
             probes = self._solved_at(points, on_progress)
             networks = scenario_at(points[..., 0], points[..., 1])[0] / 2
             parts = [part for part in np.array_split(np.arange(passed.size), MOST_THREADS) if part.size]
-            work = partial(self._states, self.depth[cells[passed]], corners[passed], probes, quarters / 4, networks)
+            depths = self.depth[cells[passed]].min(axis=1)
+            work = partial(self._states, depths, corners[passed], probes, quarters / 4, networks)
             states = np.concatenate([np.empty(0, np.int8), *in_threads(work, parts)])
             # A cell that had to be mixed at its first probes is no smoother at others.
             found[passed] = np.where((found[passed] == MIXED) & (states == SMOOTH), MIXED, states)
-            passed = passed[states != REFUSED]
+            passed = passed[states < REFUSED]
         self.cells.corners[cells] = corners
         self.cells.state[cells] = found
 
@@ -299,20 +314,27 @@ class Surface:
         return np.array(nodes, np.int32).reshape(keys.shape)
 
     def _split(self, cells: NDArray[np.int32]) -> None:
-        """Split cells into four each, which have not been tested."""
+        """Split cells into parts that have not been tested: two where it is known in which direction, or else four."""
         self.whole = False
-        first, count = len(self.cells.state), 4 * cells.size
-        self.cells.first_part[cells] = first + 4 * np.arange(cells.size)
-        half = 2 ** (DEEPEST - self.depth[cells].astype(np.int64)) // 2
-        parts = self.origin[cells, np.newaxis] + half[:, np.newaxis, np.newaxis] * (_CORNERS // 4)
-        self.origin = np.concatenate([self.origin, parts.reshape(-1, 2)])
-        self.depth = np.concatenate([self.depth, np.repeat(self.depth[cells] + 1, 4).astype(np.int8)])
-        self.rows_left = np.concatenate([self.rows_left, np.zeros(count, np.int64)])
-        self.cells = Cells(
-            np.concatenate([self.cells.first_part, np.full(count, -1, np.int32)]),
-            np.concatenate([self.cells.state, np.full(count, UNTESTED, np.int8)]),
-            np.concatenate([self.cells.corners, np.zeros((count, 4), np.int32)]),
-        )
+        states = self.cells.state[cells]
+        for split, chosen in (
+            (ACROSS, cells[states == WIDE]),
+            (UPWARDS, cells[states == TALL]),
+            (IN_FOUR, cells[(states != WIDE) & (states != TALL)]),
+        ):
+            directions = _DIRECTIONS[split]
+            parts = len(directions)
+            self.cells.split[chosen] = split
+            self.cells.first_part[chosen] = len(self.cells.state) + parts * np.arange(chosen.size)
+            halved = directions.any(axis=0)
+            origins = self.origin[chosen, np.newaxis] + self._size(chosen)[:, np.newaxis] // 2 * directions
+            self.origin = np.concatenate([self.origin, origins.reshape(-1, 2)])
+            self.depth = np.concatenate(
+                [self.depth, np.repeat(self.depth[chosen] + halved, parts, axis=0).astype(np.int8)]
+            )
+            self.rows_left = np.concatenate([self.rows_left, np.zeros(parts * chosen.size, np.int64)])
+            fresh = _fresh_cells(parts * chosen.size)
+            self.cells = Cells(*(np.concatenate([old, new]) for old, new in zip(self.cells, fresh, strict=True)))
         self.whole = True
 
     def _solve_rows(
@@ -336,6 +358,15 @@ class Surface:
             self.solved_rows[scenario] = SolvedRow(columns, bool(solved.works[place]), bool(solved.sustainable[place]))
         for row, scenario in zip(rows.tolist(), scenarios, strict=True):
             answers.columns[:, row], answers.works[row], answers.sustainable[row] = self.solved_rows[scenario]
+
+
+def _fresh_cells(count: int) -> Cells:
+    return Cells(
+        np.full(count, -1, np.int32),
+        np.zeros(count, np.int8),
+        np.full(count, UNTESTED, np.int8),
+        np.zeros((count, 4), np.int32),
+    )
 
 
 def solve_scenarios(asked: Question, scenarios: list[tuple[float, float]], on_progress: OnProgress = None) -> Nodes:
