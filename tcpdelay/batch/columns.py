@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -171,6 +172,10 @@ def read_column(batch: pa.RecordBatch, quantity: Quantity, source: Source) -> ND
     if pa.types.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        with suppress(pa.ArrowInvalid):
+            # Nothing but numbers, as in most batches.
+            plain: NDArray[np.float64] = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
+            return plain / source.per_unit
         texts: Any = pc.dictionary_encode(column)
         values = np.array([_read_text(text, quantity, source) for text in texts.dictionary.to_pylist()] + [np.nan])
         places = pc.fill_null(texts.indices, len(values) - 1).to_numpy(zero_copy_only=False)
