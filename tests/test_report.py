@@ -12,38 +12,27 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from rich.console import Console
 
-from tcpdelay import DelayDistribution, DelayModel, Flow, Path, Stack, Target, compare_guidelines, guideline
+from report_cases import CASES, VOIP, guidelines
+from tcpdelay import Flow, Path, Stack, Target, compare_guidelines, guideline
 from tcpdelay.applications import application
-from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.quality import voice_quality
-from tcpdelay.report import charts, phrases
+from tcpdelay.report import phrases
 from tcpdelay.report.content import content
-from tcpdelay.report.loss_curve import loss_curve
 from tcpdelay.report.markdown import escape
 from tcpdelay.report.svg import VARIABLES
 from tcpdelay.report.text import print_report
 from tcpdelay.rules import Effect
 from tcpdelay.units import parse_fraction, parse_rate, parse_time
 
-VOIP = Flow(174, 0.020)
-NOTHING_LOST = PathEstimate(source="ping", rtt=0.1, sent=20, lost=0, rtt_interval=(0.098, 0.102))
-CASES = {
-    "works": lambda: guideline(VOIP, Path(rtt=0.100, loss=0.02)),
-    "fails": lambda: guideline(VOIP, Path(rtt=0.250, loss=0.03), target=Target(0.3, 0.99)),
-    "never": lambda: guideline(Flow(968, 0.020), Path(rtt=0.250, loss=0.2)),
-    "estimated": lambda: guideline(VOIP, NOTHING_LOST.path(), estimate=NOTHING_LOST),
-    "lossless": lambda: guideline(VOIP, Path(rtt=0.100, loss=0)),
-}
 FORMATS = ("html", "markdown", "text")
 HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(1)> [bold]a[/bold] | `b` *c* {{ 7*7 }}\n# d'
 
 
 @pytest.fixture(scope="module")
 def findings():
-    return {name: make() for name, make in CASES.items()}
+    return guidelines()
 
 
 @pytest.fixture(scope="module")
@@ -437,137 +426,6 @@ found.to_html()
 assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True)
-
-
-DISTRIBUTION = DelayDistribution(np.array([0.05, 0.15, 0.4]), np.array([0.9, 0.0995, 0.0005]), one_way_delay=0.05)
-
-
-def curve_at(ax, place):
-    """Return the height of the axes' step curve at a delay."""
-    line = next(line for line in ax.lines if line.get_drawstyle() == "steps-post")
-    x, y = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
-    return y[np.searchsorted(x, place, side="right") - 1]
-
-
-@pytest.mark.parametrize("kind", ["both", "cdf", "survival"])
-def test_distribution_chart_shows_the_distribution(kind):
-    ax = charts.plot_distribution(DISTRIBUTION, Figure().subplots(), kind=kind)
-    for delay in (0.01, 0.06, 0.149, 0.151):
-        late = DISTRIBUTION.late_fraction(delay)
-        assert curve_at(ax, delay) == pytest.approx(late if kind == "survival" else 1 - late)
-    assert ax.get_yscale() == ("log" if kind == "survival" else "linear")
-
-
-def test_density_chart_shows_each_probability():
-    ax = charts.plot_distribution(DISTRIBUTION, Figure().subplots(), kind="density")
-    stems = {tuple(segment[1]) for segment in ax.collections[0].get_segments()}
-    assert stems == set(zip(DISTRIBUTION.values.tolist(), DISTRIBUTION.weights.tolist(), strict=True))
-
-
-def test_density_chart_of_many_delays_counts_them_in_bins():
-    samples = np.random.default_rng(1).exponential(0.1, 10_000)
-    measured = DelayDistribution.from_samples(samples, one_way_delay=0.0)
-    ax = charts.plot_distribution(measured, Figure().subplots(), kind="density")
-    shares = ax.patches[0].get_data().values
-    assert shares.size == charts.BINS
-    assert shares.sum() == pytest.approx(charts.SHOWN_SHARE, abs=1e-3)
-    assert shares.max() < ax.get_ylim()[1] < 1.5 * shares.max()
-
-
-def test_curve_of_a_flow_with_lost_packets_is_named_where_it_runs():
-    lossy = DelayDistribution.from_samples([0.05] * 90 + [0.1] * 8 + [math.inf] * 2, one_way_delay=0.05)
-    ax = charts.plot_distribution(lossy, Figure().subplots(), kind="survival", label="datagrams")
-    (name,) = (text for text in ax.texts if text.get_text() == "datagrams")
-    assert name.xy[0] in (0.05, 0.1)
-    assert curve_at(ax, 0.2) == pytest.approx(0.02)
-
-
-@pytest.mark.parametrize(
-    ("thresholds", "labels"),
-    [({"limit": 0.2, "buffer": 0.21}, {"limit 200 ms", "buffer 210 ms"}), ([0.2, 0.6], {"200 ms", "600 ms"})],
-)
-def test_thresholds_are_marked_and_within_the_axes(thresholds, labels):
-    ax = charts.plot_distribution(DISTRIBUTION, Figure().subplots(), thresholds=thresholds, kind="survival")
-    places = thresholds.values() if isinstance(thresholds, dict) else thresholds
-    marks = {line.get_xdata()[0] for line in ax.lines if line.get_drawstyle() == "default"}
-    assert marks == set(places)
-    assert labels <= {text.get_text() for text in ax.texts}
-    assert ax.get_xlim()[1] > max(places)
-
-
-def test_labels_above_the_axes_do_not_overlap():
-    figure = Figure(figsize=(4, 3))
-    thresholds = {"first threshold": 0.10, "second threshold": 0.11, "third threshold": 0.22, "fourth": 0.39}
-    ax = charts.plot_distribution(DISTRIBUTION, figure.subplots(), thresholds=thresholds, kind="cdf")
-    figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in ax.texts]
-    assert len(boxes) == 4
-    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
-
-
-def test_second_curve_has_another_colour_and_keeps_the_first_in_view():
-    ax = charts.plot_distribution(DISTRIBUTION, Figure().subplots(), kind="cdf", label="first")
-    nearer = DelayDistribution(np.array([0.01, 0.02]), np.array([0.5, 0.5]), one_way_delay=0.01)
-    before = ax.get_xlim()
-    charts.plot_distribution(nearer, ax, kind="cdf", label="second")
-    assert len({line.get_color() for line in ax.lines}) == 2
-    assert ax.get_xlim() == before
-
-
-def test_plot_without_axes_uses_the_current_ones():
-    from matplotlib import pyplot
-
-    pyplot.switch_backend("agg")
-    _, ax = pyplot.subplots()
-    assert DISTRIBUTION.plot() is ax
-    pyplot.close("all")
-
-
-def test_chart_of_an_unsustainable_flow_says_so(findings):
-    for ax in (
-        charts.plot_distribution(DelayDistribution.unsustainable(0.05), Figure().subplots()),
-        charts.plot_delay_parts(findings["never"], Figure().subplots()),
-    ):
-        assert [text.get_text() for text in ax.texts] == ["never settles: TCP cannot carry this flow"]
-
-
-def test_unknown_kind_of_chart_is_refused():
-    with pytest.raises(ValueError, match="kind must be one of both, cdf, density, survival, got 'pie'"):
-        charts.plot_distribution(DISTRIBUTION, Figure().subplots(), kind="pie")
-
-
-def test_parts_chart_adds_up_to_the_mean(findings):
-    found = findings["works"]
-    ax = charts.plot_delay_parts(found, Figure().subplots())
-    assert [bar.get_width() for bar in ax.patches] == pytest.approx(dataclasses.astuple(found.parts))
-    assert max(bar.get_x() + bar.get_width() for bar in ax.patches) == pytest.approx(found.distribution.mean)
-
-
-@pytest.mark.parametrize("case", ["works", "fails", "lossless"])
-def test_loss_curve_crosses_the_limit_at_the_edge(findings, case):
-    found = findings[case]
-    edge, curve = found.margins[0].edge, loss_curve(found)
-    met = curve.quantile <= found.target.limit
-    assert np.array_equal(met, curve.loss <= edge * (1 + 1e-9))
-    assert met.any()
-    assert not met.all()
-    assert np.all(np.diff(curve.quantile) >= 0)
-    if curve.lowest < found.path.loss < curve.loss[-1]:
-        assert curve.quantile[np.searchsorted(curve.loss, found.path.loss)] == found.quantile
-
-
-def test_loss_curve_ends_where_tcp_cannot_carry_the_flow(findings):
-    found = findings["never"]
-    curve = loss_curve(found)
-    drift = [
-        DelayModel(found.flow, dataclasses.replace(found.path, loss=loss), found.stack).backlog_drift
-        for loss in (0.99 * curve.critical, curve.critical)
-    ]
-    assert drift[0] < 0 <= drift[1]
-    assert np.all(curve.loss < curve.critical)
-    ax = charts.plot_quantile_against_loss(found, Figure().subplots())
-    assert f"TCP cannot carry it from {100 * curve.critical:.3g} %" in {text.get_text() for text in ax.texts}
-    assert "here: 20 %, never settles" in {text.get_text() for text in ax.texts}
 
 
 def test_drawing_leaves_the_settings_of_matplotlib_alone(findings):

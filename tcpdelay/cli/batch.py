@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -29,6 +27,7 @@ from tcpdelay.cli.options import (
 )
 from tcpdelay.cli.progress import ERASE_LINE
 from tcpdelay.cli.scenario import read_demand
+from tcpdelay.cli.tables import rendered
 from tcpdelay.units import parse_time
 
 if TYPE_CHECKING:
@@ -36,13 +35,11 @@ if TYPE_CHECKING:
     from tcpdelay.batch.job import Job
     from tcpdelay.batch.rows import Demand
     from tcpdelay.batch.summary import WorkingShares
-    from tcpdelay.report.result_table import ResultTable
 
 Format = Literal["text", "csv", "json"]
 TableFormat = Literal["parquet", "csv", "arrow"]
 
 INTERRUPTED = 130
-FILE_WIDTH = 100
 SHOWN_EVERY = 1.0
 """Time between two lines of progress [s]."""
 LOGGED_EVERY = 30.0
@@ -161,7 +158,7 @@ def batch(
         figure = Figure(figsize=(8, chart_height(counted)), layout="constrained")
         plot_working_shares(counted, len(shares.by), figure.subplots())
         write_chart(chart, figure, "--chart")
-    content = _rendered(counted, summary_format)
+    content = rendered(counted, summary_format)
     if summary is not None:
         write_atomically(summary, content.encode(), "--summary")
     else:
@@ -295,16 +292,3 @@ def _title(demand: Demand) -> str:
     from tcpdelay.units import format_time
 
     return f"{quantile_name(demand.target.quantile)} within {format_time(demand.target.limit)}"
-
-
-def _rendered(counted: ResultTable, chosen: Format) -> str:
-    if chosen == "csv":
-        return counted.to_csv()
-    if chosen == "json":
-        return json.dumps(counted.to_records(), indent=2) + "\n"
-    from rich.console import Console
-
-    page = io.StringIO()
-    width = max(Console().width, 80) if sys.stdout.isatty() else FILE_WIDTH
-    counted.print_text(Console(file=page, width=width, force_terminal=False, color_system=None))
-    return page.getvalue().rstrip("\n") + "\n"

@@ -28,8 +28,9 @@ from tcpdelay.cli.options import (
     with_scenario,
 )
 from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
-from tcpdelay.cli.region_table import Edge, edge_table, rendered
+from tcpdelay.cli.region_table import Edge, edge_table
 from tcpdelay.cli.scenario import read_demands
+from tcpdelay.cli.tables import rendered
 from tcpdelay.units import parse_fraction, parse_time
 
 if TYPE_CHECKING:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,8 +13,6 @@ if TYPE_CHECKING:
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.region.boundary import WorkingBoundary
     from tcpdelay.report.result_table import Cell, ResultTable
-
-FILE_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -121,17 +116,3 @@ def _scored(delays: DelayDistribution, limit: float, call: Mapping[str, Any]) ->
     playout = {"threshold": limit, "best": None}.get(call["playout_delay"], call["playout_delay"])
     quality = voice_quality(delays, call["codec"], playout)
     return {"mos_there": quality.mos, "playout_there": quality.playout_delay}
-
-
-def rendered(table: ResultTable, chosen: str) -> str:
-    """Return a table as CSV, JSON or text."""
-    if chosen == "csv":
-        return table.to_csv()
-    if chosen == "json":
-        return json.dumps(table.to_records(), indent=2) + "\n"
-    from rich.console import Console
-
-    page = io.StringIO()
-    width = max(Console().width, 80) if sys.stdout.isatty() else FILE_WIDTH
-    table.print_text(Console(file=page, width=width, force_terminal=False, color_system=None))
-    return page.getvalue().rstrip("\n") + "\n"
