@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tcpdelay import DelayModel, Flow, Path, Stack
@@ -212,6 +212,19 @@ def test_what_tcp_cannot_carry_is_never_read(size, interval, rtt, loss):
     assert not model.meets(100.0, 0.5)
     with pytest.raises(ValueError, match="no finite bound"):
         _ = model.states
+
+
+@settings(deadline=None, max_examples=40)
+@given(size=st.integers(40, 1448), rtt=st.floats(0.005, 0.35), loss=st.floats(0.001, 0.08))
+@example(size=174, rtt=0.2712, loss=0.09)
+@example(size=1289, rtt=0.07193947194077366, loss=0.04032445726355242)
+def test_the_last_bits_of_a_round_trip_time_hardly_change_anything(size, rtt, loss):
+    """Whole numbers of packets in the chain come from divisions, whose last bits are chance."""
+    flow = Flow(size, 0.020)
+    assume(DelayModel(flow, Path(rtt, loss), Stack.linux()).backlog_drift < -1)
+    around = [rtt, np.nextafter(rtt, 1), np.nextafter(rtt, 0), *(rtt * (1 + k * 1e-13) for k in range(1, 4))]
+    means = [DelayModel(flow, Path(each, loss), Stack.linux()).delay_distribution().mean for each in around]
+    assert means == pytest.approx([means[0]] * len(means), rel=2e-3)
 
 
 def test_drift_is_in_packets_per_second():

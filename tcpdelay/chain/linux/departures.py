@@ -153,7 +153,7 @@ def _add_drained(
     room.single[0] = weight
     for place in range(begin, count):
         time = times[place]
-        while credit > 0 and sent + 1 - phase <= time:
+        while credit > 0 and sent + 1 - phase <= time + SAME_TIME:
             # The window stands open: the packet leaves when it is written.
             sent += 1.0
             credit -= 1

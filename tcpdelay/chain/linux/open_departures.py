@@ -66,14 +66,14 @@ def _add_lost_open(p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: flo
     for place in range(1, count + 1):
         left = max(s.duration - place - age, 0.0)
         following = max(place - o.telling, 0)
-        further = following if step <= 0 else min(max(math.ceil((again - left) / step), 0), following)
+        further = following if step <= 0 else min(max(math.ceil((again - left) / step - SAME_TIME), 0), following)
         kept = weight * (1 - o.loss) ** further
         add_repaired(bins, age, left, kept, o.repeated_loss, again, s.timeout_chance, p.timeout)
     chance = o.loss * weight
     for behind in range(count - o.telling):
         # Lost as well, that many packets before one that leaves: those to which it makes a difference.
         later = again - behind * step
-        first = max(behind + 1 + o.telling, math.floor(s.duration - age - later) + 1)
+        first = max(behind + 1 + o.telling, math.floor(s.duration - age - later + SAME_TIME) + 1)
         if later <= 0:
             break
         if first <= count:

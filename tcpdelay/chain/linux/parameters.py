@@ -36,6 +36,8 @@ SMALLEST_LIMITED_WINDOW = math.sqrt(2 / 3)
 NEGLIGIBLE_BURST = 1e-3
 """Share of bursts that may be longer than those told apart."""
 MOST_FOLLOWED = 12
+TIES_PER_SLOT = 64
+"""Parts of a slot to which a round-trip time is rounded that is one but for its last bits: at them counts change."""
 
 
 class LinuxParameters(NamedTuple):
@@ -98,6 +100,19 @@ class LinuxParameters(NamedTuple):
     interval: float
 
 
+def packets_per_round_trip(flow: Flow, path: Path) -> float:
+    """Return the round-trip time in packet intervals, whatever the last bit of decimal inputs says.
+
+    Examples
+    --------
+    >>> 0.29 / 0.02, packets_per_round_trip(Flow(174, 0.02), Path(0.29, 0.0))
+    (14.499999999999998, 14.5)
+    """
+    load = path.rtt / flow.interval
+    nearest = round(load * TIES_PER_SLOT) / TIES_PER_SLOT
+    return nearest if abs(load - nearest) <= SAME_TIME * load else load
+
+
 class BurstsBeyondChainError(ValueError):
     """The losses come in longer bursts than the chain can follow."""
 
@@ -149,7 +164,7 @@ def _check_bursts(flow: Flow, path: Path, stack: Linux) -> None:
 
 def _outage_share(flow: Flow, path: Path, stack: Linux) -> float:
     """Return which share of the packets is written while losses of whole windows last, roughly."""
-    load = path.rtt / flow.interval
+    load = packets_per_round_trip(flow, path)
     loss = _losses(path, load)
     timeout = (path.rtt + stack.rto_min) / flow.interval
     # Whole windows are lost where they are smallest, and where losses are frequent they never open.
@@ -185,7 +200,7 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
             )
     if path.loss_burst > 1:
         _check_bursts(flow, path, stack)
-    load = path.rtt / flow.interval
+    load = packets_per_round_trip(flow, path)
     segments = -(-flow.packet_size // stack.mss)
     packets_per_segment = stack.mss / flow.packet_size
     loss = _losses(path, load)
@@ -217,12 +232,12 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
         probe_slack=(TIMER_SLACK + MEAN_TICK * tick) / flow.interval,
         loss_of_one_packet=loss_of_one,
         cubic=stack.congestion_control == "cubic",
-        reordering_wait=wait / flow.interval,
+        reordering_wait=load / REORDERING_SHARE,
         timer=timer / flow.interval,
-        timeout=(path.rtt + stack.rto_min) / flow.interval,
+        timeout=load + stack.rto_min / flow.interval,
         backoffs=backoffs,
         flight=flight,
         largest_window=largest,
-        rtt=path.rtt,
+        rtt=load * flow.interval,
         interval=flow.interval,
     )

@@ -202,7 +202,7 @@ def _repairs(
         phases.first_transition[phase] = row
         if kind == REPAIR_MORE:
             # Until the last of the losses is found, whose place is any of those under way.
-            under_way = int(max((load + wait) / before, 1.0))
+            under_way = int(max((load + wait) / before + SAME_TIME, 1.0))
             weight = duration = openings = 0.0
             for place in range(1, under_way + 1):
                 chance = last_loss_weight(p, place, under_way)
@@ -387,7 +387,7 @@ def _put_lost(
     """
     duration = p.load + wait
     reduced = reduced_window(window, p.cubic)
-    openings = max(int(duration / step - 2 + added), 0)
+    openings = max(int(duration / step - 2 + added + SAME_TIME), 0)
     without_tell = timeout_chance(p, window - 2, reduced)
     sending.duration[phase], sending.wait[phase], sending.openings[phase] = duration, wait, openings
     sending.timeout_chance[phase] = without_tell

@@ -8,6 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.chain.linux.detection import SAME_TIME
+
 CUBIC_BETA, CUBIC_SCALE = 717, 1024
 """CUBIC's multiplicative decrease, in 1024ths (net/ipv4/tcp_cubic.c; RFC 9438 has 0.7)."""
 CUBIC_C = 0.4
@@ -60,10 +62,10 @@ def growing_windows(p: Any, reduced: int, rounds: NDArray[np.int64]) -> None:
         for ack in range(flight):
             acks += 1
             time = (place + ack / flight) * p.rtt
-            if updated_window != window or time - updated_at > UPDATE_INTERVAL:
+            if updated_window != window or time - updated_at > UPDATE_INTERVAL + SAME_TIME:
                 updated_window, updated_at = window, time
                 distance = time + p.rtt - inflection
-                climb = np.floor(CUBIC_C * abs(distance) ** 3)
+                climb = np.floor(CUBIC_C * abs(distance) ** 3 + SAME_TIME)
                 target = origin + (climb if distance >= 0 else -climb)
                 per_segment = window // int(target - window) if target > window else SLOWEST_GROWTH * window
                 needed = window * RENO_ACKS // 8
