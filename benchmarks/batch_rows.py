@@ -34,7 +34,7 @@ from tcpdelay.batch.outcome import COLUMNS, LATE, MEAN
 from tcpdelay.batch.predict_many import demand_for
 from tcpdelay.batch.summary import WorkingShares
 from tcpdelay.batch.surface import STATED, Surface, solve_scenarios
-from tcpdelay.region.cells import processors
+from tcpdelay.processors import processors
 from tcpdelay.region.question import question
 from tcpdelay.validity import LINUX_RANGE
 

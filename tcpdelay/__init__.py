@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tcpdelay.applications import Target
     from tcpdelay.batch.predict_many import predict_many
+    from tcpdelay.batch.preparation import prepare_surface
     from tcpdelay.chain.model import DelayModel
     from tcpdelay.compare import Comparison, compare
     from tcpdelay.distribution import DelayDistribution
@@ -82,6 +83,7 @@ __all__ = [
     "playout_for_late_fraction",
     "predict_delay",
     "predict_many",
+    "prepare_surface",
     "sensitivities",
     "simulate",
     "simulate_network",
@@ -133,6 +135,7 @@ _HOME = {
     "playout_for_late_fraction": "tcpdelay.inverse.playout",
     "predict_delay": "tcpdelay.predict",
     "predict_many": "tcpdelay.batch.predict_many",
+    "prepare_surface": "tcpdelay.batch.preparation",
     "sensitivities": "tcpdelay.inverse.sensitivity",
     "simulate": "tcpdelay.sim.simulation",
     "simulate_network": "tcpdelay.sim.network.simulation",

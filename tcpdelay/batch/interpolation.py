@@ -20,12 +20,12 @@ LARGEST_LOSS = 0.5
 """Round-trip times [s] and losses that surfaces cover; beyond, every row is solved."""
 SMALL_LOSS = 1e-4
 """Loss below which cells are equally wide in the loss, and above in its logarithm."""
-DEEPEST = 18
+DEEPEST = 22
 """Halvings of the whole range down to the lattice on which all corners lie."""
 COARSEST = 5
 """Halvings down to the largest cells."""
-UNTESTED, SMOOTH, MIXED, ENDLESS, REFUSED, WIDE, TALL = range(7)
-"""What a cell is good for: its rows are not yet known, interpolated, mixed, endlessly late, or each to be solved.
+UNTESTED, TRUSTED, ENDLESS, REFUSED, WIDE, TALL = range(6)
+"""What a cell is good for: its rows are not yet known, answered from its corners, endlessly late, or each to be solved.
 
 The last for all that is known, or because the cell is too wide in the round-trip time or too tall in the loss."""
 IN_FOUR, ACROSS, UPWARDS = range(3)
@@ -55,6 +55,8 @@ class Cells(NamedTuple):
         How it has been split.
     state : ndarray of int8
         What a cell is good for.
+    mixed : ndarray of bool, shape (cells, probabilities)
+        The quantiles that are taken from the mixture of the corners' distributions; the others are interpolated.
     corners : ndarray of int32, shape (cells, 4)
         The nodes of a cell that has been tested, in the same order.
     """
@@ -62,6 +64,7 @@ class Cells(NamedTuple):
     first_part: NDArray[np.int32]
     split: NDArray[np.int8]
     state: NDArray[np.int8]
+    mixed: NDArray[np.bool_]
     corners: NDArray[np.int32]
 
 
@@ -99,7 +102,7 @@ def scenario_at(across: Any, up: Any) -> tuple[Any, Any]:
 
     Examples
     --------
-    >>> rtt, loss = scenario_at(2**18, 2**18)
+    >>> rtt, loss = scenario_at(2**DEEPEST, 2**DEEPEST)
     >>> round(float(rtt), 9), round(float(loss), 9)
     (2.0, 0.5)
     """
@@ -109,12 +112,10 @@ def scenario_at(across: Any, up: Any) -> tuple[Any, Any]:
 
 
 @njit(cache=True, nogil=True)
-def _interpolate(
-    nodes: Nodes, corners: NDArray[np.int32], u: float, v: float, answer: NDArray[np.float64], first: int
-) -> None:
-    """Fill in the columns of an answer from `first` on; `u` and `v` are the shares of the way across and up."""
+def _interpolate(nodes: Nodes, corners: NDArray[np.int32], u: float, v: float, answer: NDArray[np.float64]) -> None:
+    """Fill in an answer; `u` and `v` are the shares of the way across and up."""
     known, (a, b, c, d) = nodes.answer, (corners[0], corners[1], corners[2], corners[3])
-    for i in range(first, WIDTH):
+    for i in range(WIDTH):
         answer[i] = (known[a, i] * (1 - u) + known[b, i] * u) * (1 - v) + (known[c, i] * (1 - u) + known[d, i] * u) * v
 
 
@@ -124,46 +125,44 @@ def _mix(
     corners: NDArray[np.int32],
     u: float,
     v: float,
+    quantile: int,
     depth: int,
     network: float,
     interval: float,
-    answer: NDArray[np.float64],
-) -> bool:
-    """Fill in the quantiles of the mixture of the corners' distributions; say whether all of them are certain."""
+) -> float:
+    """Return a quantile of the mixture of the corners' distributions; NaN if it is not certain."""
     weights = ((1 - u) * (1 - v), u * (1 - v), (1 - u) * v, u * v)
-    for i in range(QUANTILES):
-        wanted = _PROBABILITIES[i]
-        doubt = UNCERTAIN * 2.0 ** (COARSEST - depth) * (1 - wanted)
-        at = np.zeros(4, np.int64)
-        reached = 0.0
+    wanted = _PROBABILITIES[quantile]
+    doubt = UNCERTAIN * 2.0 ** (COARSEST - depth) * (1 - wanted)
+    at = np.zeros(4, np.int64)
+    reached = 0.0
+    for k in range(4):
+        reached += weights[k] * nodes.before[corners[k], quantile]
+    delay = lowest = found = 0.0
+    passed = 0
+    while passed < 3:
+        following, delay = 0, np.inf
         for k in range(4):
-            reached += weights[k] * nodes.before[corners[k], i]
-        delay = lowest = found = 0.0
-        passed = 0
-        while passed < 3:
-            following, delay = 0, np.inf
+            if at[k] < STEPS and nodes.delay[corners[k], quantile, at[k]] < delay:
+                following, delay = k, nodes.delay[corners[k], quantile, at[k]]
+        if delay == np.inf:
+            return np.nan
+        node, place = corners[following], at[following]
+        before = nodes.reached[node, quantile, place - 1] if place > 0 else nodes.before[node, quantile]
+        reached += weights[following] * (nodes.reached[node, quantile, place] - before)
+        at[following] += 1
+        if passed == 0 and reached >= wanted - doubt:
             for k in range(4):
-                if at[k] < STEPS and nodes.delay[corners[k], i, at[k]] < delay:
-                    following, delay = k, nodes.delay[corners[k], i, at[k]]
-            if delay == np.inf:
-                break
-            node, place = corners[following], at[following]
-            before = nodes.reached[node, i, place - 1] if place > 0 else nodes.before[node, i]
-            reached += weights[following] * (nodes.reached[node, i, place] - before)
-            at[following] += 1
-            if passed == 0 and reached >= wanted - doubt:
-                for k in range(4):
-                    if at[k] == 0 and nodes.before[corners[k], i] > 0:
-                        return False
-                passed, lowest = 1, delay
-            if passed == 1 and reached >= wanted:
-                passed, found = 2, delay
-            if passed == 2 and reached >= wanted + doubt:
-                passed = 3
-        answer[i] = found
-        if passed < 3 or delay - lowest > max(0.01 * (network + lowest), interval):
-            return False
-    return True
+                if at[k] == 0 and nodes.before[corners[k], quantile] > 0:
+                    return np.nan
+            passed, lowest = 1, delay
+        if passed == 1 and reached >= wanted:
+            passed, found = 2, delay
+        if passed == 2 and reached >= wanted + doubt:
+            passed = 3
+    if delay - lowest > max(0.01 * (network + lowest), interval):
+        return np.nan
+    return found
 
 
 @njit(cache=True, nogil=True)
@@ -228,14 +227,15 @@ def answer_rows(
         state = cells.state[cell]
         corners = cells.corners[cell]
         network = rtt[row] / 2
-        certain = state in (SMOOTH, ENDLESS)
+        certain = state in (TRUSTED, ENDLESS)
         if state == ENDLESS:
             answer[:LATE], answer[LATE] = np.inf, 1.0
-        elif state == SMOOTH:
-            _interpolate(nodes, corners, u, v, answer, 0)
-        elif state == MIXED:
-            certain = _mix(nodes, corners, u, v, min(depth_across, depth_up), network, interval, answer)
-            _interpolate(nodes, corners, u, v, answer, MEAN)
+        elif state == TRUSTED:
+            _interpolate(nodes, corners, u, v, answer)
+            for i in range(QUANTILES):
+                if cells.mixed[cell, i]:
+                    answer[i] = _mix(nodes, corners, u, v, i, min(depth_across, depth_up), network, interval)
+                    certain &= not np.isnan(answer[i])
         if certain:
             cell_of[row] = ANSWERED
             for i in range(LATE):
@@ -259,6 +259,7 @@ def judge_cell(
     errors: Errors,
     allowed_late: float,
     verdict: bool,
+    mixed: NDArray[np.bool_],
 ) -> int:
     """Return what a cell is good for, by its probes: solved scenarios at `places` of it.
 
@@ -282,6 +283,8 @@ def judge_cell(
         Share of the packets that may be late.
     verdict : bool
         Whether every probe must be on the right side of that.
+    mixed : ndarray of bool, shape (probabilities,)
+        Filled in with the quantiles that interpolation does not follow.
     """
     endless, carried = 0, 0
     for corner in corners:
@@ -295,10 +298,10 @@ def judge_cell(
     if carried < corners.size + probes.size:
         return REFUSED
     answer = np.empty(WIDTH)
-    failed, rough = np.zeros(probes.size, np.bool_), np.zeros(probes.size, np.bool_)
+    failed, off = np.zeros(probes.size, np.bool_), np.zeros((QUANTILES, probes.size), np.bool_)
     for k in range(probes.size):
         network, exact, late_within = networks[k], nodes.answer[probes[k]], nodes.late_within[probes[k]]
-        _interpolate(nodes, corners, places[k, 0], places[k, 1], answer, 0)
+        _interpolate(nodes, corners, places[k, 0], places[k, 1], answer)
         mean_error = max(errors.of_mean * (network + exact[MEAN]), errors.mean_intervals * interval)
         within = max(errors.of_late * exact[LATE], errors.late_error)
         failed[k] = (
@@ -306,15 +309,22 @@ def judge_cell(
             or not late_within[0] - within <= answer[LATE] <= late_within[1] + within
             or (verdict and (answer[LATE] <= allowed_late) != (exact[LATE] <= allowed_late))
         )
-        rough[k] = _quantiles_off(answer, exact, network, interval, errors)
-    state = MIXED if rough.any() else SMOOTH
-    if state == MIXED:
+        for i in range(QUANTILES):
+            off[i, k] = _is_off(answer[i], exact[i], network, interval, errors)
+    for i in range(QUANTILES):
+        mixed[i] = off[i].any()
+        if not mixed[i]:
+            continue
+        follows = True
         for k in range(probes.size):
-            exact, network = nodes.answer[probes[k]], networks[k]
-            if _mix(nodes, corners, places[k, 0], places[k, 1], depth, network, interval, answer):
-                failed[k] |= _quantiles_off(answer, exact, network, interval, errors)
+            # Rows of which the mixture is not certain are solved, so that a probe need not be.
+            delay = _mix(nodes, corners, places[k, 0], places[k, 1], i, depth, networks[k], interval)
+            follows &= np.isnan(delay) or not _is_off(delay, nodes.answer[probes[k], i], networks[k], interval, errors)
+        if not follows:
+            # Where interpolation is off says which way the quantile jumps.
+            failed |= off[i]
     if not failed.any():
-        return state
+        return TRUSTED
     across = up = False
     for k in range(probes.size):
         # A probe in the middle of a lower or upper edge says how the cell changes across, one at the side how upwards.
@@ -326,12 +336,6 @@ def judge_cell(
 
 
 @njit(cache=True)
-def _quantiles_off(
-    answer: NDArray[np.float64], exact: NDArray[np.float64], network: float, interval: float, errors: Errors
-) -> bool:
+def _is_off(delay: float, exact: float, network: float, interval: float, errors: Errors) -> bool:
     """Say whether a quantile is further off than allowed."""
-    for i in range(QUANTILES):
-        allowed = max(errors.of_quantile * (network + exact[i]), errors.quantile_intervals * interval)
-        if abs(answer[i] - exact[i]) > allowed:
-            return True
-    return False
+    return abs(delay - exact) > max(errors.of_quantile * (network + exact), errors.quantile_intervals * interval)

@@ -8,18 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.chain.model import ChainTooLargeError, DelayModel
+from tcpdelay.distribution import CUMULATION_NOISE
 from tcpdelay.region.question import Question
 from tcpdelay.scenario import Path
 
 PROBABILITIES = (0.5, 0.95, 0.99)
 COLUMNS = ("p50", "p95", "p99", "mean", "late")
 MEAN, LATE = 3, 4
-STEPS = 24
+STEPS = 40
 """Steps of a distribution that are kept around each quantile."""
 WINDOW = 2.0
 """Factor by which the share beyond a quantile may grow or shrink before its neighbourhood ends."""
 STEPS_PER_INTERVAL = 16
-"""Delays this close together, in parts of a packet interval, are one step to begin with."""
+"""Delays this close together, in parts of a packet interval, are one step."""
+FINE_DISTANCE = 64
+"""Distance from the quantile, in such parts, up to which they are so to begin with."""
 LATE_SHIFT = 0.5
 """Shift of the limit that a late fraction allows for, in parts of the error that a quantile may have."""
 ROUNDING = 1e-8
@@ -137,15 +140,21 @@ class _Steps(NamedTuple):
     reached: NDArray[np.float64]
 
 
-def _steps(probability: float, delay: NDArray[np.float64], reached: NDArray[np.float64], resolution: float) -> _Steps:
-    """Return the distribution around one probability; the closest delays are joined until there are few enough."""
+def _steps(probability: float, delay: NDArray[np.float64], reached: NDArray[np.float64], finest: float) -> _Steps:
+    """Return the distribution around one probability, finely where the quantile is and coarsely far from it.
+
+    Delays are joined that are close together in parts of their distance from the quantile, until there are few enough.
+    """
     beyond = 1 - probability
     first = int(np.searchsorted(reached, 1 - WINDOW * beyond, side="right"))
     last = min(int(np.searchsorted(reached, 1 - beyond / WINDOW)), reached.size - 1)
     near, level = delay[first : last + 1], reached[first : last + 1]
+    middle = near[min(int(np.searchsorted(level, probability - CUMULATION_NOISE)), near.size - 1)]
+    distance = (near - middle) / finest
+    share = 1 / FINE_DISTANCE
     while True:
         # The last of those that are joined: by then the weight of all of them has arrived.
-        ends = np.flatnonzero(np.diff(np.floor(near / resolution), append=np.inf))
+        ends = np.flatnonzero(np.diff(np.ceil(np.arcsinh(distance * share) / share), append=np.inf))
         if ends.size <= STEPS:
             return _Steps(float(reached[first - 1]) if first else 0.0, near[ends], level[ends])
-        resolution *= 2
+        share *= 1.5

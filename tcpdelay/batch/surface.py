@@ -16,11 +16,11 @@ from tcpdelay.batch.interpolation import (
     BEYOND,
     COARSEST,
     DEEPEST,
+    ENDLESS,
     IN_FOUR,
-    MIXED,
     REFUSED,
-    SMOOTH,
     TALL,
+    TRUSTED,
     UNTESTED,
     UPWARDS,
     WIDE,
@@ -28,9 +28,10 @@ from tcpdelay.batch.interpolation import (
     Errors,
     answer_rows,
     judge_cell,
+    lattice_place,
     scenario_at,
 )
-from tcpdelay.batch.outcome import COLUMNS, LATE, MEAN, Nodes, empty_nodes, solve_into
+from tcpdelay.batch.outcome import COLUMNS, LATE, MEAN, PROBABILITIES, Nodes, empty_nodes, solve_into
 from tcpdelay.processors import processors
 from tcpdelay.region.question import Question
 from tcpdelay.region.threads import MOST_THREADS
@@ -44,6 +45,8 @@ WORTH_TESTING = 14
 SETTLED_VERDICT = 9
 """Halvings up to which every probe of a cell must be on the right side of the target; a cell is then 1.4 % of a
 round-trip time or loss wide."""
+WORTH_PREPARING = 1e-4
+"""Share of a region that may be left when a surface is prepared."""
 SMALLEST = DEEPEST - 2
 """Halvings down to the smallest cells, whose inner probes still lie on the lattice."""
 _CORNERS = np.array([(0, 0), (4, 0), (0, 4), (4, 4)])
@@ -58,16 +61,21 @@ _DIRECTIONS = {
     UPWARDS: np.array([(0, 0), (0, 1)]),
 }
 """Where the parts of a cell lie, in halves of it, by how it is split."""
-
+_SCATTERED = np.arange(0.5, 64)[:, np.newaxis] * (0.7548776662466927, 0.5698402909980532) % 1
+"""Points scattered evenly over a cell (the sequence R2 of M. Roberts, after the plastic number)."""
 
 SHARE_ROUNDING = 1e-9
 """Rounding of a late fraction that is just what is allowed."""
 ROWS_AT_A_TIME = 65_536
+SIMILAR_SIZE = 4
+CELLS_AT_A_TIME = 512
+"""Cells that are refined in one step of preparing a surface: those up to so many times smaller than the largest."""
 CHAINS_AT_A_TIME = 8
 """What a thread works at before it takes up more."""
 MOST_SOLVED_ROWS = 100_000
 KEY_SHIFT = 32
 OnProgress: TypeAlias = Callable[[int, int], None] | None
+OnPrepared: TypeAlias = Callable[[float, int], None] | None
 Result = TypeVar("Result")
 
 
@@ -173,31 +181,56 @@ class Surface:
 
     def prepare(
         self,
-        rtt: NDArray[np.float64],
-        loss: NDArray[np.float64],
-        worth: int = WORTH_TESTING,
-        on_progress: OnProgress = None,
-    ) -> int:
-        """Refine the surface for rows like these, without solving what is left of them; return how many are.
+        rtt: tuple[float, float],
+        loss: tuple[float, float],
+        left: float = WORTH_PREPARING,
+        on_prepared: OnPrepared = None,
+    ) -> float:
+        """Refine the surface over a whole region, before there are rows; return the share that is left.
 
         Parameters
         ----------
-        rtt, loss : ndarray, shape (n,)
-            Round-trip times [s] and losses, as for `answer`.
-        worth : int
-            Rows from which on a cell is tested, or split, 1 or more: few for a sample of a much larger table.
-        on_progress : callable, optional
-            As for `answer`.
+        rtt, loss : tuple of float
+            The region: round-trip times [s], 1e-4 to 2, and losses, 0 to 0.5, from and to.
+        left : float
+            Share of the region, in the logarithms of both, that may be left to be solved row by row, 0 to 1.
+        on_prepared : callable, optional
+            Called with the share that is left, and the number of chains solved so far.
 
         Examples
         --------
         >>> from tcpdelay.region.question import question
         >>> surface = Surface(question("voip", None, None, None))
-        >>> surface.prepare(np.full(20, 0.02), np.linspace(0.001, 0.0011, 20))
-        0
+        >>> surface.prepare((0.02, 0.021), (0.001, 0.0011), left=0.1)
+        0.0
         """
-        columns = np.empty((len(COLUMNS), rtt.size))
-        return self._refined(rtt, loss, columns, worth, on_progress).rows.size
+        low, high = (np.array(lattice_place(*corner)) for corner in zip(rtt, loss, strict=True))
+        while True:
+            cells = np.flatnonzero((self.cells.first_part < 0) & (self.cells.state != ENDLESS)).astype(np.int32)
+            ends = self.origin[cells] + self._size(cells)
+            inside = np.minimum(high, ends) - np.maximum(low, self.origin[cells])
+            share = np.prod(np.maximum(inside, 0.0), axis=1) / np.prod(high - low) * self._doubtful(cells)
+            cells, share = cells[share > 0], share[share > 0]
+            total = float(share.sum())
+            if total <= left:
+                return total
+            # The largest are worth most chains. A step of the work is short enough for an interrupt to lose little.
+            share[(self.depth[cells] >= SMALLEST).any(axis=1) & (self.cells.state[cells] != UNTESTED)] = 0.0
+            largest = share >= max(share.max() / SIMILAR_SIZE, np.sort(share)[-CELLS_AT_A_TIME:][0])
+            report = None if on_prepared is None else partial(_report, on_prepared, total, len(self.node_at))
+            if not self._refine(cells, largest & (share > 0), report):
+                return total
+
+    def _doubtful(self, cells: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return which share of each cell has no answer: all of it, or where the mixture is not certain."""
+        trusted = self.cells.state[cells] == TRUSTED
+        doubtful = np.where(trusted, 0.0, 1.0)
+        mixed = np.flatnonzero(trusted & self.cells.mixed[cells].any(axis=1))
+        points = self.origin[cells[mixed], np.newaxis] + self._size(cells[mixed])[:, np.newaxis] * _SCATTERED
+        rtt, loss = scenario_at(points[..., 0].ravel(), points[..., 1].ravel())
+        left = self._look_up(rtt, loss, np.empty((len(COLUMNS), rtt.size)), np.arange(rtt.size)).rows
+        doubtful[mixed] = np.bincount(left // len(_SCATTERED), minlength=mixed.size) / len(_SCATTERED)
+        return doubtful
 
     def _refined(
         self,
@@ -235,7 +268,7 @@ class Surface:
             columns[:, chosen] = answers
             return cell_of
 
-        parts = [part for part in np.array_split(rows, -(-rows.size // ROWS_AT_A_TIME)) if part.size]
+        parts = [part for part in np.array_split(rows, -(-rows.size // ROWS_AT_A_TIME) or 1) if part.size]
         cell_of = np.concatenate([np.empty(0, np.int32), *in_threads(look_up, parts)])
         left = cell_of != ANSWERED
         return _Left(rows[left], cell_of[left])
@@ -262,40 +295,38 @@ class Surface:
     def _test(self, cells: NDArray[np.int32], on_progress: OnProgress) -> None:
         """Find out what cells are good for: at some probes all of them, at more those which pass."""
         corners = self._solved_at(self._points(cells, _CORNERS), on_progress)
-        passed, found = np.arange(cells.size), np.full(cells.size, SMOOTH, np.int8)
-        for quarters in _PROBES:
+        self.cells.corners[cells] = corners
+        passed = np.arange(cells.size)
+        for probed in np.cumsum([len(quarters) for quarters in _PROBES]):
+            quarters = np.concatenate(_PROBES)[:probed]
             points = self._points(cells[passed], quarters)
             probes = self._solved_at(points, on_progress)
             networks = scenario_at(points[..., 0], points[..., 1])[0] / 2
             parts = [part for part in np.array_split(np.arange(passed.size), MOST_THREADS) if part.size]
-            depths = self.depth[cells[passed]].min(axis=1)
-            work = partial(self._states, depths, corners[passed], probes, quarters / 4, networks)
+            work = partial(self._judge, cells[passed], probes, quarters / 4, networks)
             states = np.concatenate([np.empty(0, np.int8), *in_threads(work, parts)])
-            # A cell that had to be mixed at its first probes is no smoother at others.
-            found[passed] = np.where((found[passed] == MIXED) & (states == SMOOTH), MIXED, states)
+            self.cells.state[cells[passed]] = states
             passed = passed[states < REFUSED]
-        self.cells.corners[cells] = corners
-        self.cells.state[cells] = found
 
-    def _states(
+    def _judge(
         self,
-        depth: NDArray[np.int8],
-        corners: NDArray[np.int32],
+        cells: NDArray[np.int32],
         probes: NDArray[np.int32],
         places: NDArray[np.float64],
         networks: NDArray[np.float64],
         part: NDArray[np.int64],
     ) -> NDArray[np.int8]:
-        """Return what a part of the cells is good for by its probes."""
+        """Return what a part of the cells is good for by its probes, and note which quantiles are to be mixed."""
         errors = Errors(*(SHARE_AT_PROBES * error for error in STATED))
         allowed_late = 1 - self.asked.target.quantile + SHARE_ROUNDING
         interval = self.asked.flow.interval
         states = np.empty(part.size, np.int8)
         for place, number in enumerate(part.tolist()):
-            settled = bool(depth[number] < SETTLED_VERDICT)
+            cell = cells[number]
+            depth = int(self.depth[cell].min())
             states[place] = judge_cell(
-                self.nodes, corners[number], probes[number], places, networks[number], int(depth[number]), interval,
-                errors, allowed_late, settled,
+                self.nodes, self.cells.corners[cell], probes[number], places, networks[number], depth, interval, errors,
+                allowed_late, depth < SETTLED_VERDICT, self.cells.mixed[cell],
             )  # fmt: skip
         return states
 
@@ -360,11 +391,16 @@ class Surface:
             answers.columns[:, row], answers.works[row], answers.sustainable[row] = self.solved_rows[scenario]
 
 
+def _report(on_prepared: Callable[[float, int], None], left: float, chains: int, done: int, of: int) -> None:
+    on_prepared(left, chains + done)
+
+
 def _fresh_cells(count: int) -> Cells:
     return Cells(
         np.full(count, -1, np.int32),
         np.zeros(count, np.int8),
         np.full(count, UNTESTED, np.int8),
+        np.zeros((count, len(PROBABILITIES)), np.bool_),
         np.zeros((count, 4), np.int32),
     )
 
@@ -379,6 +415,8 @@ def solve_scenarios(asked: Question, scenarios: list[tuple[float, float]], on_pr
     [True, True]
     """
     nodes = empty_nodes(len(scenarios))
+    if not scenarios:
+        return nodes
 
     def solve(part: NDArray[np.int64]) -> int:
         for place in part.tolist():

@@ -13,7 +13,20 @@ from typing import Annotated
 import typer
 
 from tcpdelay import __version__
-from tcpdelay.cli import analyze, batch, compare, explore, predict, region, report, solve, sweep, testbed, validate
+from tcpdelay.cli import (
+    analyze,
+    batch,
+    compare,
+    explore,
+    predict,
+    prepare,
+    region,
+    report,
+    solve,
+    sweep,
+    testbed,
+    validate,
+)
 from tcpdelay.cli.errors import one_line, print_warning, printable
 from tcpdelay.cli.options import GroupedHelp
 from tcpdelay.validity import ValidityWarning
@@ -44,6 +57,7 @@ app.command("analyze", epilog=analyze.EXAMPLES, short_help=analyze.SUMMARY)(anal
 app.command("solve", cls=GroupedHelp, epilog=solve.EXAMPLES, short_help=solve.SUMMARY)(solve.solve)
 app.command("region", cls=GroupedHelp, epilog=region.EXAMPLES, short_help=region.SUMMARY)(region.region)
 app.command("batch", cls=GroupedHelp, epilog=batch.EXAMPLES, short_help=batch.SUMMARY)(batch.batch)
+app.command("prepare", cls=GroupedHelp, epilog=prepare.EXAMPLES, short_help=prepare.SUMMARY)(prepare.prepare)
 app.command("sweep", epilog=sweep.EXAMPLES, short_help=sweep.SUMMARY)(sweep.sweep)
 app.command("explore", cls=GroupedHelp, epilog=explore.EXAMPLES, short_help=explore.SUMMARY)(explore.explore)
 app.command("validate", cls=GroupedHelp, epilog=validate.EXAMPLES, short_help=validate.SUMMARY)(validate.validate)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +15,6 @@ from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.files import format_by_suffix, refuse_other_than_chart, write_atomically, write_chart
 from tcpdelay.cli.options import (
     OUTPUT,
-    PATH,
     PATH_OPTIONS,
     ScenarioOptions,
     application_option,
@@ -28,13 +26,14 @@ from tcpdelay.cli.options import (
     with_scenario,
 )
 from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
+from tcpdelay.cli.ranges import Range, range_option
 from tcpdelay.cli.region_table import Edge, edge_table
 from tcpdelay.cli.scenario import read_demands
 from tcpdelay.cli.tables import rendered
 from tcpdelay.units import parse_fraction, parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import numpy as np
     import xarray as xr
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 Format = Literal["text", "csv", "json", "netcdf"]
 
 SUFFIXES: dict[str, Format] = {".txt": "text", ".csv": "csv", ".json": "json", ".nc": "netcdf"}
-BETWEEN = ".."
 BEST = "best"
 FEWEST_POINTS, MOST_POINTS = 2, 500
 CALLS = "How a call is rated"
@@ -74,56 +72,9 @@ Of several --app or --stack, a chart has the edges alone.
 """
 
 
-@dataclass(frozen=True)
-class Range:
-    """Two ends of a range, in seconds or as fractions."""
-
-    low: float
-    high: float
-
-
-def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
-    """Read two quantities with `..` between them.
-
-    Raises
-    ------
-    ValueError
-        If there are not two, or the second is not the larger one.
-
-    Examples
-    --------
-    >>> parse_range("10ms..400ms", "--rtt", parse_time)
-    Range(low=0.01, high=0.4)
-    >>> parse_range("2%", "--loss", parse_fraction)
-    Traceback (most recent call last):
-    ValueError: --loss: '2%' is no range; write two values with .. between them
-    """
-    first, between, last = text.partition(BETWEEN)
-    if not between:
-        raise ValueError(f"{name}: {text[:64]!r} is no range; write two values with {BETWEEN} between them")
-    low, high = parse(first, name), parse(last, name)
-    if not low < high:
-        raise ValueError(f"{name}: in {text[:64]!r} the first value is not below the second")
-    return Range(low, high)
-
-
 def _parse_playout(text: str, name: str) -> float | str:
     """Return a time [s], or that the best one is wanted."""
     return BEST if text == BEST else parse_time(text, name)
-
-
-def _range(
-    name: str, parse: Callable[..., float], metavar: str, description: str, default: str
-) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(
-        name,
-        parser=partial(parse_range, name=name, parse=parse),
-        metavar=f"{metavar}{BETWEEN}{metavar}",
-        help=description,
-        rich_help_panel=PATH,
-        show_default=default,
-    )
-    return option
 
 
 @partial(with_scenario, left_out=(*PATH_OPTIONS, "app", "stack"))
@@ -132,11 +83,11 @@ def region(
     app: Annotated[list[Application] | None, application_option(" Give several to compare them.")] = None,
     stack: Annotated[list[Any] | None, stacks_option("Give both to compare them.")] = None,
     rtt: Annotated[
-        Range | None, _range("--rtt", parse_time, "TIME", "Range of the round-trip time.", "10ms..400ms")
+        Range | None, range_option("--rtt", parse_time, "TIME", "Range of the round-trip time.", "10ms..400ms")
     ] = None,
     loss: Annotated[
         Range | None,
-        _range(
+        range_option(
             "--loss",
             partial(parse_fraction, allow_zero=False),
             "SHARE",

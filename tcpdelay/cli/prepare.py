@@ -1,0 +1,77 @@
+"""`tcpdelay prepare`: what `tcpdelay batch` interpolates between, solved before there is a table."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from tcpdelay.cli.errors import argument_errors
+from tcpdelay.cli.options import OUTPUT, PATH_OPTIONS, ScenarioOptions, quantity, with_scenario
+from tcpdelay.cli.progress import StatusLine, interrupted_once
+from tcpdelay.cli.ranges import Range, range_option
+from tcpdelay.cli.scenario import read_demand
+from tcpdelay.units import parse_fraction, parse_time
+
+INTERRUPTED = 130
+SUMMARY = "Solve ahead, so that batch answers tables of a flow at full speed."
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay prepare --app voip --rtt 20ms..200ms --loss 0.1%..5%
+  tcpdelay prepare --app voip
+  tcpdelay prepare --packet-size 1200 --interval 20ms --limit 150ms --left 1%
+
+\b
+Rows in the region are then interpolated, but for the share that is left.
+The whole region takes many minutes; Ctrl-C keeps what has been solved.
+"""
+
+
+@partial(with_scenario, left_out=PATH_OPTIONS)
+def prepare(
+    options: ScenarioOptions,
+    rtt: Annotated[
+        Range | None, range_option("--rtt", parse_time, "TIME", "Range of the round-trip time.", "5ms..400ms")
+    ] = None,
+    loss: Annotated[
+        Range | None,
+        range_option(
+            "--loss", parse_fraction, "SHARE", "Range of the share of the segments that is lost.", "0.01%..10%"
+        ),
+    ] = None,
+    left: Annotated[
+        float | None,
+        quantity(
+            "--left", parse_fraction, "SHARE", OUTPUT, "Share of the region that may be left to be solved row by row.",
+            "0.01%",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Solve what `tcpdelay batch` interpolates between, over a whole region, and keep it for the tables to come."""
+    flow, stack, target = read_demand(options)
+    from tcpdelay.batch.preparation import prepare_surface
+    from tcpdelay.batch.surface import WORTH_PREPARING
+
+    shown = StatusLine()
+    try:
+        with argument_errors(), interrupted_once():
+            prepared = prepare_surface(
+                flow,
+                stack,
+                threshold=target.limit,
+                quantile=target.quantile,
+                rtt=None if rtt is None else (rtt.low, rtt.high),
+                loss=None if loss is None else (loss.low, loss.high),
+                left=WORTH_PREPARING if left is None else left,
+                on_progress=lambda share, chains: shown.show(f"{chains} chains, {share:.3%} left"),
+            )
+    except KeyboardInterrupt:
+        shown.erase()
+        print("tcpdelay prepare: interrupted; what has been solved is kept, and the next run goes on", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    shown.erase()
+    print(f"{prepared.left:.4%} of the region is left to be solved row by row; {prepared.chains} chains are kept in")
+    print(prepared.path)

@@ -1,0 +1,90 @@
+"""Surfaces that are solved before there is a table."""
+
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+import tcpdelay as td
+from cli_process import process
+from tcpdelay.batch.cache import load_surface
+from tcpdelay.batch.surface import Surface
+from tcpdelay.region.question import question
+
+VOIP = question("voip", None, None, None)
+RTT, LOSS = (0.090, 0.100), (0.015, 0.030)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_what_is_said_to_be_left_is_what_rows_are_left():
+    surface = Surface(VOIP)
+    shares = []
+    left = surface.prepare(RTT, LOSS, 0.05, lambda share, chains: shares.append(share))
+    assert left <= 0.05
+    assert shares == sorted(shares, reverse=True)
+    rng = np.random.default_rng(1)
+    rtt, loss = (np.exp(rng.uniform(*np.log(ends), 20_000)) for ends in (RTT, LOSS))
+    columns = np.empty((5, rtt.size))
+    rows = surface._look_up(rtt, loss, columns, np.arange(rtt.size)).rows
+    # Losses count in cells of the surface, which are nearly those of the logarithm here.
+    assert rows.size / rtt.size <= 1.5 * left + 0.005
+
+
+def test_tables_begin_with_what_has_been_prepared():
+    prepared = td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=0.05)
+    kept = load_surface(VOIP)
+    assert (str(prepared.path), len(kept.node_at)) == (prepared.path, prepared.chains)
+    again = td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=0.05)
+    assert again == prepared
+    solved = []
+    td.predict_many({"rtt": [0.0955], "loss": [0.0203]}, flow="voip", on_progress=lambda done, of: solved.append(done))
+    assert not solved
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rtt": (0.1, 0.05)}, "rtt must be from and to within 0.0001 to 2 s, got 0.1 to 0.05"),
+        ({"rtt": (0.1, 5.0)}, "rtt must be from and to within 0.0001 to 2 s, got 0.1 to 5"),
+        ({"loss": (0.1, 0.6)}, "loss must be from and to within 0 to 0.5, got 0.1 to 0.6"),
+        ({"left": 0.0}, "left must lie above 0 and below 1, got 0"),
+    ],
+)
+def test_regions_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        td.prepare_surface("voip", **options)
+
+
+def test_the_command_says_what_is_left_and_where_it_is(run):
+    status, printed, _ = run("prepare", "--app", "voip", "--rtt", "30ms..32ms", "--loss", "0.1%..0.2%", "--left", "10%")
+    assert status == 0
+    assert "% of the region is left to be solved row by row" in printed
+    assert printed.splitlines()[-1].endswith(".npz")
+    status, _, errors = run("prepare", "--app", "voip", "--rtt", "30ms..9s")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "--rtt: must be from and to within 0.0001 to 2 s, got 0.03 to 9" in errors
+
+
+def test_an_interrupt_keeps_what_has_been_solved():
+    def interrupt(share, chains):
+        if chains > 60:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=0.001, on_progress=interrupt)
+    assert load_surface(VOIP).node_at
+
+
+def test_an_interrupted_command_says_that_it_goes_on():
+    with process("prepare", "--app", "voip", "--left", "0.001%", stdout=subprocess.PIPE) as started:
+        time.sleep(3)
+        started.send_signal(signal.SIGINT)
+        _, errors = started.communicate()
+    assert started.returncode == 130
+    assert errors == "tcpdelay prepare: interrupted; what has been solved is kept, and the next run goes on\n"
