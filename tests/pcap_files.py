@@ -28,6 +28,7 @@ class Packet:
     payload: bytes | None = None
     ends: tuple = ("10.0.0.1:4000", "10.0.0.2:5001")
     kept: int | None = None
+    ifindex: int = 0
     total_length: int | None = None
 
 
@@ -71,7 +72,7 @@ def frame(packet, link):
         "vlan": bytes(12) + b"\x81\x00\x00\x07\x08\x00",
         "qinq": bytes(12) + b"\x88\xa8\x00\x07\x81\x00\x00\x08\x08\x00",
         "sll": bytes(14) + b"\x08\x00",
-        "sll2": b"\x08\x00" + bytes(18),
+        "sll2": b"\x08\x00\0\0" + packet.ifindex.to_bytes(4) + bytes(12),
         "loopback": b"\x02\0\0\0",
         "raw": b"",
     }[link]
@@ -187,7 +188,8 @@ class Connection:
             if not (k > edge or (duplicate and self.dsack)):
                 blocks = ()
             stamp = {"tsval": time // MILLISECOND, "tsecr": echo} if self.stamps else {}
-            answer = Packet(time + 1000, False, 900, at + edge * self.size, sack=blocks, **stamp)
+            number = len(self.receiver) % 65536
+            answer = Packet(time + 1000, False, 900, at + edge * self.size, sack=blocks, ip_id=number, **stamp)
             self.receiver.append(self.shown(answer, time + 1000))
             self.sender.append(self.at(answer, time + 1000 + one_way))
 

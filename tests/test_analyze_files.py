@@ -2,6 +2,7 @@ import gzip
 import lzma
 import os
 import struct
+import zlib
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
@@ -9,6 +10,8 @@ from itertools import pairwise
 import dpkt
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pcap_files import (
     ACK,
@@ -130,6 +133,69 @@ def test_a_capture_that_ends_within_a_packet_is_read_up_to_there(written):
     assert found.notes == (f"{cut}: ends within packet {last} at byte {offset}, which is left out",)
 
 
+def unpacked_by_zlib(packed):
+    return zlib.decompressobj(31).decompress(packed)
+
+
+@given(st.floats(0.1, 1))
+def test_a_compressed_capture_that_breaks_off_is_read_up_to_there(tmp_path_factory, share):
+    packed = gzip.compress(pcap(CONNECTION.sender))
+    packed = packed[: min(int(share * len(packed)), len(packed) - 1)]
+    left = unpacked_by_zlib(packed)
+    ends = np.cumsum([len(pcap([])), *(len(pcap([packet])) - len(pcap([])) for packet in CONNECTION.sender)])
+    count = int(np.searchsorted(ends, len(left), side="right")) - 1
+    where = f"within packet {count + 1} at byte {ends[count]} unpacked, which is left out"
+    if ends[count] == len(left):
+        where = f"behind packet {count} at byte {len(left)} unpacked"
+    file = tmp_path_factory.mktemp("cut") / "capture.pcap.gz"
+    file.write_bytes(packed)
+    read = CaptureFile(file)
+    assert len(list(read)) == len(list(read)) == count
+    assert read.cut == f"{file}: ends {where}; the gzip file breaks off there, {count} packets were read"
+    plain = file.with_name("capture.pcap")
+    plain.write_bytes(left)
+    found, same = analyze_captures([file]), analyze_captures([plain])
+    assert found.notes[0] == read.cut
+    assert (found.sent, found.messages, found.rtt_mean) == (same.sent, same.messages, same.rtt_mean)
+
+
+def test_a_compressed_capture_without_its_checksum_is_complete(written):
+    file = written(gzip.compress(pcap(CONNECTION.sender))[:-3])
+    found, count = analyze_captures([file]), len(CONNECTION.sender)
+    assert found.sent == 201
+    end = f"{file}: ends behind packet {count} at byte {len(pcap(CONNECTION.sender))} unpacked; "
+    assert found.notes == (f"{end}the gzip file breaks off there, {count} packets were read",)
+
+
+def test_members_of_gzip_follow_one_another(written):
+    whole = pcap(CONNECTION.sender)
+    parts = [gzip.compress(whole[:5000]), bytes(70_000), gzip.compress(b""), gzip.compress(whole[5000:]), bytes(9)]
+    found = analyze_captures([written(b"".join(parts))])
+    assert (found.sent, found.notes) == (201, ())
+    assert len(list(CaptureFile(written(b"".join(parts[:-1])[:-2000])))) < len(CONNECTION.sender)
+
+
+def test_a_damaged_gzip_file_is_said_with_its_byte_and_packet(refused):
+    head = pcap(CONNECTION.sender[:60])
+    packed = gzip.compress(head)
+    last = len(packed)
+    # Of a second member, the third byte is the method of compression, which zlib judges with the fourth.
+    assert refused(packed + packed[:2] + b"\x07" + packed[3:]) == (
+        f"is damaged: gzip reports 'unknown compression method' at byte {last + 3} of the file, behind packet 60"
+    )
+    assert refused(packed + b"no gzip") == (
+        f"is damaged: gzip reports 'incorrect header check' at byte {last + 1} of the file, behind packet 60"
+    )
+    wrong = packed[:-8] + bytes(4) + packed[-4:]
+    assert refused(wrong).startswith("is damaged: gzip reports 'incorrect data check' at byte ")
+    # A block of a type that does not exist, behind intact ones.
+    compressor = zlib.compressobj(wbits=31)
+    begin = compressor.compress(head) + compressor.flush(zlib.Z_FULL_FLUSH)
+    assert refused(begin + b"\xff" * 1000) == (
+        f"is damaged: gzip reports 'invalid block type' at byte {len(begin)} of the file, behind packet 60"
+    )
+
+
 def test_files_that_are_no_captures(tmp_path, refused):
     for captures in ([], ["a", "b", "c"]):
         with pytest.raises(ValueError, match="captures must be one or two files"):
@@ -141,7 +207,7 @@ def test_files_that_are_no_captures(tmp_path, refused):
     assert refused(pcap([])[:20]) == "ends within the header of the file"
     assert refused(pcap([])) == "holds no packet"
     assert refused(pcap([Packet(START, True)])) == "holds no TCP connection that carries payload"
-    assert refused(gzip.compress(pcap(CONNECTION.sender))[:-2000]).startswith("cannot be read: ")
+    assert refused(gzip.compress(pcap(CONNECTION.sender))[:9]) == "is empty or too short for a capture"
 
 
 def test_what_is_damaged_is_said_with_packet_and_byte(refused):
@@ -384,13 +450,6 @@ def test_a_wanted_connection_is_not_forgotten_and_the_others_are_counted(written
 
 def later(packets):
     return [replace(packet, time=packet.time + 10**9) for packet in packets]
-
-
-def test_packets_that_occur_twice_are_said_to(written):
-    twice = [replace(packet, time=packet.time + delay) for packet in CONNECTION.sender for delay in (0, 1000)]
-    file = written(pcap(twice))
-    (note,) = (note for note in analyze_captures([file]).notes if "occur twice" in note)
-    assert note.startswith(f"{file}: 201 packets occur twice, as where two interfaces were captured at once")
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):

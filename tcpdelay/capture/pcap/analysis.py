@@ -13,18 +13,16 @@ from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
 from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.capture.pcap.conversations import chosen, matches, same_connection, survey
 from tcpdelay.capture.pcap.decoding import end_in_words
-from tcpdelay.capture.pcap.framing import Framer, Framing
+from tcpdelay.capture.pcap.framing import Framing
 from tcpdelay.capture.pcap.measurement import NANOSECONDS, Measurement, scales_of
+from tcpdelay.capture.pcap.places import ConnectionInFile
 from tcpdelay.capture.pcap.round_trips import DELAYED, Side, captured_at, distance_to_receiver
-from tcpdelay.capture.pcap.segments import ConnectionSegments
 from tcpdelay.capture.pcap.source import MessageFinder
 from tcpdelay.capture.pcap.stretches import StretchSource, shift_between, stretches
 from tcpdelay.capture.pcap.trace import Trace
 
 _FAR = 0.1
 """Share of the round-trip time from which a capture is not one at the receiver."""
-_COPIES = 0.1
-"""Share of packets that occur twice from which that is said."""
 
 
 class _Connection(NamedTuple):
@@ -82,12 +80,12 @@ def analyze_captures(
         raise ValueError(f"captures must be one or two files, got {len(captures)}")
     if message_size is not None and (framing != "auto" or not 1 <= message_size <= 10_000_000):
         raise ValueError(f"message_size must lie between 1 and 1e+07 bytes, with framing 'auto', got {message_size}")
-    framer = None if framing == "auto" else Framer(framing)
     files = [CaptureFile(path) for path in captures]
     if on_progress is not None:
         _report_progress(files, on_progress)
     notes: list[str] = []
-    found = _opened(files, connection, framer, notes)
+    found = _opened(files, connection, framing, notes)
+    framer = found.sources[0].framer
     messages = MessageFinder(message_size, framer is not None)
     measurement: Measurement | None = None
     sides: tuple[Side, ...] = ()
@@ -114,37 +112,38 @@ def analyze_captures(
 
 
 def _report_progress(files: Sequence[CaptureFile], on_progress: Callable[[int, int], None]) -> None:
-    """Let each file report how far all are; each is read twice."""
-    total = 2 * sum(file.size for file in files)
+    """Let each file report how far all are."""
     read = [0] * len(files)
     for number, file in enumerate(files):
 
         def show(done: int, number: int = number) -> None:
             read[number] = done
-            on_progress(sum(read) // 10**6, total // 10**6)
+            on_progress(sum(read) // 10**6, sum(file.readings * file.size for file in files) // 10**6)
 
         file.on_progress = show
 
 
-def _opened(
-    files: Sequence[CaptureFile], connection: str | None, framer: Framer | None, notes: list[str]
-) -> _Connection:
+def _opened(files: Sequence[CaptureFile], connection: str | None, framing: Framing, notes: list[str]) -> _Connection:
     """Find the connection in each file."""
     overview = survey(files[0], None if connection is None else matches(connection))
     first = chosen(overview, connection)
     sender, receiver = first.pair[first.sender], first.pair[1 - first.sender]
-    sources = [StretchSource(ConnectionSegments(files[0], first, sender, framer))]
+    in_files = [ConnectionInFile(files[0], first, sender, framing).sources(notes)]
     for file in files[1:]:
         same = same_connection(survey(file, lambda one: one.pair == first.pair or one.seqs == first.seqs), first)
         source = sender if sender in same.pair else same.pair[same.sender]
         if not same.payload[same.pair.index(source)]:
             raise ValueError(f"{file.name}: holds no payload from {end_in_words(source)}")
-        sources.append(StretchSource(ConnectionSegments(file, same, source)))
+        in_files.append(ConnectionInFile(file, same, source).sources(notes))
+    for file, of_file in zip(files, in_files, strict=True):
+        if len(files) > 1 and len(of_file) > 1:
+            raise ValueError(f"{file.name}: holds both ends of the connection; give it alone")
     notes += [file.cut for file in files if file.cut]
     others = sum(max(one.payload) > 0 for one in overview.conversations) - 1
     if connection is None and (others or overview.forgotten):
         more = f"at least {others + overview.forgotten}" if overview.forgotten else f"{others}"
         notes.append(f"{more} more connections with payload are in the capture; choose one by its address")
+    sources = [source for of_file in in_files for source in of_file]
     return _Connection(sources, end_in_words(sender), end_in_words(receiver))
 
 
@@ -184,10 +183,10 @@ def _analysis(
     for side, source in zip(sides, found.sources, strict=True):
         if totals[side].missing:
             notes.append(f"{source.name}: lacks {totals[side].missing} bytes that were acknowledged")
-        if totals[side].copies > _COPIES * totals[side].data:
+        if source.copies.many:
             notes.append(
-                f"{source.name}: {totals[side].copies} packets occur twice, as where two interfaces were captured at "
-                "once, and count as retransmissions; capture one interface"
+                f"{source.name}: {source.copies.count} packets occur twice, as where captures of two places were "
+                "merged, and count as sent again; loss and round-trip time are not to be relied on"
             )
         if source.misplaced:
             notes.append(f"{source.name}: {source.misplaced} packets stand far behind later ones and are left out")

@@ -6,16 +6,16 @@ pcapng, drop the length on the wire, round times to a float, and allocate whatev
 
 from __future__ import annotations
 
-import gzip
 import os
 import struct
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple
 
 import dpkt
+
+from tcpdelay.capture.pcap.unpacking import DamagedPackingError, Unpacked
 
 MAX_CAPTURED = 2**20
 """Most bytes of one packet; libpcap's limit is a quarter of it."""
@@ -53,6 +53,8 @@ class Packet(NamedTuple):
         Bytes it had on the link.
     data : bytes
         Those of them that were kept.
+    interface : int
+        Which of the interfaces that a pcapng describes it was captured at, from 0 on.
     """
 
     number: int
@@ -60,6 +62,7 @@ class Packet(NamedTuple):
     link: int
     wire_length: int
     data: bytes
+    interface: int = 0
 
 
 class _Interface(NamedTuple):
@@ -84,7 +87,10 @@ class CaptureFile:
     size : int
         Its size [bytes].
     cut : str or None
-        Where the file ends in the middle of a packet, once it has been read; that packet is left out.
+        Where the file ends in the middle of a packet or of gzip's data, once it has been read; that packet is left
+        out.
+    readings : int
+        How often it will be read, as far as known.
     on_progress : callable or None
         Called now and then, while it is read, with how many of its bytes have been read, over all readings.
 
@@ -105,33 +111,47 @@ class CaptureFile:
         self.size = 0
         self.cut: str | None = None
         self.on_progress: Callable[[int], None] | None = None
-        self._readings = 0
+        self.readings = 2
+        self._read = 0
+        self._end = ""
         try:
             if not Path(path).is_file():
                 # A pipe cannot be read twice.
                 Path(path).stat()
                 raise ValueError(f"{self.name}: is no regular file")
             with Path(path).open("rb") as file:
-                self._compressed = file.read(2) == _GZIP
+                self._unpacked = " unpacked" if file.read(2) == _GZIP else ""
                 self.size = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise ValueError(f"{self.name}: cannot be read: {error.strerror or error}") from None
 
     def __iter__(self) -> Iterator[Packet]:
         """Yield the packets in the order of the file."""
-        before = self.size * self._readings
-        self._readings += 1
+        self._end = ""
+        number = seen = 0
+        unpacked: Unpacked | None = None
         try:
-            with (
-                Path(self.name).open("rb", buffering=_BUFFER) as raw,
-                gzip.GzipFile(fileobj=raw) if self._compressed else nullcontext(raw) as file,
-            ):
-                for packet in self._packets(cast(BinaryIO, file)):
-                    if not packet.number % _PACKETS_PER_REPORT and self.on_progress is not None:
-                        self.on_progress(before + raw.tell())
+            with Path(self.name).open("rb", buffering=_BUFFER) as raw:
+                file: BinaryIO = raw
+                if self._unpacked:
+                    unpacked = Unpacked(raw)
+                    file = BufferedReader(unpacked, _BUFFER)
+                for packet in self._packets(file):
+                    number = packet.number
+                    if not number % _PACKETS_PER_REPORT and self.on_progress is not None:
+                        self._read += raw.tell() - seen
+                        seen = raw.tell()
+                        self.on_progress(self._read)
                     yield packet
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{self.name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        except OSError as error:
+            raise ValueError(f"{self.name}: cannot be read: {error.strerror or error}") from None
+        except DamagedPackingError as error:
+            raise ValueError(f"{self.name}: is damaged: {error}, behind packet {number}") from None
+        if unpacked is not None and unpacked.cut:
+            where = self._end or f"ends behind packet {number} at byte {unpacked.count} unpacked"
+            self._end = f"{where}; the gzip file breaks off there, {number} packets were read"
+        if self._end:
+            self.cut = f"{self.name}: {self._end}"
 
     def _packets(self, file: BinaryIO) -> Iterator[Packet]:
         magic = file.read(4)
@@ -246,10 +266,10 @@ class CaptureFile:
         time = (high << 32 | low) * 1_000_000_000 // interface.ticks + interface.offset * 1_000_000_000
         if not 0 <= time < _LAST_TIME:
             raise self._damaged(number, offset, "a packet of an impossible time")
-        return Packet(number, time, interface.link, wire_length, body[20 : 20 + captured])
+        return Packet(number, time, interface.link, wire_length, body[20 : 20 + captured], which)
 
     def _cut_at(self, number: int, offset: int) -> None:
-        self.cut = f"{self.name}: ends within packet {number} at byte {offset}, which is left out"
+        self._end = f"ends within packet {number} at byte {offset}{self._unpacked}, which is left out"
 
     def _damaged(self, number: int, offset: int, what: str, verdict: str = "is damaged:") -> ValueError:
-        return ValueError(f"{self.name}: {verdict} {what} at packet {number}, byte {offset}")
+        return ValueError(f"{self.name}: {verdict} {what} at packet {number}, byte {offset}{self._unpacked}")

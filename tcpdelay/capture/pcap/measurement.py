@@ -49,8 +49,6 @@ class EndTotals:
         At the receiver, segments that were overtaken, and segments that brought nothing new.
     duplicate_acks : int
         Acknowledgements that repeat the one before.
-    copies : int
-        Segments that equal another one in timestamp and identification as well.
     complete : int
         When all of the stream before the next stretch had come [ns].
     """
@@ -69,7 +67,6 @@ class EndTotals:
     reordered: int = 0
     duplicates: int = 0
     duplicate_acks: int = 0
-    copies: int = 0
     complete: int = BEGINNING
 
     def count(self, trace: Trace) -> None:
@@ -84,7 +81,6 @@ class EndTotals:
         self.sack |= bool((acks.blocks > 0).any())
         self.packets += wire_packets(trace, during)
         self.duplicate_acks += duplicate_acknowledgements(trace)
-        self.copies += _copies(trace, during & data.stamped)
 
     def cover(self, trace: Trace) -> Coverage | None:
         """Return the stretch in pieces; None if it holds no data."""
@@ -97,14 +93,6 @@ class EndTotals:
             # What is lacking for good in the capture has not stopped the connection.
             self.complete = complete if complete < NEVER else BEGINNING
         return pieces
-
-
-def _copies(trace: Trace, which: Flags) -> int:
-    """Return how many of some segments equal another of them in bytes, timestamp and IPv4 identification."""
-    data = trace.data
-    order = np.lexsort((data.ip_id[which], data.tsval[which], data.end[which], data.start[which]))
-    columns = [column[which][order] for column in (data.start, data.end, data.tsval, data.ip_id)]
-    return int(np.count_nonzero(np.logical_and.reduce([column[1:] == column[:-1] for column in columns])))
 
 
 def wire_packets(trace: Trace, which: Flags) -> int:

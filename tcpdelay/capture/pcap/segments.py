@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from dpkt.tcp import TH_ACK, TH_RST, TH_SYN
 from numpy.typing import NDArray
 
-from tcpdelay.capture.pcap.container import CaptureFile
+from tcpdelay.capture.pcap.container import CaptureFile, Packet
 from tcpdelay.capture.pcap.conversations import Conversation
-from tcpdelay.capture.pcap.decoding import options_of, segment_of
+from tcpdelay.capture.pcap.decoding import Segment, options_of, segment_of
 from tcpdelay.capture.pcap.framing import Framer
 from tcpdelay.capture.pcap.trace import Handshake, Integers
 
@@ -80,11 +80,15 @@ class ConnectionSegments:
         The end of it whose payload is analysed.
     framer : Framer, optional
         What reads the payload of the sender's segments for the ends of messages.
+    kept : callable, optional
+        Tells which of the connection's packets count; by default all do.
+    label : str
+        What the name of the file is followed by, to tell parts of it apart.
 
     Attributes
     ----------
     name : str
-        The file.
+        The file, and what part of it.
     base : int
         Sequence number of the first byte of the stream, modulo 2^32; known from the first batch on.
     shakes : dict
@@ -92,12 +96,19 @@ class ConnectionSegments:
     """
 
     def __init__(
-        self, capture: CaptureFile, conversation: Conversation, sender: bytes, framer: Framer | None = None
+        self,
+        capture: CaptureFile,
+        conversation: Conversation,
+        sender: bytes,
+        framer: Framer | None = None,
+        kept: Callable[[Packet, Segment], bool] | None = None,
+        label: str = "",
     ) -> None:
-        self.name = capture.name
+        self.name = capture.name + label
         self.base = 0
         self.shakes = {True: Handshake(), False: Handshake()}
-        self._capture, self._conversation, self._sender, self._framer = capture, conversation, sender, framer
+        self._capture, self._conversation, self._sender = capture, conversation, sender
+        self.framer, self._kept = framer, kept
         self._largest = conversation.largest[int(conversation.pair[1] == sender)]
         self._placed: int | None = None
         self._newest = np.uint32(0)
@@ -139,7 +150,7 @@ class ConnectionSegments:
             yield self._batch(rows[:filled])
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
-        conversation, sender, framer = self._conversation, self._sender, self._framer
+        conversation, sender, framer, kept = self._conversation, self._sender, self.framer, self._kept
         pair = conversation.pair
         for packet in self._capture:
             if packet.number < conversation.first_packet:
@@ -150,6 +161,8 @@ class ConnectionSegments:
             if segment is None or (segment.source != pair[0] and segment.source != pair[1]):
                 continue
             if segment.target != pair[0] and segment.target != pair[1]:
+                continue
+            if kept is not None and not kept(packet, segment):
                 continue
             forward = segment.source == sender
             options = options_of(segment.options)

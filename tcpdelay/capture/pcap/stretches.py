@@ -10,6 +10,8 @@ import numpy as np
 from dpkt.tcp import TH_PUSH
 from numpy.typing import NDArray
 
+from tcpdelay.capture.pcap.copies import Copies
+from tcpdelay.capture.pcap.framing import Framer
 from tcpdelay.capture.pcap.segments import SEGMENT, ConnectionSegments, placed
 from tcpdelay.capture.pcap.trace import Acknowledgements, DataSegments, Span, Trace
 
@@ -43,6 +45,8 @@ class StretchSource:
         Times of the first segment, and of the last one so far [ns].
     misplaced : int
         Segments that came so late in the file, by their times, that their stretch was over. They are left out.
+    copies : Copies
+        Segments that occur twice, as far as read.
     """
 
     def __init__(self, segments: ConnectionSegments) -> None:
@@ -56,11 +60,27 @@ class StretchSource:
         self._ended = False
         self.first, self.last = _WHOLE.end, _WHOLE.begin
         self.misplaced = 0
+        self.copies = Copies()
 
     @property
     def base(self) -> int:
         """Sequence number of the first byte of the stream, modulo 2^32."""
         return self._segments.base
+
+    @property
+    def framer(self) -> Framer | None:
+        """What reads the payload."""
+        return self._segments.framer
+
+    def begin(self) -> None:
+        """Read the first segments, unless that has been done."""
+        if self.first == _WHOLE.end:
+            self._read()
+
+    def beginning(self) -> Trace:
+        """Return the first segments as one stretch; before any other is asked for."""
+        self.begin()
+        return self._trace(_WHOLE)
 
     def cut(self) -> _Cut | None:
         """Read on, and return where the next stretch may end; None if all that is left may be in it."""
@@ -89,6 +109,7 @@ class StretchSource:
         self.first, self.last = min(self.first, batch.first), max(self.last, batch.last)
         if self._handshake_end is None:
             self._handshake_end = batch.handshake_end
+        self.copies.add(batch.data, batch.acks)
         self._data, self._acks = self._joined(self._data, batch.data), self._joined(self._acks, batch.acks)
 
     def _joined(self, rows: NDArray[np.void], new: NDArray[np.void]) -> NDArray[np.void]:
