@@ -48,6 +48,18 @@ def temporary_directory(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def written(tmp_path):
+    """Write a file of bytes, by default a capture's, and return its path."""
+
+    def written(content, name="capture.pcap"):
+        file = tmp_path / name
+        file.write_bytes(content)
+        return file
+
+    return written
+
+
+@pytest.fixture
 def loop():
     """An event loop, closed at the end."""
     # Imported here, as the loop needs Linux.

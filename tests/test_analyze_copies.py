@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dpkt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcap_files import ACK, MILLISECOND, PSH, START, Connection, Packet, enhanced, interface, pcap, section, tcp
@@ -39,18 +39,6 @@ def of_interfaces(*captures):
     numbered = [(packet.time, which, packet) for which, packets in enumerate(captures) for packet in packets]
     blocks = [enhanced(packet, which) for _, which, packet in sorted(numbered, key=lambda one: one[:2])]
     return section() + interface() * len(captures) + b"".join(blocks)
-
-
-@pytest.fixture
-def written(tmp_path):
-    """Write a file and return its path."""
-
-    def written(content, name="capture.pcap"):
-        file = tmp_path / name
-        file.write_bytes(content)
-        return file
-
-    return written
 
 
 @pytest.fixture
@@ -98,6 +86,7 @@ def test_merged_captures_without_a_link_layer_are_refused(tmp_path):
     )
 
 
+@settings(max_examples=30)
 @given(
     lost=st.frozensets(st.integers(1, 99), max_size=30),
     needless=st.frozensets(st.integers(1, 99), max_size=10),
@@ -188,6 +177,7 @@ def test_of_packets_that_offloading_cut_differently_the_acknowledgements_tell(wr
         analyze_captures([file])
 
 
+@settings(max_examples=40)
 @given(
     lost=st.frozensets(st.integers(1, 99), max_size=60),
     needless=st.frozensets(st.integers(1, 99), max_size=20),

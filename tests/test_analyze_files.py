@@ -10,7 +10,7 @@ from itertools import pairwise
 import dpkt
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcap_files import (
@@ -35,18 +35,6 @@ from tcpdelay.capture.pcap.framing import Framer
 from tcpdelay.cli.analyze import is_of_testbed
 
 CONNECTION = Connection(lost=frozenset({57}))
-
-
-@pytest.fixture
-def written(tmp_path):
-    """Write a file and return its path."""
-
-    def written(content, name="capture.pcap"):
-        file = tmp_path / name
-        file.write_bytes(content)
-        return file
-
-    return written
 
 
 @pytest.fixture
@@ -137,6 +125,7 @@ def unpacked_by_zlib(packed):
     return zlib.decompressobj(31).decompress(packed)
 
 
+@settings(max_examples=40)
 @given(st.floats(0.1, 1))
 def test_a_compressed_capture_that_breaks_off_is_read_up_to_there(tmp_path_factory, share):
     packed = gzip.compress(pcap(CONNECTION.sender))

@@ -47,8 +47,8 @@ def analyze_captures(
     Parameters
     ----------
     captures : sequence of str or path-like
-        One or two files in pcap or pcapng, perhaps compressed by gzip; in any order. Each is read twice,
-        and no more of it is in memory than a stretch of the connection.
+        One or two files in pcap or pcapng, perhaps compressed by gzip; in any order. A single one may hold both ends.
+        Each is read twice, and no more of it is in memory than a stretch of the connection.
     connection : str, optional
         Either end of the connection, such as "10.0.0.2:5001", or a part of it; by default the one with most payload.
     framing : {"auto", "rfc4571", "length4", "websocket"}
@@ -68,7 +68,8 @@ def analyze_captures(
     Raises
     ------
     ValueError
-        If a file cannot be read, is damaged, holds no such connection, or contradicts the arguments or the other file.
+        If a file cannot be read, is damaged, holds no such connection or each packet of it at two places
+        that nothing tells apart, or contradicts the arguments or the other file.
 
     Examples
     --------

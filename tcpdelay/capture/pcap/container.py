@@ -147,11 +147,12 @@ class CaptureFile:
             raise ValueError(f"{self.name}: cannot be read: {error.strerror or error}") from None
         except DamagedPackingError as error:
             raise ValueError(f"{self.name}: is damaged: {error}, behind packet {number}") from None
+        end = self._end
         if unpacked is not None and unpacked.cut:
-            where = self._end or f"ends behind packet {number} at byte {unpacked.count} unpacked"
-            self._end = f"{where}; the gzip file breaks off there, {number} packets were read"
-        if self._end:
-            self.cut = f"{self.name}: {self._end}"
+            end = end or f"ends behind packet {number} at byte {unpacked.count} unpacked"
+            end += f"; the gzip file breaks off there, {number} packets were read"
+        if end:
+            self.cut = f"{self.name}: {end}"
 
     def _packets(self, file: BinaryIO) -> Iterator[Packet]:
         magic = file.read(4)
