@@ -14,8 +14,10 @@ from decimal import Decimal
 from quantiphy import Quantity
 
 MAX_LENGTH = 64
+SIZE_ROUNDING = 1e-9
+"""Relative error of a size that is whole but for the rounding of decimals."""
 
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]")
 
 # Keys in lower case: nobody means megaseconds by "100MS".
@@ -52,7 +54,7 @@ def _split(text: str, name: str, kind: str, example: str) -> tuple[float, str, s
         raise ValueError(f"{name}: empty, but a {kind} is needed; {example}")
     if _DECIMAL_COMMA.match(stripped):
         raise ValueError(f"{name}: {shown} has a comma; use a decimal point, {example}")
-    match = _NUMBER.match(stripped)
+    match = NUMBER.match(stripped)
     if match is None:
         raise ValueError(f"{name}: {shown} is no {kind}; {example}")
     number = float(match.group())
@@ -247,7 +249,7 @@ def parse_size(text: str, name: str, *, allow_zero: bool = False) -> int:
         raise ValueError(f"{name}: unknown size unit {unit!r}; use B, kB, MB, KiB or MiB")
     size = _positive(number * _PREFIXES[(match.group(1) or "").lower()], name, shown, "size", allow_zero)
     # 1.001 kB is 1000.9999999999999 in floating point.
-    if abs(size - round(size)) > 1e-9 * max(size, 1.0):
+    if abs(size - round(size)) > SIZE_ROUNDING * max(size, 1.0):
         raise ValueError(f"{name}: {shown} is {size:g} bytes, but a size is a whole number of bytes")
     return round(size)
 

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.batch.cache import load_surface, save_surface, surface_path
-from tcpdelay.batch.columns import QUANTITIES, find_sources, read_column
+from tcpdelay.batch.cell_values import read_column, reasons
+from tcpdelay.batch.columns import QUANTITIES, Source, find_sources
 from tcpdelay.batch.surface import Surface
 from tcpdelay.region.question import question
 
 VOIP = question("voip", None, None, None)
+RTT = QUANTITIES["rtt"]
 BOX = ((0.090, 0.100), (0.015, 0.045))
 """Round-trip times [s] and losses between which quantiles jump from one plateau to the next."""
 
@@ -114,9 +116,9 @@ def test_units_follow_the_name_of_the_column(seconds, named):
     name, per_second = named
     batch = pa.record_batch({name: [second * per_second for second in seconds], "loss": [0.0] * len(seconds)})
     source = find_sources(batch.schema.names)["rtt"]
-    assert read_column(batch, QUANTITIES["rtt"], source) == pytest.approx(seconds)
+    assert read_column(batch, QUANTITIES["rtt"], source).values == pytest.approx(seconds)
     texts = pa.record_batch({name: [f"{second!r} s" for second in seconds], "loss": [0.0] * len(seconds)})
-    assert read_column(texts, QUANTITIES["rtt"], source) == pytest.approx(seconds)
+    assert read_column(texts, QUANTITIES["rtt"], source).values == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_columns_that_cannot_be_told_are_refused(names, chosen, message):
 BAD = [
     ({"rtt": None}, "rtt is missing"),
     ({"rtt": float("nan")}, "rtt is missing"),
-    ({"rtt": float("inf")}, "rtt is no number"),
+    ({"rtt": float("inf")}, "rtt must lie between 1e-06 and 60 s"),
     ({"rtt": -0.1}, "rtt must lie between 1e-06 and 60 s"),
     ({"rtt": 100.0}, "rtt must lie between 1e-06 and 60 s"),
     ({"loss": 1.0}, "loss must be a fraction from 0 to below 1"),
@@ -147,6 +149,62 @@ BAD = [
     ({"interval": 0.0}, "interval must lie between 1e-07 and 60 s"),
     ({"rtt": None, "interval": None}, "rtt is missing"),
 ]
+
+
+TEXTS = [
+    ("rtt_ms", "80", 0.08), ("rtt_ms", " 80 ", 0.08), ("rtt_ms", "80ms", 0.08), ("rtt_ms", "80 \u00b5s", 80e-6),
+    ("rtt_ms", "0.5 min", 30.0), ("rtt_ms", "1e-1s", 0.1), ("rtt_ms", "+80", 0.08), ("rtt_ms", "80\u00a0ms", 0.08),
+    ("rtt_ms", "", "rtt is missing"), ("rtt_ms", "NaN", "rtt is missing"), ("rtt_ms", "n/a", "rtt is missing"),
+    ("rtt_ms", "?", "rtt is not a number"), ("rtt_ms", "10-20ms", "rtt is not a number"),
+    ("rtt_ms", "1.2.3", "rtt is not a number"), ("rtt_ms", "1 000", "rtt is not a number"),
+    ("rtt_ms", "80parsec", "rtt has an unknown unit: use s, ms, us or min"),
+    ("rtt_ms", "80m", "rtt has an unknown unit: use s, ms, us or min"),
+    ("rtt_ms", "80,5", "rtt has a comma where a decimal point is needed"),
+    ("rtt_ms", "-80ms", "rtt must lie between 1e-06 and 60 s"),
+    ("rtt_ms", "2 min", "rtt must lie between 1e-06 and 60 s"),
+    ("rtt_ms", "inf", "rtt must lie between 1e-06 and 60 s"),
+    ("rtt_ms", "1e999ms", "rtt must lie between 1e-06 and 60 s"),
+    ("loss", "2%", 0.02), ("loss", "0.02", 0.02), ("loss_percent", "2", 0.02), ("loss_percent", "0 %", 0.0),
+    ("loss", "150%", "loss must be a fraction from 0 to below 1"),
+    ("loss", "-1%", "loss must be a fraction from 0 to below 1"),
+    ("loss", "2", "loss must be a fraction from 0 to below 1"),
+    ("loss", "2permille", "loss has an unknown unit: write 2% or 0.02"),
+    ("packet_size", "1.001kB", 1001), ("packet_size", "1KiB", 1024), ("packet_size", "174", 174),
+    ("packet_size", "1kb", "packet_size has an unknown unit: use B, kB, MB, KiB or MiB"),
+    ("packet_size", "1.5B", "packet_size must be a whole number of 1 to 10000000 bytes"),
+]  # fmt: skip
+
+
+def name_and_cells(column, texts):
+    source = find_sources([column, *{"rtt", "loss"} - {column.partition("_")[0]}])
+    name = next(name for name, each in source.items() if each.column == column)
+    return name, read_column(pa.record_batch({column: texts}), QUANTITIES[name], source[name])
+
+
+@pytest.mark.parametrize(("column", "text", "meaning"), TEXTS)
+def test_a_text_is_a_value_or_has_a_reason_whatever_else_is_in_its_column(column, text, meaning):
+    for texts, place in (([text], 0), (["?", "1", None, text, text], 3), (["0.5"] * 100 + [text], 100)):
+        name, cells = name_and_cells(column, texts)
+        if isinstance(meaning, str):
+            assert reasons(QUANTITIES[name])[cells.faults[place] - 1] == meaning
+        else:
+            assert (cells.faults[place], cells.values[place]) == (0, pytest.approx(meaning, rel=1e-15))
+
+
+@given(st.lists(st.floats(width=64) | st.none(), min_size=1, max_size=5))
+def test_numbers_mean_the_same_as_texts_as_plain_texts_and_as_texts_with_a_unit(numbers):
+    written = [None if number is None else repr(number) for number in numbers]
+    as_numbers = read_column(pa.record_batch({"rtt": pa.array(numbers, pa.float64())}), RTT, Source("rtt", 1.0))
+    for texts in (written, [*written, "80ms"]):
+        cells = read_column(pa.record_batch({"rtt": pa.array(texts, pa.string())}), RTT, Source("rtt", 1.0))
+        assert cells.faults[: len(numbers)].tolist() == as_numbers.faults.tolist()
+        right = as_numbers.faults == 0
+        assert cells.values[: len(numbers)][right].tolist() == as_numbers.values[right].tolist()
+
+
+def test_a_table_of_nothing_but_bad_rows_has_their_reasons():
+    answers = td.predict_many({"rtt": [-1.0, 0.0], "loss": [0.1, 0.1]}, flow="voip", cached=False)
+    assert answers["reason"].tolist() == ["rtt must lie between 1e-06 and 60 s"] * 2
 
 
 def test_bad_rows_keep_their_place_and_harm_no_other():

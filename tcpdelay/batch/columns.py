@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from tcpdelay.scenario import MAX_INTERVAL, MAX_PACKET_SIZE, MAX_RTT, MIN_INTERVAL, MIN_RTT
 from tcpdelay.units import parse_fraction, parse_size, parse_time
@@ -19,8 +14,7 @@ from tcpdelay.units import parse_fraction, parse_size, parse_time
 _TIMES = {"s": 1.0, "ms": 1e3, "us": 1e6}
 _SHARES = {"fraction": 1.0, "percent": 100.0, "pct": 100.0}
 _SIZES = {"bytes": 1.0}
-_UNREADABLE = np.inf
-"""Stands for a text that cannot be read, until rows are checked."""
+_KNOWN_TIMES = "use s, ms, us or min"
 
 
 @dataclass(frozen=True)
@@ -39,6 +33,10 @@ class Quantity:
         The range in words.
     read : callable
         What reads a text with a unit.
+    known_units : str
+        What to write behind a number, in words.
+    whole : bool
+        Whether only whole numbers are allowed.
     """
 
     name: str
@@ -47,6 +45,8 @@ class Quantity:
     high: float
     allowed: str
     read: Callable[[str, str], float]
+    known_units: str
+    whole: bool = False
 
 
 def _between(low: float, high: float, unit: str) -> str:
@@ -57,18 +57,20 @@ QUANTITIES = {
     quantity.name: quantity
     for quantity in (
         Quantity(
-            "rtt", _TIMES, MIN_RTT, MAX_RTT, _between(MIN_RTT, MAX_RTT, "s"), partial(parse_time, allow_zero=True)
+            "rtt", _TIMES, MIN_RTT, MAX_RTT, _between(MIN_RTT, MAX_RTT, "s"), partial(parse_time, allow_zero=True),
+            _KNOWN_TIMES,
         ),
         Quantity(
-            "loss", _SHARES, 0.0, float(np.nextafter(1, 0)), "must be a fraction from 0 to below 1", parse_fraction
+            "loss", _SHARES, 0.0, float(np.nextafter(1, 0)), "must be a fraction from 0 to below 1", parse_fraction,
+            "write 2% or 0.02",
         ),
         Quantity(
             "packet_size", _SIZES, 1, MAX_PACKET_SIZE, f"must be a whole number of 1 to {MAX_PACKET_SIZE} bytes",
-            partial(parse_size, allow_zero=True),
+            partial(parse_size, allow_zero=True), "use B, kB, MB, KiB or MiB", whole=True,
         ),
         Quantity(
             "interval", _TIMES, MIN_INTERVAL, MAX_INTERVAL, _between(MIN_INTERVAL, MAX_INTERVAL, "s"),
-            partial(parse_time, allow_zero=True),
+            partial(parse_time, allow_zero=True), _KNOWN_TIMES,
         ),
     )
 }  # fmt: skip
@@ -78,10 +80,21 @@ FLOW = ("packet_size", "interval")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a quantity is read: the column's name, and how many of its unit make one second, byte, or the whole."""
+    """Where a quantity is read.
+
+    Parameters
+    ----------
+    column : str
+        The name of the column.
+    per_unit : float
+        How many of its unit make one second, one byte, or the whole.
+    decimal : str
+        What separates decimals in texts.
+    """
 
     column: str
     per_unit: float
+    decimal: str = "."
 
 
 def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) -> dict[str, Source]:
@@ -107,10 +120,10 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
 
     Examples
     --------
-    >>> find_sources(["user", "rtt_ms", "Loss"])
-    {'rtt': Source(column='rtt_ms', per_unit=1000.0), 'loss': Source(column='Loss', per_unit=1.0)}
+    >>> find_sources(["user", "rtt_ms", "Loss"])["rtt"]
+    Source(column='rtt_ms', per_unit=1000.0, decimal='.')
     >>> find_sources(["ping", "plr"], {"rtt": "ping:ms", "loss": "plr:percent"})["loss"]
-    Source(column='plr', per_unit=100.0)
+    Source(column='plr', per_unit=100.0, decimal='.')
     """
     present = list(names)
     sources = {}
@@ -123,11 +136,11 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
             continue
         first = next(iter(quantity.units))
         spelled = {name: first, **{f"{name}_{unit}": unit for unit in quantity.units}}
-        found = [column for column in present if column.lower() in spelled]
+        found = [column for column in present if column.strip().lower() in spelled]
         if len(found) > 1:
             raise ValueError(f"columns must say which one is {name}: the table has {' and '.join(found)}")
         if found:
-            sources[name] = Source(found[0], quantity.units[spelled[found[0].lower()]])
+            sources[name] = Source(found[0], quantity.units[spelled[found[0].strip().lower()]])
     for name in ("rtt", "loss"):
         if name not in sources:
             units = ", ".join(f"{name}_{unit}" for unit in QUANTITIES[name].units)
@@ -143,6 +156,7 @@ def _chosen(quantity: Quantity, where: str, present: list[str]) -> Source:
         column, unit = where, ""
     if (column or where) not in present:
         raise ValueError(f"columns must be some of {', '.join(present)}, got {column or where!r} for {quantity.name}")
+    require_one("columns", column or where, present)
     if not column or not unit:
         lower = where.lower()
         ending = next((unit for unit in quantity.units if lower.endswith(f"_{unit}")), next(iter(quantity.units)))
@@ -152,75 +166,14 @@ def _chosen(quantity: Quantity, where: str, present: list[str]) -> Source:
     return Source(column, quantity.units[unit])
 
 
-def read_column(batch: pa.RecordBatch, quantity: Quantity, source: Source) -> NDArray[np.float64]:
-    """Return a column in seconds, fractions or bytes; NaN where it is null, infinite where a text cannot be read.
-
-    A text may have its own unit, as on the command line ("100ms", "2%"); one without is taken as a number would be.
-
-    Raises
-    ------
-    ValueError
-        If the column holds neither numbers nor texts.
+def require_one(argument: str, name: str, present: Sequence[str]) -> None:
+    """Raise ValueError if several columns have the name that an argument gives.
 
     Examples
     --------
-    >>> batch = pa.record_batch({"rtt_ms": ["80", "0.1 s", None, "?"]})
-    >>> read_column(batch, QUANTITIES["rtt"], Source("rtt_ms", 1e3))
-    array([0.08, 0.1 , nan, inf])
+    >>> require_one("group", "isp", ["isp", "region", "isp"])
+    Traceback (most recent call last):
+    ValueError: group must name one column, got 'isp', which the table has 2 times
     """
-    column = batch.column(source.column)
-    if pa.types.is_dictionary(column.type):
-        column = pc.cast(column, column.type.value_type)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        with suppress(pa.ArrowInvalid):
-            # Nothing but numbers, as in most batches.
-            plain: NDArray[np.float64] = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
-            return plain / source.per_unit
-        texts: Any = pc.dictionary_encode(column)
-        values = np.array([_read_text(text, quantity, source) for text in texts.dictionary.to_pylist()] + [np.nan])
-        places = pc.fill_null(texts.indices, len(values) - 1).to_numpy(zero_copy_only=False)
-        read: NDArray[np.float64] = values[places]
-        return read
-    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)):
-        if pa.types.is_null(column.type):
-            return np.full(len(column), np.nan)
-        raise ValueError(f"{source.column} must be a column of numbers or texts, got {column.type}")
-    numbers = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    # Dividing gives the float nearest to the decimal that was written: 7 ms is 0.007.
-    return numbers / source.per_unit if source.per_unit != 1 else numbers
-
-
-def _read_text(text: str, quantity: Quantity, source: Source) -> float:
-    try:
-        return float(text) / source.per_unit
-    except ValueError:
-        pass
-    try:
-        return float(quantity.read(text, quantity.name))
-    except ValueError:
-        return np.nan if not text.strip() else _UNREADABLE
-
-
-def reasons(name: str) -> tuple[str, str, str]:
-    """Return why a row has no prediction for its `name`: missing, no number, or out of range."""
-    return f"{name} is missing", f"{name} is no number", f"{name} {QUANTITIES[name].allowed}"
-
-
-def faults(name: str, values: NDArray[np.float64]) -> NDArray[np.int8]:
-    """Return 0 for values that are right, and else which of `reasons` they have, from 1 on.
-
-    Examples
-    --------
-    >>> faults("loss", np.array([0.02, np.nan, np.inf, 1.0])).tolist()
-    [0, 1, 2, 3]
-    """
-    quantity = QUANTITIES[name]
-    found = np.zeros(values.size, np.int8)
-    right = (values >= quantity.low) & (values <= quantity.high)
-    if name == "packet_size":
-        right &= values == np.floor(values)
-    if not right.all():
-        found[~right] = 3
-        found[np.isinf(values)] = 2
-        found[np.isnan(values)] = 1
-    return found
+    if (count := present.count(name)) > 1:
+        raise ValueError(f"{argument} must name one column, got {name!r}, which the table has {count} times")

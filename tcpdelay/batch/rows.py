@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from tcpdelay.applications import Target
 from tcpdelay.batch.cache import load_surface, save_surface
-from tcpdelay.batch.columns import FLOW, QUANTITIES, Source, faults, read_column, reasons
+from tcpdelay.batch.cell_values import FAULTS, read_column, reasons
+from tcpdelay.batch.columns import FLOW, QUANTITIES, Source
 from tcpdelay.batch.outcome import COLUMNS
 from tcpdelay.batch.surface import Surface
 from tcpdelay.region.question import Question
@@ -26,7 +27,7 @@ ANSWERS = (*COLUMNS, *FLAGS, "reason")
 TOO_LARGE = "the chain is too large to compute"
 MOST_SURFACES = 64
 """Surfaces in memory; beyond, the one that has not been used for longest goes."""
-_REASONS = ("", *(reason for name in QUANTITIES for reason in reasons(name)), TOO_LARGE)
+_REASONS = ("", *(reason for quantity in QUANTITIES.values() for reason in reasons(quantity)), TOO_LARGE)
 
 
 @dataclass(frozen=True)
@@ -123,12 +124,13 @@ class RowPredictor:
             Called with the number of chains solved, and to be solved, in a step of the work.
         """
         schema = self.schema(batch.schema)
-        values = {name: read_column(batch, QUANTITIES[name], source) for name, source in self.sources.items()}
+        values = {}
         reason = np.zeros(batch.num_rows, np.int8)
-        for place, name in enumerate(QUANTITIES):
-            if name in values:
-                found = faults(name, values[name])
-                reason = np.where((reason == 0) & (found > 0), found + 3 * place, reason).astype(np.int8)
+        for place, (name, quantity) in enumerate(QUANTITIES.items()):
+            if name in self.sources:
+                values[name], faults = read_column(batch, quantity, self.sources[name])
+                if faults.any():
+                    reason = np.where((reason == 0) & (faults > 0), faults + FAULTS * place, reason).astype(np.int8)
         columns = np.full((len(COLUMNS), batch.num_rows), np.nan)
         flags = np.zeros((len(FLAGS), batch.num_rows), np.bool_)
         for flow, rows in self._flows(values, reason == 0):
@@ -165,11 +167,11 @@ class RowPredictor:
     ) -> list[tuple[Flow, NDArray[np.int64] | None]]:
         """Return the flows of the rows that are right, and the rows of each; None for all of them."""
         flow = self.demand.flow
+        if not right.any():
+            return []
         if flow is not None and not set(FLOW) & set(values):
             return [(flow, None if right.all() else np.flatnonzero(right))]
         rows = np.flatnonzero(right)
-        if not rows.size:
-            return []
         default = (0, 0.0) if flow is None else (flow.packet_size, flow.interval)
         own = [
             values[name][rows] if name in values else np.full(rows.size, given)

@@ -1,0 +1,184 @@
+"""Cells of a column to seconds, fractions or bytes, and what is wrong with those that have none."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tcpdelay.batch.columns import Quantity, Source
+from tcpdelay.units import NUMBER, SIZE_ROUNDING
+
+MISSING, NO_NUMBER, COMMA, UNKNOWN_UNIT, OUTSIDE = range(1, 6)
+"""What may be wrong with a cell; 0 stands for nothing."""
+FAULTS = 5
+PROBED = 64
+"""Cells that tell whether a column has plain numbers: Arrow takes long over texts that are none."""
+_MISSING_WORDS = frozenset({"", "nan", "na", "n/a", "null", "none"})
+_INFINITE_WORDS = frozenset({"inf", "infinity"})
+_PARTS = rf"^\s*(?P<number>{NUMBER.pattern})(?P<behind>(?s:.*))$"
+_NOT_OF_A_UNIT = tuple("0123456789.+-")
+
+
+class Cells(NamedTuple):
+    """What the cells of a column say.
+
+    Attributes
+    ----------
+    values : ndarray of float64
+        Seconds, fractions or bytes; of no meaning where something is wrong.
+    faults : ndarray of int8
+        What is wrong, 0 if nothing: `MISSING`, `NO_NUMBER`, `COMMA`, `UNKNOWN_UNIT` or `OUTSIDE`.
+    """
+
+    values: NDArray[np.float64]
+    faults: NDArray[np.int8]
+
+
+def reasons(quantity: Quantity) -> tuple[str, ...]:
+    """Return in words what may be wrong with a cell, from `MISSING` on.
+
+    Examples
+    --------
+    >>> from tcpdelay.batch.columns import QUANTITIES
+    >>> reasons(QUANTITIES["loss"])[UNKNOWN_UNIT - 1]
+    'loss has an unknown unit: write 2% or 0.02'
+    """
+    name = quantity.name
+    return (
+        f"{name} is missing",
+        f"{name} is not a number",
+        f"{name} has a comma where a decimal point is needed",
+        f"{name} has an unknown unit: {quantity.known_units}",
+        f"{name} {quantity.allowed}",
+    )
+
+
+def read_column(batch: pa.RecordBatch, quantity: Quantity, source: Source) -> Cells:
+    """Read a column.
+
+    A text may have its own unit, as on the command line ("100ms", "2%"); one without is taken as a number would be.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        Rows.
+    quantity : Quantity
+        What the column holds.
+    source : Source
+        Its name and unit.
+
+    Returns
+    -------
+    Cells
+        The values [s, fractions or bytes], and what is wrong.
+
+    Raises
+    ------
+    ValueError
+        If the column holds neither numbers nor texts.
+
+    Examples
+    --------
+    >>> from tcpdelay.batch.columns import QUANTITIES
+    >>> batch = pa.record_batch({"rtt_ms": ["80", "0.1 s", None, "?", "8parsec", "-3"]})
+    >>> cells = read_column(batch, QUANTITIES["rtt"], Source("rtt_ms", 1e3))
+    >>> cells.values[:2], cells.faults
+    (array([0.08, 0.1 ]), array([0, 0, 1, 2, 4, 5], dtype=int8))
+    """
+    column: Any = batch.column(source.column)
+    if pa.types.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return _read_texts(pc.cast(column, pa.string()), quantity, source)
+    if pa.types.is_null(kind):
+        return Cells(np.full(len(column), np.nan), np.full(len(column), MISSING, np.int8))
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
+        raise ValueError(f"{source.column} must be a column of numbers or texts, got {kind}")
+    return _checked(pc.cast(column, pa.float64(), safe=False), quantity, source)
+
+
+def _checked(column: Any, quantity: Quantity, source: Source) -> Cells:
+    """Return what a column of numbers says."""
+    values: NDArray[np.float64] = column.to_numpy(zero_copy_only=False)
+    if source.per_unit != 1:
+        # Dividing gives the float nearest to the decimal that was written: 7 ms is 0.007.
+        values = values / source.per_unit
+    return Cells(values, _faults(values, quantity))
+
+
+def _faults(values: NDArray[np.float64], quantity: Quantity) -> NDArray[np.int8]:
+    """Return what is wrong with numbers: missing, or outside the range."""
+    found = np.zeros(values.size, np.int8)
+    right = (values >= quantity.low) & (values <= quantity.high)
+    if quantity.whole:
+        right &= values == np.floor(values)
+    if not right.all():
+        found[~right] = OUTSIDE
+        found[np.isnan(values)] = MISSING
+    return found
+
+
+def _read_texts(texts: Any, quantity: Quantity, source: Source) -> Cells:
+    """Return what texts say: at once where they are plain numbers, and else each different one once."""
+    if source.decimal != ".":
+        texts = pc.replace_substring(texts, source.decimal, ".")
+    with suppress(pa.ArrowInvalid):
+        pc.cast(texts.slice(0, PROBED), pa.float64())
+        return _checked(pc.cast(texts, pa.float64()), quantity, source)
+    encoded: Any = pc.dictionary_encode(texts)
+    different = _read_different(encoded.dictionary, quantity, source)
+    # Nulls find their place at the end.
+    values, faults = np.append(different.values, np.nan), np.append(different.faults, np.int8(MISSING))
+    places = pc.fill_null(encoded.indices, len(values) - 1).to_numpy(zero_copy_only=False)
+    return Cells(values[places], faults[places])
+
+
+def _read_different(texts: Any, quantity: Quantity, source: Source) -> Cells:
+    """Return what texts say, each a number and perhaps a unit."""
+    parts: Any = pc.extract_regex(texts, _PARTS)
+    numbers: Any = pc.cast(pc.struct_field(parts, "number"), pa.float64())
+    behind: Any = pc.dictionary_encode(pc.struct_field(parts, "behind"))
+    units = [_unit(text, quantity, source) for text in behind.dictionary.to_pylist()]
+    # Texts that do not begin with a number have the last of them.
+    per_unit, wrong = (np.array(each) for each in zip(*units, (np.nan, NO_NUMBER), strict=True))
+    which = pc.fill_null(behind.indices, len(units)).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = numbers.to_numpy(zero_copy_only=False) / per_unit[which]
+        if quantity.whole:
+            # 1.001 kB is 1000.9999999999999 in floating point.
+            nearest = np.round(values)
+            values = np.where(np.abs(values - nearest) <= SIZE_ROUNDING * np.maximum(values, 1.0), nearest, values)
+    faults = np.where(wrong[which] > 0, wrong[which], _faults(values, quantity)).astype(np.int8)
+    for place in np.flatnonzero(which == len(units)).tolist():
+        faults[place] = _word_fault(texts[place].as_py())
+    return Cells(values, faults)
+
+
+def _unit(behind: str, quantity: Quantity, source: Source) -> tuple[float, int]:
+    """Return how many of the unit behind a number make one second, byte, or the whole, and what is wrong with it."""
+    unit = behind.strip()
+    if not unit:
+        return source.per_unit, 0
+    if unit.startswith(","):
+        return np.nan, COMMA
+    if unit.startswith(_NOT_OF_A_UNIT):
+        return np.nan, NO_NUMBER
+    try:
+        one = quantity.read(f"1{unit}", quantity.name)
+    except ValueError:
+        return np.nan, UNKNOWN_UNIT
+    return 1 / one, 0
+
+
+def _word_fault(text: str) -> int:
+    """Return what is wrong with a text that does not begin with a number."""
+    word = text.strip().lower()
+    if word in _MISSING_WORDS:
+        return MISSING
+    return OUTSIDE if word.lstrip("+-") in _INFINITE_WORDS else NO_NUMBER
