@@ -14,6 +14,7 @@ import pytest
 from scipy.stats import binomtest
 
 from cli_process import process
+from tcpdelay.batch import files, unreadable
 from tcpdelay.batch import job as job_module
 from tcpdelay.batch.files import chunks
 from tcpdelay.confidence import share_interval
@@ -40,7 +41,7 @@ def test_a_table_goes_from_any_format_to_any_other(run_batch, users, tmp_path):
     table = pq.read_table(tmp_path / "out.parquet")
     assert table.column("user").to_pylist() == ["a", "b", "c", "d", None]
     assert table.column("p95").to_pylist()[:2] == [pytest.approx(0.14), pytest.approx(0.01)]
-    reasons = [None, None, "rtt is no number", None, "rtt is missing"]
+    reasons = [None, None, "rtt is not a number", None, "rtt is missing"]
     assert table.column("reason").to_pylist() == reasons
     for name in ("again.arrow", "again.csv"):
         assert run_batch("out.parquet", "--app", "game", "--prefix", "game_", "-o", name)[0] == 0
@@ -92,6 +93,12 @@ def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
             ["users.csv", "--app", "voip", "--group", "isp"],
             "--group: must be one of user, rtt_ms, loss",
         ),
+        (
+            ["twice.csv", "--app", "voip", "-o", "out.parquet"],
+            "--output: must be CSV, as the table has several columns",
+        ),
+        (["twice.csv", "--app", "voip", "--group", "isp"], "--group: must name one column, got 'isp', which the table"),
+        (["twice.csv", "--app", "voip", "--column", "rtt=isp"], "--column: columns must name one column, got 'isp'"),
         (["users.csv", "--app", "voip", "--column", "rtt"], "'rtt' is no column; write rtt=COLUMN"),
         (["users.csv", "--app", "voip", "--column", "rtt=x"], "--column: columns must be some of user"),
         (["users.csv", "--app", "voip", "--chart", "a.txt"], "--chart: 'a.txt' does not end in one of"),
@@ -101,10 +108,84 @@ def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
 )
 def test_mistakes_are_answered_by_one_line(run_batch, users, tmp_path, arguments, message):
     (tmp_path / "users.parquet").write_text(EXAMPLE)
+    (tmp_path / "twice.csv").write_text("isp,isp,rtt_ms,loss\na,b,80,1%\n")
     status, printed, errors = run_batch(*arguments)
     assert (status, printed, errors.count("\n")) == (2, "", 1)
     assert message in errors
     assert not list(tmp_path.glob(".tcpdelay-*"))
+
+
+HEADER = b"user,rtt_ms,loss_percent\n"
+ODD = {
+    "a byte-order mark": b"\xef\xbb\xbfrtt_ms,loss_percent\n80,1\n",
+    "semicolons": b"user;rtt_ms;loss_percent\na;80;1\n",
+    "tabs": b"user\trtt_ms\tloss_percent\na\t80\t1\n",
+    "empty lines": b"\n\n" + HEADER + b"\na,80,1\n\n",
+    "quotes": b'"user","rtt_ms","loss_percent"\n"a","80"," 1"\n',
+    "ends of lines of Windows": b"user,rtt_ms,loss_percent\r\na,80,1\r\n",
+    "spaces": b"user, rtt_ms , loss_percent\na, 80 , 1 \n",
+    "bars": b"user|rtt_ms|loss_percent\na|80|1\n",
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_ways_to_write_a_table_are_understood(run_batch, tmp_path, odd):
+    (tmp_path / "odd.csv").write_bytes(ODD[odd])
+    (tmp_path / "plain.csv").write_bytes(HEADER + b"a,80,1\n")
+    answers = {}
+    for name in ("odd", "plain"):
+        assert run_batch(f"{name}.csv", "--app", "voip", "-o", f"{name}.parquet")[0] == 0
+        answers[name] = pq.read_table(tmp_path / f"{name}.parquet").select(["p95", "mean", "reason"])
+    assert answers["odd"].num_rows == 1
+    assert answers["odd"].equals(answers["plain"])
+
+
+def test_decimal_commas_are_read_if_they_are_announced(run_batch, tmp_path):
+    (tmp_path / "german.csv").write_text("user;rtt_ms;loss\na;80,5;1,5%\nb;80.5;1.5%\n")
+    status, _, errors = run_batch("german.csv", "--app", "voip")
+    assert status == 0
+    assert errors == "warning: 1 of 2 rows have no prediction: rtt has a comma where a decimal point is needed (1)\n"
+    status, _, errors = run_batch("german.csv", "--app", "voip", "--decimal-comma", "-o", "out.parquet")
+    assert (status, errors) == (0, "")
+    first, second = pq.read_table(tmp_path / "out.parquet").column("mean").to_pylist()
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it is empty"),
+        (b"\n\n", "it is empty"),
+        (HEADER.strip(), "it has no rows"),
+        (HEADER + b"a,80,1\n\nb,80\n", "line 4 has 2 cells, but the first one names 3 columns"),
+        (HEADER + b"a,80,1\nb,80,1,7\n", "line 3 has 4 cells, but the first one names 3 columns"),
+        (HEADER + b"1,80,1\n" * 3000 + b"b,80\n", "line 3002 has 2 cells"),
+        (HEADER + b"a,80,1\na,80\xb5s,1\n", "line 3 is not in UTF-8; convert the file, as by iconv"),
+        (HEADER + b"a,80,1\n" * 3000 + b"a,80\xb5s,1\n", "line 3002 is not in UTF-8"),
+        (b"rtt_ms,loss,Stra\xdfe\n80,1%,a\n", "line 1 is not in UTF-8"),
+        (HEADER.decode().encode("utf-16"), "it is in UTF-16"),
+        (
+            HEADER + b"1,80,1\n" * 3000 + b"a,80,1\n",
+            "column 'user' has 'a' after a beginning of nothing but int64",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused_with_the_line_at_fault(
+    run_batch, tmp_path, monkeypatch, content, message
+):
+    for module, name in ((files, "CSV_BLOCK"), (unreadable, "BLOCK")):
+        monkeypatch.setattr(module, name, 4096)
+    (tmp_path / "users.csv").write_bytes(content)
+    status, printed, errors = run_batch("users.csv", "--app", "voip")
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
+    assert f"TABLE: 'users.csv' cannot be read: {message}" in errors
+
+
+def test_a_table_without_rows_has_no_share(run_batch, tmp_path):
+    (tmp_path / "users.csv").write_bytes(HEADER)
+    status, printed, errors = run_batch("users.csv", "--app", "voip", "--format", "json")
+    assert (status, errors) == (0, "")
+    assert [(row["rows"], row["works"]) for row in json.loads(printed)] == [(0, None)]
 
 
 def test_a_folder_of_parts_is_taken_up_where_it_was_left(run_batch, tmp_path, monkeypatch):

@@ -18,6 +18,8 @@ SUFFIXES: dict[str, FileFormat] = {
 ROWS_AT_A_TIME = 262_144
 """Rows that are read at a time, and in memory at most a few times."""
 CSV_BLOCK = 16 * 2**20
+SEPARATORS = (",", ";", "\t", "|")
+"""What may stand between the cells of CSV: the first of them that is in the header."""
 
 
 def file_format(path: Path, chosen: str | None = None) -> FileFormat:
@@ -82,7 +84,8 @@ def reading(path: Path, chosen: FileFormat, as_text: tuple[str, ...] = ()) -> It
         texts = dict.fromkeys(as_text, pa.string())
         # A blank is as good as nothing; what stands for it otherwise is only known of numbers.
         convert = csv.ConvertOptions(column_types=texts, strings_can_be_null=True, quoted_strings_can_be_null=False)
-        with csv.open_csv(path, csv.ReadOptions(block_size=CSV_BLOCK), convert_options=convert) as reader:
+        parse = csv.ParseOptions(delimiter=_separator(path))
+        with csv.open_csv(path, csv.ReadOptions(block_size=CSV_BLOCK), parse, convert) as reader:
             yield reader
     else:
         with pa.memory_map(str(path)) as file:
@@ -94,6 +97,13 @@ def reading(path: Path, chosen: FileFormat, as_text: tuple[str, ...] = ()) -> It
             except pa.ArrowInvalid:
                 file.seek(0)
                 yield pa.ipc.open_stream(file)
+
+
+def _separator(path: Path) -> str:
+    """Return what stands between the cells of CSV; a table has two columns at least."""
+    with path.open("rb") as file:
+        header = next((line for line in file.read(CSV_BLOCK).splitlines() if line.strip()), b"")
+    return next((separator for separator in SEPARATORS if separator.encode() in header), SEPARATORS[0])
 
 
 def column_names(path: Path, chosen: FileFormat) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tcpdelay import __version__
-from tcpdelay.batch.columns import Source
+from tcpdelay.batch.columns import Source, require_one
 from tcpdelay.batch.files import ROWS_AT_A_TIME, FileFormat, TableWriter, chunks, reading
 from tcpdelay.batch.rows import Demand, RowPredictor
 from tcpdelay.batch.summary import WorkingShares
@@ -112,6 +113,11 @@ def run_job(
         missing = [name for name in shares.by if name not in schema.names]
         if missing:
             raise ValueError(f"group must be one of {', '.join(reader.schema.names)}, got {missing[0]!r}")
+        for name in shares.by:
+            require_one("group", name, schema.names)
+        twice = [name for name, count in Counter(schema.names).items() if count > 1]
+        if twice and job.target is not None and job.target_format == "parquet":
+            raise ValueError(f"output must be CSV, as the table has several columns of the name {twice[0]!r}")
 
         def predicted(batch: pa.RecordBatch) -> pa.RecordBatch:
             nonlocal done

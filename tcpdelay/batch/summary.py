@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,18 +30,24 @@ class WorkingShares:
     ----------
     counts : dict
         By group, a tuple: rows, rows with a prediction, and rows that meet the target.
+    reasons : Counter
+        Rows without a prediction, by the reason.
 
     Examples
     --------
     >>> shares = WorkingShares(["region"])
-    >>> shares.add(pa.record_batch({"region": ["north", "north", "south"], "works": [True, False, None]}))
+    >>> answers = {"works": [True, False, None], "reason": [None, None, "rtt is missing"]}
+    >>> shares.add(pa.record_batch({"region": ["north", "north", "south"], **answers}))
     >>> [(row["region"], row["works"], row["without_prediction"]) for row in shares.table("Title").rows]
     [('north', 0.5, 0), ('south', None, 1), ('all', 0.5, 1)]
+    >>> shares.reasons
+    Counter({'rtt is missing': 1})
     """
 
     def __init__(self, by: Sequence[str] = (), prefix: str = "") -> None:
         self.by, self.prefix = tuple(by), prefix
         self.counts: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.int64]]] = {}
+        self.reasons: Counter[str] = Counter()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch of predictions."""
@@ -54,13 +61,17 @@ class WorkingShares:
             group = tuple(row[key] for key in keys)
             count = np.array([row["known_count"], row["known_sum"] or 0, row["works_sum"] or 0], np.int64)
             self.counts[group] = self.counts.get(group, np.zeros(3, np.int64)) + count
+        reason: Any = batch.column(self.prefix + "reason")
+        if reason.null_count < len(reason):
+            given = pc.value_counts(pc.drop_null(reason)).to_pylist()
+            self.reasons.update({each["values"]: each["counts"] for each in given})
 
     def table(self, title: str) -> ResultTable:
         """Return the shares by group and of all rows, with confidence intervals of 95 %."""
         rows = [self._row(group, self.counts[group]) for group in sorted(self.counts, key=_order)]
-        if self.by:
+        if self.by or not rows:
             everything = np.sum(list(self.counts.values()), axis=0) if self.counts else np.zeros(3, np.int64)
-            rows.append(self._row((ALL, *[""] * (len(self.by) - 1)), everything))
+            rows.append(self._row((ALL, *[""] * (len(self.by) - 1))[: len(self.by)], everything))
         columns = (
             *(Column(name, name) for name in self.by),
             Column("rows", "rows", "count"),

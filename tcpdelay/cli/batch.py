@@ -44,6 +44,8 @@ SHOWN_EVERY = 1.0
 """Time between two lines of progress [s]."""
 LOGGED_EVERY = 30.0
 """The same where nobody watches."""
+MOST_REASONS = 3
+"""Reasons that are named for rows without a prediction."""
 SUMMARY = "Predict every row of a table, and count what works."
 EXAMPLES = """
 \b
@@ -98,6 +100,10 @@ def batch(
     threshold: Annotated[
         float | None, quantity("--threshold", parse_time, "TIME", TARGET, "The same as --limit.")
     ] = None,
+    decimal_comma: Annotated[
+        bool,
+        typer.Option("--decimal-comma", help="Texts in TABLE have a decimal comma, as 80,5.", rich_help_panel=PATH),
+    ] = False,
     prefix: Annotated[
         str, typer.Option("--prefix", help="What the names of the added columns begin with.", rich_help_panel=OUTPUT)
     ] = "",
@@ -142,13 +148,15 @@ def batch(
     from tcpdelay.batch.files import column_names
     from tcpdelay.batch.summary import WorkingShares
 
-    with _readable(table):
+    with _readable(job, []):
         names = column_names(job.source, job.source_format)
     with argument_errors("--column"):
         sources = find_sources(names, dict(text.split("=", 1) for text in column or ()))
+    if decimal_comma:
+        sources = {name: replace(source, decimal=",") for name, source in sources.items()}
     demand = _demand(replace(options, limit=threshold or options.limit), sources)
     shares = WorkingShares(group or (), prefix)
-    _run(job, demand, sources, shares, cache)
+    _run(job, demand, sources, shares, names, cache)
     counted = shares.table(_title(demand))
     if chart is not None:
         from matplotlib.figure import Figure
@@ -208,14 +216,16 @@ def _demand(options: ScenarioOptions, sources: Mapping[str, Source]) -> Demand:
     return Demand(flow, stack, target)
 
 
-def _run(job: Job, demand: Demand, sources: Mapping[str, Source], shares: WorkingShares, cache: bool) -> None:
+def _run(
+    job: Job, demand: Demand, sources: Mapping[str, Source], shares: WorkingShares, names: list[str], cache: bool
+) -> None:
     """Predict, and show how far that is."""
     from tcpdelay.batch.job import run_job
     from tcpdelay.batch.predict_many import unchecked_message
 
     shown = _Shown()
     try:
-        with _readable(job.source), argument_errors():
+        with argument_errors(), _readable(job, names):
             predictor = run_job(
                 job, demand, sources, shares, cached=cache, on_rows=shown.rows_done, on_progress=shown.chains
             )
@@ -226,6 +236,17 @@ def _run(job: Job, demand: Demand, sources: Mapping[str, Source], shares: Workin
     shown.end()
     if predictor.unchecked:
         print_warning(unchecked_message(predictor.unchecked, shown.rows))
+    if shares.reasons:
+        print_warning(_refused(shares))
+
+
+def _refused(shares: WorkingShares) -> str:
+    """Return how many rows have no prediction, and why most of them have none."""
+    commonest = shares.reasons.most_common(MOST_REASONS)
+    listed = "; ".join(f"{reason} ({rows})" for reason, rows in commonest)
+    more = "; ..." if len(commonest) < len(shares.reasons) else ""
+    rows = sum(int(count[0]) for count in shares.counts.values())
+    return f"{shares.reasons.total()} of {rows} rows have no prediction: {listed}{more}"
 
 
 def _interrupted(job: Job, cache: bool) -> str:
@@ -238,15 +259,24 @@ def _interrupted(job: Job, cache: bool) -> str:
 
 
 @contextmanager
-def _readable(table: Path) -> Iterator[None]:
+def _readable(job: Job, names: list[str]) -> Iterator[None]:
     """Turn what Arrow says of a file that cannot be read into one line."""
     import pyarrow as pa
 
+    from tcpdelay.batch.unreadable import csv_fault
+
+    table = f"TABLE: {str(job.source)!r} cannot be read"
     try:
         yield
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        fault = csv_fault(job.source, str(error), names) if job.source_format == "csv" else _one_line(error)
+        raise typer.BadParameter(f"{table}: {fault}") from error
     except (pa.ArrowException, OSError) as error:
-        message = " ".join(str(error).split())
-        raise typer.BadParameter(f"TABLE: {str(table)!r} cannot be read or written: {message[:200]}") from error
+        raise typer.BadParameter(f"{table} or written: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 class _Shown:
