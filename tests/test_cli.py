@@ -221,6 +221,27 @@ def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypa
     assert errors.startswith("tcpdelay predict: --method: must be 'chain' with NewReno2008")
 
 
+def test_a_simulation_that_ends_before_it_is_precise_says_how_to_get_more(run, monkeypatch):
+    bursts = ["predict", *VOIP, "--loss-burst", "4", "--method", "auto"]
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 20_000)
+    status, _, errors = run(*bursts)
+    assert status == 0
+    assert re.fullmatch(
+        r"warning: after 20000 packets the 95th percentile is known to \d+% only, not to 2%: .+ s to .+ s; "
+        r"--packets 100000 would tell more\n",
+        errors,
+    )
+    status, printed, errors = run(*bursts, "--packets", "3000")
+    assert (status, errors) == (0, "")
+    assert "the statistical error of 3000 simulated packets" in printed
+
+
+def test_packets_are_for_simulations(run):
+    status, printed, errors = run("predict", *VOIP, "--packets", "3000")
+    assert (status, printed) == (2, "")
+    assert errors.startswith("tcpdelay predict: --packets: must be left out unless something is simulated, got 3000")
+
+
 def test_an_endless_simulation_has_no_known_error(run, predicted):
     overload = ["--stack", "linux", "--rtt", "300ms", "--loss", "10%", "--bitrate", "1Mbit/s", "--method", "simulation"]
     row = predicted(*overload)

@@ -212,3 +212,38 @@ def test_batches_hold_what_was_put_in():
     np.testing.assert_array_equal(values, expected[0])
     np.testing.assert_array_equal(counts, expected[1])
     assert batches.quantile(0.95).value == pytest.approx(np.quantile(np.concatenate(all_delays), 0.95) / 1e6, rel=1e-4)
+
+
+def test_very_many_different_delays_are_rounded_and_none_is_lost(monkeypatch):
+    monkeypatch.setattr("tcpdelay.sim.batches.MOST_VALUES", 5000)
+    rng = np.random.default_rng(2)
+    delays = np.rint(1e6 * 0.05 * (1 + rng.pareto(0.7, (150, 6000)))).astype(np.int64)
+    batches = Batches()
+    for some in delays:
+        batches.add(some)
+    values, counts = batches.histogram()
+    assert counts.sum() == delays.size
+    assert values.size < delays.size / 20
+    for probability in (0.5, 0.95, 0.999):
+        exact = np.quantile(delays, probability, method="inverted_cdf") / 1e6
+        assert batches.quantile(probability).value == pytest.approx(exact, rel=2.0**-11)
+
+
+@pytest.mark.parametrize(("packet_size", "most"), [(174, 300_000), (2000, 200_000)])
+def test_a_simulation_that_does_not_settle_ends_all_the_same(monkeypatch, packet_size, most):
+    monkeypatch.setattr("tcpdelay.sim.simulation.CHUNK", 5000)
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 300_000)
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_SEGMENTS", 400_000)
+    looked, quantile = [], Batches.quantile
+    monkeypatch.setattr(Batches, "quantile", lambda self, share: looked.append(share) or quantile(self, share))
+    progress = []
+    delays = simulate(
+        td.Flow(packet_size, 0.020),
+        td.Path(rtt=0.1, loss=0.02, loss_burst=4),
+        on_progress=lambda *seen: progress.append(seen),
+    )
+    assert delays.packets == most
+    assert delays.quantile_interval.relative_half_width > 0.02
+    assert progress == [(done, most) for done in range(5000, most + 1, 5000)]
+    # A look costs as much as there are packets, so that their number may grow with its logarithm alone.
+    assert len(looked) <= 1 + np.log(most / 100_000) / np.log(1.1) + 1

@@ -7,14 +7,14 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors
+from tcpdelay.cli.errors import argument_errors, print_warning
 from tcpdelay.cli.files import refuse_other_than_chart, write_chart
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, with_scenario
-from tcpdelay.cli.progress import predicting
+from tcpdelay.cli.progress import counting, predicting
 from tcpdelay.cli.scenario import Scenario, read_scenario
 from tcpdelay.predict import AnsweredBy, predict_delay
 from tcpdelay.units import format_fraction, format_rate, format_time
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.expected_error import ExpectedError
+    from tcpdelay.sim.simulation import Simulation
 
 Format = Literal["text", "json", "csv"]
 
@@ -58,6 +59,16 @@ def predict(
             rich_help_panel=OUTPUT,
         ),
     ] = "chain",
+    packets: Annotated[
+        int | None,
+        typer.Option(
+            "--packets",
+            metavar="NUMBER",
+            help="Packets of a simulation; by default as many as 2 % take, but 20 million at most.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     chart: Annotated[
         Path | None,
         chart_option("the distribution"),
@@ -67,13 +78,35 @@ def predict(
     refuse_other_than_chart(chart, "--chart")
     scenario = read_scenario(options)
     with argument_errors(), predicting():
-        distribution = predict_delay(scenario.flow, scenario.path, scenario.stack, method=method)
+        distribution = predict_delay(
+            scenario.flow,
+            scenario.path,
+            scenario.stack,
+            method=method,
+            packets=packets,
+            on_progress=counting("Simulating", "packets at most"),
+        )
+    if packets is None and distribution.method == "simulation":
+        warn_of_precision(cast("Simulation", distribution))
     if chart is not None:
         write_chart(chart, draw(distribution, scenario.target.limit), "--chart")
     if output_format == "text":
         print_text(scenario, distribution)
     else:
         print_record(record(scenario, distribution), output_format)
+
+
+def warn_of_precision(found: Simulation) -> None:
+    """Say on stderr if a simulation ended before it was as precise as it should be."""
+    from tcpdelay.sim.simulation import HALF_WIDTH
+
+    reached = found.quantile_interval
+    if reached.relative_half_width > HALF_WIDTH and found.sustainable:
+        print_warning(
+            f"after {found.packets} packets the 95th percentile is known to {reached.relative_half_width:.0%} only, "
+            f"not to {HALF_WIDTH:.0%}: {format_time(reached.low)} to {format_time(reached.high)}; "
+            f"--packets {5 * found.packets} would tell more"
+        )
 
 
 def record(scenario: Scenario, distribution: DelayDistribution) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Delays of a simulation of any length in bounded memory: a histogram per batch, exact to the microsecond."""
+"""Delays of a simulation of any length in bounded memory: a histogram per batch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tcpdelay.confidence import Interval, student
 MOST_BATCHES = 64
 FEWEST_BATCHES = 20
 MICROSECONDS = 1e6
+MOST_VALUES = 65_536
+"""Different delays of a batch up to which all are kept to the microsecond."""
 
 DIGITS = 12
 """Binary digits of a delay that are kept at least where not all are: it is known to 0.02 %."""
@@ -20,7 +22,10 @@ Histogram: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Batches:
-    """Histograms of consecutive batches of equally many packets; once there are too many, neighbours are merged."""
+    """Histograms of consecutive batches of equally many packets; once there are too many, neighbours are merged.
+
+    Delays are exact to the microsecond, but as `to_digits` has them in batches of very many different ones.
+    """
 
     def __init__(self) -> None:
         self._histograms: list[Histogram] = []
@@ -31,11 +36,11 @@ class Batches:
         """Add the delays [us] of one chunk of packets; all chunks should be of one length."""
         self._pending.append(np.unique(delays, return_counts=True))
         if len(self._pending) == self._merged:
-            self._histograms.append(merge(self._pending))
+            self._histograms.append(_bounded(merge(self._pending)))
             self._pending = []
         if len(self._histograms) == MOST_BATCHES:
             pairs = zip(self._histograms[::2], self._histograms[1::2], strict=True)
-            self._histograms = [merge(list(pair)) for pair in pairs]
+            self._histograms = [_bounded(merge(list(pair))) for pair in pairs]
             self._merged *= 2
 
     def histogram(self) -> Histogram:
@@ -54,6 +59,12 @@ class Batches:
     def quantile(self, probability: float) -> Interval:
         """Return a quantile of the delay [s] and its 95 % interval."""
         return quantile_of(self._histograms, self.histogram(), probability)
+
+
+def _bounded(histogram: Histogram) -> Histogram:
+    """Return a histogram that has not too many values, rounded if need be."""
+    values, counts = histogram
+    return histogram if values.size <= MOST_VALUES else merge([(to_digits(values), counts)])
 
 
 def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:

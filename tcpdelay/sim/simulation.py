@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -29,8 +30,11 @@ CHUNK = 50_000
 """Packets that are simulated in one go."""
 WARM_UP = 2_000
 """Packets at the beginning that do not count."""
-MOST_PACKETS = 20_000_000
+MOST_PACKETS, MOST_SEGMENTS = 20_000_000, 100_000_000
+"""Packets, and segments of them, after which a simulation ends whatever its precision: that takes some ten seconds."""
 HALF_WIDTH = 0.02
+MORE_PER_LOOK = 1.1
+"""How many times more packets there are each time the precision is looked at: a look costs as much as many packets."""
 LONG_RUN = 8
 """Chunks over which a backlog must have grown to count as growing for ever."""
 GROWTH = 0.005
@@ -111,6 +115,7 @@ def simulate(
     tick_offset: float | None = None,
     exact_ties: bool = False,
     trace: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
     """Simulate a flow over Linux TCP, ACK by ACK.
 
@@ -123,7 +128,8 @@ def simulate(
     stack : Stack, optional
         `Stack.linux(...)`, its defaults if left out.
     packets : int, optional
-        Packets that count, 1000 to 1e9; by default as many as `half_width` takes, 20 million at most.
+        Packets that count, 1000 to 1e9; by default as many as `half_width` takes, but 20 million packets or
+        100 million segments at most: `quantile_interval` says what precision was reached.
     seed : int
         Seed of the losses, 0 or more; one seed gives one result.
     quantile : float
@@ -144,6 +150,8 @@ def simulate(
     trace : bool
         Whether to keep the delays of every packet, in the order of writing, and what happened to the first of them;
         `packets` must then be given.
+    on_progress : callable, optional
+        Called with the packets that are done and the most that there will be.
 
     Returns
     -------
@@ -197,7 +205,9 @@ def simulate(
     if tick_offset is not None:
         connection.tick_phase += round(tick_offset * SECOND) % connection.tick - connection.tick_phase % connection.tick
     advance(connection, wire, WARM_UP)
-    return _run(connection, wire, path, packets, seed, quantile, half_width, tick_offset is None, trace)
+    most = min(MOST_PACKETS, MOST_SEGMENTS // -(-flow.packet_size // stack.mss)) if packets is None else packets
+    sought = (quantile, half_width if packets is None else None)
+    return _run(connection, wire, path, most, seed, *sought, tick_offset is None, trace, on_progress)
 
 
 def _check(name: str, value: float, low: float, high: float, unit: str) -> None:
@@ -209,17 +219,17 @@ def _run(
     connection: Any,
     wire: Wire,
     path: Path,
-    packets: int | None,
+    wanted: int,
     seed: int,
     quantile: float,
-    half_width: float,
+    half_width: float | None,
     drifting: bool,
     trace: bool,
+    on_progress: Callable[[int, int], None] | None,
 ) -> Simulation:
     batches, sums, backlogs, traces = Batches(), np.zeros(2), [], []
-    wanted = MOST_PACKETS if packets is None else packets
     chunk = min(CHUNK, -(-wanted // 20))
-    counted = 0
+    counted, looked = 0, 0
     connection.tracing = int(trace)
     start = int(connection.packets_read)
     while counted < wanted:
@@ -237,8 +247,12 @@ def _run(
         backlogs.append(int(connection.packets_written - connection.packets_read))
         if _grows(backlogs, counted):
             return _unsustainable(path, counted, seed, connection)
-        if packets is None and batches.enough and batches.quantile(quantile).relative_half_width <= half_width:
-            break
+        if half_width is not None and batches.enough and counted >= MORE_PER_LOOK * looked:
+            looked = counted
+            if batches.quantile(quantile).relative_half_width <= half_width:
+                break
+        if on_progress is not None:
+            on_progress(counted, wanted)
     values, counts = batches.histogram()
     mean_delay, mean_sender = sums / counted / MICROSECONDS
     kept = np.concatenate(traces, axis=1) / MICROSECONDS if trace else np.empty((2, 0))
