@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from decimal import Decimal
 
 from quantiphy import Quantity
@@ -16,6 +17,8 @@ from quantiphy import Quantity
 MAX_LENGTH = 64
 SIZE_ROUNDING = 1e-9
 """Relative error of a size that is whole but for the rounding of decimals."""
+DIGITS, MOST_DIGITS = 3, 9
+"""Significant digits of what is printed, and of what would else look like something that it is not."""
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]")
@@ -38,9 +41,8 @@ _SIZE_EXAMPLE = "write 174, 1448B or 1.4kB"
 
 
 class _Rendered(Quantity):
-    """A quantity in three significant digits, with the micro sign."""
+    """A quantity with the micro sign."""
 
-    prec = 2
     map_sf = {"u": "\u00b5"}  # noqa: RUF012
 
 
@@ -254,8 +256,8 @@ def parse_size(text: str, name: str, *, allow_zero: bool = False) -> int:
     return round(size)
 
 
-def format_time(seconds: float) -> str:
-    """Return a time [s] in three significant digits and a handy unit; "never" if it is infinite.
+def format_time(seconds: float, digits: int = DIGITS) -> str:
+    """Return a time [s] in three significant digits, or others, and a handy unit; "never" if it is infinite.
 
     Examples
     --------
@@ -265,12 +267,13 @@ def format_time(seconds: float) -> str:
     if seconds == math.inf:
         return "never"
     if abs(seconds) >= 999.5:
-        return f"{seconds:.0f} s" if abs(seconds) < 1e6 else f"{seconds:.2e} s"
-    return str(_Rendered(seconds, "s").render())
+        decimals = max(digits - len(f"{abs(seconds):.0f}"), 0)
+        return f"{seconds:.{decimals}f} s" if abs(seconds) < 1e6 else f"{seconds:.{digits - 1}e} s"
+    return str(_Rendered(seconds, "s").render(prec=digits - 1))
 
 
-def format_fraction(fraction: float) -> str:
-    """Return a fraction, 0 to 1, as a percentage in three significant digits that is never rounded to 0 or 100.
+def format_fraction(fraction: float, digits: int = DIGITS) -> str:
+    """Return a fraction, 0 to 1, as a percentage in three significant digits, or others, never rounded to 0 or 100.
 
     Examples
     --------
@@ -279,13 +282,13 @@ def format_fraction(fraction: float) -> str:
     """
     if 0 < fraction < 1e-5:
         return "< 0.001 %"
-    if 0.9995 <= fraction < 1:
-        return "> 99.9 %"
-    return f"{100 * fraction:.3g} %"
+    if 1 - 0.5 * 10**-digits <= fraction < 1:
+        return f"> {100 - 100 * 10**-digits:.{digits}g} %"
+    return f"{100 * fraction:.{digits}g} %"
 
 
-def format_rate(rate: float) -> str:
-    """Return a bit rate [bit/s] in three significant digits; "unlimited" if it is infinite.
+def format_rate(rate: float, digits: int = DIGITS) -> str:
+    """Return a bit rate [bit/s] in three significant digits, or others; "unlimited" if it is infinite.
 
     Examples
     --------
@@ -294,4 +297,31 @@ def format_rate(rate: float) -> str:
     """
     if rate == math.inf:
         return "unlimited"
-    return str(_Rendered(rate, "bit/s").render())
+    return str(_Rendered(rate, "bit/s").render(prec=digits - 1))
+
+
+def told_apart(written: Callable[[float, int], str], *values: float | None) -> list[str]:
+    """Return values in as many digits as it takes to tell those apart that differ, three at least.
+
+    Parameters
+    ----------
+    written : callable
+        Writes a value with a number of significant digits, such as `format_time`.
+    *values : float or None
+        What stands side by side; of None, there is nothing to write.
+
+    Returns
+    -------
+    list of str
+        The values as written, all in as many digits; in three if not even nine tell them apart.
+
+    Examples
+    --------
+    >>> told_apart(format_time, 0.140, 0.139711), told_apart(format_time, 0.140, 0.120)
+    (['140 ms', '139.7 ms'], ['140 ms', '120 ms'])
+    """
+    for digits in range(DIGITS, MOST_DIGITS + 1):
+        texts = ["" if value is None else written(value, digits) for value in values]
+        if len(set(texts)) == len(set(values)):
+            return texts
+    return ["" if value is None else written(value, DIGITS) for value in values]

@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import math
+import re
 
 import pytest
 
 import tcpdelay as td
+from tcpdelay.units import parse_time
 
 VOIP = ["--rtt", "100ms", "--loss", "2%", "--app", "voip"]
 WITHOUT = {
@@ -124,3 +126,13 @@ def test_bad_input_is_one_line(run, arguments, complaint):
     assert (status, printed) == (2, "")
     assert errors.count("\n") == 1
     assert complaint in errors
+
+
+@pytest.mark.parametrize("rtt", ["80ms", "100ms"])
+def test_what_works_does_not_look_like_what_fails(run, rtt):
+    # At 80 ms the buffers differ by 0.3 ms.
+    status, printed, _ = run("solve", "playout", "--rtt", rtt, "--loss", "2%", "--app", "voip")
+    lines = dict(re.split(r" {2,}", line, maxsplit=1) for line in printed.splitlines())
+    works, fails = lines["playout buffer"].removesuffix(" from write to playout"), lines["fails"].partition(":")[0]
+    assert status == 0
+    assert parse_time(fails, "") < parse_time(works, "")

@@ -12,6 +12,7 @@ from tcpdelay.units import (
     parse_rate,
     parse_size,
     parse_time,
+    told_apart,
 )
 
 PARSERS = [parse_time, parse_fraction, parse_rate, parse_size]
@@ -202,3 +203,22 @@ def test_a_fraction_is_never_rounded_to_none_or_all(fraction, text):
 @pytest.mark.parametrize(("rate", "text"), [(0, "0 bit/s"), (999_999, "1 Mbit/s"), (math.inf, "unlimited")])
 def test_rate_is_printed_in_three_digits(rate, text):
     assert format_rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "values", "texts"),
+    [
+        (format_time, (0.140, 0.139711), ["140 ms", "139.7 ms"]),
+        (format_time, (0.150, 0.140, 0.139711), ["150 ms", "140 ms", "139.7 ms"]),
+        (format_time, (0.140, None), ["140 ms", ""]),
+        (format_time, (1034.42, 1034.44), ["1034.42 s", "1034.44 s"]),
+        (format_fraction, (0.02, 0.0200004), ["2 %", "2.00004 %"]),
+        (format_fraction, (1.0, 0.99996), ["100 %", "> 99.9 %"]),
+        (format_fraction, (0.99996, 0.9998), ["> 99.99 %", "99.98 %"]),
+        (format_rate, (2_500_000.0, 2_501_000.0), ["2.5 Mbit/s", "2.501 Mbit/s"]),
+        (format_time, (0.2, 0.2), ["200 ms", "200 ms"]),
+        (format_time, (0.2, 0.2 + 1e-13), ["200 ms", "200 ms"]),
+    ],
+)
+def test_what_differs_is_written_so_that_it_looks_different(written, values, texts):
+    assert told_apart(written, *values) == texts

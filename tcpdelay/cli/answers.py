@@ -19,7 +19,7 @@ from tcpdelay.inverse.edge import WORDS, Edge
 from tcpdelay.inverse.frontier import Frontier
 from tcpdelay.inverse.playout import SmallestBuffer
 from tcpdelay.inverse.sensitivity import Input, Output, Sensitivities
-from tcpdelay.units import format_fraction, format_rate, format_time
+from tcpdelay.units import format_fraction, format_rate, format_time, told_apart
 
 if TYPE_CHECKING:
     from tcpdelay.scenario import Flow, Path
@@ -79,13 +79,11 @@ def shown(answer: object) -> Shown:
 def _(edge: Edge) -> Shown:
     words, target = WORDS[edge.quantity], edge.target
     share = format_fraction(target.quantile)
-    facts = [(f"largest {edge.quantity}", words(edge.value))]
-    facts.append(
-        ("delay there", f"{share} come within {format_time(edge.delay)}, asked for {format_time(target.limit)}")
-    )
-    if edge.fails is not None:
-        beyond = "" if edge.delay_beyond is None else f", with {share} within {format_time(edge.delay_beyond)}"
-        facts.append(("fails", f"{words(edge.fails)}{beyond}"))
+    value, fails = told_apart(words, edge.value, edge.fails)
+    delay, limit, delay_beyond = told_apart(format_time, edge.delay, target.limit, edge.delay_beyond)
+    facts = [(f"largest {edge.quantity}", value), ("delay there", f"{share} come within {delay}, asked for {limit}")]
+    if fails:
+        facts.append(("fails", f"{fails}, with {share} within {delay_beyond}" if delay_beyond else fails))
     facts += [
         ("limited by", LIMITS[edge.limited_by]),
         ("found to", format_fraction(edge.tolerance)),
@@ -111,18 +109,17 @@ def _(edge: Edge) -> Shown:
 
 @shown.register
 def _(buffer: SmallestBuffer) -> Shown:
-    def described(late: float, mos: float | None) -> str:
-        score = "" if mos is None else f", score {mos:.2f}"
-        return f"{format_fraction(late)} late{score}"
+    def described(late: str, score: str) -> str:
+        return f"{late} late, score {score}" if score else f"{late} late"
 
     mos = None if buffer.quality is None else buffer.quality.mos
     mos_beyond = None if buffer.quality_beyond is None else buffer.quality_beyond.mos
-    facts = [
-        ("playout buffer", f"{format_time(buffer.value)} from write to playout"),
-        ("with it", described(buffer.late_fraction, mos)),
-    ]
-    if buffer.fails is not None:
-        facts.append(("fails", f"{format_time(buffer.fails)}: {described(buffer.late_beyond, mos_beyond)}"))
+    value, fails = told_apart(format_time, buffer.value, buffer.fails)
+    late, late_beyond = told_apart(format_fraction, buffer.late_fraction, buffer.late_beyond)
+    score, score_beyond = told_apart(_score, mos, mos_beyond)
+    facts = [("playout buffer", f"{value} from write to playout"), ("with it", described(late, score))]
+    if fails:
+        facts.append(("fails", f"{fails}: {described(late_beyond, score_beyond)}"))
     facts += [
         ("limited by", LIMITS[buffer.limited_by]),
         ("scenario", _scenario_in_words(buffer.flow, buffer.path)),
@@ -158,8 +155,8 @@ def _(frontier: Frontier) -> Shown:
             table.append([format_time(rtt), "none", "", "", ""])
         else:
             error = _share(edge.expected_error.median)
-            fails = "" if edge.fails is None else format_fraction(edge.fails)
-            table.append([format_time(rtt), format_fraction(edge.value), fails, edge.limited_by, error])
+            works, fails = told_apart(format_fraction, edge.value, edge.fails)
+            table.append([format_time(rtt), works, fails, edge.limited_by, error])
             row |= {"loss": edge.value, "fails": edge.fails, "limited_by": edge.limited_by, "tolerance": edge.tolerance}
             row["notes"] = "; ".join(edge.notes)
         rows.append({**row, **expected_errors(None if edge is None else edge.expected_error)})
@@ -263,6 +260,11 @@ def _(found: Sensitivities) -> Shown:
         "notes": found.notes,
     }
     return Shown(facts, record, "entries", rows, table)
+
+
+def _score(mos: float, digits: int) -> str:
+    """Return a score of a call, 1 to 5, in a number of digits."""
+    return f"{mos:.{digits - 1}f}"
 
 
 def _lead(choice: Choice) -> str:

@@ -14,7 +14,7 @@ from tcpdelay.distribution import CUMULATION_NOISE
 from tcpdelay.expected_error import ExpectedError, expected_error
 from tcpdelay.inverse.bracket import Bracket, bracket, bracket_by_excess
 from tcpdelay.scenario import Flow, Path, Stack
-from tcpdelay.units import format_fraction, format_rate, format_time
+from tcpdelay.units import DIGITS, format_fraction, format_rate, format_time, told_apart
 from tcpdelay.validity import KnownStack, checked_profile, validated_range
 
 Quantity = Literal["bitrate", "packet rate", "loss", "rtt"]
@@ -28,12 +28,13 @@ SCAN_FACTOR = 4.0
 """Factor between the values that are looked at for the best that can be had."""
 
 
-def format_packet_rate(rate: float) -> str:
+def format_packet_rate(rate: float, digits: int = DIGITS) -> str:
     """Return a packet rate [1/s] in words, such as "50 packets/s"."""
-    return f"{rate:.3g} packets/s" if rate < 1000 else f"{rate:.0f} packets/s"
+    decimals = max(digits - len(f"{rate:.0f}"), 0)
+    return f"{rate:.{digits}g} packets/s" if rate < 1000 else f"{rate:.{decimals}f} packets/s"
 
 
-WORDS: dict[Quantity, Callable[[float], str]] = {
+WORDS: dict[Quantity, Callable[..., str]] = {
     "bitrate": format_rate,
     "packet rate": format_packet_rate,
     "loss": format_fraction,
@@ -263,8 +264,9 @@ def _best_reachable(axis: Axis, stack: Stack, target: Target) -> str:
         if delay < least:
             best, least = value, delay
         value *= SCAN_FACTOR
-    share, limit = format_fraction(target.quantile), format_time(target.limit)
+    share = format_fraction(target.quantile)
+    reached, limit = told_apart(format_time, least, target.limit)
     if least == math.inf:
         return f"TCP carries no such flow, and so not {share} within {limit}"
     at_best = WORDS[axis.quantity](best)
-    return f"at best, with {at_best}, {share} come within {format_time(least)}, and not within {limit}"
+    return f"at best, with {at_best}, {share} come within {reached}, and not within {limit}"
