@@ -20,11 +20,11 @@ from scipy.optimize import brentq
 from summary import duration, put_into
 
 import tcpdelay as td
-from tcpdelay.expected_error import utilization_of
 from tcpdelay.sweep import schedule
 from tcpdelay.sweep.checkpoint import checkpoint
 from tcpdelay.sweep.evaluation import evaluate, program, row_type
 from tcpdelay.sweep.specification import Evaluation, SweepSpecification, read_sweep
+from tcpdelay.throughput import connection_utilization
 
 UTILIZATIONS = (0.1, 0.3, 0.5, 0.7, 0.9)
 VIDEO = {"packet_size": 1200, "interval": "20ms"}
@@ -56,7 +56,7 @@ def processor_time(work: Callable[[], Any], least: float = 0.5) -> float:
 def loss_at(utilization: float, stack: Any) -> float:
     """Return the loss at which the video has a utilization."""
     flow = td.Flow(1200, 0.020)
-    return float(brentq(lambda loss: utilization_of(flow, td.Path(RTT, loss), stack) - utilization, 1e-7, 0.3))
+    return float(brentq(lambda loss: connection_utilization(flow, td.Path(RTT, loss), stack) - utilization, 1e-7, 0.3))
 
 
 def times_over(specification: SweepSpecification) -> list[float]:

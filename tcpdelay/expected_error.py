@@ -242,28 +242,6 @@ def spread_of(errors: NDArray[np.float64], weights: NDArray[np.float64] | None =
     return Spread(median, float(np.average(sizes, weights=shares)), p90)
 
 
-def utilization_of(flow: Flow, path: Path, stack: KnownStack) -> float:
-    """Return the flow's rate over the fair TCP rate, which counts Linux's timeouts as 4 round-trip times too.
-
-    Examples
-    --------
-    >>> round(utilization_of(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux()), 3)
-    0.118
-    """
-    return connection_utilization(flow, path, fair_stack(stack))
-
-
-def fair_stack(stack: KnownStack) -> NewReno2008:
-    """Return the stack whose rate counts as fair: the published one itself, or one of Linux's segment size.
-
-    Examples
-    --------
-    >>> fair_stack(Linux(mss=536)).mss
-    536
-    """
-    return stack if isinstance(stack, NewReno2008) else NewReno2008(mss=stack.mss)
-
-
 def expected_error_map(
     flow: Flow,
     rtt: NDArray[np.float64],
@@ -295,7 +273,7 @@ def expected_error_map(
     """
     if isinstance(stack, NewReno2008):
         return np.broadcast_to(_figures(PUBLISHED_ERROR), (*carried.shape, 3))
-    utilizations = utilization_map(flow, rtt, loss, fair_stack(stack))
+    utilizations = utilization_map(flow, rtt, loss, stack)
     rtts, losses = np.broadcast_arrays(rtt[:, None], loss)
     features = np.stack([rtts, losses, utilizations, rtts / flow.interval], axis=-1)
     found = np.empty((*carried.shape, 3))
@@ -317,7 +295,7 @@ def features_of(flow: Flow, path: Path, stack: Linux) -> NDArray[np.float64]:
     >>> features_of(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux()).round(3).tolist()
     [0.1, 0.02, 0.118, 5.0]
     """
-    return np.array([path.rtt, path.loss, utilization_of(flow, path, stack), path.rtt / flow.interval])
+    return np.array([path.rtt, path.loss, connection_utilization(flow, path, stack), path.rtt / flow.interval])
 
 
 def linux_table_file(burst: float = 1.0) -> FilePath:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tcpdelay.applications import Application, Target
 from tcpdelay.chain.model import DelayModel, DelayParts
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.expected_error import ExpectedError, expected_error, utilization_of
+from tcpdelay.expected_error import ExpectedError, expected_error
 from tcpdelay.margins import Margin, largest_sustainable_rate, margins
 from tcpdelay.predict import DEFAULT_STACK, scenario_from_options
 from tcpdelay.quality.experience import Call, call_experience, video_experience
@@ -20,6 +20,7 @@ from tcpdelay.recommendations import Recommendation, recommendations
 from tcpdelay.rules import Situation
 from tcpdelay.rules.playout import PlayoutBuffer, playout_buffers
 from tcpdelay.scenario import Flow, NewReno2008, Path, Stack
+from tcpdelay.throughput import connection_utilization
 from tcpdelay.validity import KnownStack, ValidatedRange, checked_profile, validated_range
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ def guideline(
     target = Target(limit=0.200) if target is None else target
     model = DelayModel(flow, path, stack)
     distribution = model.delay_distribution()
-    utilization = float(utilization_of(flow, path, stack))
+    utilization = connection_utilization(flow, path, stack)
     found_margins = margins(flow, path, stack, target)
     situation = Situation(flow, path, stack, target, distribution, utilization, found_margins[-1])
     alternatives = _alternatives(flow, path, stack, target, estimate)

@@ -17,12 +17,13 @@ References
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.scenario import Flow, Path
+from tcpdelay.scenario import Flow, NewReno2008, Path, Stack
+from tcpdelay.validity import checked_profile
 
 Rate: TypeAlias = np.float64 | NDArray[np.float64]
 
@@ -34,17 +35,6 @@ TIMEOUT_IN_RTTS = 4
 
 # Smaller losses overflow 1/p; they are as good as this one.
 _SMALLEST_LOSS = 1e-300
-
-
-class SegmentedStack(Protocol):
-    """What the fair rate depends on in a TCP stack."""
-
-    @property
-    def mss(self) -> int:
-        """Largest segment payload [bytes]."""
-
-    def first_timeout(self, rtt: float) -> float:
-        """Return the first retransmission timeout [s] on a path of round-trip time `rtt` [s]."""
 
 
 def padhye_rate(
@@ -216,7 +206,7 @@ def square_root_rate(rtt: ArrayLike, loss: ArrayLike, mss: ArrayLike = 1448, seg
     return _result(np.where(lossless, np.inf, np.sqrt(3 / (2 * b * p))) * scale)
 
 
-def connection_utilization(flow: Flow, path: Path, stack: SegmentedStack, segments_per_ack: float = 2) -> float:
+def connection_utilization(flow: Flow, path: Path, stack: Stack, segments_per_ack: float = 2) -> float:
     """Return the share of the fair TCP rate that the flow takes.
 
     Payload bytes of the flow are compared with payload bytes of a bulk transfer in full-sized segments. That is what
@@ -236,7 +226,7 @@ def connection_utilization(flow: Flow, path: Path, stack: SegmentedStack, segmen
     path : Path
         Its round-trip time and loss count.
     stack : Stack
-        Its segment size and first timeout count.
+        Its segment size counts, and its first timeout: of Linux as of the published chain, 4 round-trip times.
     segments_per_ack : float
         Segments acknowledged per ACK in the bulk transfer, at least 1.
 
@@ -245,17 +235,22 @@ def connection_utilization(flow: Flow, path: Path, stack: SegmentedStack, segmen
     float
         The utilization, 0 on a path without loss; above 1 the flow wants more than its fair share.
 
+    Raises
+    ------
+    ValueError
+        If `stack` is of no known profile, or `segments_per_ack` is out of its range.
+
     Examples
     --------
     >>> from tcpdelay.scenario import Stack
     >>> connection_utilization(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008())
     0.11815
     """
-    return flow.bitrate / 8 / _fair_rate(path, stack, segments_per_ack)
+    return float(flow.bitrate / 8 / _fair_rate(path.rtt, path.loss, stack, segments_per_ack))
 
 
 def utilization_map(
-    flow: Flow, rtt: NDArray[np.float64], loss: NDArray[np.float64], stack: SegmentedStack, segments_per_ack: float = 2
+    flow: Flow, rtt: NDArray[np.float64], loss: NDArray[np.float64], stack: Stack, segments_per_ack: float = 2
 ) -> NDArray[np.float64]:
     """Return the `connection_utilization` at each round-trip time [s] and loss.
 
@@ -282,13 +277,12 @@ def utilization_map(
     >>> utilization_map(Flow(174, 0.020), np.array([0.1]), np.array([0.0, 0.02]), Stack.newreno_2008())
     array([[0.     , 0.11815]])
     """
-    timeouts = np.array([stack.first_timeout(float(each)) for each in rtt])
-    rates = padhye_rate(rtt[:, None], loss, timeouts[:, None], stack.mss, segments_per_ack)
+    rates = _fair_rate(rtt[:, None], loss, stack, segments_per_ack)
     return np.asarray(flow.bitrate / 8 / rates, np.float64)
 
 
 def largest_rule_of_thumb_rate(
-    path: Path, stack: SegmentedStack, utilization: float = RULE_OF_THUMB_UTILIZATION, segments_per_ack: float = 2
+    path: Path, stack: Stack, utilization: float = RULE_OF_THUMB_UTILIZATION, segments_per_ack: float = 2
 ) -> float:
     """Return the bit rate at which a flow reaches the utilization that the rule of thumb allows.
 
@@ -300,7 +294,7 @@ def largest_rule_of_thumb_rate(
     path : Path
         Its round-trip time and loss count.
     stack : Stack
-        Its segment size and first timeout count.
+        Its segment size counts, and its first timeout: of Linux as of the published chain, 4 round-trip times.
     utilization : float
         Share of the fair TCP rate, above 0.
     segments_per_ack : float
@@ -323,11 +317,13 @@ def largest_rule_of_thumb_rate(
     196366.
     """
     share = float(_checked("utilization", utilization, 0.0, exclusive=True))
-    return 8 * share * _fair_rate(path, stack, segments_per_ack)
+    return float(8 * share * _fair_rate(path.rtt, path.loss, stack, segments_per_ack))
 
 
-def _fair_rate(path: Path, stack: SegmentedStack, segments_per_ack: float) -> float:
-    return float(padhye_rate(path.rtt, path.loss, stack.first_timeout(path.rtt), stack.mss, segments_per_ack))
+def _fair_rate(rtt: ArrayLike, loss: ArrayLike, stack: Stack, segments_per_ack: float) -> Rate:
+    stack = checked_profile(stack)
+    timeout = stack.initial_timeout if isinstance(stack, NewReno2008) else None
+    return padhye_rate(rtt, loss, timeout, stack.mss, segments_per_ack)
 
 
 def _loss_and_scale(rtt: ArrayLike, loss: ArrayLike, mss: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

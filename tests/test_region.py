@@ -9,9 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.expected_error import expected_error, utilization_of
+from tcpdelay.expected_error import expected_error
 from tcpdelay.quality import voice_quality
 from tcpdelay.region.boundary import _first_failure
+from tcpdelay.throughput import connection_utilization
 
 VOIP = td.Flow(174, 0.020)
 STACKS = {"linux": td.Stack.linux(), "newreno_2008": td.Stack.newreno_2008(backlog_bound="grow")}
@@ -36,7 +37,7 @@ def test_every_exact_cell_is_what_a_prediction_says(region, stack):
             path = td.Path(rtt, loss)
             expected = td.predict_delay(VOIP, path, stack)
             assert cell.works == (expected.quantile(0.95) <= 0.2)
-            assert float(cell.utilization) == pytest.approx(utilization_of(VOIP, path, stack), rel=1e-12)
+            assert float(cell.utilization) == pytest.approx(connection_utilization(VOIP, path, stack), rel=1e-12)
             error = expected_error(VOIP, path, stack, expected.sustainable)
             found = [float(cell[f"expected_error_{name}"]) for name in ("median", "mean", "p90")]
             assert found == pytest.approx([error.median, error.mean, error.p90], rel=1e-9)

@@ -13,6 +13,7 @@ from tcpdelay.throughput import (
     padhye_rate,
     square_root_rate,
     tfrc_rate,
+    utilization_map,
 )
 
 losses = st.floats(1e-9, 0.9)
@@ -198,6 +199,20 @@ def test_the_stacks_timeout_and_segment_size_count():
     usual = connection_utilization(flow, path, Stack.newreno_2008())
     assert connection_utilization(flow, path, Stack.newreno_2008(initial_timeout=1.0)) > usual
     assert connection_utilization(flow, path, Stack.newreno_2008(mss=724)) == pytest.approx(2 * usual)
+
+
+@given(rtt=rtts, loss=losses)
+def test_a_fair_rate_is_that_of_padhye_with_four_round_trips_of_timeout_for_linux_too(rtt, loss):
+    flow, path = Flow(174, 0.020), Path(rtt, loss)
+    linux = connection_utilization(flow, path, Stack.linux(mss=536))
+    assert linux == pytest.approx(174 / 0.020 / padhye_rate(rtt, loss, 4 * rtt, mss=536, segments_per_ack=2))
+    assert utilization_map(flow, np.array([rtt]), np.array([loss]), Stack.linux(mss=536))[0, 0] == pytest.approx(linux)
+    assert largest_rule_of_thumb_rate(path, Stack.linux(mss=536)) == pytest.approx(flow.bitrate / 3 / linux)
+
+
+def test_only_a_known_stack_has_a_fair_rate():
+    with pytest.raises(ValueError, match=r"^stack must come from one of the profiles, .*, got 'linux'$"):
+        connection_utilization(Flow(174, 0.020), Path(0.1, 0.02), "linux")
 
 
 @given(rtt=rtts, loss=losses, size=st.integers(100, 1448))

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay import __version__
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.expected_error import expected_error_map, fair_stack
+from tcpdelay.expected_error import expected_error_map
 from tcpdelay.quality import Codec, best_playout_delay, codec_named, voice_mos
 from tcpdelay.region.cells import ACCURACIES, Beyond, Playout, solve_cells
 from tcpdelay.region.question import LARGEST_REGION, Question, losses, question, round_trip_times
@@ -113,7 +113,7 @@ def working_region(
         "mean": (cells["mean"], _delay("mean delay")),
         "late_fraction": (cells["late_fraction"], _share(f"share of the packets later than {limit:g} s")),
         "utilization": (
-            utilization_map(asked.flow, rtts, lost, fair_stack(asked.stack)),
+            utilization_map(asked.flow, rtts, lost, asked.stack),
             _share("rate of the flow over the fair TCP rate"),
         ),
         "sustainable": (cells["sustainable"], {"long_name": "whether TCP can carry the flow at all"}),

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.expected_error import utilization_of
 from tcpdelay.heuristics import joined_delay, piece_of, share_of, striped_delay
 from tcpdelay.predict import require_simulable
 from tcpdelay.sweep.parameters import Scenario, scenario_of
 from tcpdelay.sweep.specification import Evaluation, SweepSpecification
+from tcpdelay.throughput import connection_utilization
 from tcpdelay.validity import checked_profile, validated_range
 
 SEED_BITS = 53
@@ -199,7 +199,7 @@ def fill_row(row: Any, scenario: Scenario, asked: Evaluation, point: int, replic
     path, stack = scenario.path, checked_profile(scenario.stack)
     share = share_of(scenario.flow, scenario.connections)
     flow = piece_of(share, scenario.pieces)
-    row["utilization"] = utilization_of(share, path, stack)
+    row["utilization"] = connection_utilization(share, path, stack)
     delays: DelayDistribution
     if asked.method == "chain":
         from tcpdelay.chain.model import DelayModel

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tcpdelay.confidence import Interval
-from tcpdelay.expected_error import utilization_of
 from tcpdelay.scenario import CongestionControl, Flow, Linux, Path, Stack
 from tcpdelay.sim.simulation import simulate
+from tcpdelay.throughput import connection_utilization
 
 RTT = (0.005, 0.400)
 LOSS = (0.0001, 0.10)
@@ -75,7 +75,7 @@ class MapScenario:
     @property
     def utilization(self) -> float:
         """The flow's rate over the fair TCP rate."""
-        return utilization_of(self.flow, self.path, self.stack)
+        return connection_utilization(self.flow, self.path, self.stack)
 
     @property
     def packets_per_rtt(self) -> float:
