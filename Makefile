@@ -21,7 +21,7 @@ help: ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12]"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
 
-report: $(STAMPS)/package ## set up .venv and write a guideline report from examples/ping.txt
+report: $(STAMPS)/package ## set up .venv; print a guideline report from examples/ping.txt, write it to report.html
 	@$(BIN)/tcpdelay report --ping examples/ping.txt --app voip
 	@$(BIN)/tcpdelay report --ping examples/ping.txt --app voip -o report.html --format html
 	@echo "The same report for a browser: $(CURDIR)/report.html"
