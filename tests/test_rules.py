@@ -133,6 +133,15 @@ def test_the_split_is_worse_where_it_is_said_to_be():
     assert phrases.is_worse(rules["split"].effect)
 
 
+def test_a_gain_that_hangs_on_what_nobody_told_is_not_shown_without_it():
+    _, rules = advice(VOIP, Path(0.100, 0.02))
+    bytes_too = DelayModel(VOIP, Path(0.100, 0.02, bottleneck="bytes"), Stack.linux()).delay_distribution()
+    effect = rules["byte-queue"].effect
+    assert effect.with_rule == bytes_too.quantile(0.95) < effect.without
+    assert phrases.effect(effect, Target(0.2)).startswith("if all losses come from that queue being full: p95 ")
+    assert rules["segment-ratio"].effect.provided is None
+
+
 def test_what_linux_does_anyway_has_no_effect_and_says_so():
     _, rules = advice(VOIP, Path(0.100, 0.02))
     for key in ("limited-transmit", "byte-counting", "metrics"):

@@ -186,9 +186,17 @@ def effect(found: Effect | None, target: Target) -> str | None:
     'p95 246 ms → 190 ms, which meets the limit (chain)'
     >>> effect(Effect("bound", saves_up_to=0.040), Target(0.2))
     'saves up to 40 ms per packet'
+    >>> effect(Effect("chain", 0.246, 0.190, provided="all losses come from it"), Target(0.2))
+    'if all losses come from it: p95 246 ms → 190 ms, which meets the limit (chain)'
     """
     if found is None:
         return None
+    said = _effect(found, target)
+    return f"if {found.provided}: {said}" if said and found.provided else said
+
+
+def _effect(found: Effect, target: Target) -> str | None:
+    """Return what a rule does, if it can be taken to hold."""
     if found.basis == "none":
         return "nothing to gain on a current Linux"
     if found.quantity == "late fraction":

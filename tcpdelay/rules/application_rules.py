@@ -54,6 +54,12 @@ def _lower_bitrate(s: Situation) -> Effect | None:
     return s.change(flow=at_bitrate(s.flow, s.bitrate.edge, s.stack.mss))
 
 
+def _byte_queue(s: Situation) -> Effect | None:
+    """Return the effect of a queue in bytes, which cannot be known to have dropped what was lost."""
+    changed = s.change(path=replace(s.path, bottleneck="bytes")) if s.path.bottleneck == "packets" else None
+    return changed and replace(changed, provided="all losses come from that queue being full")
+
+
 def _capacity(s: Situation) -> str:
     """Say how large a bitrate may be, and how much of the fair rate the present one takes."""
     side = "below" if s.utilization <= RULE_OF_THUMB_UTILIZATION else "above"
@@ -208,7 +214,7 @@ APPLICATION_RULES = (
         "Small packets then fit where large ones are dropped.",
         "your own router whose queue counts packets, packets smaller than a segment, and losses from its full queue",
         lambda s: s.path.bottleneck == "packets" and s.small,
-        lambda s: s.change(path=replace(s.path, bottleneck="bytes")) if s.path.bottleneck == "packets" else None,
+        _byte_queue,
         "set",
         Settings("tc qdisc replace … bfifo limit BYTES in place of pfifo"),
         "validation/results/drop-tail.csv",

@@ -36,6 +36,8 @@ class Effect:
         What `without` and `with_rule` are.
     at : float, optional
         Playout delay [s] at which `with_rule` is the late fraction.
+    provided : str, optional
+        What must be so for the numbers to hold, in words, where the scenario does not say it.
     """
 
     basis: Basis
@@ -44,6 +46,7 @@ class Effect:
     saves_up_to: float | None = None
     quantity: Literal["quantile", "late fraction"] = "quantile"
     at: float | None = None
+    provided: str | None = None
 
 
 NO_EFFECT = Effect("none")
