@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
 from pathlib import Path
 
 from benchmarks.chains import SCENARIOS, Scenario
@@ -33,4 +33,6 @@ def peaks(bound: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(peaks(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bound", choices=("published", "growing"), help="of the backlog")
+    print(json.dumps(peaks(parser.parse_args().bound)))

@@ -10,6 +10,7 @@ compared with what was written. Writes results-large.csv and the table of the do
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import subprocess
@@ -325,4 +326,6 @@ def main(sizes: list[float]) -> None:
 
 
 if __name__ == "__main__":
-    main([float(argument) for argument in sys.argv[1:]] or [0.5, 1, 2.5, 5])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("gibibytes", nargs="*", type=float, default=[0.5, 1, 2.5, 5])
+    main(parser.parse_args().gibibytes)

@@ -9,6 +9,7 @@ Printed is how often which line came; the first other end is shown, and the exit
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import random
 import re
@@ -197,5 +198,8 @@ def _too_long(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:]]
-    sys.exit(main(*(given + [10_000, 1][len(given) :])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", nargs="?", type=int, default=10_000)
+    parser.add_argument("seed", nargs="?", type=int, default=1)
+    asked = parser.parse_args()
+    sys.exit(main(asked.count, asked.seed))

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import sys
 from collections.abc import Callable, Iterator
@@ -279,7 +280,12 @@ PARTS = {"captures": capture_tasks, "closed-forms": closed_form_tasks, "publishe
 
 def main() -> None:
     """Write the tables that are asked for."""
-    for name in sys.argv[1:] or PARTS:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="|".join(PARTS), help="tables to write; by default all")
+    asked = parser.parse_args().parts
+    if strange := set(asked) - set(PARTS):
+        parser.error(f"no such table: {', '.join(sorted(strange))}")
+    for name in asked or PARTS:
         write(name, list(run(PARTS[name]())))  # type: ignore[arg-type]
 
 
