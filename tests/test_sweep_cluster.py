@@ -25,6 +25,21 @@ loss_burst = [1, 3]
 late_after = ["150ms", "200ms"]
 """
 RUNS = 1200
+SIMULATED = """
+[flow]
+packet_size = 174
+interval = "20ms"
+[grid]
+rtt = { from = "20ms", to = "90ms", points = 10 }
+loss = { from = "0.5%", to = "3%", points = 6, spacing = "log" }
+jitter = ["0ms", "5ms"]
+[evaluate]
+method = "simulation"
+packets = 4000
+seed = 3
+replications = 2
+"""
+SIMULATED_RUNS = 240
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +68,10 @@ def worker_pids(client):
     return {name: pid for name, pid in client.run(os.getpid).items() if pid}
 
 
-def test_killed_workers_change_nothing(specification, undisturbed, address, tmp_path, monkeypatch):
+def sweep_while_workers_are_killed(specification, output, address, kills):
+    """Sweep, kill one worker after another on the way, and return the result and whom it hit."""
     from distributed import Client
 
-    monkeypatch.setattr(schedule, "SHORTEST_BUDGET", 0.05)
     killed = []
     with Client(address, set_as_default=False) as client:
         until(lambda: len(client.nthreads()) == 2, "two workers")
@@ -64,18 +79,38 @@ def test_killed_workers_change_nothing(specification, undisturbed, address, tmp_
 
         def kill_one(progress):
             victims = [pid for pid in before.values() if pid not in killed]
-            if progress.done > RUNS * (len(killed) + 1) / 4 and victims and progress.done < progress.total:
+            due = len(killed) < kills and progress.done > progress.total * (len(killed) + 1) / 4
+            if due and victims and progress.done < progress.total:
                 os.kill(victims[0], signal.SIGKILL)
                 killed.append(victims[0])
 
-        result = sweep(specification, tmp_path / "disturbed.nc", scheduler=address, on_progress=kill_one)
+        result = sweep(specification, output, scheduler=address, on_progress=kill_one)
         # Each nanny starts another worker.
         until(lambda: len(client.nthreads()) == 2, "new workers")
         assert not set(worker_pids(client).values()) & set(killed)
+    return result, killed
+
+
+def test_killed_workers_change_nothing(specification, undisturbed, address, tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "SHORTEST_BUDGET", 0.05)
+    result, killed = sweep_while_workers_are_killed(specification, tmp_path / "disturbed.nc", address, 2)
     assert len(killed) == 2
     assert result.mean_delay.size == RUNS
     assert (tmp_path / "disturbed.nc").read_bytes() == undisturbed.read_bytes()
     assert [file.name for file in tmp_path.iterdir()] == ["disturbed.nc"]
+
+
+def test_a_killed_worker_changes_nothing_in_simulations_either(address, tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "SHORTEST_BUDGET", 0.05)
+    specification, here = tmp_path / "simulated.toml", tmp_path / "here.nc"
+    specification.write_text(SIMULATED)
+    alone = sweep(specification, here, workers=1)
+    result, killed = sweep_while_workers_are_killed(specification, tmp_path / "disturbed.nc", address, 1)
+    assert len(killed) == 1
+    assert result.mean_delay.size == SIMULATED_RUNS
+    assert not alone.refused.any()
+    assert alone.seed.to_numpy().ravel().size == len(set(alone.seed.to_numpy().ravel())) == SIMULATED_RUNS
+    assert (tmp_path / "disturbed.nc").read_bytes() == here.read_bytes()
 
 
 @pytest.mark.parametrize(("where", "ending"), [("cluster", "SIGKILL"), ("here", "SIGKILL"), ("here", "SIGINT")])
