@@ -226,7 +226,7 @@ def connection_utilization(flow: Flow, path: Path, stack: Stack, segments_per_ac
     path : Path
         Its round-trip time and loss count.
     stack : Stack
-        Its segment size counts, and its first timeout: of Linux as of the published chain, 4 round-trip times.
+        Its segment size and first timeout count; that of Linux is taken as 4 round-trip times too.
     segments_per_ack : float
         Segments acknowledged per ACK in the bulk transfer, at least 1.
 
@@ -294,7 +294,7 @@ def largest_rule_of_thumb_rate(
     path : Path
         Its round-trip time and loss count.
     stack : Stack
-        Its segment size counts, and its first timeout: of Linux as of the published chain, 4 round-trip times.
+        Its segment size and first timeout count; that of Linux is taken as 4 round-trip times too.
     utilization : float
         Share of the fair TCP rate, above 0.
     segments_per_ack : float
