@@ -1,17 +1,18 @@
 """Rows a second of `predict_many` and `tcpdelay batch`, and how far they are from the chain.
 
-`python benchmarks/batch_rows.py --app voip --rows 1e6 --passes 3 --json benchmarks/batch-voip.json`
+`python benchmarks/batch_rows.py --app voip --rows 1e6 --left 3e-5 --json benchmarks/batch-voip.json`
 
-Rows are uniform in the logarithms of round-trip time and loss over the range in which the chain has been checked. The
-passes refine the surface as a larger sample would; what they cost is the time for building it. Then the same number of
-rows, other ones that cells answer, are timed in memory and from file to file; once more other rows in memory with the
-chains that are solved for the rest of them; and 10 000 more are compared with the chain.
+The surface is prepared first, as `tcpdelay prepare` does; what that costs counts only from an empty cache. Rows are
+uniform in the logarithms of round-trip time and loss over the range in which the chain has been checked. As many of
+them as asked for are timed in memory and from file to file: rows that cells answer, and fresh tables with the chains
+that are solved for the rest of their rows. Other 10 000 rows are compared with the chain.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import resource
 import tempfile
@@ -26,12 +27,12 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from tcpdelay.applications import application
-from tcpdelay.batch.cache import load_surface, save_surface
+from tcpdelay.batch.cache import load_surface, save_surface, surface_path
 from tcpdelay.batch.columns import find_sources
 from tcpdelay.batch.files import file_format
 from tcpdelay.batch.job import Job, run_job
 from tcpdelay.batch.outcome import COLUMNS, LATE, MEAN
-from tcpdelay.batch.predict_many import demand_for
+from tcpdelay.batch.predict_many import demand_for, predict_many
 from tcpdelay.batch.summary import WorkingShares
 from tcpdelay.batch.surface import STATED, Surface, solve_scenarios
 from tcpdelay.processors import processors
@@ -39,9 +40,9 @@ from tcpdelay.region.question import question
 from tcpdelay.validity import LINUX_RANGE
 
 COMPARED = 10_000
-WORTH = 4
-"""Rows from which on cells are refined: the sample stands for a table some times as large."""
-REPEATS = 3
+REPEATS = 5
+TABLES = 5
+"""Fresh tables, each with other rows."""
 
 
 def drawn(rows: int, seed: int) -> dict[str, np.ndarray]:
@@ -115,27 +116,24 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--app", default="voip")
     parser.add_argument("--rows", type=float, default=1e6)
-    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--left", type=float, default=3e-5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = int(options.rows)
     surface = load_surface(question(application(options.app).name, None, None, None))
     result: dict[str, Any] = {
         "app": options.app, "rows": rows, "machine": platform.processor() or platform.machine(),
-        "processors": processors(), "chains_at_first": len(surface.node_at), "passes": [],
+        "processors": processors(), "chains_at_first": len(surface.node_at), "load_at_first": os.getloadavg()[0],
     }  # fmt: skip
-    for seed in range(options.passes):
-        part = drawn(rows, seed + 1)
-        before, wall, cpu = len(surface.node_at), time.perf_counter(), time.process_time()
-        left = surface.prepare(part["rtt"], part["loss"], WORTH)
-        result["passes"].append({
-            "chains": len(surface.node_at) - before, "rows_left": left,
-            "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
-        })  # fmt: skip
-        print(json.dumps(result["passes"][-1]), flush=True)
-        save_surface(surface)
-    result["chains"] = len(surface.node_at)
-    # Rows that cells answer, and other rows than before with the chains that are solved for the rest of them.
+    wall, cpu = time.perf_counter(), time.process_time()
+    left_share = surface.prepare(LINUX_RANGE.rtt, LINUX_RANGE.loss, options.left)
+    result["prepared"] = {
+        "left": left_share, "chains": len(surface.node_at),
+        "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
+    }  # fmt: skip
+    print(json.dumps(result["prepared"]), flush=True)
+    save_surface(surface)
+    result["surface_mb"] = surface_path(surface.asked).stat().st_size / 1e6
     many, columns = drawn(2 * rows, 777), np.empty((len(COLUMNS), 2 * rows))
     left = surface._look_up(many["rtt"], many["loss"], columns, np.arange(2 * rows)).rows
     result["left_to_the_chain"] = left.size / (2 * rows)
@@ -146,9 +144,12 @@ def main() -> None:
         work()
         result[f"covered_file_to_file{suffix}"] = timed(work, rows)
         print(suffix, json.dumps(result[f"covered_file_to_file{suffix}"]), flush=True)
-    fresh = drawn(rows, 778)
-    result["all_in_memory"] = timed(lambda: surface.answer(fresh["rtt"], fresh["loss"]), rows, 1)
-    print(json.dumps({name: result[name] for name in ("covered_in_memory", "all_in_memory")}), flush=True)
+    fresh = iter([drawn(rows, 800 + table) for table in range(TABLES)])
+    result["fresh_tables_in_memory"] = timed(lambda: surface.answer(**next(fresh)), rows, TABLES)
+    tables = iter([pa.table(drawn(rows, 900 + table)) for table in range(TABLES)])
+    result["fresh_tables_by_predict_many"] = timed(lambda: predict_many(next(tables), flow=options.app), rows, TABLES)
+    for name in ("covered_in_memory", "fresh_tables_in_memory", "fresh_tables_by_predict_many"):
+        print(name, json.dumps(result[name]), flush=True)
     result["compared"] = compared(surface)
     result["peak_memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     text = json.dumps(result, indent=2)

@@ -22,6 +22,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("
 UNDERSTOOD_ONLY = {
     "testbed": "boots a kernel, or reads what such a run has left",
     "explore": "takes minutes",
+    "prepare": "takes minutes",
     "validate": "takes minutes",
     "--scheduler": "needs a cluster",
 }

@@ -30,6 +30,9 @@ from tcpdelay.testbed.uml import UmlBackend, VirtualTimeBackend
 HZ = 250
 BACKENDS = {"uml": (UmlBackend(), "TESTBED"), "uml-virtual": (VirtualTimeBackend(HZ), "VIRTUAL")}
 LONGEST_RUN = 180
+RECORDINGS = 3
+UNDISTURBED = 1000
+"""Attempts to record in real time, and the median delay beyond the path's up to which the host was idle enough [us]."""
 NO_THRESHOLD = 2**31 - 1
 LOSSY = {"loss": 0.02}
 RECORDED = {
@@ -144,7 +147,12 @@ def record(place, backend, kinds, duration, **settings):
 def recorded(request, tmp_path_factory):
     traced = shutil.which("tcpdump") is not None
     duration = 15 if request.param == "uml" else 30
-    return record(tmp_path_factory.mktemp(request.param), request.param, RECORDED, duration, pcap=traced)
+    for _ in range(RECORDINGS):
+        recording = record(tmp_path_factory.mktemp(request.param), request.param, RECORDED, duration, pcap=traced)
+        # In real time a busy host makes every packet late. Without loss nothing else does, so that is no finding.
+        if not recording.real_time or np.median(recording.run("clean").delay) - 50_000 < UNDISTURBED:
+            break
+    return recording
 
 
 @pytest.fixture
