@@ -61,8 +61,10 @@ _DIRECTIONS = {
     UPWARDS: np.array([(0, 0), (0, 1)]),
 }
 """Where the parts of a cell lie, in halves of it, by how it is split."""
-_SCATTERED = np.arange(0.5, 64)[:, np.newaxis] * (0.7548776662466927, 0.5698402909980532) % 1
-"""Points scattered evenly over a cell (the sequence R2 of M. Roberts, after the plastic number)."""
+SCATTERED = 64
+"""Points at which a cell is looked at for rows whose mixture is not certain, other ones at each step."""
+_SCATTER = (0.7548776662466927, 0.5698402909980532)
+"""Steps between them in parts of a cell: any stretch of the sequence is even (R2 of M. Roberts)."""
 
 SHARE_ROUNDING = 1e-9
 """Rounding of a late fraction that is just what is allowed."""
@@ -205,11 +207,12 @@ class Surface:
         0.0
         """
         low, high = (np.array(lattice_place(*corner)) for corner in zip(rtt, loss, strict=True))
+        step = 0
         while True:
             cells = np.flatnonzero((self.cells.first_part < 0) & (self.cells.state != ENDLESS)).astype(np.int32)
             ends = self.origin[cells] + self._size(cells)
             inside = np.minimum(high, ends) - np.maximum(low, self.origin[cells])
-            share = np.prod(np.maximum(inside, 0.0), axis=1) / np.prod(high - low) * self._doubtful(cells)
+            share = np.prod(np.maximum(inside, 0.0), axis=1) / np.prod(high - low) * self._doubtful(cells, step)
             cells, share = cells[share > 0], share[share > 0]
             total = float(share.sum())
             if total <= left:
@@ -220,16 +223,18 @@ class Surface:
             report = None if on_prepared is None else partial(_report, on_prepared, total, len(self.node_at))
             if not self._refine(cells, largest & (share > 0), report):
                 return total
+            step += 1
 
-    def _doubtful(self, cells: NDArray[np.int32]) -> NDArray[np.float64]:
+    def _doubtful(self, cells: NDArray[np.int32], step: int) -> NDArray[np.float64]:
         """Return which share of each cell has no answer: all of it, or where the mixture is not certain."""
         trusted = self.cells.state[cells] == TRUSTED
         doubtful = np.where(trusted, 0.0, 1.0)
         mixed = np.flatnonzero(trusted & self.cells.mixed[cells].any(axis=1))
-        points = self.origin[cells[mixed], np.newaxis] + self._size(cells[mixed])[:, np.newaxis] * _SCATTERED
+        places = (np.arange(step * SCATTERED, (step + 1) * SCATTERED)[:, np.newaxis] + 0.5) * _SCATTER % 1
+        points = self.origin[cells[mixed], np.newaxis] + self._size(cells[mixed])[:, np.newaxis] * places
         rtt, loss = scenario_at(points[..., 0].ravel(), points[..., 1].ravel())
         left = self._look_up(rtt, loss, np.empty((len(COLUMNS), rtt.size)), np.arange(rtt.size)).rows
-        doubtful[mixed] = np.bincount(left // len(_SCATTERED), minlength=mixed.size) / len(_SCATTERED)
+        doubtful[mixed] = np.bincount(left // SCATTERED, minlength=mixed.size) / SCATTERED
         return doubtful
 
     def _refined(
