@@ -159,6 +159,8 @@ TEXTS = [
     ("rtt_ms", "1.2.3", "rtt is not a number"), ("rtt_ms", "1 000", "rtt is not a number"),
     ("rtt_ms", "80parsec", "rtt has an unknown unit: use s, ms, us or min"),
     ("rtt_ms", "80m", "rtt has an unknown unit: use s, ms, us or min"),
+    ("rtt_ms", "5 e3ms", "rtt has an unknown unit: use s, ms, us or min"),
+    ("rtt_ms", "5 e-400s", "rtt has an unknown unit: use s, ms, us or min"),
     ("rtt_ms", "80,5", "rtt has a comma where a decimal point is needed"),
     ("rtt_ms", "-80ms", "rtt must lie between 1e-06 and 60 s"),
     ("rtt_ms", "2 min", "rtt must lie between 1e-06 and 60 s"),

@@ -170,7 +170,8 @@ def _unit(behind: str, quantity: Quantity, source: Source) -> tuple[float, int]:
     if unit.startswith(_NOT_OF_A_UNIT):
         return np.nan, NO_NUMBER
     try:
-        one = quantity.read(f"1{unit}", quantity.name)
+        # The space keeps a unit such as "e3s" from becoming an exponent.
+        one = quantity.read(f"1 {unit}", quantity.name)
     except ValueError:
         return np.nan, UNKNOWN_UNIT
     return 1 / one, 0
