@@ -1,16 +1,14 @@
 """Surfaces that are solved before there is a table."""
 
 import signal
-import subprocess
-import time
 
 import numpy as np
 import pytest
 
 import tcpdelay as td
-from cli_process import process
-from tcpdelay.batch.cache import load_surface
+from tcpdelay.batch.cache import load_surface, surface_path
 from tcpdelay.batch.surface import Surface
+from tcpdelay.cli.progress import StatusLine
 from tcpdelay.region.question import question
 
 VOIP = question("voip", None, None, None)
@@ -38,8 +36,8 @@ def test_what_is_said_to_be_left_is_what_rows_are_left():
 
 def test_tables_begin_with_what_has_been_prepared():
     prepared = td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=0.05)
-    kept = load_surface(VOIP)
-    assert (str(prepared.path), len(kept.node_at)) == (prepared.path, prepared.chains)
+    assert prepared.path == str(surface_path(VOIP))
+    assert prepared.chains == len(load_surface(VOIP).node_at)
     again = td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=0.05)
     assert again == prepared
     solved = []
@@ -81,10 +79,8 @@ def test_an_interrupt_keeps_what_has_been_solved():
     assert load_surface(VOIP).node_at
 
 
-def test_an_interrupted_command_says_that_it_goes_on():
-    with process("prepare", "--app", "voip", "--left", "0.001%", stdout=subprocess.PIPE) as started:
-        time.sleep(3)
-        started.send_signal(signal.SIGINT)
-        _, errors = started.communicate()
-    assert started.returncode == 130
+def test_an_interrupted_command_says_that_it_goes_on(run, monkeypatch):
+    monkeypatch.setattr(StatusLine, "show", lambda *_: signal.raise_signal(signal.SIGINT))
+    status, printed, errors = run("prepare", "--app", "voip", "--left", "0.001%")
+    assert (status, printed) == (130, "")
     assert errors == "tcpdelay prepare: interrupted; what has been solved is kept, and the next run goes on\n"
