@@ -86,7 +86,7 @@ def predict_delay(
         below 10 %, and else simulates what can be simulated: also lost acknowledgements and jitter, which the chain
         does not know, and bursts of losses that are too long for it.
     packets : int, optional
-        Packets of a simulation, 1000 to 1e9, instead of as many as 2 % take; not with "chain".
+        Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".
     on_progress : callable, optional
         Called in a simulation with the packets that are done and the most that there will be.
     **options
@@ -119,7 +119,7 @@ def predict_delay(
     if method not in get_args(AnsweredBy):
         raise ValueError(f"method must be one of {', '.join(map(repr, get_args(AnsweredBy)))}, got {method!r}")
     if method == "chain" and packets is not None:
-        raise ValueError(f"packets must be left out unless something is simulated, got {packets:g} with method 'chain'")
+        raise ValueError(f"packets must be left out unless something is simulated, got {packets} with method 'chain'")
     flow, path = scenario_from_options(flow, path, options)
     stack = DEFAULT_STACK if stack is None else stack
     if method == "simulation":

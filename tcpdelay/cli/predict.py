@@ -17,7 +17,7 @@ from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, with_sce
 from tcpdelay.cli.progress import counting, predicting
 from tcpdelay.cli.scenario import Scenario, read_scenario
 from tcpdelay.predict import AnsweredBy, predict_delay
-from tcpdelay.units import format_fraction, format_rate, format_time
+from tcpdelay.units import format_fraction, format_rate, format_time, told_apart
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +64,7 @@ def predict(
         typer.Option(
             "--packets",
             metavar="NUMBER",
-            help="Packets of a simulation; by default as many as 2 % take, but 20 million at most.",
+            help="Packets of a simulation; by default until the 95th percentile is known to 2 %, 20 million at most.",
             show_default=False,
             rich_help_panel=OUTPUT,
         ),
@@ -102,9 +102,10 @@ def warn_of_precision(found: Simulation) -> None:
 
     reached = found.quantile_interval
     if reached.relative_half_width > HALF_WIDTH and found.sustainable:
+        precision, wanted = told_apart(format_fraction, reached.relative_half_width, HALF_WIDTH)
         print_warning(
-            f"after {found.packets} packets the 95th percentile is known to {reached.relative_half_width:.0%} only, "
-            f"not to {HALF_WIDTH:.0%}: {format_time(reached.low)} to {format_time(reached.high)}; "
+            f"after {found.packets} packets the 95th percentile is known to {precision} only, not to {wanted}: "
+            f"{format_time(reached.low)} to {format_time(reached.high)}; "
             f"--packets {5 * found.packets} would tell more"
         )
 
