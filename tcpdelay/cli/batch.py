@@ -25,7 +25,7 @@ from tcpdelay.cli.options import (
     quantity,
     with_scenario,
 )
-from tcpdelay.cli.progress import ERASE_LINE
+from tcpdelay.cli.progress import ERASE_LINE, INTERRUPTED
 from tcpdelay.cli.scenario import read_demand
 from tcpdelay.cli.tables import rendered
 from tcpdelay.units import parse_time
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 Format = Literal["text", "csv", "json"]
 TableFormat = Literal["parquet", "csv", "arrow"]
 
-INTERRUPTED = 130
 SHOWN_EVERY = 1.0
 """Time between two lines of progress [s]."""
 LOGGED_EVERY = 30.0

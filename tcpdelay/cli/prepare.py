@@ -10,12 +10,11 @@ import typer
 
 from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.options import OUTPUT, PATH_OPTIONS, ScenarioOptions, quantity, with_scenario
-from tcpdelay.cli.progress import StatusLine, interrupted_once
+from tcpdelay.cli.progress import INTERRUPTED, StatusLine, interrupted_once
 from tcpdelay.cli.ranges import Range, range_option
 from tcpdelay.cli.scenario import read_demand
-from tcpdelay.units import parse_fraction, parse_time
+from tcpdelay.units import format_fraction, parse_fraction, parse_time
 
-INTERRUPTED = 130
 SUMMARY = "Solve ahead, so that batch answers tables of a flow at full speed."
 EXAMPLES = """
 \b
@@ -66,12 +65,13 @@ def prepare(
                 rtt=None if rtt is None else (rtt.low, rtt.high),
                 loss=None if loss is None else (loss.low, loss.high),
                 left=WORTH_PREPARING if left is None else left,
-                on_progress=lambda share, chains: shown.show(f"{chains} chains, {share:.3%} left"),
+                on_progress=lambda share, chains: shown.show(f"{chains} chains, {format_fraction(share)} left"),
             )
     except KeyboardInterrupt:
         shown.erase()
         print("tcpdelay prepare: interrupted; what has been solved is kept, and the next run goes on", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     shown.erase()
-    print(f"{prepared.left:.4%} of the region is left to be solved row by row; {prepared.chains} chains are kept in")
+    left_over = format_fraction(prepared.left)
+    print(f"{left_over} of the region is left to be solved row by row; {prepared.chains} chains are kept in")
     print(prepared.path)

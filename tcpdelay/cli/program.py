@@ -29,9 +29,9 @@ from tcpdelay.cli import (
 )
 from tcpdelay.cli.errors import one_line, print_warning, printable
 from tcpdelay.cli.options import GroupedHelp
+from tcpdelay.cli.progress import INTERRUPTED
 from tcpdelay.validity import ValidityWarning
 
-INTERRUPTED = 130
 EXAMPLES = """
 \b
 Examples:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+INTERRUPTED = 130
+"""Exit status of an interrupted command, as of shells: 128 and the number of the signal."""
 ERASE_LINE = "\r\x1b[K"
 QUIET_TIME = 1.0
 """Time for which nothing is shown [s]."""
