@@ -29,9 +29,16 @@ SCAN_FACTOR = 4.0
 
 
 def format_packet_rate(rate: float, digits: int = DIGITS) -> str:
-    """Return a packet rate [1/s] in words, such as "50 packets/s"."""
+    """Return a packet rate [1/s] in words.
+
+    Examples
+    --------
+    >>> format_packet_rate(50), format_packet_rate(999.7)
+    ('50 packets/s', '1000 packets/s')
+    """
     decimals = max(digits - len(f"{rate:.0f}"), 0)
-    return f"{rate:.{digits}g} packets/s" if rate < 1000 else f"{rate:.{decimals}f} packets/s"
+    # Three digits of 999.5 and more would be written 1e+03.
+    return f"{rate:.{digits}g} packets/s" if rate < 999.5 else f"{rate:.{decimals}f} packets/s"
 
 
 WORDS: dict[Quantity, Callable[..., str]] = {
