@@ -308,7 +308,7 @@ def largest_rule_of_thumb_rate(
     Raises
     ------
     ValueError
-        If `utilization` is not above 0.
+        If `stack` is of no known profile, or another argument is out of its range.
 
     Examples
     --------

@@ -24,7 +24,7 @@ Histogram: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 class Batches:
     """Histograms of consecutive batches of equally many packets; once there are too many, neighbours are merged.
 
-    Delays are exact to the microsecond, but as `to_digits` has them in batches of very many different ones.
+    Delays are exact to the microsecond; in batches of more than `MOST_VALUES` different ones, `to_digits` rounds them.
     """
 
     def __init__(self) -> None:

@@ -206,8 +206,8 @@ def simulate(
         connection.tick_phase += round(tick_offset * SECOND) % connection.tick - connection.tick_phase % connection.tick
     advance(connection, wire, WARM_UP)
     most = min(MOST_PACKETS, MOST_SEGMENTS // -(-flow.packet_size // stack.mss)) if packets is None else packets
-    sought = (quantile, half_width if packets is None else None)
-    return _run(connection, wire, path, most, seed, *sought, tick_offset is None, trace, on_progress)
+    sought = half_width if packets is None else None
+    return _run(connection, wire, path, most, seed, quantile, sought, tick_offset is None, trace, on_progress)
 
 
 def _check(name: str, value: float, low: float, high: float, unit: str) -> None:

@@ -19,7 +19,9 @@ _MANY = 0.1
 _MANY_LIKELY = 1 / 3
 """The same where a segment might be a retransmission or an acknowledgement said again."""
 _FEWEST_LIKELY = 10
+"""Copies below which such a share may be chance."""
 _ALMOST_ALL = 0.9
+"""Share of the copies that tells how far apart they are: the others may be pairs of different packets."""
 
 
 class _Direction:
@@ -63,6 +65,16 @@ class Copies:
 
     A retransmission has another identification or a later timestamp. Where a stack sends neither, no connection that
     works sends half of its segments again.
+
+    Examples
+    --------
+    >>> from tcpdelay.capture.pcap.segments import SEGMENT
+    >>> data = np.zeros(6, SEGMENT)
+    >>> data["time"], data["ip_id"] = [0, 2, 10, 12, 20, 22], [1, 1, 2, 2, 3, 3]
+    >>> copies = Copies()
+    >>> copies.add(data, np.zeros(0, SEGMENT))
+    >>> copies.many, copies.count, copies.lags
+    (True, 3, (2, 0))
     """
 
     def __init__(self) -> None:
@@ -98,6 +110,13 @@ class FirstOnly:
     ----------
     within : int
         The time [ns].
+
+    Examples
+    --------
+    >>> segment = Segment(b"a", b"b", 1, 1, 16, 64, 100, ip_id=7, options=b"", payload=54)
+    >>> first = FirstOnly(within=1000)
+    >>> [first(Packet(number, time, 1, 154, b""), segment) for number, time in enumerate((0, 1000, 2001))]
+    [True, False, True]
     """
 
     def __init__(self, within: int) -> None:

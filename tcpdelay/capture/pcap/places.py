@@ -24,6 +24,7 @@ from tcpdelay.units import format_time
 _WHOLE = 0.1
 """Share of the packets of the fullest place, in either direction, from which a place counts as one."""
 _MOST_PLACES = 8
+"""Places that are told apart, those with most packets: of each, the beginning is read."""
 _NEAR = 0.02
 """Share of the round-trip time by which copies may be apart without a part of the path between them."""
 
