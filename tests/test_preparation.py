@@ -59,6 +59,13 @@ def test_regions_that_make_no_sense_are_refused(options, message):
         td.prepare_surface("voip", **options)
 
 
+def test_a_surface_that_cannot_be_kept_is_not_begun(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(OSError, match=r"npz cannot be written$"):
+        td.prepare_surface("voip", on_progress=lambda *_: pytest.fail("solved for nothing"))
+
+
 def test_the_command_says_what_is_left_and_where_it_is(run):
     status, printed, _ = run("prepare", "--app", "voip", "--rtt", "30ms..32ms", "--loss", "0.1%..0.2%", "--left", "10%")
     assert status == 0

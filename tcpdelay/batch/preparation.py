@@ -98,22 +98,28 @@ def prepare_surface(
             )
     if not 0 < left < 1:
         raise ValueError(f"left must lie above 0 and below 1, got {left:g}")
-    surface = load_surface(asked)
+    surface, path = load_surface(asked), surface_path(asked)
+
+    def keep() -> None:
+        if not save_surface(surface):
+            raise OSError(f"{path} cannot be written")
+
+    # What cannot be kept is solved for nothing.
+    keep()
     saved = time.monotonic()
 
     def prepared(share: float, chains: int) -> None:
         nonlocal saved
         if time.monotonic() - saved > SAVED_EVERY:
-            save_surface(surface)
+            keep()
             saved = time.monotonic()
         if on_progress is not None:
             on_progress(share, chains)
 
-    path = surface_path(asked)
     try:
         share = surface.prepare(rtt, loss, left, prepared)
-    finally:
-        kept = save_surface(surface)
-    if not kept:
-        raise OSError(f"{path} cannot be written")
+    except BaseException:
+        save_surface(surface)
+        raise
+    keep()
     return Prepared(share, len(surface.node_at), str(path))
