@@ -25,6 +25,7 @@ def test_what_is_said_to_be_left_is_what_rows_are_left():
     shares = []
     left = surface.prepare(RTT, LOSS, 0.05, lambda share, chains: shares.append(share))
     assert left <= 0.05
+    assert len(shares) > 1
     assert shares == sorted(shares, reverse=True)
     rng = np.random.default_rng(1)
     rtt, loss = (np.exp(rng.uniform(*np.log(ends), 20_000)) for ends in (RTT, LOSS))
@@ -48,9 +49,9 @@ def test_tables_begin_with_what_has_been_prepared():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rtt": (0.1, 0.05)}, "rtt must be from and to within 0.0001 to 2 s, got 0.1 to 0.05"),
-        ({"rtt": (0.1, 5.0)}, "rtt must be from and to within 0.0001 to 2 s, got 0.1 to 5"),
-        ({"loss": (0.1, 0.6)}, "loss must be from and to within 0 to 0.5, got 0.1 to 0.6"),
+        ({"rtt": (0.1, 0.05)}, "rtt must be a range, from low to high, within 0.0001 to 2 s, got 0.1 to 0.05"),
+        ({"rtt": (0.1, 5.0)}, "rtt must be a range, from low to high, within 0.0001 to 2 s, got 0.1 to 5"),
+        ({"loss": (0.1, 0.6)}, "loss must be a range, from low to high, within 0 to 0.5, got 0.1 to 0.6"),
         ({"left": 0.0}, "left must lie above 0 and below 1, got 0"),
     ],
 )
@@ -73,7 +74,7 @@ def test_the_command_says_what_is_left_and_where_it_is(run):
     assert printed.splitlines()[-1].endswith(".npz")
     status, _, errors = run("prepare", "--app", "voip", "--rtt", "30ms..9s")
     assert (status, errors.count("\n")) == (2, 1)
-    assert "--rtt: must be from and to within 0.0001 to 2 s, got 0.03 to 9" in errors
+    assert "--rtt: must be a range, from low to high, within 0.0001 to 2 s, got 0.03 to 9" in errors
 
 
 def test_an_interrupt_keeps_what_has_been_solved():

@@ -94,7 +94,8 @@ def prepare_surface(
     ):
         if not allowed[0] <= low < high <= allowed[1]:
             raise ValueError(
-                f"{name} must be from and to within {allowed[0]:g} to {allowed[1]:g}{unit}, got {low:g} to {high:g}"
+                f"{name} must be a range, from low to high, within {allowed[0]:g} to {allowed[1]:g}{unit}, "
+                f"got {low:g} to {high:g}"
             )
     if not 0 < left < 1:
         raise ValueError(f"left must lie above 0 and below 1, got {left:g}")
