@@ -7,6 +7,7 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.batch.cache import load_surface, surface_path
+from tcpdelay.batch.interpolation import UNTESTED
 from tcpdelay.batch.surface import Surface
 from tcpdelay.cli.progress import StatusLine
 from tcpdelay.region.question import question
@@ -44,6 +45,25 @@ def test_tables_begin_with_what_has_been_prepared():
     solved = []
     td.predict_many({"rtt": [0.0955], "loss": [0.0203]}, flow="voip", on_progress=lambda done, of: solved.append(done))
     assert not solved
+
+
+@pytest.mark.parametrize("solved_before", [1, 2])
+def test_an_interrupt_leaves_no_cell_half_tested(solved_before, monkeypatch):
+    """Corners, first probes and the others are solved one after the other: each may be the last."""
+    surface = Surface(VOIP)
+    solve, calls = surface._solved_at, []
+
+    def interrupted(points, on_progress):
+        if len(calls) == solved_before:
+            raise KeyboardInterrupt
+        calls.append(points)
+        return solve(points, on_progress)
+
+    monkeypatch.setattr(surface, "_solved_at", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        surface.prepare(RTT, LOSS, 0.5)
+    assert surface.whole
+    assert (surface.cells.state == UNTESTED).all()
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,9 @@ WORTH_PREPARING = 1e-4
 SMALLEST = DEEPEST - 2
 """Halvings down to the smallest cells, whose inner probes still lie on the lattice."""
 _CORNERS = np.array([(0, 0), (4, 0), (0, 4), (4, 4)])
-_PROBES = (
-    np.array([(2, 2), (0, 2), (4, 2), (2, 0), (2, 4)]),
-    np.array([(1, 1), (3, 1), (1, 3), (3, 3)]),
-)
-"""Where a cell is looked at, in quarters of it: first at the corners of its parts, then inside these."""
+_FIRST_PROBES = np.array([(2, 2), (0, 2), (4, 2), (2, 0), (2, 4)])
+_PROBES = (_FIRST_PROBES, np.concatenate([_FIRST_PROBES, [(1, 1), (3, 1), (1, 3), (3, 3)]]))
+"""Where a cell is looked at, in quarters of it: first at the corners of its parts, then inside these as well."""
 _DIRECTIONS = {
     IN_FOUR: np.array([(0, 0), (1, 0), (0, 1), (1, 1)]),
     ACROSS: np.array([(0, 0), (1, 0)]),
@@ -220,10 +218,14 @@ class Surface:
             # The largest are worth most chains. A step of the work is short enough for an interrupt to lose little.
             share[(self.depth[cells] >= SMALLEST).any(axis=1) & (self.cells.state[cells] != UNTESTED)] = 0.0
             largest = share >= max(share.max() / SIMILAR_SIZE, np.sort(share)[-CELLS_AT_A_TIME:][0])
-            report = None if on_prepared is None else partial(_report, on_prepared, total, len(self.node_at))
+            report = None if on_prepared is None else partial(self._report, on_prepared, total)
             if not self._refine(cells, largest & (share > 0), report):
                 return total
             step += 1
+
+    def _report(self, on_prepared: Callable[[float, int], None], left: float, done: int, of: int) -> None:
+        """Say how far preparing is, while `done` of so many chains are solved that are not in the surface yet."""
+        on_prepared(left, len(self.node_at) + done)
 
     def _doubtful(self, cells: NDArray[np.int32], step: int) -> NDArray[np.float64]:
         """Return which share of each cell has no answer: all of it, or where the mixture is not certain."""
@@ -301,17 +303,18 @@ class Surface:
         """Find out what cells are good for: at some probes all of them, at more those which pass."""
         corners = self._solved_at(self._points(cells, _CORNERS), on_progress)
         self.cells.corners[cells] = corners
-        passed = np.arange(cells.size)
-        for probed in np.cumsum([len(quarters) for quarters in _PROBES]):
-            quarters = np.concatenate(_PROBES)[:probed]
+        passed, found = np.arange(cells.size), np.full(cells.size, UNTESTED, np.int8)
+        for quarters in _PROBES:
             points = self._points(cells[passed], quarters)
             probes = self._solved_at(points, on_progress)
             networks = scenario_at(points[..., 0], points[..., 1])[0] / 2
             parts = [part for part in np.array_split(np.arange(passed.size), MOST_THREADS) if part.size]
             work = partial(self._judge, cells[passed], probes, quarters / 4, networks)
             states = np.concatenate([np.empty(0, np.int8), *in_threads(work, parts)])
-            self.cells.state[cells[passed]] = states
+            found[passed] = states
             passed = passed[states < REFUSED]
+        # Not before all probes are known: an interrupt on the way leaves the cells untested.
+        self.cells.state[cells] = found
 
     def _judge(
         self,
@@ -394,10 +397,6 @@ class Surface:
             self.solved_rows[scenario] = SolvedRow(columns, bool(solved.works[place]), bool(solved.sustainable[place]))
         for row, scenario in zip(rows.tolist(), scenarios, strict=True):
             answers.columns[:, row], answers.works[row], answers.sustainable[row] = self.solved_rows[scenario]
-
-
-def _report(on_prepared: Callable[[float, int], None], left: float, chains: int, done: int, of: int) -> None:
-    on_prepared(left, chains + done)
 
 
 def _fresh_cells(count: int) -> Cells:

@@ -7,6 +7,7 @@ from typing import Any
 from numba import njit
 
 SAME_TIME = 1e-9
+"""Difference of times [slots, or s], or of counts, that is rounding: it must not decide what comes first."""
 DUPLICATE_THRESHOLD = 3
 """SACKed segments from which on RACK waits for no reordering."""
 FOLLOWED_LOSSES = 4

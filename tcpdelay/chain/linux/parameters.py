@@ -36,8 +36,9 @@ SMALLEST_LIMITED_WINDOW = math.sqrt(2 / 3)
 NEGLIGIBLE_BURST = 1e-3
 """Share of bursts that may be longer than those told apart."""
 MOST_FOLLOWED = 12
+"""Losses in a row that are told apart at most."""
 TIES_PER_SLOT = 64
-"""Parts of a slot to which a round-trip time is rounded that is one but for its last bits: at them counts change."""
+"""Parts of a slot: at whole numbers of them counts change, so rounding must not move a round-trip time off them."""
 
 
 class LinuxParameters(NamedTuple):
@@ -102,6 +103,18 @@ class LinuxParameters(NamedTuple):
 
 def packets_per_round_trip(flow: Flow, path: Path) -> float:
     """Return the round-trip time in packet intervals, whatever the last bit of decimal inputs says.
+
+    Parameters
+    ----------
+    flow : Flow
+        Its interval [s].
+    path : Path
+        Its round-trip time [s].
+
+    Returns
+    -------
+    float
+        Their ratio, a whole number of 64ths if it is one but for rounding.
 
     Examples
     --------
