@@ -200,6 +200,14 @@ def test_without_loss_nothing_waits(size):
     assert model.backlog_drift == -np.inf
 
 
+@pytest.mark.parametrize("loss", [5e-324, 1e-18, 1e-16, 1e-14, 1e-12])
+@pytest.mark.parametrize("size", [174, 5000])
+def test_next_to_no_loss_is_like_none(size, loss):
+    delays = DelayModel(Flow(size, 0.020), Path(0.1, loss), Stack.linux()).delay_distribution()
+    assert delays.sustainable
+    assert delays.mean == pytest.approx(0.05, abs=1e-9)
+
+
 @pytest.mark.parametrize(
     ("size", "interval", "rtt", "loss"), [(1448, 0.02, 0.3, 0.05), (15_000, 0.02, 0.1, 0.02), (5000, 0.005, 0.05, 0.05)]
 )

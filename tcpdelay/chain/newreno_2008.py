@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from tcpdelay.chain.losses import VARIANT_CODES, loss_events
+from tcpdelay.chain.profile import NEGLIGIBLE_LOSS
 from tcpdelay.chain.transitions import (
     HEAD_OF_LINE,
     NO_PACKETS,
@@ -29,8 +30,6 @@ BACKOFF_STAGES = 6
 WINDOW_PER_LOAD = 8
 BACKLOG_PER_LOAD = 16
 DUPLICATE_ACKS = 3
-NEGLIGIBLE_LOSS = 1e-15
-"""Loss of a packet below which none is lost: it would change no delay's probability by more than rounding does."""
 
 
 class Parameters(NamedTuple):

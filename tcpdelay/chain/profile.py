@@ -14,6 +14,8 @@ from tcpdelay.chain.transitions import Phases, Transitions
 BYTES_PER_CELL = 60
 """Measured peak per cell: visits, inflow and the acceleration's history."""
 BYTES_PER_PHASE = 600
+NEGLIGIBLE_LOSS = 1e-15
+"""Loss of a packet below which none is lost: it would change no delay's probability by more than rounding does."""
 
 
 class Profile(Protocol):

@@ -25,7 +25,8 @@ Examples:
 
 \b
 Rows in the region are then interpolated, but for the share that is left.
-The whole region takes many minutes; Ctrl-C keeps what has been solved.
+All of 5 to 400 ms and 0.01 to 10 % takes ten minutes or so for voip, more for
+larger packets; Ctrl-C keeps what has been solved.
 """
 
 

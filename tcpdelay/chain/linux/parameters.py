@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from tcpdelay.chain.linux.detection import SAME_TIME
 from tcpdelay.chain.linux.layout import SMALLEST_WINDOW
+from tcpdelay.chain.profile import NEGLIGIBLE_LOSS
 from tcpdelay.scenario import Flow, Linux, Path
 
 REORDERING_SHARE = 4
@@ -211,6 +213,8 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
             raise ValueError(
                 f"{name} must be {none} in the chain, got {value:g}; tcpdelay.simulate takes it into account"
             )
+    if path.loss < NEGLIGIBLE_LOSS:
+        path = replace(path, loss=0.0)
     if path.loss_burst > 1:
         _check_bursts(flow, path, stack)
     load = packets_per_round_trip(flow, path)
