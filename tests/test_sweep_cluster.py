@@ -4,10 +4,11 @@ import os
 import re
 import signal
 import subprocess
+import sys
 
 import pytest
 
-from cli_process import process
+from cli_process import ROOT, process
 from dask_cluster import running_cluster, until
 from tcpdelay.sweep import schedule, workers
 from tcpdelay.sweep.run import sweep
@@ -147,12 +148,26 @@ def range_of(part):
 
 def test_a_scheduler_that_is_not_there_is_said_to_be_so_in_one_line(run, specification, monkeypatch):
     monkeypatch.setattr(workers, "CONNECTION_TIME", 0.2)
-    for nowhere in ("tcp://127.0.0.1:9", "nonsense://"):
+    for nowhere in ("tcp://127.0.0.1:9", "nonsense://", "foo"):
         status, printed, errors = run("sweep", specification, "-o", "none.nc", "--scheduler", nowhere)
         assert (status, printed) == (2, "")
         start = f"tcpdelay sweep: --scheduler: must be the address of a running Dask scheduler, got '{nowhere}': "
         assert errors.startswith(start)
         assert errors.count("\n") == 1
+
+
+def test_a_sweep_without_its_scheduler_prints_one_line_and_leaves_nothing(specification, tmp_path):
+    silent = (
+        "from tcpdelay.sweep import workers; workers.CONNECTION_TIME = 0.2; from tcpdelay.__main__ import run; run()"
+    )
+    output = tmp_path / "none.nc"
+    finished = subprocess.run(
+        [sys.executable, "-c", silent, "sweep", str(specification), "-o", str(output), "--scheduler", "tcp://127.0.0.1:9"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert finished.stderr.count("\n") == 1
+    assert finished.stderr.startswith("tcpdelay sweep: --scheduler: must be the address of a running Dask scheduler")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_scheduler_that_dies_leaves_what_is_finished(specification, undisturbed, tmp_path, monkeypatch):

@@ -84,8 +84,9 @@ def sweep(
                 left.remove()
         return found
     with ExitStack() as stack:
-        kept = None if file is None else stack.enter_context(checkpoint(file, asked))
+        # Without hands, no folder is left behind.
         hands = stack.enter_context(threads(workers) if scheduler is None else cluster(scheduler))
+        kept = None if file is None else stack.enter_context(checkpoint(file, asked))
         results = Results(asked)
         for rows in () if kept is None else kept.stored():
             results.add(rows)

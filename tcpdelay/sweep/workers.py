@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -104,6 +105,11 @@ def cluster(address: str) -> Iterator[Workers]:
     try:
         # Whoever needs longer is not there; by default Dask tries again for half a minute.
         with dask.config.set({"distributed.comm.timeouts.connect": f"{CONNECTION_TIME}s"}):
+            # Without a security loader, whose certificates only the client has.
+            if not dask.config.get("distributed.client.security-loader", None):
+                with ThreadPoolExecutor(1) as elsewhere:
+                    # The caller, such as a notebook, may have an event loop of its own.
+                    elsewhere.submit(asyncio.run, _reach(distributed, address)).result()
             client = distributed.Client(address, timeout=CONNECTION_TIME, set_as_default=False)
     except (OSError, ValueError, TypeError, ImportError) as error:
         reason = str(error).partition("\n")[0]
@@ -123,3 +129,13 @@ def cluster(address: str) -> Iterator[Workers]:
     finally:
         # Also cancels what is not done.
         client.close(timeout=CONNECTION_TIME)
+
+
+async def _reach(distributed: Any, address: str) -> None:
+    """Raise OSError if nobody speaks as a scheduler does at an address.
+
+    A client that has not found its scheduler would try to close its connection for as long, and print a traceback.
+    """
+    security = distributed.Security().get_connection_args("client")
+    connection = await distributed.comm.connect(address, timeout=CONNECTION_TIME, **security)
+    await connection.close()
