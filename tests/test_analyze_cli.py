@@ -145,7 +145,9 @@ def test_what_cannot_be_is_said_in_one_line(refused, tmp_path):
     assert refused(SENDER, "--chart", "x.doc").startswith("--chart: 'x.doc' does not end in one of .svg")
     assert refused(SENDER, "--framing", "fixed").startswith("--framing: 'fixed' is not one of")
     assert refused(SENDER, "--message-size", "0").startswith("--message-size: ")
-    assert refused(SENDER, "--message-size", "174", "--framing", "length4").startswith("CAPTURE: message_size must")
+    assert refused(SENDER, "--message-size", "20MB").startswith("--message-size: must lie between 1 and 1e+07 bytes")
+    together = refused(SENDER, "--message-size", "174", "--framing", "length4")
+    assert together.startswith("--message-size: goes with --framing auto only, got --framing length4")
     assert refused(SENDER, "--framing", "rfc4571").startswith(f"CAPTURE: {SENDER}: ")
     one = tmp_path / "one.pcap"
     one.write_bytes(pcap([Packet(10**18, True, 1, length=100)]))

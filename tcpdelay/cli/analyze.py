@@ -142,7 +142,12 @@ def analyze(
     if find_spec("dpkt") is None:
         raise typer.BadParameter("analyze needs the package dpkt; run: pip install 'tcpdelay[capture]'")
     from tcpdelay.capture.pcap import analyze_captures
+    from tcpdelay.capture.pcap.analysis import check_message_size
 
+    if message_size is not None and framing != "auto":
+        raise typer.BadParameter(f"--message-size: goes with --framing auto only, got --framing {framing}")
+    with argument_errors():
+        check_message_size(message_size, framing)
     try:
         with argument_errors("CAPTURE"):
             analysis = analyze_captures(

@@ -23,6 +23,7 @@ from tcpdelay.capture.pcap.trace import Trace
 
 _FAR = 0.1
 """Share of the round-trip time from which a capture is not one at the receiver."""
+MOST_MESSAGE_BYTES = 10_000_000
 
 
 class _Connection(NamedTuple):
@@ -79,8 +80,7 @@ def analyze_captures(
     """
     if not 1 <= len(captures) <= 2:
         raise ValueError(f"captures must be one or two files, got {len(captures)}")
-    if message_size is not None and (framing != "auto" or not 1 <= message_size <= 10_000_000):
-        raise ValueError(f"message_size must lie between 1 and 1e+07 bytes, with framing 'auto', got {message_size}")
+    check_message_size(message_size, framing)
     files = [CaptureFile(path) for path in captures]
     if on_progress is not None:
         _report_progress(files, on_progress)
@@ -110,6 +110,23 @@ def analyze_captures(
         if framer is not None and not messages.count:
             raise ValueError(f"{files[0].name}: holds no complete message with the framing {framing!r}")
         return _analysis(found, sides, trace, measurement, messages, notes)
+
+
+def check_message_size(message_size: int | None, framing: Framing) -> None:
+    """Raise ValueError if a size of all messages [bytes] lies outside its range, or does not go with the framing.
+
+    Examples
+    --------
+    >>> check_message_size(174, "rfc4571")
+    Traceback (most recent call last):
+    ValueError: message_size must be left out unless framing is 'auto', got 174 with 'rfc4571'
+    """
+    if message_size is None:
+        return
+    if framing != "auto":
+        raise ValueError(f"message_size must be left out unless framing is 'auto', got {message_size} with {framing!r}")
+    if not 1 <= message_size <= MOST_MESSAGE_BYTES:
+        raise ValueError(f"message_size must lie between 1 and {MOST_MESSAGE_BYTES:g} bytes, got {message_size}")
 
 
 def _report_progress(files: Sequence[CaptureFile], on_progress: Callable[[int, int], None]) -> None:
