@@ -1,5 +1,7 @@
 """Tables of paths: what the surface answers, what becomes of bad rows, and in which form the answers come."""
 
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -255,6 +257,16 @@ def test_what_comes_back_is_of_the_kind_that_was_given():
         ({"rtt": [0.1], "loss": [0.0], "p95": [1]}, {}, "prefix must keep apart p95, which the table has already"),
         ({"rtt": [0.1, 0.2], "loss": [0.0]}, {}, "table must have columns of one length"),
         ([1, 2], {}, "table must be of pyarrow, a pandas DataFrame or a mapping of arrays, got list"),
+        ({"rtt": np.array([0.1j]), "loss": [0.0]}, {}, "table must have columns that Arrow can hold: rtt: "),
+        ({"rtt": np.array([0.1, "?"], object), "loss": [0.0, 0.0]}, {}, "Arrow can hold: rtt: Could not convert '\\?'"),
+        ({"rtt": [0.1], "loss": [0.0], "size": [10**30]}, {}, "Arrow can hold: size: "),
+        ({"rtt": [[0.1], [0.1, 0.2]], "loss": [0.0, 0.0]}, {}, "Arrow can hold: rtt: "),
+        ({"rtt": [[0.1]], "loss": [0.0]}, {}, r"columns of one dimension, got the shape \(1, 1\) for 'rtt'"),
+        ({"rtt": [0.1], "loss": [0.0], 3: [1]}, {}, "table must have columns whose names are texts, got 3"),
+        (pd.DataFrame({"rtt": [0.1j], "loss": [0.0]}), {}, "Arrow can hold: .* column rtt with type complex128"),
+        (pd.DataFrame({"rtt": [0.1], "loss": [0.0], "x": [{1}]}), {}, "Arrow can hold: .* column x with type object"),
+        ({"rtt": [0.1], "loss": [0.0]}, {"columns": "rtt"}, "columns must be a mapping .* got 'rtt'"),
+        ({"rtt": [0.1], "loss": [0.0]}, {"columns": {"rtt": 3}}, "columns must be a mapping .* got {'rtt': 3}"),
         ({"rtt": [True], "loss": [0.0]}, {}, "rtt must be a column of numbers or texts, got bool"),
         ({"rtt": [0.1], "loss": [0.0]}, {"threshold": -1.0}, "threshold must be a number of seconds above 0"),
     ],
@@ -262,6 +274,14 @@ def test_what_comes_back_is_of_the_kind_that_was_given():
 def test_tables_that_make_no_sense_are_refused(table, options, message):
     with pytest.raises(ValueError, match=message):
         td.predict_many(table, **{"flow": "voip", "cached": False, **options})
+
+
+def test_decimal_columns_are_numbers():
+    digits = [Decimal("0.1"), Decimal("0.2")]
+    exact = pa.table({"rtt": pa.array(digits, pa.decimal128(38, 20)), "loss": pa.array([Decimal("0.01")] * 2)})
+    plain = pa.table({"rtt": [0.1, 0.2], "loss": [0.01, 0.01]})
+    found, wanted = (td.predict_many(table, flow="voip", cached=False)["p95"] for table in (exact, plain))
+    assert found.equals(wanted)
 
 
 def test_rows_beyond_the_checked_range_are_counted():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -125,6 +126,9 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
     >>> find_sources(["ping", "plr"], {"rtt": "ping:ms", "loss": "plr:percent"})["loss"]
     Source(column='plr', per_unit=100.0, decimal='.')
     """
+    given: Any = {} if chosen is None else chosen
+    if not (isinstance(given, Mapping) and all(isinstance(each, str) for each in given.values())):
+        raise ValueError(f'columns must be a mapping of names, such as {{"rtt": "ping:ms"}}, got {chosen!r}')
     present = list(names)
     sources = {}
     for name, where in (chosen or {}).items():

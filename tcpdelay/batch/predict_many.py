@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS_AT_A_TIME = 1_000_000
+_NOT_FOR_ARROW = (pa.ArrowException, ValueError, TypeError, OverflowError)
+"""What NumPy and Arrow raise for cells that fit no column."""
 
 
 def predict_many(
@@ -139,16 +141,36 @@ def _as_table(table: Any) -> pa.Table:
     if isinstance(table, pa.RecordBatch):
         return pa.Table.from_batches([table])
     if isinstance(table, Mapping):
-        arrays = {name: np.asarray(column) for name, column in table.items()}
-        shapes = {array.shape for array in arrays.values()}
-        if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
-            raise ValueError(f"table must have columns of one length, got shapes {sorted(shapes)}")
-        return pa.table(
-            {name: pa.array(array.tolist() if array.dtype == object else array) for name, array in arrays.items()}
-        )
+        columns = {name: _column(name, column) for name, column in table.items()}
+        lengths = {len(column) for column in columns.values()}
+        if len(lengths) > 1:
+            raise ValueError(f"table must have columns of one length, got lengths {sorted(lengths)}")
+        return pa.table(columns)
     if _is_data_frame(table):
-        return pa.Table.from_pandas(table)
+        try:
+            return pa.Table.from_pandas(table)
+        except _NOT_FOR_ARROW as error:
+            # Arrow's last words name the column.
+            raise ValueError(f"table must have columns that Arrow can hold: {_one_line(*error.args[::-1])}") from error
     raise ValueError(f"table must be of pyarrow, a pandas DataFrame or a mapping of arrays, got {type(table).__name__}")
+
+
+def _column(name: Any, given: Any) -> Any:
+    """Return a column of a mapping for Arrow."""
+    if not isinstance(name, str):
+        raise ValueError(f"table must have columns whose names are texts, got {name!r}")
+    try:
+        array = np.asarray(given)
+        column: Any = pa.array(array.tolist() if array.dtype == object else array) if array.ndim == 1 else None
+    except _NOT_FOR_ARROW as error:
+        raise ValueError(f"table must have columns that Arrow can hold: {_one_line(name, *error.args)}") from error
+    if column is None:
+        raise ValueError(f"table must have columns of one dimension, got the shape {array.shape} for {name!r}")
+    return column
+
+
+def _one_line(*texts: Any) -> str:
+    return " ".join(": ".join(map(str, texts)).split())
 
 
 def _is_data_frame(table: Any) -> bool:

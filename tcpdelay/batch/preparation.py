@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tcpdelay.batch.cache import load_surface, save_surface, surface_path
 from tcpdelay.batch.interpolation import LARGEST_LOSS, LARGEST_RTT, SMALLEST_RTT
@@ -87,18 +90,10 @@ def prepare_surface(
     """
     asked = question(flow, stack, threshold, quantile)
     known = validated_range(asked.stack)
-    rtt, loss = rtt or known.rtt, loss or known.loss
-    for name, (low, high), allowed, unit in (
-        ("rtt", rtt, (SMALLEST_RTT, LARGEST_RTT), " s"),
-        ("loss", loss, (0.0, LARGEST_LOSS), ""),
-    ):
-        if not allowed[0] <= low < high <= allowed[1]:
-            raise ValueError(
-                f"{name} must be a range, from low to high, within {allowed[0]:g} to {allowed[1]:g}{unit}, "
-                f"got {low:g} to {high:g}"
-            )
-    if not 0 < left < 1:
-        raise ValueError(f"left must lie above 0 and below 1, got {left:g}")
+    rtt = known.rtt if rtt is None else _checked("rtt", rtt, SMALLEST_RTT, LARGEST_RTT, " s")
+    loss = known.loss if loss is None else _checked("loss", loss, 0.0, LARGEST_LOSS)
+    if not (isinstance(left, Real) and 0 < left < 1):
+        raise ValueError(f"left must lie above 0 and below 1, got {_told(left)}")
     surface, path = load_surface(asked), surface_path(asked)
 
     def keep() -> None:
@@ -124,3 +119,16 @@ def prepare_surface(
         raise
     keep()
     return Prepared(share, len(surface.node_at), str(path))
+
+
+def _checked(name: str, given: Any, lowest: float, highest: float, unit: str = "") -> tuple[float, float]:
+    """Return the two ends of a range."""
+    ends = list(given) if np.iterable(given) else [given]
+    if len(ends) == 2 and all(isinstance(end, Real) for end in ends) and lowest <= ends[0] < ends[1] <= highest:
+        return float(ends[0]), float(ends[1])
+    told = " to ".join(map(_told, ends)) if len(ends) == 2 else repr(given)
+    raise ValueError(f"{name} must be a range, from low to high, within {lowest:g} to {highest:g}{unit}, got {told}")
+
+
+def _told(given: Any) -> str:
+    return f"{given:g}" if isinstance(given, Real) else repr(given)
