@@ -3,7 +3,9 @@
 import json
 import signal
 import subprocess
+import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +16,12 @@ import pytest
 from scipy.stats import binomtest
 
 from cli_process import process
-from tcpdelay.batch import files, unreadable
+from tcpdelay.batch import cell_values, files, unreadable
 from tcpdelay.batch import job as job_module
+from tcpdelay.batch import rows as rows_module
 from tcpdelay.batch.files import chunks
+from tcpdelay.cli import batch
+from tcpdelay.cli.progress import ERASE_LINE
 from tcpdelay.confidence import share_interval
 
 EXAMPLE = "user,rtt_ms,loss_percent,region\na,100,2,north\nb,20,0.1,north\nc,?,1,south\nd,300,5,south\n,,,\n"
@@ -239,6 +244,39 @@ def test_an_interrupt_leaves_nothing_under_the_final_name(tmp_path, monkeypatch)
     assert errors.startswith(f"tcpdelay batch: interrupted: {str(out)!r} has not been written")
     assert not out.exists()
     assert not list(tmp_path.glob(".tcpdelay-*"))
+
+
+@pytest.mark.parametrize("ending", ["swallowed", "another exception"])
+def test_an_interrupt_that_is_swallowed_on_the_way_ends_the_job_all_the_same(
+    run_batch, users, tmp_path, monkeypatch, ending
+):
+    interrupted = []
+
+    def read_column(*arguments):
+        if not interrupted:
+            interrupted.append(True)
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            if ending == "another exception":
+                raise ImportError("pandas could not be imported")
+        return cell_values.read_column(*arguments)
+
+    monkeypatch.setattr(rows_module, "read_column", read_column)
+    status, printed, errors = run_batch(users, "--app", "voip", "-o", "out.csv")
+    assert (status, printed, interrupted) == (130, "", [True])
+    if ending == "swallowed":
+        assert "tcpdelay batch: interrupted: 'out.csv' has not been written" in errors
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["users.csv"]
+
+
+def test_a_terminal_is_told_at_once_how_long_the_first_table_takes(run_batch, users, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(batch, "SHOWN_EVERY", 0.0)
+    status, _, errors = run_batch(users, "--app", "voip")
+    first, solving, predicted, *_ = errors.split(ERASE_LINE)
+    assert (status, first) == (0, "Predicting; the very first time this takes a minute or so ...")
+    assert solving == "solving 3 of 3 chains; the very first time this takes a minute or so ..."
+    assert predicted.startswith("5 rows, ")
 
 
 def test_chunks_keep_all_rows_in_their_order():

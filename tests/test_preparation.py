@@ -1,6 +1,7 @@
 """Surfaces that are solved before there is a table."""
 
 import signal
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -72,7 +73,12 @@ def test_an_interrupt_leaves_no_cell_half_tested(solved_before, monkeypatch):
         ({"rtt": (0.1, 0.05)}, "rtt must be a range, from low to high, within 0.0001 to 2 s, got 0.1 to 0.05"),
         ({"rtt": (0.1, 5.0)}, "rtt must be a range, from low to high, within 0.0001 to 2 s, got 0.1 to 5"),
         ({"loss": (0.1, 0.6)}, "loss must be a range, from low to high, within 0 to 0.5, got 0.1 to 0.6"),
+        ({"rtt": 0.05}, r"rtt must be a range, from low to high, within 0\.0001 to 2 s, got 0\.05$"),
+        ({"rtt": ("50ms", "60ms")}, "rtt must be a range, .* within 0.0001 to 2 s, got '50ms' to '60ms'"),
+        ({"rtt": ()}, r"rtt must be a range, .* got \(\)"),
+        ({"loss": (0.01, 0.02, 0.03)}, r"loss must be a range, .* within 0 to 0.5, got \(0.01, 0.02, 0.03\)"),
         ({"left": 0.0}, "left must lie above 0 and below 1, got 0"),
+        ({"left": "1%"}, "left must lie above 0 and below 1, got '1%'"),
     ],
 )
 def test_regions_that_make_no_sense_are_refused(options, message):
@@ -105,6 +111,16 @@ def test_an_interrupt_keeps_what_has_been_solved():
     with pytest.raises(KeyboardInterrupt):
         td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=0.001, on_progress=interrupt)
     assert load_surface(VOIP).node_at
+
+
+def test_a_swallowed_interrupt_ends_the_command_at_its_next_step(run, monkeypatch):
+    def show(*_):
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        monkeypatch.setattr(StatusLine, "show", lambda *_: pytest.fail("goes on"))
+
+    monkeypatch.setattr(StatusLine, "show", show)
+    assert run("prepare", "--app", "voip", "--left", "0.001%")[0] == 130
 
 
 def test_an_interrupted_command_says_that_it_goes_on(run, monkeypatch):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,7 +26,7 @@ from tcpdelay.cli.options import (
     quantity,
     with_scenario,
 )
-from tcpdelay.cli.progress import ERASE_LINE, INTERRUPTED
+from tcpdelay.cli.progress import ERASE_LINE, FIRST_TIME, INTERRUPTED, interrupted_once
 from tcpdelay.cli.scenario import read_demand
 from tcpdelay.cli.tables import rendered
 from tcpdelay.units import parse_time
@@ -143,19 +144,23 @@ def batch(
     if threshold is not None and options.limit is not None:
         raise typer.BadParameter("--threshold: is the same as --limit; give one of them")
     job = _job(table, table_format, output, output_format)
-    from tcpdelay.batch.columns import find_sources
-    from tcpdelay.batch.files import column_names
-    from tcpdelay.batch.summary import WorkingShares
+    with interrupted_once() as raise_swallowed:
+        # Arrow would, with its first numbers, and swallow an interrupt meanwhile.
+        with suppress(ImportError):
+            import_module("pandas")
+        from tcpdelay.batch.columns import find_sources
+        from tcpdelay.batch.files import column_names
+        from tcpdelay.batch.summary import WorkingShares
 
-    with _readable(job, []):
-        names = column_names(job.source, job.source_format)
-    with argument_errors("--column"):
-        sources = find_sources(names, dict(text.split("=", 1) for text in column or ()))
-    if decimal_comma:
-        sources = {name: replace(source, decimal=",") for name, source in sources.items()}
-    demand = _demand(replace(options, limit=threshold or options.limit), sources)
-    shares = WorkingShares(group or (), prefix)
-    _run(job, demand, sources, shares, names, cache)
+        with _readable(job, []):
+            names = column_names(job.source, job.source_format)
+        with argument_errors("--column"):
+            sources = find_sources(names, dict(text.split("=", 1) for text in column or ()))
+        if decimal_comma:
+            sources = {name: replace(source, decimal=",") for name, source in sources.items()}
+        demand = _demand(replace(options, limit=threshold or options.limit), sources)
+        shares = WorkingShares(group or (), prefix)
+        _run(job, demand, sources, shares, names, cache, raise_swallowed)
     counted = shares.table(_title(demand))
     if chart is not None:
         from matplotlib.figure import Figure
@@ -216,18 +221,32 @@ def _demand(options: ScenarioOptions, sources: Mapping[str, Source]) -> Demand:
 
 
 def _run(
-    job: Job, demand: Demand, sources: Mapping[str, Source], shares: WorkingShares, names: list[str], cache: bool
+    job: Job,
+    demand: Demand,
+    sources: Mapping[str, Source],
+    shares: WorkingShares,
+    names: list[str],
+    cache: bool,
+    raise_swallowed: Callable[[], None],
 ) -> None:
     """Predict, and show how far that is."""
-    from tcpdelay.batch.job import run_job
-    from tcpdelay.batch.predict_many import unchecked_message
-
     shown = _Shown()
+    shown.begin()
     try:
         with argument_errors(), _readable(job, names):
-            predictor = run_job(
-                job, demand, sources, shares, cached=cache, on_rows=shown.rows_done, on_progress=shown.chains
-            )
+            from tcpdelay.batch.job import run_job
+            from tcpdelay.batch.predict_many import unchecked_message
+
+            def on_rows(rows: int) -> None:
+                raise_swallowed()
+                shown.rows_done(rows)
+
+            def on_progress(done: int, of: int) -> None:
+                raise_swallowed()
+                shown.chains(done, of)
+
+            raise_swallowed()
+            predictor = run_job(job, demand, sources, shares, cached=cache, on_rows=on_rows, on_progress=on_progress)
     except KeyboardInterrupt:
         shown.end()
         print(f"tcpdelay batch: {_interrupted(job, cache)}", file=sys.stderr)
@@ -285,6 +304,11 @@ class _Shown:
         self.started = self._last = time.monotonic()
         self.rows = 0
 
+    def begin(self) -> None:
+        """Say on a terminal what may take long before there are chains to count."""
+        if sys.stderr.isatty():
+            print(f"Predicting; {FIRST_TIME} ...", end="", file=sys.stderr, flush=True)
+
     def rows_done(self, rows: int) -> None:
         """Show the rows predicted so far."""
         self.rows = rows
@@ -293,7 +317,8 @@ class _Shown:
 
     def chains(self, done: int, of: int) -> None:
         """Show the chains that are solved for the surface, or for rows that it cannot answer."""
-        self._show(f"{self.rows} rows; solving {done} of {of} chains ...")
+        solving = f"solving {done} of {of} chains"
+        self._show(f"{self.rows} rows; {solving} ..." if self.rows else f"{solving}; {FIRST_TIME} ...")
 
     def _show(self, line: str) -> None:
         now = time.monotonic()

@@ -57,7 +57,12 @@ def prepare(
 
     shown = StatusLine()
     try:
-        with argument_errors(), interrupted_once():
+        with argument_errors(), interrupted_once() as raise_swallowed:
+
+            def on_progress(share: float, chains: int) -> None:
+                raise_swallowed()
+                shown.show(f"{chains} chains, {format_fraction(share)} left")
+
             prepared = prepare_surface(
                 flow,
                 stack,
@@ -66,7 +71,7 @@ def prepare(
                 rtt=None if rtt is None else (rtt.low, rtt.high),
                 loss=None if loss is None else (loss.low, loss.high),
                 left=WORTH_PREPARING if left is None else left,
-                on_progress=lambda share, chains: shown.show(f"{chains} chains, {format_fraction(share)} left"),
+                on_progress=on_progress,
             )
     except KeyboardInterrupt:
         shown.erase()

@@ -18,6 +18,8 @@ QUIET_TIME = 1.0
 REFRESH_TIME = 0.2
 TERMINAL_INTERVAL, FILE_INTERVAL = 0.5, 30.0
 """Times between two lines of a long job, on a terminal and in a file [s]."""
+FIRST_TIME = "the very first time this takes a minute or so"
+"""What to say while kernels may still have to be compiled."""
 
 
 @contextmanager
@@ -25,7 +27,7 @@ def predicting() -> Iterator[None]:
     """Show on a terminal that a prediction is under way, and let Ctrl-C end it at once."""
     on_terminal = sys.stderr.isatty()
     if on_terminal:
-        print("Predicting; the very first time this takes a minute or so ...", end="", file=sys.stderr, flush=True)
+        print(f"Predicting; {FIRST_TIME} ...", end="", file=sys.stderr, flush=True)
     try:
         with _ended_by_interrupt():
             yield
@@ -46,15 +48,30 @@ def _ended_by_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def interrupted_once() -> Iterator[None]:
-    """Let the first Ctrl-C raise KeyboardInterrupt, and a second one kill the process."""
+def interrupted_once() -> Iterator[Callable[[], None]]:
+    """Let the first Ctrl-C raise KeyboardInterrupt, and a second one kill the process.
+
+    What is under way may swallow the exception, as PyArrow does while it looks for pandas, or make another one of it:
+    what is yielded raises it again, and is to be called now and then.
+    """
+    interrupted = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         raise KeyboardInterrupt
 
+    def raise_swallowed() -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+
     with _on_interrupt(interrupt):
-        yield
+        try:
+            yield raise_swallowed
+        except Exception:
+            raise_swallowed()
+            raise
 
 
 @contextmanager

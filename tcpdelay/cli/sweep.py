@@ -89,13 +89,15 @@ def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers
     line = StatusLine()
     last: list[Progress] = []
 
-    def show(progress: Progress) -> None:
-        last[:] = [progress]
-        line.show(_told(progress))
-
     on_the_way = f"what is finished is kept in {checkpoint_folder(file)}; the same command goes on from there"
     try:
-        with argument_errors(), interrupted_once():
+        with argument_errors(), interrupted_once() as raise_swallowed:
+
+            def show(progress: Progress) -> None:
+                raise_swallowed()
+                last[:] = [progress]
+                line.show(_told(progress))
+
             return run_sweep(asked, file, scheduler=scheduler, workers=workers, on_progress=show)
     except SweepFailedError as error:
         raise typer.BadParameter(f"{error}; {on_the_way}") from error
