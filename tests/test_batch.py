@@ -264,7 +264,11 @@ def test_what_comes_back_is_of_the_kind_that_was_given():
         ({"rtt": [[0.1]], "loss": [0.0]}, {}, r"columns of one dimension, got the shape \(1, 1\) for 'rtt'"),
         ({"rtt": [0.1], "loss": [0.0], 3: [1]}, {}, "table must have columns whose names are texts, got 3"),
         (pd.DataFrame({"rtt": [0.1j], "loss": [0.0]}), {}, "Arrow can hold: .* column rtt with type complex128"),
-        (pd.DataFrame({"rtt": [0.1], "loss": [0.0], "x": [{1}]}), {}, "Arrow can hold: .* column x with type object"),
+        (
+            pd.DataFrame({"rtt": [0.1] * 2, "loss": [0.0] * 2, "x": [1, "a"]}),
+            {},
+            "Arrow can hold: .* column x with type object",
+        ),
         ({"rtt": [0.1], "loss": [0.0]}, {"columns": "rtt"}, "columns must be a mapping .* got 'rtt'"),
         ({"rtt": [0.1], "loss": [0.0]}, {"columns": {"rtt": 3}}, "columns must be a mapping .* got {'rtt': 3}"),
         ({"rtt": [True], "loss": [0.0]}, {}, "rtt must be a column of numbers or texts, got bool"),
