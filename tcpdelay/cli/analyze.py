@@ -17,7 +17,13 @@ import typer
 from tcpdelay.applications import Target
 from tcpdelay.cli.analysis_output import print_text, record
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import format_by_suffix, refuse_other_than_chart, write_atomically, write_chart
+from tcpdelay.cli.files import (
+    format_by_suffix,
+    refuse_other_than_chart,
+    refuse_same_file,
+    write_atomically,
+    write_chart,
+)
 from tcpdelay.cli.options import format_option, output_option
 from tcpdelay.cli.predict import print_record
 from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
@@ -130,6 +136,7 @@ def analyze(
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_other_format(chosen, report)
+    refuse_same_file([("CAPTURE", file) for file in captures], [("--output", output), ("--chart", chart)])
     if not report and (limit is not None or quantile is not None):
         raise typer.BadParameter(f"{'--limit' if limit is not None else '--quantile'}: goes with --report")
     if len(captures) > 2:

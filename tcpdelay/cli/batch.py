@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import argument_errors, print_warning
-from tcpdelay.cli.files import refuse_directory, refuse_other_than_chart, write_atomically, write_chart
+from tcpdelay.cli.files import (
+    refuse_directory,
+    refuse_missing_folder,
+    refuse_other_than_chart,
+    refuse_same_file,
+    write_atomically,
+    write_chart,
+)
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
@@ -68,6 +75,17 @@ def _column(text: str) -> str:
     if not (name and between and column):
         raise ValueError(f"{text[:64]!r} is no column; write rtt=COLUMN or rtt=COLUMN:ms")
     return text
+
+
+def _columns(texts: Sequence[str]) -> dict[str, str]:
+    """Return the column of each quantity."""
+    columns: dict[str, str] = {}
+    for text in texts:
+        name, _, column = text.partition("=")
+        if name in columns:
+            raise ValueError(f"{name} is named twice, as {columns[name]!r} and as {column!r}; give one of them")
+        columns[name] = column
+    return columns
 
 
 @partial(with_scenario, left_out=PATH_OPTIONS)
@@ -141,6 +159,8 @@ def batch(
     for path, option in ((summary, "--summary"), (chart, "--chart")):
         if path is not None:
             refuse_directory(path, option)
+        refuse_missing_folder(path, option)
+    refuse_same_file([("TABLE", table)], [("--output", output), ("--summary", summary), ("--chart", chart)])
     if threshold is not None and options.limit is not None:
         raise typer.BadParameter("--threshold: is the same as --limit; give one of them")
     job = _job(table, table_format, output, output_format)
@@ -154,8 +174,10 @@ def batch(
 
         with _readable(job, []):
             names = column_names(job.source, job.source_format)
+        if not names and table.is_dir():
+            raise typer.BadParameter(f"TABLE: {str(table)!r} holds no .parquet")
         with argument_errors("--column"):
-            sources = find_sources(names, dict(text.split("=", 1) for text in column or ()))
+            sources = find_sources(names, _columns(column or ()))
         if decimal_comma:
             sources = {name: replace(source, decimal=",") for name, source in sources.items()}
         demand = _demand(replace(options, limit=threshold or options.limit), sources)
@@ -189,8 +211,10 @@ def _job(table: Path, table_format: TableFormat | None, output: Path | None, out
     if output is None:
         return Job(table, source_format)
     in_parts = output.is_dir() or not output.suffix
-    if output.exists() and output.resolve() == table.resolve():
-        raise typer.BadParameter(f"--output: {str(output)!r} is the table itself; name another file")
+    if not in_parts:
+        refuse_missing_folder(output, "--output")
+    elif output.exists() and not output.is_dir():
+        raise typer.BadParameter(f"--output: {str(output)!r} is a file; name a folder, or a file with a suffix")
     with argument_errors("--output"):
         return Job(
             table,

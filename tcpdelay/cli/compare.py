@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import format_by_suffix, refuse_other_than_chart, write_atomically, write_chart
+from tcpdelay.cli.files import (
+    format_by_suffix,
+    refuse_other_than_chart,
+    refuse_same_file,
+    write_atomically,
+    write_chart,
+)
 from tcpdelay.cli.options import (
     OUTPUT,
     ScenarioOptions,
@@ -22,7 +28,7 @@ from tcpdelay.cli.options import (
     with_scenario,
 )
 from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
-from tcpdelay.cli.scenario import Scenario, read_scenario
+from tcpdelay.cli.scenario import Scenario, measurements, read_scenario
 from tcpdelay.scenario import Linux
 from tcpdelay.units import parse_rate, parse_time
 
@@ -120,6 +126,7 @@ def compare(
     """Simulate TCP, what applications can do on top of it, and other transports, each carrying the same flow."""
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
+    refuse_same_file(measurements(options), [("--output", output), ("--chart", chart)])
     scenario = read_scenario(options)
     if not isinstance(scenario.stack, Linux):
         raise typer.BadParameter("--stack: a comparison is of --stack linux with the others")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Format = TypeVar("Format", bound=str)
+
+Named = tuple[str, str | Path | None]
+"""An option or argument, and the file or folder that it names, if it is given."""
 
 CHART_SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -56,6 +60,72 @@ def refuse_directory(path: Path, option: str) -> None:
     with suppress(OSError):
         if path.is_dir():
             raise typer.BadParameter(f"{option}: {str(path)!r} is a directory; name a file")
+
+
+def refuse_missing_folder(path: Path | None, option: str) -> None:
+    """Raise typer.BadParameter if `option` names a file in a folder that does not exist."""
+    # A name that is too long, say, is left to the writing.
+    with suppress(OSError):
+        if path is None:
+            return
+        # A link is written to where it leads.
+        folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
+        if not folder.is_dir():
+            what = f"{str(folder)!r} is no folder" if folder.exists() else f"the folder {str(folder)!r} does not exist"
+            raise typer.BadParameter(f"{option}: {str(path)!r} cannot be written: {what}")
+
+
+def refuse_same_file(inputs: Iterable[Named], outputs: Iterable[Named]) -> None:
+    """Raise typer.BadParameter if an output would replace a file that is read, or another output.
+
+    Parameters
+    ----------
+    inputs : iterable of (str, str or Path or None)
+        What is read. A folder counts with all that is in it.
+    outputs : iterable of (str, str or Path or None)
+        What is written. A device or a pipe is never replaced, and may be named twice.
+
+    Raises
+    ------
+    typer.BadParameter
+        If two names, also through links, lead to one file.
+
+    Examples
+    --------
+    >>> try:
+    ...     refuse_same_file([("TABLE", "users.csv")], [("--output", None), ("--summary", "./users.csv")])
+    ... except typer.BadParameter as error:
+    ...     print(error.message)
+    --summary: 'users.csv' is the table itself; name another file
+    """
+    read = [(name, Path(path)) for name, path in inputs if path is not None]
+    written: list[tuple[str, Path]] = []
+    for option, path in ((name, Path(path)) for name, path in outputs if path is not None):
+        for name, other in (*read, *written):
+            if _is_same_file(path, other):
+                what = f"what {name} names" if name.startswith("--") else f"the {name.lower()} itself"
+                raise typer.BadParameter(f"{option}: {str(path)!r} is {what}; name another file")
+        for name, folder in read:
+            if _is_in_folder(path, folder):
+                raise typer.BadParameter(
+                    f"{option}: {str(path)!r} is in the folder that {name} names; name a file elsewhere"
+                )
+        written.append((option, path))
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    """Return whether two names are of one file or folder, be it there already or not."""
+    try:
+        return path.samefile(other) and (path.is_file() or path.is_dir())
+    except OSError:
+        return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _is_in_folder(path: Path, folder: Path) -> bool:
+    """Return whether a file would be in a folder that is there, or below it."""
+    with suppress(OSError):
+        return folder.is_dir() and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    return False
 
 
 def write_atomically(path: Path, content: bytes, option: str) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from tcpdelay.cli.errors import argument_errors, print_warning
-from tcpdelay.cli.files import refuse_other_than_chart, write_chart
+from tcpdelay.cli.files import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, with_scenario
 from tcpdelay.cli.progress import counting, predicting
-from tcpdelay.cli.scenario import Scenario, read_scenario
+from tcpdelay.cli.scenario import Scenario, measurements, read_scenario
 from tcpdelay.predict import AnsweredBy, predict_delay
 from tcpdelay.units import format_fraction, format_rate, format_time, told_apart
 
@@ -76,6 +76,7 @@ def predict(
 ) -> None:
     """Predict the delay from write to in-order read: mean, jitter, quantiles, and the share that comes late."""
     refuse_other_than_chart(chart, "--chart")
+    refuse_same_file(measurements(options), [("--chart", chart)])
     scenario = read_scenario(options)
     with argument_errors(), predicting():
         distribution = predict_delay(

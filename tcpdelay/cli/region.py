@@ -12,7 +12,13 @@ import typer
 
 from tcpdelay.applications import Application
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import format_by_suffix, refuse_other_than_chart, write_atomically, write_chart
+from tcpdelay.cli.files import (
+    format_by_suffix,
+    refuse_other_than_chart,
+    refuse_same_file,
+    write_atomically,
+    write_chart,
+)
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH_OPTIONS,
@@ -144,6 +150,7 @@ def region(
     """Find the largest loss at which a flow meets its target, over a range of round-trip times."""
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
+    refuse_same_file([("--measured", measured)], [("--output", output), ("--chart", chart)])
     if chosen == "netcdf" and output is None:
         raise typer.BadParameter("--format: netcdf needs --output, such as -o region.nc")
     if not FEWEST_POINTS <= points <= MOST_POINTS:

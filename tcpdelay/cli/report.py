@@ -10,10 +10,10 @@ import typer
 
 from tcpdelay.cli.changed_options import changed_options
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import format_by_suffix, write_atomically
+from tcpdelay.cli.files import format_by_suffix, refuse_same_file, write_atomically
 from tcpdelay.cli.options import ScenarioOptions, format_option, output_option, with_scenario
 from tcpdelay.cli.progress import predicting
-from tcpdelay.cli.scenario import read_scenario
+from tcpdelay.cli.scenario import measurements, read_scenario
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,9 +70,9 @@ def report(
 ) -> None:
     """Print the guideline report: whether it works, how far that holds, and what to set or change."""
     chosen = output_format or format_by_suffix(output, SUFFIXES)
-    scenarios = [read_scenario(options)]
-    if against:
-        scenarios.append(read_scenario(changed_options(options, against)))
+    asked = [options, changed_options(options, against)] if against else [options]
+    refuse_same_file((file for own in asked for file in measurements(own)), [("--output", output)])
+    scenarios = [read_scenario(own) for own in asked]
     with argument_errors(), predicting():
         from tcpdelay.guideline import guideline
         from tcpdelay.guideline_comparison import compare_guidelines

@@ -11,6 +11,7 @@ import typer
 
 from tcpdelay.applications import Application, Target
 from tcpdelay.cli.errors import argument_errors
+from tcpdelay.cli.files import Named
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.predict import PROFILES, StackName, default_profile_name
 from tcpdelay.scenario import MAX_PACKET_SIZE, Flow, Linux, NewReno2008, Path
@@ -98,6 +99,11 @@ def read_demands(
             own = replace(options, app=app, stack=stack, **absent)
             demands.append((own, *read_demand(own)))
     return demands
+
+
+def measurements(options: ScenarioOptions) -> list[Named]:
+    """Return the files that the path is measured from."""
+    return [("--ping", options.ping), ("--ss", options.ss)]
 
 
 def _estimate(options: ScenarioOptions) -> PathEstimate | None:

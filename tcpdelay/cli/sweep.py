@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcpdelay.cli.errors import argument_errors, print_warning
+from tcpdelay.cli.files import refuse_same_file
 from tcpdelay.cli.progress import StatusLine, interrupted_once, predicting
 from tcpdelay.units import format_time
 
@@ -75,6 +76,7 @@ def sweep(
         raise typer.BadParameter(
             f"--output: is missing, and {specification} names no file in [output]; write -o sweep.nc"
         )
+    refuse_same_file([("SPECIFICATION", specification)], [("--output", file)])
     found = _swept(asked, file, scheduler, workers)
     _warn_of_refusals(found)
     print(file)

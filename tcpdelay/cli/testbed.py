@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import refuse_other_than_chart, write_chart
+from tcpdelay.cli.files import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.progress import StatusLine
 from tcpdelay.units import format_fraction, format_time, parse_time
 
@@ -187,6 +187,7 @@ def show(
 ) -> None:
     """Print what captures hold: quantiles with their 95 % intervals, loss, and the kernel's own counts."""
     refuse_other_than_chart(chart, "--chart")
+    refuse_same_file([("CAPTURE", file) for file in captures], [("--chart", chart)])
     from tcpdelay.capture.flow_capture import read_capture
 
     with argument_errors("CAPTURE"):
