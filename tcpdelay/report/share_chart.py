@@ -46,7 +46,8 @@ def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None)
     >>> import pyarrow as pa
     >>> from tcpdelay.batch.summary import WorkingShares
     >>> shares = WorkingShares(["region"])
-    >>> shares.add(pa.record_batch({"region": ["north", "south"], "works": [True, False]}))
+    >>> rows = {"region": ["north", "south"], "works": [True, False], "reason": pa.nulls(2, pa.string())}
+    >>> shares.add(pa.record_batch(rows))
     >>> axes = plot_working_shares(shares.table("95th percentile within 200 ms"), 1, Figure().subplots())
     >>> [label.get_text() for label in axes.get_yticklabels()]
     ['north (1)', 'south (1)', 'all (2)']
