@@ -412,9 +412,10 @@ def wait_until_running(place, captures):
     """Wait for some captures to be finished and for a further session to be under way."""
 
     def running():
-        return len(list((place / "captures").glob("*.parquet"))) == captures and any(
-            (place / "tmp").glob("*/run-*/*/progress")
-        )
+        finished = len(list((place / "captures").glob("*.parquet")))
+        progress = any((place / "tmp").glob("*/run-*/*/progress"))
+        # The session before may have left its files for a moment, but no guest.
+        return finished == captures and progress and guests_of(place)
 
     assert wait_for(running, 60)
 
