@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tcpdelay.encapsulation import encapsulation
-from tcpdelay.scenario import Flow
+from tcpdelay.scenario import Flow, is_number, shown
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Target:
     Raises
     ------
     ValueError
-        If a value lies outside its range.
+        If a value is no number or lies outside its range.
 
     Examples
     --------
@@ -34,10 +34,13 @@ class Target:
     quantile: float = 0.95
 
     def __post_init__(self) -> None:
-        if not 0 < self.limit < float("inf"):
-            raise ValueError(f"limit must be a number of seconds above 0, got {self.limit}")
-        if not 0 < self.quantile < 1:
-            raise ValueError(f"quantile must lie between 0 and 1, got {self.quantile}")
+        if not (is_number(self.limit) and 0 < self.limit < float("inf")):
+            raise ValueError(f"limit must be a number of seconds above 0, got {shown(self.limit)}")
+        if not (is_number(self.quantile) and 0 < self.quantile < 1):
+            raise ValueError(f"quantile must lie between 0 and 1, got {shown(self.quantile)}")
+        # The same target must have the same name in the cache, whatever kind of number it was given as.
+        object.__setattr__(self, "limit", float(self.limit))
+        object.__setattr__(self, "quantile", float(self.quantile))
 
 
 @dataclass(frozen=True)

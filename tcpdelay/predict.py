@@ -40,7 +40,7 @@ def scenario_from_options(flow: Flow | None, path: Path | None, options: dict[st
     Raises
     ------
     ValueError
-        If an argument is unknown, missing, or given twice.
+        If an argument is unknown, missing, given twice, or something else than a flow and a path.
     """
     unknown = set(options) - set(_FLOW_OPTIONS) - set(_PATH_OPTIONS)
     if unknown:
@@ -57,7 +57,13 @@ def scenario_from_options(flow: Flow | None, path: Path | None, options: dict[st
         missing = [option for option in needed if option not in parts]
         if given is None and missing:
             raise ValueError(f"{' and '.join(missing)} missing: give {name}, or {' and '.join(needed)}")
-    return flow or Flow(**flow_options), path or Path(**path_options)
+    flow = Flow(**flow_options) if flow is None else flow
+    path = Path(**path_options) if path is None else path
+    if not isinstance(flow, Flow):
+        raise ValueError(f"flow must be a Flow, got {flow!r}")
+    if not isinstance(path, Path):
+        raise ValueError(f"path must be a Path, got {path!r}")
+    return flow, path
 
 
 def predict_delay(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeGuard, get_args
 
 LossPattern = Literal["random", "correlated"]
 Bottleneck = Literal["packets", "bytes"]
@@ -25,9 +25,31 @@ MAX_BURST = 100.0
 MAX_JITTER = 1.0
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a real number, which neither a text nor True is.
+
+    Examples
+    --------
+    >>> is_number(0.05), is_number("50ms"), is_number(True)
+    (True, False, False)
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it, whatever was given.
+
+    Examples
+    --------
+    >>> shown(0.05), shown("50ms")
+    ('0.05', "'50ms'")
+    """
+    return f"{value:g}" if is_number(value) else repr(value)
+
+
 def _number(name: str, value: object, unit: str) -> float:
     """Return `value` as a finite float, or say which argument is no number and in which unit it is wanted."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not is_number(value):
         raise ValueError(f"{name} must be a number in {unit}, got {value!r}")
     number = float(value)
     if not math.isfinite(number):

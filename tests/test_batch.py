@@ -1,6 +1,7 @@
 """Tables of paths: what the surface answers, what becomes of bad rows, and in which form the answers come."""
 
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -273,11 +274,26 @@ def test_what_comes_back_is_of_the_kind_that_was_given():
         ({"rtt": [0.1], "loss": [0.0]}, {"columns": {"rtt": 3}}, "columns must be a mapping .* got {'rtt': 3}"),
         ({"rtt": [True], "loss": [0.0]}, {}, "rtt must be a column of numbers or texts, got bool"),
         ({"rtt": [0.1], "loss": [0.0]}, {"threshold": -1.0}, "threshold must be a number of seconds above 0"),
+        ({"rtt": [0.1], "loss": [0.0]}, {"threshold": "50ms"}, "threshold must be a number .* above 0, got '50ms'$"),
+        ({"rtt": [0.1], "loss": [0.0]}, {"quantile": "95%"}, "^quantile must lie between 0 and 1, got '95%'$"),
+        ({"rtt": [0.1], "loss": [0.0]}, {"prefix": 3}, "^prefix must be a text, got 3$"),
+        ({"rtt": [0.1], "loss": [0.0]}, {"cached": "no"}, "^cached must be True or False, got 'no'$"),
+        ({"rtt": [0.1], "loss": [0.0]}, {"flow": "tv"}, "^flow must be a Flow or one of voip, .*, got 'tv'$"),
     ],
 )
 def test_tables_that_make_no_sense_are_refused(table, options, message):
     with pytest.raises(ValueError, match=message):
         td.predict_many(table, **{"flow": "voip", "cached": False, **options})
+
+
+def test_a_target_keeps_its_surface_whatever_kind_of_number_it_is_given_as():
+    assert surface_path(question("voip", None, np.float64(0.2), Fraction(19, 20))) == surface_path(VOIP)
+
+
+def test_what_is_passed_through_is_what_was_given():
+    given = {"x": [1.0, float("nan"), None], "code": ["NA", "nan", None], "rtt": [0.1] * 3, "loss": [0.0] * 3}
+    table = td.predict_many(pa.table(given), flow="voip", cached=False)
+    assert repr(table.select(list(given)).to_pydict()) == repr(given)
 
 
 def test_decimal_columns_are_numbers():

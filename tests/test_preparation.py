@@ -79,6 +79,10 @@ def test_an_interrupt_leaves_no_cell_half_tested(solved_before, monkeypatch):
         ({"loss": (0.01, 0.02, 0.03)}, r"loss must be a range, .* within 0 to 0.5, got \(0.01, 0.02, 0.03\)"),
         ({"left": 0.0}, "left must lie above 0 and below 1, got 0"),
         ({"left": "1%"}, "left must lie above 0 and below 1, got '1%'"),
+        ({"left": True}, "left must lie above 0 and below 1, got True"),
+        ({"rtt": (True, 2)}, "rtt must be a range, .* got True to 2"),
+        ({"rtt": "ab"}, "rtt must be a range, .* within 0.0001 to 2 s, got 'ab'"),
+        ({"threshold": "50ms"}, "threshold must be a number of seconds above 0, got '50ms'"),
     ],
 )
 def test_regions_that_make_no_sense_are_refused(options, message):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tcpdelay import DelayModel, Flow, Path, Stack
+from tcpdelay import DelayModel, Flow, Path, Stack, guideline, predict_delay
+from tcpdelay.applications import Target
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,36 @@ def test_wrong_values_are_named(make, message):
     with pytest.raises(ValueError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("voip", Path(0.1, 0.02)), "flow must be a Flow, got 'voip'"),
+        ((0, Path(0.1, 0.02)), "flow must be a Flow, got 0"),
+        ((Flow(174, 0.02), 0.1), "path must be a Path, got 0.1"),
+    ],
+)
+def test_what_is_no_flow_or_path_is_refused(given, message):
+    for ask in (predict_delay, guideline):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            ask(*given)
+
+
+@pytest.mark.parametrize(
+    ("limit", "quantile", "message"),
+    [
+        ("200ms", 0.95, "limit must be a number of seconds above 0, got '200ms'"),
+        (None, 0.95, "limit must be a number of seconds above 0, got None"),
+        (True, 0.95, "limit must be a number of seconds above 0, got True"),
+        (math.inf, 0.95, "limit must be a number of seconds above 0, got inf"),
+        (0.2, "95%", "quantile must lie between 0 and 1, got '95%'"),
+        (0.2, 95, "quantile must lie between 0 and 1, got 95"),
+    ],
+)
+def test_what_is_no_target_is_refused(limit, quantile, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Target(limit, quantile)
 
 
 def test_bitrate_and_packets_are_two_views_of_one_flow():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from tcpdelay.batch.cache import load_surface, save_surface, surface_path
 from tcpdelay.batch.interpolation import LARGEST_LOSS, LARGEST_RTT, SMALLEST_RTT
 from tcpdelay.batch.surface import WORTH_PREPARING, OnPrepared
 from tcpdelay.region.question import question
-from tcpdelay.scenario import Flow, Stack
+from tcpdelay.scenario import Flow, Stack, is_number, shown
 from tcpdelay.validity import validated_range
 
 SAVED_EVERY = 30.0
@@ -92,8 +91,8 @@ def prepare_surface(
     known = validated_range(asked.stack)
     rtt = known.rtt if rtt is None else _checked("rtt", rtt, SMALLEST_RTT, LARGEST_RTT, " s")
     loss = known.loss if loss is None else _checked("loss", loss, 0.0, LARGEST_LOSS)
-    if not (isinstance(left, Real) and 0 < left < 1):
-        raise ValueError(f"left must lie above 0 and below 1, got {_told(left)}")
+    if not (is_number(left) and 0 < left < 1):
+        raise ValueError(f"left must lie above 0 and below 1, got {shown(left)}")
     surface, path = load_surface(asked), surface_path(asked)
 
     def keep() -> None:
@@ -124,11 +123,7 @@ def prepare_surface(
 def _checked(name: str, given: Any, lowest: float, highest: float, unit: str = "") -> tuple[float, float]:
     """Return the two ends of a range."""
     ends = list(given) if np.iterable(given) else [given]
-    if len(ends) == 2 and all(isinstance(end, Real) for end in ends) and lowest <= ends[0] < ends[1] <= highest:
+    if len(ends) == 2 and all(map(is_number, ends)) and lowest <= ends[0] < ends[1] <= highest:
         return float(ends[0]), float(ends[1])
-    told = " to ".join(map(_told, ends)) if len(ends) == 2 else repr(given)
+    told = " to ".join(map(shown, ends)) if len(ends) == 2 and not isinstance(given, str) else repr(given)
     raise ValueError(f"{name} must be a range, from low to high, within {lowest:g} to {highest:g}{unit}, got {told}")
-
-
-def _told(given: Any) -> str:
-    return f"{given:g}" if isinstance(given, Real) else repr(given)

@@ -18,7 +18,7 @@ from tcpdelay.batch.columns import FLOW, QUANTITIES, Source
 from tcpdelay.batch.outcome import COLUMNS
 from tcpdelay.batch.surface import Surface
 from tcpdelay.region.question import Question
-from tcpdelay.scenario import Flow
+from tcpdelay.scenario import Flow, require_flag
 from tcpdelay.validity import KnownStack, validated_range
 
 FLAGS = ("works", "sustainable")
@@ -73,7 +73,7 @@ class RowPredictor:
     Raises
     ------
     ValueError
-        If there is no flow.
+        If there is no flow, or another argument is of the wrong kind.
 
     Examples
     --------
@@ -88,6 +88,9 @@ class RowPredictor:
     """
 
     def __init__(self, demand: Demand, sources: dict[str, Source], prefix: str = "", cached: bool = False) -> None:
+        if not isinstance(prefix, str):
+            raise ValueError(f"prefix must be a text, got {prefix!r}")
+        require_flag("cached", cached)
         missing = [name for name in FLOW if name not in sources]
         if missing and demand.flow is None:
             raise ValueError(f"flow must be given, as the table has no {' and no '.join(missing)}")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.applications import Target, application
+from tcpdelay.applications import APPLICATIONS, Target
 from tcpdelay.predict import DEFAULT_STACK
-from tcpdelay.scenario import MAX_RTT, MIN_RTT, Flow, Stack
+from tcpdelay.scenario import MAX_RTT, MIN_RTT, Flow, Stack, is_number, shown
 from tcpdelay.validity import KnownStack, checked_profile
 
 SHORTEST_RTT, LONGEST_RTT = 0.010, 0.400
@@ -58,14 +58,14 @@ def question(flow: Flow | str, stack: Stack | None, threshold: float | None, qua
     Target(limit=0.2, quantile=0.99)
     """
     target = Target(_DEFAULT_LIMIT, _DEFAULT_QUANTILE)
-    if isinstance(flow, str):
-        preset = application(flow)
+    preset = APPLICATIONS.get(flow) if isinstance(flow, str) else None
+    if preset is not None:
         flow, target = preset.flow, preset.target
     if not isinstance(flow, Flow):
-        raise ValueError(f"flow must be a Flow or the name of an application, got {flow!r}")
+        raise ValueError(f"flow must be a Flow or one of {', '.join(APPLICATIONS)}, got {flow!r}")
     limit = target.limit if threshold is None else threshold
-    if not 0 < limit < float("inf"):
-        raise ValueError(f"threshold must be a number of seconds above 0, got {limit}")
+    if not (is_number(limit) and 0 < limit < float("inf")):
+        raise ValueError(f"threshold must be a number of seconds above 0, got {shown(limit)}")
     share = target.quantile if quantile is None else quantile
     return Question(flow, DEFAULT_STACK if stack is None else checked_profile(stack), Target(limit, share))
 
