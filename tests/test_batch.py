@@ -291,7 +291,7 @@ def test_a_target_keeps_its_surface_whatever_kind_of_number_it_is_given_as():
 
 
 def test_what_is_passed_through_is_what_was_given():
-    given = {"x": [1.0, float("nan"), None], "code": ["NA", "nan", None], "rtt": [0.1] * 3, "loss": [0.0] * 3}
+    given = {"x": [1.0, float("nan"), None], "code": ["NA", "nan", None], "rtt": [0.1] * 3, "loss": [0.02] * 3}
     table = td.predict_many(pa.table(given), flow="voip", cached=False)
     assert repr(table.select(list(given)).to_pydict()) == repr(given)
 

@@ -1,11 +1,16 @@
 """`tcpdelay batch`: tables in files, interrupted and taken up again, and the rows that work by group."""
 
+import csv
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +18,12 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from cli_process import process
-from tcpdelay.batch import cell_values, files, unreadable
+from tcpdelay.batch import cell_values, csv_reading, files, quotes, unreadable
 from tcpdelay.batch import job as job_module
 from tcpdelay.batch import rows as rows_module
 from tcpdelay.batch.files import chunks
@@ -169,21 +176,52 @@ def test_decimal_commas_are_read_if_they_are_announced(run_batch, tmp_path):
         (HEADER + b"a,80,1\n" * 3000 + b"a,80\xb5s,1\n", "line 3002 is not in UTF-8"),
         (b"rtt_ms,loss,Stra\xdfe\n80,1%,a\n", "line 1 is not in UTF-8"),
         (HEADER.decode().encode("utf-16"), "it is in UTF-16"),
-        (
-            HEADER + b"1,80,1\n" * 3000 + b"a,80,1\n",
-            "column 'user' has 'a' after a beginning of nothing but int64",
-        ),
+        (HEADER + b'a,80,1\n"b,90,1\nc,70,1\n', "line 3 opens a quote that is not closed at the end of its cell"),
+        (HEADER + b'a,80,1\nb,90,"1\nc,70,1\n', "line 3 opens a quote"),
+        (HEADER + b'"a\nor",80,1\nb,90,"1\nc,70,"1\n', "line 4 opens a quote"),
+        (HEADER + b"a,80,1\n" * 3000 + b'b,90,"1\n' + b"a,80,1\n" * 3000, "line 3002 opens a quote"),
     ],
 )
 def test_a_table_that_cannot_be_read_is_refused_with_the_line_at_fault(
     run_batch, tmp_path, monkeypatch, content, message
 ):
-    for module, name in ((files, "CSV_BLOCK"), (unreadable, "BLOCK")):
+    for module, name in ((csv_reading, "CSV_BLOCK"), (quotes, "BLOCK"), (unreadable, "BLOCK")):
         monkeypatch.setattr(module, name, 4096)
     (tmp_path / "users.csv").write_bytes(content)
     status, printed, errors = run_batch("users.csv", "--app", "voip")
     assert (status, printed, errors.count("\n")) == (2, "", 1)
     assert f"TABLE: 'users.csv' cannot be read: {message}" in errors
+
+
+def test_cells_of_several_lines_and_quotes_inside_of_cells_are_kept(run_batch, tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_reading, "CSV_BLOCK", 4096)
+    names = ['"a, b\nor c"', '6" pipe', '"he said ""so""\n"', "d"] * 500
+    text = "".join(f"{name},80,1%\n" for name in names)
+    (tmp_path / "users.csv").write_text(f"user,rtt_ms,loss\n{text}")
+    assert run_batch("users.csv", "--app", "voip", "-o", "out.parquet")[0] == 0
+    found = pq.read_table(tmp_path / "out.parquet")
+    assert found.column("user").to_pylist() == ["a, b\nor c", '6" pipe', 'he said "so"\n', "d"] * 500
+    assert found.column("reason").null_count == 2000
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(*[st.text('ab01.;,"\n\t N', max_size=4) | st.sampled_from(["NA", "nan", "007"])] * 2)))
+def test_what_is_passed_through_is_what_the_csv_of_python_reads(rows):
+    with TemporaryDirectory() as folder:
+        given, out = (Path(folder) / name for name in ("given.csv", "out.csv"))
+        with given.open("w", newline="") as file:
+            csv.writer(file).writerows([("user", "rtt"), *rows])
+        with files.reading(given, "csv") as reader, files.TableWriter(out, "csv", reader.schema) as writer:
+            for batch in reader:
+                writer.write(batch)
+        with out.open(newline="") as file:
+            assert list(map(tuple, csv.reader(file))) == [("user", "rtt"), *rows]
+
+
+def test_numbers_that_csv_has_as_texts_are_sorted_as_numbers(run_batch, tmp_path):
+    (tmp_path / "users.csv").write_text("hour,rtt_ms,loss\n10,80,0\nNA,80,0\n9,80,0\n,80,0\n007,80,0\n")
+    _, printed, _ = run_batch("users.csv", "--app", "voip", "--group", "hour", "--format", "json")
+    assert [row["hour"] for row in json.loads(printed)] == ["007", "9", "10", "NA", "none", "all"]
 
 
 def test_a_table_without_rows_has_no_share(run_batch, tmp_path):
@@ -223,6 +261,95 @@ def test_a_folder_of_parts_is_taken_up_where_it_was_left(run_batch, tmp_path, mo
     status, _, errors = run_batch(*asked, "--limit", "1s")
     assert status == 2
     assert "'out' holds the answers to another question; name another folder" in errors
+
+
+@pytest.mark.parametrize("output_format", ["parquet", "csv"])
+def test_a_folder_of_parts_is_read_back_and_counted_again(run_batch, users, tmp_path, output_format):
+    asked = [users, "--app", "voip", "--output-format", output_format, "--group", "region", "--format", "csv"]
+    _, counted, _ = run_batch(*asked, "-o", "out/")
+    for _ in range(2):
+        assert run_batch(*asked, "-o", "out/", "--summary", "out/shares.csv")[:2] == (0, "")
+        assert (tmp_path / "out" / "shares.csv").read_text() == counted
+    status, printed, errors = run_batch("out/", "--app", "game", "--prefix", "game_", "--format", "csv")
+    if output_format == "csv":
+        assert (status, errors) == (2, "tcpdelay batch: TABLE: 'out' holds no .parquet\n")
+    else:
+        assert (status, printed.splitlines()[1].split(",")[:2]) == (0, ["5", "2"])
+
+
+def test_a_part_that_is_damaged_is_named(run_batch, users, tmp_path):
+    asked = [users, "--app", "voip", "-o", "out/", "--format", "csv"]
+    _, counted, _ = run_batch(*asked)
+    part = tmp_path / "out" / "part-000000.parquet"
+    part.write_bytes(part.read_bytes()[:100])
+    status, _, errors = run_batch(*asked)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith("tcpdelay batch: --output: 'out/part-000000.parquet' cannot be read: ")
+    assert errors.endswith("; remove it, and it is written again\n")
+    part.unlink()
+    assert run_batch(*asked)[:2] == (0, counted)
+
+
+@pytest.mark.parametrize("name", ["part-000000.parquet", "part-000007.parquet", "question.json"])
+def test_the_summary_replaces_no_file_of_the_output(run_batch, users, tmp_path, name):
+    assert run_batch(users, "--app", "voip", "-o", "out/")[0] == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    status, printed, errors = run_batch(users, "--app", "voip", "-o", "out/", "--summary", f"out/../out/{name}")
+    assert (status, printed) == (2, "")
+    assert errors == (
+        f"tcpdelay batch: --summary: 'out/../out/{name}' is a file that --output writes; name another file\n"
+    )
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.parametrize("column", ["user", "x" * 10_000])
+@pytest.mark.parametrize("output", ["out.parquet", "out.csv", "out.arrow", "out/"])
+def test_a_disk_that_is_full_is_the_fault_of_the_output(run_batch, tmp_path, column, output):
+    resource = pytest.importorskip("resource")
+    table = pa.table({column: np.random.default_rng(1).bytes(20_000).hex(" ").split(), "rtt": [0.1] * 20_000})
+    pq.write_table(table.append_column("loss", pa.array([0.02] * 20_000)), tmp_path / "users.parquet")
+    assert run_batch("users.parquet", "--app", "voip")[0] == 0
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    try:
+        status, printed, errors = run_batch("users.parquet", "--app", "voip", "-o", output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    written = "out/part-000000.parquet" if output == "out/" else output
+    assert (status, printed) == (2, "")
+    assert errors == f"tcpdelay batch: --output: {written!r} cannot be written: File too large\n"
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith((".tcpdelay-", written))]
+
+
+def test_a_folder_that_cannot_be_made_is_the_fault_of_the_output(run_batch, users, tmp_path):
+    status, _, errors = run_batch(users, "--app", "voip", "-o", f"{users}/out/")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.endswith("users.csv/out' cannot be written: Not a directory\n")
+
+
+def test_a_pipe_is_written_to_and_stays_one(run_batch, users, tmp_path):
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as background:
+        read = background.submit(pipe.read_text)
+        assert run_batch(users, "--app", "voip", "-o", pipe)[0] == 0
+        assert run_batch(users, "--app", "voip", "-o", "out.csv")[0] == 0
+        assert read.result() == (tmp_path / "out.csv").read_text()
+    assert pipe.is_fifo()
+
+
+def test_a_damaged_file_of_arrow_is_one_line(run_batch, tmp_path):
+    table = pa.table({"rtt": np.full(50, 0.1), "loss": np.full(50, 0.02)})
+    path = tmp_path / "users.arrow"
+    pa.feather.write_feather(table, path, compression="uncompressed")
+    content = path.read_bytes()
+    statuses = set()
+    for place in range(8, content.index(np.full(50, 0.1).tobytes()), 16):
+        path.write_bytes(content[:place] + b"\xff" * 8 + content[place + 8 :])
+        status, _, errors = run_batch(path, "--app", "voip")
+        assert errors.count("\n") == (status == 2), errors
+        statuses.add(status)
+    assert statuses == {0, 2}
 
 
 def test_an_interrupt_leaves_nothing_under_the_final_name(tmp_path, monkeypatch):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,9 +18,12 @@ SUFFIXES: dict[str, FileFormat] = {
 }  # fmt: skip
 ROWS_AT_A_TIME = 262_144
 """Rows that are read at a time, and in memory at most a few times."""
-CSV_BLOCK = 16 * 2**20
-SEPARATORS = (",", ";", "\t", "|")
-"""What may stand between the cells of CSV: the first of them that is in the header."""
+IN_FOLDER = (".parquet", ".pq", "")
+"""Endings of the files that are read of a folder: other programs write some that have none."""
+
+
+class OutputError(OSError):
+    """A result cannot be written, or one written earlier not be read."""
 
 
 def file_format(path: Path, chosen: str | None = None) -> FileFormat:
@@ -43,7 +47,9 @@ def file_format(path: Path, chosen: str | None = None) -> FileFormat:
 
 
 @contextmanager
-def reading(path: Path, chosen: FileFormat, as_text: tuple[str, ...] = ()) -> Iterator[pa.RecordBatchReader]:
+def reading(
+    path: Path, chosen: FileFormat, types: Mapping[str, pa.DataType] | None = None
+) -> Iterator[pa.RecordBatchReader]:
     r"""Open a table, to be read a batch at a time.
 
     Parameters
@@ -52,13 +58,18 @@ def reading(path: Path, chosen: FileFormat, as_text: tuple[str, ...] = ()) -> It
         A file; for Parquet also a folder of such files.
     chosen : {"parquet", "csv", "arrow"}
         Its format. Arrow is the file format or a stream of it.
-    as_text : tuple of str
-        Columns of CSV that are left as texts, so that one bad cell does not end the reading.
+    types : mapping of str to pyarrow.DataType, optional
+        Columns of CSV that do not stay texts.
 
     Yields
     ------
     pyarrow.RecordBatchReader
         Its batches, of `ROWS_AT_A_TIME` rows or so.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        If the file is not of this format.
 
     Examples
     --------
@@ -66,7 +77,7 @@ def reading(path: Path, chosen: FileFormat, as_text: tuple[str, ...] = ()) -> It
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     table = Path(folder) / "users.csv"
     ...     _ = table.write_text("rtt_ms,loss\n80,2%\n")
-    ...     with reading(table, "csv", ("rtt_ms", "loss")) as reader:
+    ...     with reading(table, "csv") as reader:
     ...         print(reader.read_all().to_pylist())
     [{'rtt_ms': '80', 'loss': '2%'}]
     """
@@ -74,40 +85,53 @@ def reading(path: Path, chosen: FileFormat, as_text: tuple[str, ...] = ()) -> It
         import pyarrow.dataset as ds
 
         # One file at a time, and little in advance: memory is bounded by that.
-        scanner = ds.dataset(path, format="parquet").scanner(
+        scanner = ds.dataset(_parquet_files(path), format="parquet").scanner(
             batch_size=ROWS_AT_A_TIME, batch_readahead=2, fragment_readahead=1
         )
         yield scanner.to_reader()
     elif chosen == "csv":
-        from pyarrow import csv
+        from tcpdelay.batch.csv_reading import reading_csv
 
-        texts = dict.fromkeys(as_text, pa.string())
-        # A blank is as good as nothing; what stands for it otherwise is only known of numbers.
-        convert = csv.ConvertOptions(column_types=texts, strings_can_be_null=True, quoted_strings_can_be_null=False)
-        parse = csv.ParseOptions(delimiter=_separator(path))
-        with csv.open_csv(path, csv.ReadOptions(block_size=CSV_BLOCK), parse, convert) as reader:
+        with reading_csv(path, types or {}) as reader:
             yield reader
     else:
         with pa.memory_map(str(path)) as file:
-            try:
-                opened: Any = pa.ipc.open_file(file)
-                yield pa.RecordBatchReader.from_batches(
-                    opened.schema, (opened.get_batch(place) for place in range(opened.num_record_batches))
-                )
-            except pa.ArrowInvalid:
-                file.seek(0)
-                yield pa.ipc.open_stream(file)
+            yield _arrow(file)
 
 
-def _separator(path: Path) -> str:
-    """Return what stands between the cells of CSV; a table has two columns at least."""
-    with path.open("rb") as file:
-        header = next((line for line in file.read(CSV_BLOCK).splitlines() if line.strip()), b"")
-    return next((separator for separator in SEPARATORS if separator.encode() in header), SEPARATORS[0])
+def _parquet_files(path: Path) -> list[str]:
+    """Return the files of Parquet of a table, in their order; a folder may hold others as well."""
+    from pyarrow import fs
+
+    if not path.is_dir():
+        return [str(path)]
+    found = fs.LocalFileSystem().get_file_info(fs.FileSelector(str(path), recursive=True))
+    files = sorted(Path(each.path) for each in found if each.is_file)
+    return [
+        str(file)
+        for file in files
+        if file.suffix.lower() in IN_FOLDER
+        and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
+    ]
+
+
+def _arrow(file: Any) -> Any:
+    """Return what reads the file format of Arrow, or a stream of it."""
+    try:
+        opened: Any = pa.ipc.open_file(file)
+    except pa.ArrowInvalid:
+        file.seek(0)
+        return pa.ipc.open_stream(file)
+    batches = (opened.get_batch(place) for place in range(opened.num_record_batches))
+    return pa.RecordBatchReader.from_batches(opened.schema, batches)
 
 
 def column_names(path: Path, chosen: FileFormat) -> list[str]:
     """Return the names of a table's columns."""
+    if chosen == "csv":
+        from tcpdelay.batch.csv_reading import csv_columns
+
+        return csv_columns(path)
     with reading(path, chosen) as reader:
         return list(reader.schema.names)
 
@@ -145,6 +169,8 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 class TableWriter:
     """Writes batches to a file that has its name only once it is complete.
 
+    A device or a pipe cannot be replaced and is written to as it is.
+
     Parameters
     ----------
     path : Path
@@ -153,6 +179,11 @@ class TableWriter:
         Its format.
     schema : pyarrow.Schema
         Its columns.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written, there or later.
 
     Examples
     --------
@@ -168,24 +199,74 @@ class TableWriter:
     """
 
     def __init__(self, path: Path, chosen: FileFormat, schema: pa.Schema) -> None:
-        self.path = path.resolve()
-        self._temporary = self.path.with_name(f".tcpdelay-{secrets.token_hex(8)}.tmp")
-        self._writer = _writer(self._temporary, chosen, schema)
+        self._given, self.path = path, path.resolve()
+        self._replaces = self.path.is_file() or not self.path.exists()
+        new = self.path.with_name(f".tcpdelay-{secrets.token_hex(8)}.tmp")
+        self._temporary = new if self._replaces else self.path
+        try:
+            with writing(path):
+                self._writer = _writer(self._temporary, chosen, schema)
+        except OutputError:
+            self._discard()
+            raise
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows."""
-        self._writer.write_batch(batch)
+        with writing(self._given):
+            self._writer.write_batch(batch)
 
     def __enter__(self) -> TableWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self._writer.close()
             if kind is None:
-                self._temporary.replace(self.path)
+                with writing(self._given):
+                    self._writer.close()
+                    if self._replaces:
+                        self._temporary.replace(self.path)
+            else:
+                # What has gone wrong before says more than what goes wrong now.
+                with suppress(OSError, pa.ArrowException):
+                    self._writer.close()
         finally:
+            self._discard()
+
+    def _discard(self) -> None:
+        if self._replaces:
             self._temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in an OutputError which file it was if one cannot be written.
+
+    Examples
+    --------
+    >>> try:
+    ...     with writing(Path("out.csv")), Path("/dev/null/out.csv").open("w"):
+    ...         pass
+    ... except OutputError as error:
+    ...     print(error)
+    'out.csv' cannot be written: Not a directory
+    """
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise OutputError(f"{str(path)!r} cannot be written: {one_line(error)}") from error
+
+
+def one_line(error: Exception | str) -> str:
+    """Return in one line what is wrong, as the system says it or else Arrow.
+
+    Examples
+    --------
+    >>> one_line(OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left on device"))
+    'No space left on device'
+    """
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return " ".join(str(error).split())[:200]
 
 
 def _writer(path: Path, chosen: FileFormat, schema: pa.Schema) -> Any:

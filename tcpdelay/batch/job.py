@@ -14,7 +14,16 @@ import pyarrow as pa
 
 from tcpdelay import __version__
 from tcpdelay.batch.columns import Source, require_one
-from tcpdelay.batch.files import ROWS_AT_A_TIME, FileFormat, TableWriter, chunks, reading
+from tcpdelay.batch.files import (
+    ROWS_AT_A_TIME,
+    FileFormat,
+    OutputError,
+    TableWriter,
+    chunks,
+    one_line,
+    reading,
+    writing,
+)
 from tcpdelay.batch.rows import Demand, RowPredictor
 from tcpdelay.batch.summary import WorkingShares
 
@@ -52,6 +61,21 @@ class Job:
     def part(self, number: int) -> Path:
         """Return the file of a part; `target` is a folder."""
         return (self.target or Path()) / f"part-{number:06d}.{self.target_format}"
+
+    def writes(self, path: Path) -> bool:
+        """Return whether a file is one of those that go into the folder `target`.
+
+        Examples
+        --------
+        >>> job = Job(Path("users.csv"), "csv", Path("predicted"), in_parts=True)
+        >>> job.writes(Path("predicted/part-000007.parquet")), job.writes(Path("predicted/shares.csv"))
+        (True, False)
+        """
+        if not self.in_parts or self.target is None:
+            return False
+        file = path.resolve()
+        is_part = file.name.startswith("part-") and file.suffix == f".{self.target_format}"
+        return file.parent == self.target.resolve() and (is_part or file.name == QUESTION)
 
     def parts_done(self) -> int:
         """Return how many parts there are already."""
@@ -102,13 +126,15 @@ def run_job(
     ------
     ValueError
         If the table does not fit, or the folder holds parts of another question.
+    OutputError
+        If the target cannot be written.
     """
-    texts = tuple(source.column for source in sources.values())
     predictor = RowPredictor(demand, dict(sources), shares.prefix, cached)
     if job.in_parts and job.target is not None:
-        _keep_question(job, job.target, demand, sources, shares.prefix)
+        with writing(job.target):
+            _keep_question(job, job.target, demand, sources, shares.prefix)
     done = 0
-    with reading(job.source, job.source_format, texts) as reader:
+    with reading(job.source, job.source_format) as reader:
         schema = predictor.schema(reader.schema)
         missing = [name for name in shares.by if name not in schema.names]
         if missing:
@@ -165,9 +191,7 @@ def _write_parts(
     """Write the parts that are missing; count the rows of those that are there."""
     already = job.parts_done()
     for number in range(already):
-        with reading(job.part(number), job.target_format) as part:
-            for batch in part:
-                shares.add(batch)
+        _count_part(job, number, schema, shares)
     with ExitStack() as open_part:
         writer = None
         for place, batch in enumerate(chunks(reader, ROWS_AT_A_TIME)):
@@ -179,6 +203,20 @@ def _write_parts(
                 writer = open_part.enter_context(TableWriter(job.part(number), job.target_format, schema))
             if writer is not None:
                 writer.write(predicted(batch))
+
+
+def _count_part(job: Job, number: int, schema: pa.Schema, shares: WorkingShares) -> None:
+    """Count the rows of a part that is there."""
+    part = job.part(number)
+    types = {name: schema.field(name).type for name in (*shares.by, f"{shares.prefix}works")}
+    try:
+        with reading(part, job.target_format, types) as reader:
+            for batch in reader:
+                shares.add(batch)
+    except (pa.ArrowException, OSError) as error:
+        raise OutputError(
+            f"{str(part)!r} cannot be read: {one_line(error)}; remove it, and it is written again"
+        ) from error
 
 
 def _keep_question(job: Job, folder: Path, demand: Demand, sources: Mapping[str, Source], prefix: str) -> None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from tcpdelay.confidence import share_interval
 from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.units import NUMBER
 
 ALL = "all"
 
@@ -94,6 +95,13 @@ class WorkingShares:
         }
 
 
-def _order(group: tuple[Any, ...]) -> tuple[tuple[bool, str, Any], ...]:
+def _order(group: tuple[Any, ...]) -> tuple[tuple[bool, str, Any, str], ...]:
     """Return what sorts groups: numbers as such, nulls last."""
-    return tuple((value is None, type(value).__name__, 0 if value is None else value) for value in group)
+    return tuple(map(_rank, group))
+
+
+def _rank(value: Any) -> tuple[bool, str, Any, str]:
+    # CSV has its numbers as texts.
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return False, "", float(value), value
+    return value is None, type(value).__name__, 0 if value is None else value, ""

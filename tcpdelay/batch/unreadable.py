@@ -7,13 +7,16 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tcpdelay.batch.csv_reading import separator
+from tcpdelay.batch.files import one_line
+from tcpdelay.batch.quotes import unclosed_quote
+
 BLOCK = 16 * 2**20
 _RAGGED = re.compile(r"Expected (\d+) columns, got (\d+)(?:: (?P<row>.*))?", re.DOTALL)
-_OTHER_TYPE = re.compile(r"In CSV column #(\d+): CSV conversion error to (\w+): invalid value '(.*)'", re.DOTALL)
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def csv_fault(path: Path, message: str, names: list[str]) -> str:
+def csv_fault(path: Path, message: str) -> str:
     r"""Return what is wrong with a file of CSV, in one line.
 
     Parameters
@@ -22,8 +25,6 @@ def csv_fault(path: Path, message: str, names: list[str]) -> str:
         The file.
     message : str
         What Arrow says.
-    names : list of str
-        The columns, as far as they are known.
 
     Returns
     -------
@@ -36,7 +37,7 @@ def csv_fault(path: Path, message: str, names: list[str]) -> str:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "users.csv"
     ...     _ = path.write_bytes(b"user,rtt_ms,loss\na,80,1%\nM\xfcller,90,1%\n")
-    ...     print(csv_fault(path, "invalid UTF8 data", []))
+    ...     print(csv_fault(path, "invalid UTF8 data"))
     line 3 is not in UTF-8; convert the file, as by iconv -f latin1 -t utf-8
     """
     with path.open("rb") as file:
@@ -47,20 +48,16 @@ def csv_fault(path: Path, message: str, names: list[str]) -> str:
         return "it is empty"
     if (line := _line_of(path, _not_utf8)) is not None:
         return f"line {line} is not in UTF-8; convert the file, as by iconv -f latin1 -t utf-8"
+    if (line := unclosed_quote(path, separator(path))) is not None:
+        return f"line {line} opens a quote that is not closed at the end of its cell"
     if ragged := _RAGGED.search(message):
         row = (ragged["row"] or "").encode()
         line = _line_of(path, lambda block: _place_of_line(block, row)) if row else None
         where = f"line {line}" if line is not None else "a line"
         return f"{where} has {ragged[2]} cells, but the first one names {_columns(int(ragged[1]))}"
-    if other := _OTHER_TYPE.search(message):
-        number = int(other[1])
-        name = repr(names[number]) if number < len(names) else f"number {number + 1}"
-        return (
-            f"column {name} has {other[3]!r} after a beginning of nothing but {other[2]}; write it to Parquet as text"
-        )
     if "cannot infer number of columns" in message:
         return "it has no rows"
-    return " ".join(message.split())[:200]
+    return one_line(message)
 
 
 def _columns(count: int) -> str:

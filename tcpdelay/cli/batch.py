@@ -164,6 +164,8 @@ def batch(
     if threshold is not None and options.limit is not None:
         raise typer.BadParameter("--threshold: is the same as --limit; give one of them")
     job = _job(table, table_format, output, output_format)
+    if summary is not None and job.writes(summary):
+        raise typer.BadParameter(f"--summary: {str(summary)!r} is a file that --output writes; name another file")
     with interrupted_once() as raise_swallowed:
         # Arrow would, with its first numbers, and swallow an interrupt meanwhile.
         with suppress(ImportError):
@@ -172,7 +174,7 @@ def batch(
         from tcpdelay.batch.files import column_names
         from tcpdelay.batch.summary import WorkingShares
 
-        with _readable(job, []):
+        with _readable(job):
             names = column_names(job.source, job.source_format)
         if not names and table.is_dir():
             raise typer.BadParameter(f"TABLE: {str(table)!r} holds no .parquet")
@@ -182,7 +184,7 @@ def batch(
             sources = {name: replace(source, decimal=",") for name, source in sources.items()}
         demand = _demand(replace(options, limit=threshold or options.limit), sources)
         shares = WorkingShares(group or (), prefix)
-        _run(job, demand, sources, shares, names, cache, raise_swallowed)
+        _run(job, demand, sources, shares, cache, raise_swallowed)
     counted = shares.table(_title(demand))
     if chart is not None:
         from matplotlib.figure import Figure
@@ -249,7 +251,6 @@ def _run(
     demand: Demand,
     sources: Mapping[str, Source],
     shares: WorkingShares,
-    names: list[str],
     cache: bool,
     raise_swallowed: Callable[[], None],
 ) -> None:
@@ -257,7 +258,7 @@ def _run(
     shown = _Shown()
     shown.begin()
     try:
-        with argument_errors(), _readable(job, names):
+        with argument_errors(), _readable(job):
             from tcpdelay.batch.job import run_job
             from tcpdelay.batch.predict_many import unchecked_message
 
@@ -301,24 +302,23 @@ def _interrupted(job: Job, cache: bool) -> str:
 
 
 @contextmanager
-def _readable(job: Job, names: list[str]) -> Iterator[None]:
-    """Turn what Arrow says of a file that cannot be read into one line."""
+def _readable(job: Job) -> Iterator[None]:
+    """Turn what Arrow says of a file that cannot be read, or written, into one line."""
     import pyarrow as pa
 
+    from tcpdelay.batch.files import OutputError, one_line
     from tcpdelay.batch.unreadable import csv_fault
 
     table = f"TABLE: {str(job.source)!r} cannot be read"
     try:
         yield
+    except OutputError as error:
+        raise typer.BadParameter(f"--output: {error}") from error
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        fault = csv_fault(job.source, str(error), names) if job.source_format == "csv" else _one_line(error)
+        fault = csv_fault(job.source, str(error)) if job.source_format == "csv" else one_line(error)
         raise typer.BadParameter(f"{table}: {fault}") from error
     except (pa.ArrowException, OSError) as error:
-        raise typer.BadParameter(f"{table} or written: {_one_line(error)}") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+        raise typer.BadParameter(f"{table}: {one_line(error)}") from error
 
 
 class _Shown:
