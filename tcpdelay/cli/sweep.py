@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,12 +85,13 @@ def sweep(
 
 def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers: int | None) -> xr.Dataset:
     """Run the sweep, and say how far it is, and if it ends too early how to go on."""
-    from tcpdelay.sweep.checkpoint import checkpoint_folder
+    from tcpdelay.sweep.checkpoint import DamagedCheckpointWarning, checkpoint_folder
     from tcpdelay.sweep.run import sweep as run_sweep
     from tcpdelay.sweep.schedule import SweepFailedError
 
     line = StatusLine()
     last: list[Progress] = []
+    warnings.simplefilter("always", DamagedCheckpointWarning)
 
     on_the_way = f"what is finished is kept in {checkpoint_folder(file)}; the same command goes on from there"
     try:

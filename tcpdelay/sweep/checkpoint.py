@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
-
-import numpy as np
 
 from tcpdelay.durable import UNFINISHED, written_durably
 from tcpdelay.locking import locked
-from tcpdelay.sweep.evaluation import Rows, program, row_type
+from tcpdelay.sweep.evaluation import Rows, program
+from tcpdelay.sweep.parts import Origin, Part, read_part, write_part
 from tcpdelay.sweep.specification import SweepSpecification
 
 MANIFEST = "sweep.json"
 PARTS = "runs-*.npz"
+
+
+class DamagedCheckpointWarning(UserWarning):
+    """Files of an unfinished sweep were damaged; the sweep goes on without them."""
 
 
 def checkpoint_folder(output: Path) -> Path:
@@ -45,28 +49,41 @@ class Checkpoint:
     def __init__(self, folder: Path, specification: SweepSpecification) -> None:
         self.folder = folder
         self._specification = specification
+        self._origin = Origin(specification.digest, program())
 
     def store(self, rows: Rows) -> None:
-        """Keep the results of some runs."""
-        part = self.folder / f"runs-{rows.start:010}-{rows.stop:010}.npz"
-        with written_durably(part) as unfinished, unfinished.open("wb") as file:
-            np.savez(file, values=rows.values, refusals=rows.refusals)
+        """Keep the results of some runs.
+
+        Raises
+        ------
+        OSError
+            If they cannot be written.
+        """
+        write_part(self.folder / f"runs-{rows.start:010}-{rows.stop:010}.npz", Part(rows, self._origin))
 
     def stored(self) -> Iterator[Rows]:
-        """Return all that has been kept; parts that cannot be read are removed, to be made again."""
-        expected = row_type(self._specification.evaluation)
-        for part in sorted(self.folder.glob(PARTS)):
-            start, stop = (int(number) for number in part.stem.split("-")[1:])
-            try:
-                with part.open("rb") as file, np.load(file, allow_pickle=False) as held:
-                    rows = Rows(start, held["values"], held["refusals"])
-                sound = rows.values.dtype == expected and rows.stop == stop and rows.refusals.size == stop - start
-            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-                sound = False
-            if sound:
-                yield rows
+        """Return all that has been kept; damaged parts are removed with a warning, to be made again.
+
+        Raises
+        ------
+        ValueError
+            If a part belongs to something else, or cannot be read.
+        """
+        files, damaged = self._files(), 0
+        for file in files:
+            part = read_part(file)
+            if part is None:
+                file.unlink()
+                damaged += 1
             else:
-                part.unlink()
+                self._require_own(part.origin)
+                yield part.rows
+        if damaged:
+            warnings.warn(
+                f"{self.folder}: {damaged} of {len(files)} parts were damaged; their runs are done again",
+                DamagedCheckpointWarning,
+                stacklevel=2,
+            )
 
     def remove(self) -> None:
         """Remove the folder."""
@@ -75,30 +92,63 @@ class Checkpoint:
     def claim(self) -> None:
         """Mark the folder as this sweep's, or find that it is.
 
+        Every part says what it belongs to. So where what marks the folder is damaged or gone, the parts decide.
+
         Raises
         ------
         ValueError
             If it belongs to another specification, or was begun by another version of the program.
         """
         manifest = self.folder / MANIFEST
-        mine = {"program": program(), "specification": json.loads(self._specification.canonical)}
-        if not manifest.exists():
-            if any(self.folder.iterdir()):
-                raise ValueError(f"{self.folder}: is no folder of a sweep; name another output")
-            with written_durably(manifest) as unfinished:
-                unfinished.write_text(json.dumps(mine, indent=1), encoding="utf-8")
+        marked = _marked(manifest)
+        if marked == self._origin:
             return
-        try:
-            held = json.loads(manifest.read_text(encoding="utf-8"))
-            specification, other = held["specification"], held["program"]
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{manifest}: cannot be read; remove {self.folder} to begin anew") from None
-        if specification != mine["specification"]:
-            raise ValueError(f"{self.folder}: holds another specification's points; remove it, or name another output")
-        if other != mine["program"]:
-            raise ValueError(
-                f"{self.folder}: was begun by {other}, but this is {mine['program']}; finish it there, or remove it"
+        was_there = manifest.exists()
+        origins = {part.origin for part in map(read_part, self._files()) if part is not None}
+        for origin in origins or ({marked} if marked is not None else set()):
+            self._require_own(origin)
+        if not origins and not was_there and self._holds_anything_else():
+            raise ValueError(f"{self.folder}: is no folder of a sweep; name another output")
+        with written_durably(manifest) as unfinished:
+            mark = {"program": self._origin.program, "specification": json.loads(self._specification.canonical)}
+            unfinished.write_text(json.dumps(mark, indent=1), encoding="utf-8")
+        if was_there or origins:
+            wrong = "damaged" if was_there else "missing"
+            warnings.warn(
+                f"{manifest}: was {wrong}, and is written anew; every part is checked by itself",
+                DamagedCheckpointWarning,
+                stacklevel=2,
             )
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob(PARTS))
+
+    def _holds_anything_else(self) -> bool:
+        own = (PARTS, UNFINISHED)
+        return not all(any(file.match(pattern) for pattern in own) for file in self.folder.iterdir())
+
+    def _require_own(self, origin: Origin) -> None:
+        if origin.specification != self._origin.specification:
+            raise ValueError(f"{self.folder}: holds another specification's points; remove it, or name another output")
+        if origin.program != self._origin.program:
+            raise ValueError(
+                f"{self.folder}: was begun by {origin.program:.200}, but this is {self._origin.program}; "
+                "finish it there, or remove it"
+            )
+
+
+def _marked(manifest: Path) -> Origin | None:
+    """Return what a folder is marked as; None if it is not, or nobody can tell any more."""
+    try:
+        held = json.loads(manifest.read_text(encoding="utf-8"))
+        specification, begun_by = json.dumps(held["specification"], sort_keys=True), held["program"]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"{manifest}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return Origin(sha256(specification.encode()).hexdigest(), begun_by) if isinstance(begun_by, str) else None
 
 
 @contextmanager
@@ -124,7 +174,7 @@ def checkpoint(output: Path, specification: SweepSpecification) -> Iterator[Chec
         raise ValueError(f"{folder}: cannot be made: {error.strerror or error}") from None
     with locked(folder, "another sweep writes its points there"):
         kept = Checkpoint(folder, specification)
+        kept.claim()
         for unfinished in folder.glob(UNFINISHED):
             unfinished.unlink()
-        kept.claim()
         yield kept

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tcpdelay.durable import written_durably
 from tcpdelay.sweep.checkpoint import checkpoint, checkpoint_folder
 from tcpdelay.sweep.dataset import labelled
-from tcpdelay.sweep.evaluation import program
+from tcpdelay.sweep.evaluation import Rows, program
 from tcpdelay.sweep.results import Results
-from tcpdelay.sweep.schedule import Progress, Schedule
+from tcpdelay.sweep.schedule import Progress, Schedule, SweepFailedError
 from tcpdelay.sweep.specification import SweepSpecification, read_sweep
 from tcpdelay.sweep.workers import cluster, threads
 
@@ -62,7 +62,12 @@ def sweep(
     ValueError
         If the specification or an argument is wrong, or the output belongs to something else.
     SweepFailedError
-        If the workers fail; what is finished is kept.
+        If the workers fail, or nothing more can be written; what is finished is kept.
+
+    Warns
+    -----
+    DamagedCheckpointWarning
+        If some of what was kept is damaged; it is done again.
 
     Examples
     --------
@@ -86,18 +91,36 @@ def sweep(
     with ExitStack() as stack:
         # Without hands, no folder is left behind.
         hands = stack.enter_context(threads(workers) if scheduler is None else cluster(scheduler))
-        kept = None if file is None else stack.enter_context(checkpoint(file, asked))
         results = Results(asked)
-        for rows in () if kept is None else kept.stored():
-            results.add(rows)
-        store = (lambda rows: None) if kept is None else kept.store
+        if file is None:
+            Schedule(asked, results, hands, lambda rows: None, on_progress).run()
+            return labelled(asked, results)
+        folder = checkpoint_folder(file)
+        with _writing(folder):
+            kept = stack.enter_context(checkpoint(file, asked))
+            for rows in kept.stored():
+                results.add(rows)
+
+        def store(rows: Rows) -> None:
+            with _writing(folder):
+                kept.store(rows)
+
         Schedule(asked, results, hands, store, on_progress).run()
         found = labelled(asked, results)
-        if file is not None and kept is not None:
-            with written_durably(file) as unfinished:
-                found.to_netcdf(str(unfinished), engine=ENGINE)
+        with _writing(file), written_durably(file) as unfinished:
+            found.to_netcdf(str(unfinished), engine=ENGINE)
+        with _writing(folder):
             kept.remove()
     return found
+
+
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    """Name the file or folder that cannot be written, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise SweepFailedError(f"{place}: cannot be written: {error.strerror or error}") from error
 
 
 def result_file(specification: SweepSpecification, output: str | os.PathLike[str] | None) -> Path | None:

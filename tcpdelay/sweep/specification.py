@@ -348,6 +348,6 @@ def _whole(name: str, value: object, low: int, high: int) -> int:
 def _file(table: Mapping[str, Any]) -> str | None:
     _require_keys(table, ("file",))
     file = table.get("file")
-    if file is not None and not (isinstance(file, str) and file.endswith(".nc")):
+    if file is not None and not (isinstance(file, str) and file.endswith(".nc") and "\0" not in file):
         raise ValueError(f"file must be the name of a file that ends in .nc, got {file!r:.64}")
     return file
