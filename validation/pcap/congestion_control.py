@@ -1,0 +1,103 @@
+"""Predicts and simulates the capture `video-delayed-ack` with either congestion control, which a capture does not name.
+
+    python validation/pcap/congestion_control.py
+
+Takes flow and path from the captures of both ends, as `tcpdelay analyze` does, and the measured delay from the log of
+the application. Simulated are one long connection, without and with delayed acknowledgements, and many connections of
+the length of the captured one at the loss that the testbed was set to: how far apart do captures of that length lie,
+and how many stay below the measured one? Writes the table of the documentation, results-congestion-control.md; takes
+about a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from tcpdelay.capture.flow_capture import read_capture
+from tcpdelay.capture.pcap import analyze_captures
+from tcpdelay.confidence import share_interval
+from tcpdelay.predict import predict_delay
+from tcpdelay.scenario import Flow, Linux, Stack
+from tcpdelay.scenario import Path as NetworkPath
+from tcpdelay.sim.simulation import simulate
+
+HERE = Path(__file__).parent
+LOG = HERE / "video-delayed-ack.parquet"
+QUANTILE = 0.95
+PACKETS = 4_000_000
+SEED = 1
+CAPTURES = 1000
+"""Connections as long as the captured one, with the seeds from 0 on."""
+
+
+def milliseconds(*times: float) -> str:
+    """Return times as text."""
+    return " to ".join(f"{1000 * time:.0f}" for time in times)
+
+
+def predicted(flow: Flow, path: NetworkPath, low: float, high: float, stack: Linux) -> str:
+    """Return the prediction at the estimated loss, and those at the ends of its confidence interval."""
+    at_loss = (
+        predict_delay(rtt=path.rtt, loss=loss, packet_size=flow.packet_size, interval=flow.interval, stack=stack)
+        for loss in (path.loss, low, high)
+    )
+    value, *ends = (distribution.quantile(QUANTILE) for distribution in at_loss)
+    return f"{milliseconds(value)} ({milliseconds(*ends)})"
+
+
+def simulated(flow: Flow, path: NetworkPath, stack: Linux) -> str:
+    """Return what a long simulation says, and its 95 % interval."""
+    interval = simulate(flow, path, stack, packets=PACKETS, seed=SEED, quantile=QUANTILE).quantile_interval
+    return f"{milliseconds(interval.value)} ({milliseconds(interval.low, interval.high)})"
+
+
+def short_ones(flow: Flow, path: NetworkPath, stack: Linux, packets: int, measured: float) -> tuple[str, str]:
+    """Return what half of the connections of the captured length lie between, and how many stay below the measured."""
+    quantiles = np.array(
+        [simulate(flow, path, stack, packets=packets, seed=seed).quantile(QUANTILE) for seed in range(CAPTURES)]
+    )
+    low, middle, high = np.quantile(quantiles, [0.25, 0.5, 0.75])
+    below = share_interval(int(np.count_nonzero(quantiles < measured)), CAPTURES)
+    return (
+        f"{milliseconds(middle)} ({milliseconds(low, high)})",
+        f"{100 * below.value:.1f} % ({100 * below.low:.1f} % to {100 * below.high:.1f} %)",
+    )
+
+
+def main() -> None:
+    """Write the table."""
+    capture = read_capture(LOG)
+    measured = float(capture.delay_distribution().quantile(QUANTILE))
+    files = [LOG.with_name(f"{LOG.stem}.{end}.pcap.gz") for end in ("sender", "receiver")]
+    analysis = analyze_captures(files)
+    estimate, flow = analysis.estimate(), analysis.flow()
+    path = estimate.path()
+    set_to = NetworkPath(rtt=capture.settings["rtt"], loss=capture.settings["loss"])
+    columns = {}
+    for control in ("reno", "cubic"):
+        stack = Stack.linux(congestion_control=control)
+        delayed = Stack.linux(congestion_control=control, delayed_ack=True)
+        columns[control] = [
+            predicted(flow, path, *estimate.loss_interval, stack),
+            simulated(flow, path, stack),
+            simulated(flow, path, delayed),
+            *short_ones(flow, set_to, delayed, analysis.messages, measured),
+        ]
+    labels = (
+        "predicted (for the 95 % interval of the loss)",
+        "simulated (95 % interval)",
+        "simulated, with delayed acknowledgements (95 % interval)",
+        f"median of {CAPTURES} simulated captures (half of them)",
+        f"captures below the measured {milliseconds(measured)} ms (95 % interval)",
+    )
+    lines = ["| 95th percentile of the delay [ms] | Reno | CUBIC |", "|---|---|---|"]
+    lines += [f"| {label} | {reno} | {cubic} |" for label, reno, cubic in zip(labels, *columns.values(), strict=True)]
+    (HERE / "results-congestion-control.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    main()
