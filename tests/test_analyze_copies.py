@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcap_files import ACK, MILLISECOND, PSH, START, Connection, Packet, enhanced, interface, pcap, section, tcp
-from tcpdelay.capture.pcap import analyze_captures, segments
+from tcpdelay.capture.pcap import analyze_captures, copies, segments
 
 KEPT = Path(__file__).parents[1] / "validation" / "pcap"
 CONNECTION = Connection(lost=frozenset({20, 57, 58, 130}), needless=frozenset({90}))
@@ -221,16 +221,52 @@ def test_one_file_of_both_ends_goes_alone(written):
             analyze_captures(files)
 
 
-def test_copies_that_begin_late_are_counted_in_a_note(written, monkeypatch):
+@pytest.fixture
+def small_batches(monkeypatch):
+    """Read so few segments together that a short connection takes many readings."""
     monkeypatch.setattr(segments, "AT_A_TIME", 128)
     monkeypatch.setattr(segments, "_CHUNK", 64)
+    monkeypatch.setattr(copies, "_FEWEST_SEGMENTS", 40)
+
+
+@pytest.mark.parametrize("end", ["sender", "receiver"])
+@pytest.mark.parametrize("copied", [slice(150, None), slice(330, None), slice(200, 240)])
+def test_copies_that_begin_late_are_left_out_as_well(written, small_batches, end, copied):
+    once = getattr(CONNECTION, end)
+    plain = analyze_captures([written(pcap(once))])
+    file = written(pcap(by_time(once, later(once[copied], 2000))), "twice.pcap")
+    shown = []
+    found = analyze_captures([file], on_progress=lambda done, total: shown.append((done, total)))
+    assert measured(found) == measured(plain)
+    assert found.notes == (f"{file}: packets occur twice, 2 µs apart; the second ones are left out",)
+    assert all(done <= total for done, total in shown)
+
+
+def test_a_second_end_that_begins_late_is_found(written, small_batches):
+    begin = CONNECTION.receiver[200].time
+    ends = [CONNECTION.sender, [packet for packet in CONNECTION.receiver if packet.time >= begin]]
+    two = analyze_captures([written(pcap(packets), f"{k}.pcap") for k, packets in enumerate(ends)])
+    file = written(of_interfaces(*ends), "both.pcapng")
+    found = analyze_captures([file])
+    assert measured(found) == pytest.approx(measured(two), abs=3e-6)
+    assert found.notes[0] == f"{file}: holds both ends, the sender's at interface 0, the receiver's at interface 1"
+
+
+def test_late_copies_far_apart_that_nothing_tells_apart_are_refused(written, small_batches):
+    begin = CONNECTION.receiver[200].time
+    file = written(pcap(by_time(CONNECTION.sender, [one for one in CONNECTION.receiver if one.time >= begin]), "raw"))
+    with pytest.raises(ValueError, match="appear twice, 25 ms apart"):
+        analyze_captures([file])
+
+
+def test_late_copies_at_one_of_two_ends_are_counted_in_a_note(written, small_batches):
     half = CONNECTION.sender[150:]
-    file = written(pcap(by_time(CONNECTION.sender, later(half, 2000))))
-    (note,) = analyze_captures([file]).notes
-    copies = sum(bool(packet.length) or packet.ip_id > 0 for packet in half)
-    assert note.startswith(f"{file}: ")
+    file = written(of_interfaces(by_time(CONNECTION.sender, later(half, 2000)), CONNECTION.receiver))
+    _, note = analyze_captures([file]).notes
+    count = sum(bool(packet.length) or packet.ip_id > 0 for packet in half)
+    assert note.startswith(f"{file} (interface 0): ")
     # Those whose copy came to the next batch are not seen.
-    assert int(note.removeprefix(f"{file}: ").split()[0]) == pytest.approx(copies, abs=4)
+    assert int(note.partition(": ")[2].split()[0]) == pytest.approx(count, abs=4)
     assert note.endswith("and count as sent again; loss and round-trip time are not to be relied on")
 
 

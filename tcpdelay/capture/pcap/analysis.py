@@ -12,6 +12,7 @@ import numpy as np
 from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
 from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.capture.pcap.conversations import chosen, matches, same_connection, survey
+from tcpdelay.capture.pcap.copies import Copies
 from tcpdelay.capture.pcap.decoding import end_in_words
 from tcpdelay.capture.pcap.framing import Framing
 from tcpdelay.capture.pcap.measurement import NANOSECONDS, Measurement, scales_of
@@ -49,7 +50,8 @@ def analyze_captures(
     ----------
     captures : sequence of str or path-like
         One or two files in pcap or pcapng, perhaps compressed by gzip; in any order. A single one may hold both ends.
-        Each is read twice, and no more of it is in memory than a stretch of the connection.
+        Each is read twice, more often where packets stand in it twice, and no more of it is in memory than a stretch
+        of the connection.
     connection : str, optional
         Either end of the connection, such as "10.0.0.2:5001", or a part of it; by default the one with most payload.
     framing : {"auto", "rfc4571", "length4", "websocket"}
@@ -84,8 +86,46 @@ def analyze_captures(
     files = [CaptureFile(path) for path in captures]
     if on_progress is not None:
         _report_progress(files, on_progress)
+    try:
+        return _analyzed(files, connection, framing, message_size, same_clock, None)
+    except _LateCopiesError as late:
+        for file in files:
+            # Looked through, and read.
+            file.readings += 2
+        return _analyzed(files, connection, framing, message_size, same_clock, late.copies)
+
+
+class _LateCopiesError(Exception):
+    """Packets occur twice, but not among those that were looked at for that.
+
+    Attributes
+    ----------
+    copies : list of Copies
+        Those of each file.
+    """
+
+    def __init__(self, copies: list[Copies]) -> None:
+        super().__init__()
+        self.copies = copies
+
+
+def _analyzed(
+    files: Sequence[CaptureFile],
+    connection: str | None,
+    framing: Framing,
+    message_size: int | None,
+    same_clock: bool,
+    copies: Sequence[Copies] | None,
+) -> ConnectionAnalysis:
+    """Analyse a connection; `copies` of each file are those that an earlier attempt came upon.
+
+    Raises
+    ------
+    _LateCopiesError
+        If it comes upon some, and there was no such attempt.
+    """
     notes: list[str] = []
-    found = _opened(files, connection, framing, notes)
+    found = _opened(files, connection, framing, copies, notes)
     framer = found.sources[0].framer
     messages = MessageFinder(message_size, framer is not None)
     measurement: Measurement | None = None
@@ -93,6 +133,8 @@ def analyze_captures(
     trace: Trace | None = None
     with ExitStack() as held:
         for traces in stretches(found.sources):
+            if copies is None and len(found.sources) == len(files) and any(one.copies.many for one in found.sources):
+                raise _LateCopiesError([one.copies for one in found.sources])
             if measurement is None:
                 if not all(one.data.size for one in traces):
                     continue
@@ -141,18 +183,25 @@ def _report_progress(files: Sequence[CaptureFile], on_progress: Callable[[int, i
         file.on_progress = show
 
 
-def _opened(files: Sequence[CaptureFile], connection: str | None, framing: Framing, notes: list[str]) -> _Connection:
+def _opened(
+    files: Sequence[CaptureFile],
+    connection: str | None,
+    framing: Framing,
+    copies: Sequence[Copies] | None,
+    notes: list[str],
+) -> _Connection:
     """Find the connection in each file."""
+    known = [None] * len(files) if copies is None else copies
     overview = survey(files[0], None if connection is None else matches(connection))
     first = chosen(overview, connection)
     sender, receiver = first.pair[first.sender], first.pair[1 - first.sender]
-    in_files = [ConnectionInFile(files[0], first, sender, framing).sources(notes)]
-    for file in files[1:]:
+    in_files = [ConnectionInFile(files[0], first, sender, framing, known[0]).sources(notes)]
+    for file, seen in zip(files[1:], known[1:], strict=True):
         same = same_connection(survey(file, lambda one: one.pair == first.pair or one.seqs == first.seqs), first)
         source = sender if sender in same.pair else same.pair[same.sender]
         if not same.payload[same.pair.index(source)]:
             raise ValueError(f"{file.name}: holds no payload from {end_in_words(source)}")
-        in_files.append(ConnectionInFile(file, same, source).sources(notes))
+        in_files.append(ConnectionInFile(file, same, source, copies=seen).sources(notes))
     for file, of_file in zip(files, in_files, strict=True):
         if len(files) > 1 and len(of_file) > 1:
             raise ValueError(f"{file.name}: holds both ends of the connection; give it alone")

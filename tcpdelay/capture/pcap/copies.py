@@ -20,6 +20,8 @@ _MANY_LIKELY = 1 / 3
 """The same where a segment might be a retransmission or an acknowledgement said again."""
 _FEWEST_LIKELY = 10
 """Copies below which such a share may be chance."""
+_FEWEST_SEGMENTS = 1000
+"""Segments, read together, from which they are judged by themselves, lest copies that begin late go under."""
 _ALMOST_ALL = 0.9
 """Share of the copies that tells how far apart they are: the others may be pairs of different packets."""
 
@@ -30,6 +32,7 @@ class _Direction:
     def __init__(self) -> None:
         self.segments = self.sure = self.likely = 0
         self.lags: Integers = np.empty(0, np.int64)
+        self._many_at_once = False
 
     def add(self, rows: NDArray[np.void], numbered: Flags) -> None:
         """Count in some more rows; `numbered` are those of which no two would be equal."""
@@ -43,21 +46,26 @@ class _Direction:
             equal = column[1:] == column[:-1]
             same &= equal if equal.ndim == 1 else equal.all(axis=1)
         copies = order[1:][same]
-        self.lags = rows["time"][copies] - rows["time"][order[:-1][same]]
-        self.segments += rows.size
-        self.sure += int(np.count_nonzero(numbered[copies]))
-        self.likely += int(np.count_nonzero(~numbered[copies]))
+        if copies.size:
+            self.lags = rows["time"][copies] - rows["time"][order[:-1][same]]
+        sure, likely = int(np.count_nonzero(numbered[copies])), int(np.count_nonzero(~numbered[copies]))
+        self.segments, self.sure, self.likely = self.segments + rows.size, self.sure + sure, self.likely + likely
+        self._many_at_once |= rows.size >= _FEWEST_SEGMENTS and _are_many(rows.size, sure, likely)
 
     @property
     def many(self) -> bool:
-        """Whether they are so many that packets were captured twice."""
-        likely = self.sure + self.likely > _MANY_LIKELY * self.segments and self.likely >= _FEWEST_LIKELY
-        return likely or self.sure > _MANY * self.segments
+        """Whether they are so many, of all or of those read together, that packets were captured twice."""
+        return self._many_at_once or _are_many(self.segments, self.sure, self.likely)
 
     @property
     def lag(self) -> int:
         """How much later nine in ten of the last copies came, at most [ns]."""
         return int(np.quantile(self.lags, _ALMOST_ALL)) if self.lags.size else 0
+
+
+def _are_many(segments: int, sure: int, likely: int) -> bool:
+    """Return whether so many of some segments are copies that packets were captured twice."""
+    return sure > _MANY * segments or (sure + likely > _MANY_LIKELY * segments and likely >= _FEWEST_LIKELY)
 
 
 class Copies:

@@ -12,7 +12,7 @@ from dpkt import pcap
 
 from tcpdelay.capture.pcap.container import CaptureFile, Packet
 from tcpdelay.capture.pcap.conversations import Conversation
-from tcpdelay.capture.pcap.copies import FirstOnly
+from tcpdelay.capture.pcap.copies import Copies, FirstOnly
 from tcpdelay.capture.pcap.decoding import Segment
 from tcpdelay.capture.pcap.framing import Framer, Framing
 from tcpdelay.capture.pcap.measurement import NANOSECONDS
@@ -94,12 +94,15 @@ class ConnectionInFile:
         The end whose payload is analysed.
     framing : Framing
         How messages are told apart.
+    copies : Copies, optional
+        Those that an earlier reading has found, which need not be in the first segments.
     """
 
     capture: CaptureFile
     conversation: Conversation
     sender: bytes
     framing: Framing = "auto"
+    copies: Copies | None = None
 
     def sources(self, notes: list[str]) -> list[StretchSource]:
         """Return the captures that the file holds: one, or that at the sender and that at the receiver.
@@ -116,12 +119,13 @@ class ConnectionInFile:
         """
         source = self._source()
         source.begin()
-        if not source.copies.many:
+        copies = source.copies if self.copies is None else self.copies
+        if not copies.many:
             return [source]
         self.capture.readings += 1
         places = self._places()
         if len(places) < 2:
-            return [self._first_only(source.copies.lags, None, "", notes)]
+            return [self._first_only(copies.lags, None, "", notes)]
         words = {place: place.in_words(places) for place in places}
         labels = {place: f" ({words[place]})" for place in places}
         unframed = replace(self, framing="auto")
