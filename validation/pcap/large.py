@@ -1,11 +1,12 @@
 """Measures memory and speed of `tcpdelay analyze` on captures of gibibytes, which it writes first.
 
-    python validation/pcap/large.py [GIBIBYTES ...]
+    python validation/pcap/large.py [GIBIBYTES ...] [--capture NAME]
 
-By default 0.5, 1, 2.5 and 5 GiB. Captures at the sender of one long connection, of whole packets and of their first
-128 bytes; of one at both ends (each file of that size); and of one among 17 000 short ones per gibibyte.
+By default 0.5, 1, 2.5 and 5 GiB, and all captures. Captures at the sender of one long connection, of whole packets and
+of their first 128 bytes; of one at both ends (each file of that size); and of one among 17 000 short ones per gibibyte.
 Each goes into a temporary directory (`TMPDIR`), is analysed by a process of its own, and is removed. What is found is
-compared with what was written. Writes results-large.csv and the table of the documentation.
+compared with what was written. Writes results-large.csv and the table of the documentation, in which rows of captures
+that are not written again stay as they are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -311,21 +313,39 @@ def write_tables(table: list[dict[str, Any]]) -> None:
     (HERE / "results-large.md").write_text("\n".join(lines) + "\n")
 
 
-def main(sizes: list[float]) -> None:
-    """Measure all captures of all sizes."""
-    table = []
-    for name in VARIANTS:
+def earlier_rows() -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the rows of the results, by capture and number of packets, which its size determines."""
+    with (HERE / "results-large.csv").open(newline="") as file:
+        table = [{key: read_cell(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    return {(row["capture"], row["packets"]): row for row in table}
+
+
+def read_cell(value: str) -> int | float | str:
+    """Return a number, or a text that is none."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value)
+    return value
+
+
+def main(sizes: list[float], names: list[str]) -> None:
+    """Measure captures of all sizes."""
+    table = earlier_rows()
+    for name in names:
         for size in sizes:
             begun = time.monotonic()
-            table.append(measure(name, size))
+            row = measure(name, size)
+            table[name, row["packets"]] = row
             print(
-                f"{name}, {size:g} GiB: {table[-1]['peak_mib']:.0f} MiB, {time.monotonic() - begun:.0f} s in all",
+                f"{name}, {size:g} GiB: {row['peak_mib']:.0f} MiB, {time.monotonic() - begun:.0f} s in all",
                 file=sys.stderr,
             )
-            write_tables(table)
+            write_tables(sorted(table.values(), key=lambda one: (list(VARIANTS).index(one["capture"]), one["packets"])))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("gibibytes", nargs="*", type=float, default=[0.5, 1, 2.5, 5])
-    main(parser.parse_args().gibibytes)
+    parser.add_argument("--capture", choices=VARIANTS, help="only this one")
+    asked = parser.parse_args()
+    main(asked.gibibytes, list(VARIANTS) if asked.capture is None else [asked.capture])
