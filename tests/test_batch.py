@@ -48,7 +48,7 @@ def test_answers_are_within_the_stated_error_of_the_chain(surface):
         allowed = np.maximum(0.01 * quantiles, interval)
         missed += not np.all(np.abs(np.array([p50, p95, p99]) - quantiles) <= allowed)
         missed += not abs(mean - exact.mean) <= max(0.02 * exact.mean, 0.1 * interval)
-        shift = 0.5 * max(0.01 * limit, interval)
+        shift = max(0.01 * limit, interval) / 16
         low, high = exact.late_fraction(limit + shift), exact.late_fraction(limit - shift)
         slack = max(0.05 * exact.late_fraction(limit), 0.0005)
         missed += not low - slack <= late <= high + slack

@@ -2,7 +2,9 @@
 
 Where delays change smoothly, each is interpolated. Where a quantile jumps from one plateau of the distribution to the
 next, the distributions of the corners are mixed instead: the share that has arrived by a given delay changes smoothly
-with round-trip time and loss, so the mixture jumps in the right place.
+with round-trip time and loss, so the mixture jumps in the right place. Where the late fraction jumps, as delays move
+across the threshold, the distributions are moved: the delay of each share of the packets changes smoothly with the
+round-trip time.
 """
 
 from __future__ import annotations
@@ -55,8 +57,9 @@ class Cells(NamedTuple):
         How it has been split.
     state : ndarray of int8
         What a cell is good for.
-    mixed : ndarray of bool, shape (cells, probabilities)
-        The quantiles that are taken from the mixture of the corners' distributions; the others are interpolated.
+    mixed : ndarray of bool, shape (cells, probabilities + 1)
+        The quantiles that are taken from the mixture of the corners' distributions, and at last whether the late
+        fraction is taken from the moved distributions; the others are interpolated.
     corners : ndarray of int32, shape (cells, 4)
         The nodes of a cell that has been tested, in the same order.
     """
@@ -78,7 +81,8 @@ class Errors(NamedTuple):
     of_mean, mean_intervals : float
         Of the mean.
     of_late, late_error : float
-        Of the late fraction, relative and as it is, for some limit within 1 % or one interval of the one asked for.
+        Of the late fraction, relative and as it is, for some limit within 1/16 of `of_quantile` and
+        `quantile_intervals` of the one asked for.
     """
 
     of_quantile: float
@@ -166,6 +170,35 @@ def _mix(
 
 
 @njit(cache=True, nogil=True)
+def _moved(nodes: Nodes, left: int, right: int, way: float) -> float:
+    """Return the late fraction between two nodes of one loss, `way` of the way across.
+
+    The delay within which a share of the packets arrives lies so far between those of the nodes.
+    """
+    at_left = at_right = 0
+    reached = 0.0
+    while reached < 1:
+        while nodes.reached[left, QUANTILES, at_left] <= reached:
+            at_left += 1
+        while nodes.reached[right, QUANTILES, at_right] <= reached:
+            at_right += 1
+        delay = (1 - way) * nodes.delay[left, QUANTILES, at_left] + way * nodes.delay[right, QUANTILES, at_right]
+        if delay > 0:
+            break
+        reached = min(nodes.reached[left, QUANTILES, at_left], nodes.reached[right, QUANTILES, at_right])
+    return 1 - reached
+
+
+@njit(cache=True, nogil=True)
+def _late_fraction(nodes: Nodes, corners: NDArray[np.int32], u: float, v: float, depth_across: int) -> float:
+    """Return the late fraction of moved distributions; those of other losses are mixed."""
+    # Delays change in proportion to the round-trip time, and that with the exponential of the place.
+    growth = _SPAN_OF_RTT * 2.0**-depth_across
+    way = np.expm1(growth * u) / np.expm1(growth)
+    return _moved(nodes, corners[0], corners[1], way) * (1 - v) + _moved(nodes, corners[2], corners[3], way) * v
+
+
+@njit(cache=True, nogil=True)
 def answer_rows(
     cells: Cells,
     nodes: Nodes,
@@ -236,6 +269,8 @@ def answer_rows(
                 if cells.mixed[cell, i]:
                     answer[i] = _mix(nodes, corners, u, v, i, min(depth_across, depth_up), network, interval)
                     certain &= not np.isnan(answer[i])
+            if cells.mixed[cell, QUANTILES]:
+                answer[LATE] = _late_fraction(nodes, corners, u, v, depth_across)
         if certain:
             cell_of[row] = ANSWERED
             for i in range(LATE):
@@ -254,7 +289,7 @@ def judge_cell(
     probes: NDArray[np.int32],
     places: NDArray[np.float64],
     networks: NDArray[np.float64],
-    depth: int,
+    depth: tuple[int, int],
     interval: float,
     errors: Errors,
     allowed_late: float,
@@ -273,8 +308,8 @@ def judge_cell(
         The shares of the way across and up.
     networks : ndarray
         One-way delays of the probes [s].
-    depth : int
-        Halvings down to the cell, in the direction that has fewer.
+    depth : tuple of int
+        Halvings down to the cell, across and up.
     interval : float
         Packet interval [s].
     errors : Errors
@@ -283,8 +318,8 @@ def judge_cell(
         Share of the packets that may be late.
     verdict : bool
         Whether every probe must be on the right side of that.
-    mixed : ndarray of bool, shape (probabilities,)
-        Filled in with the quantiles that interpolation does not follow.
+    mixed : ndarray of bool, shape (probabilities + 1,)
+        Filled in with the quantiles that interpolation does not follow, and whether it does not the late fraction.
     """
     endless, carried = 0, 0
     for corner in corners:
@@ -298,19 +333,21 @@ def judge_cell(
     if carried < corners.size + probes.size:
         return REFUSED
     answer = np.empty(WIDTH)
-    failed, off = np.zeros(probes.size, np.bool_), np.zeros((QUANTILES, probes.size), np.bool_)
+    failed, off = np.zeros(probes.size, np.bool_), np.zeros((QUANTILES + 1, probes.size), np.bool_)
+    decided = allowed_late if verdict else np.nan
     for k in range(probes.size):
-        network, exact, late_within = networks[k], nodes.answer[probes[k]], nodes.late_within[probes[k]]
+        network, exact = networks[k], nodes.answer[probes[k]]
         _interpolate(nodes, corners, places[k, 0], places[k, 1], answer)
         mean_error = max(errors.of_mean * (network + exact[MEAN]), errors.mean_intervals * interval)
-        within = max(errors.of_late * exact[LATE], errors.late_error)
-        failed[k] = (
-            abs(answer[MEAN] - exact[MEAN]) > mean_error
-            or not late_within[0] - within <= answer[LATE] <= late_within[1] + within
-            or (verdict and (answer[LATE] <= allowed_late) != (exact[LATE] <= allowed_late))
-        )
+        failed[k] = abs(answer[MEAN] - exact[MEAN]) > mean_error
         for i in range(QUANTILES):
             off[i, k] = _is_off(answer[i], exact[i], network, interval, errors)
+        off[QUANTILES, k] = _late_is_off(answer[LATE], nodes, probes[k], errors, decided)
+    mixed[QUANTILES] = off[QUANTILES].any()
+    if mixed[QUANTILES]:
+        for k in range(probes.size):
+            late = _late_fraction(nodes, corners, places[k, 0], places[k, 1], depth[0])
+            failed[k] |= _late_is_off(late, nodes, probes[k], errors, decided)
     for i in range(QUANTILES):
         mixed[i] = off[i].any()
         if not mixed[i]:
@@ -318,7 +355,7 @@ def judge_cell(
         follows = True
         for k in range(probes.size):
             # Rows of which the mixture is not certain are solved, so that a probe need not be.
-            delay = _mix(nodes, corners, places[k, 0], places[k, 1], i, depth, networks[k], interval)
+            delay = _mix(nodes, corners, places[k, 0], places[k, 1], i, min(depth), networks[k], interval)
             follows &= np.isnan(delay) or not _is_off(delay, nodes.answer[probes[k], i], networks[k], interval, errors)
         if not follows:
             # Where interpolation is off says which way the quantile jumps.
@@ -339,3 +376,13 @@ def judge_cell(
 def _is_off(delay: float, exact: float, network: float, interval: float, errors: Errors) -> bool:
     """Say whether a quantile is further off than allowed."""
     return abs(delay - exact) > max(errors.of_quantile * (network + exact), errors.quantile_intervals * interval)
+
+
+@njit(cache=True)
+def _late_is_off(late: float, nodes: Nodes, probe: int, errors: Errors, decided: float) -> bool:
+    """Say whether a late fraction is further off than allowed, or, unless NaN, on the wrong side of `decided`."""
+    exact, late_within = nodes.answer[probe, LATE], nodes.late_within[probe]
+    within = max(errors.of_late * exact, errors.late_error)
+    if not late_within[0] - within <= late <= late_within[1] + within:
+        return True
+    return not np.isnan(decided) and (late <= decided) != (exact <= decided)

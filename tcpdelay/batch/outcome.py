@@ -16,15 +16,19 @@ PROBABILITIES = (0.5, 0.95, 0.99)
 COLUMNS = ("p50", "p95", "p99", "mean", "late")
 MEAN, LATE = 3, 4
 STEPS = 40
-"""Steps of a distribution that are kept around each quantile."""
+"""Steps of a distribution that are kept around each quantile, and around the limit."""
 WINDOW = 2.0
 """Factor by which the share beyond a quantile may grow or shrink before its neighbourhood ends."""
 STEPS_PER_INTERVAL = 16
 """Delays this close together, in parts of a packet interval, are one step."""
 FINE_DISTANCE = 64
 """Distance from the quantile, in such parts, up to which they are so to begin with."""
-LATE_SHIFT = 0.5
+LATE_SHIFT = 1 / STEPS_PER_INTERVAL
 """Shift of the limit that a late fraction allows for, in parts of the error that a quantile may have."""
+LATE_STEP = 0.01
+"""Late fractions this close together, in parts of themselves, are one step next to the limit."""
+LATE_FLOOR = 0.005
+"""Late fraction below which they are one step when this close in parts of it."""
 ROUNDING = 1e-8
 """Rounding of a delay that lies on the limit [s]."""
 
@@ -54,8 +58,9 @@ class Nodes(NamedTuple):
         Whether the target is met, and whether TCP can carry the flow.
     before : ndarray, shape (nodes, probabilities)
         Share of the packets that arrives before the first of the steps around each of `PROBABILITIES`.
-    delay, reached : ndarray, shape (nodes, probabilities, steps)
-        The steps: delays beyond the one-way delay [s], ascending, and the share that arrives within each.
+    delay, reached : ndarray, shape (nodes, probabilities + 1, steps)
+        The steps: delays beyond the one-way delay [s], ascending, and the share that arrives within each. The last ones
+        are all of the distribution, its delays those beyond the limit.
     """
 
     answer: NDArray[np.float64]
@@ -72,7 +77,7 @@ def empty_nodes(count: int) -> Nodes:
 
     Examples
     --------
-    >>> empty_nodes(2).delay.shape == (2, len(PROBABILITIES), STEPS)
+    >>> empty_nodes(2).delay.shape == (2, len(PROBABILITIES) + 1, STEPS)
     True
     """
     quantiles = len(PROBABILITIES)
@@ -82,8 +87,8 @@ def empty_nodes(count: int) -> Nodes:
         np.zeros(count, np.bool_),
         np.zeros(count, np.bool_),
         np.zeros((count, quantiles), np.float32),
-        np.full((count, quantiles, STEPS), np.inf, np.float32),
-        np.ones((count, quantiles, STEPS), np.float32),
+        np.full((count, quantiles + 1, STEPS), np.inf, np.float32),
+        np.ones((count, quantiles + 1, STEPS), np.float32),
     )
 
 
@@ -127,11 +132,11 @@ def solve_into(nodes: Nodes, place: int, asked: Question, rtt: float, loss: floa
     if np.isfinite(delays.mean):
         reached = np.cumsum(delays.weights)
         finest = asked.flow.interval / STEPS_PER_INTERVAL
-        for i, probability in enumerate(PROBABILITIES):
-            steps = _steps(probability, delays.values - network, reached, finest)
-            count = steps.delay.size
-            nodes.before[place, i] = steps.before
-            nodes.delay[place, i, :count], nodes.reached[place, i, :count] = steps.delay, steps.reached
+        steps = [_steps_at_quantile(each, delays.values - network, reached, finest) for each in PROBABILITIES]
+        nodes.before[place] = [each.before for each in steps]
+        for i, each in enumerate([*steps, _steps_at_limit(delays.values - limit, reached)]):
+            count = each.delay.size
+            nodes.delay[place, i, :count], nodes.reached[place, i, :count] = each.delay, each.reached
 
 
 class _Steps(NamedTuple):
@@ -140,21 +145,41 @@ class _Steps(NamedTuple):
     reached: NDArray[np.float64]
 
 
-def _steps(probability: float, delay: NDArray[np.float64], reached: NDArray[np.float64], finest: float) -> _Steps:
-    """Return the distribution around one probability, finely where the quantile is and coarsely far from it.
-
-    Delays are joined that are close together in parts of their distance from the quantile, until there are few enough.
-    """
+def _steps_at_quantile(
+    probability: float, delay: NDArray[np.float64], reached: NDArray[np.float64], finest: float
+) -> _Steps:
+    """Return the distribution around one probability; delays up to `finest` [s] apart may be one step."""
     beyond = 1 - probability
     first = int(np.searchsorted(reached, 1 - WINDOW * beyond, side="right"))
     last = min(int(np.searchsorted(reached, 1 - beyond / WINDOW)), reached.size - 1)
     near, level = delay[first : last + 1], reached[first : last + 1]
     middle = near[min(int(np.searchsorted(level, probability - CUMULATION_NOISE)), near.size - 1)]
-    distance = (near - middle) / finest
+    ends = _ends_of_joined((near - middle) / finest)
+    # The last of those that are joined: by then the weight of all of them has arrived.
+    return _Steps(float(reached[first - 1]) if first else 0.0, near[ends], level[ends])
+
+
+def _steps_at_limit(delay: NDArray[np.float64], reached: NDArray[np.float64]) -> _Steps:
+    """Return the distribution, finely around a limit, which is between two steps; `delay` is how far beyond it [s]."""
+    on_time = int(np.searchsorted(delay, 0.0, side="right"))
+    late = np.append(1.0, 1 - reached).clip(0.0)
+    distance = np.log((late[on_time] + LATE_FLOOR) / (late[1:] + LATE_FLOOR))
+    ends = _ends_of_joined(distance / LATE_STEP)
+    # The first of those that are joined may have most of their weight; the others are all of a step.
+    return _Steps(0.0, delay[np.append(0, ends[:-1] + 1)], reached[ends])
+
+
+def _ends_of_joined(distance: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return where steps end, few enough: what is close together in parts of the distance from the middle is joined.
+
+    Parameters
+    ----------
+    distance : ndarray, shape (n,)
+        From the middle, ascending, in units of the finest steps.
+    """
     share = 1 / FINE_DISTANCE
     while True:
-        # The last of those that are joined: by then the weight of all of them has arrived.
-        ends = np.flatnonzero(np.diff(np.ceil(np.arcsinh(distance * share) / share), append=np.inf))
+        ends: NDArray[np.int64] = np.flatnonzero(np.diff(np.ceil(np.arcsinh(distance * share) / share), append=np.inf))
         if ends.size <= STEPS:
-            return _Steps(float(reached[first - 1]) if first else 0.0, near[ends], level[ends])
+            return ends
         share *= 1.5

@@ -331,10 +331,10 @@ class Surface:
         states = np.empty(part.size, np.int8)
         for place, number in enumerate(part.tolist()):
             cell = cells[number]
-            depth = int(self.depth[cell].min())
+            across, up = self.depth[cell].tolist()
             states[place] = judge_cell(
-                self.nodes, self.cells.corners[cell], probes[number], places, networks[number], depth, interval, errors,
-                allowed_late, depth < SETTLED_VERDICT, self.cells.mixed[cell],
+                self.nodes, self.cells.corners[cell], probes[number], places, networks[number], (across, up), interval,
+                errors, allowed_late, min(across, up) < SETTLED_VERDICT, self.cells.mixed[cell],
             )  # fmt: skip
         return states
 
@@ -404,7 +404,7 @@ def _fresh_cells(count: int) -> Cells:
         np.full(count, -1, np.int32),
         np.zeros(count, np.int8),
         np.full(count, UNTESTED, np.int8),
-        np.zeros((count, len(PROBABILITIES)), np.bool_),
+        np.zeros((count, len(PROBABILITIES) + 1), np.bool_),
         np.zeros((count, 4), np.int32),
     )
 
