@@ -88,6 +88,8 @@ def compared(surface: Surface) -> dict[str, Any]:
             "error_90_99_100_ms": [float(1e3 * each) for each in np.quantile(error, [0.9, 0.99, 1.0])],
         }
     late, within = answers.columns[LATE], exact.late_within.T
+    often = truth[LATE] > 0.001
+    ratio = late[often] / truth[LATE, often]
     outside = np.maximum(within[0] - late, late - within[1])
     error = np.abs(late - truth[LATE])
     result["late"] = {
@@ -96,9 +98,13 @@ def compared(surface: Surface) -> dict[str, Any]:
         "error_99": float(np.quantile(error, 0.99)),
         # The stated error allows for another threshold nearby; these are of the very one that was asked for.
         "beyond_at_the_threshold": int((error > np.maximum(STATED.of_late * truth[LATE], STATED.late_error)).sum()),
-        "largest_ratio_above_0.001": float((late / np.maximum(truth[LATE], 1e-9))[truth[LATE] > 0.001].max()),
+        "ratios_above_0.001": [float(ratio.min()), float(ratio.max())],
     }
-    result["works"] = {"wrong": int((answers.works != exact.works).sum()), "share": float(exact.works.mean())}
+    differs = answers.works != exact.works
+    result["works"] = {
+        "wrong": int(differs.sum()), "share": float(exact.works.mean()),
+        "late_where_wrong": sorted(truth[LATE, differs].tolist()),
+    }  # fmt: skip
     result["share_of_answers_that_work"] = float(answers.works.mean())
     return result
 

@@ -41,7 +41,7 @@ def predict_many(
     Rows are answered from a surface of predictions that is refined where rows fall, and by the chain itself near jumps
     and edges. Each answer is what `predict_delay` says, but for: p50, p95 and p99 within 1 % or one packet interval;
     the mean within 2 % or a tenth of an interval; the late fraction within 5 % or 0.0005 of that for some threshold
-    within half as far. Cells are tested to 60 % of that at nine points, and so these are no proven bounds:
+    within a sixteenth as far. Cells are tested to 60 % of that at nine points, and so these are no proven bounds:
     how often they are missed has been measured.
 
     Parameters
