@@ -270,6 +270,18 @@ def test_late_copies_at_one_of_two_ends_are_counted_in_a_note(written, small_bat
     assert note.endswith("and count as sent again; loss and round-trip time are not to be relied on")
 
 
+def test_copies_that_begin_late_in_one_of_two_files_are_left_out_of_both(written, small_batches, two_files):
+    ends = {
+        "sender": by_time(CONNECTION.sender, later(CONNECTION.sender, 2000)),
+        "receiver": by_time(CONNECTION.receiver, later(CONNECTION.receiver[150:], 2000)),
+    }
+    files = [written(pcap(packets), f"{end}-twice.pcap") for end, packets in ends.items()]
+    found = analyze_captures(files)
+    assert measured(found) == two_files()
+    left_out = "packets occur twice, 2 µs apart; the second ones are left out"
+    assert found.notes == tuple(f"{file}: {left_out}" for file in files)
+
+
 def test_progress_reaches_no_more_than_its_end(written, monkeypatch):
     monkeypatch.setattr("tcpdelay.capture.pcap.container._PACKETS_PER_REPORT", 1)
     monkeypatch.setattr("tcpdelay.capture.pcap.container._BUFFER", 512)

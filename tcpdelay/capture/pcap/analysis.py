@@ -89,10 +89,12 @@ def analyze_captures(
     try:
         return _analyzed(files, connection, framing, message_size, same_clock, None)
     except _LateCopiesError as late:
-        for file in files:
-            # Looked through, and read.
-            file.readings += 2
-        return _analyzed(files, connection, framing, message_size, same_clock, late.copies)
+        copies = late.copies
+    # Out of the handler, as the error holds what the first attempt had in memory.
+    for file in files:
+        # Looked through, and read.
+        file.readings += 2
+    return _analyzed(files, connection, framing, message_size, same_clock, copies)
 
 
 class _LateCopiesError(Exception):

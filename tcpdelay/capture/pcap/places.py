@@ -119,7 +119,8 @@ class ConnectionInFile:
         """
         source = self._source()
         source.begin()
-        copies = source.copies if self.copies is None else self.copies
+        # Where that reading had left second copies out, it counted none; the first segments show them again.
+        copies = self.copies if self.copies is not None and self.copies.many else source.copies
         if not copies.many:
             return [source]
         self.capture.readings += 1
