@@ -351,6 +351,19 @@ def test_what_is_stored_is_not_evaluated_again(tmp_path):
     assert result.delay.equals(expected.delay)
 
 
+def test_a_folder_that_nothing_shows_to_be_a_sweeps_is_left_alone(tmp_path):
+    output = tmp_path / "result.nc"
+    folder = tmp_path / "result.nc.parts"
+    folder.mkdir()
+    (folder / MANIFEST).write_text("[]")
+    other = folder / "notes.txt"
+    other.write_text("of somebody else")
+    with pytest.raises(ValueError, match="is no folder of a sweep; name another output"):
+        td.sweep(SMALL, output)
+    assert other.read_text() == "of somebody else"
+    assert (folder / MANIFEST).read_text() == "[]"
+
+
 @pytest.mark.parametrize("damage", [b"", b"PK\3\4 and then nothing"])
 def test_a_damaged_part_is_made_again(tmp_path, damage):
     output = tmp_path / "result.nc"

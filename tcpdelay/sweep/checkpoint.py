@@ -107,7 +107,7 @@ class Checkpoint:
         origins = {part.origin for part in map(read_part, self._files()) if part is not None}
         for origin in origins or ({marked} if marked is not None else set()):
             self._require_own(origin)
-        if not origins and not was_there and self._holds_anything_else():
+        if not origins and marked is None and self._holds_anything_else():
             raise ValueError(f"{self.folder}: is no folder of a sweep; name another output")
         with written_durably(manifest) as unfinished:
             mark = {"program": self._origin.program, "specification": json.loads(self._specification.canonical)}
@@ -124,7 +124,7 @@ class Checkpoint:
         return sorted(self.folder.glob(PARTS))
 
     def _holds_anything_else(self) -> bool:
-        own = (PARTS, UNFINISHED)
+        own = (MANIFEST, PARTS, UNFINISHED)
         return not all(any(file.match(pattern) for pattern in own) for file in self.folder.iterdir())
 
     def _require_own(self, origin: Origin) -> None:
