@@ -1,13 +1,9 @@
-import errno
 import json
 import math
-import os
 import sys
-import warnings
 from concurrent.futures import Executor, Future
 from dataclasses import fields
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -18,13 +14,10 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.heuristics import parallel_delay, split_delay, striped_delay
 from tcpdelay.scenario import Linux, NewReno2008
-from tcpdelay.sweep import checkpoint as kept_on_disk
-from tcpdelay.sweep import schedule, workers
-from tcpdelay.sweep.checkpoint import MANIFEST, DamagedCheckpointWarning, checkpoint
+from tcpdelay.sweep import workers
 from tcpdelay.sweep.dataset import MEANINGS
-from tcpdelay.sweep.evaluation import Rows, evaluate, program, row_type, run_seed
+from tcpdelay.sweep.evaluation import evaluate, program, row_type, run_seed
 from tcpdelay.sweep.parameters import PARAMETERS, SPANNED, read_value
-from tcpdelay.sweep.parts import Origin, Part, read_part, write_part
 from tcpdelay.sweep.results import Results
 from tcpdelay.sweep.schedule import Schedule, SweepFailedError
 from tcpdelay.sweep.specification import Evaluation, read_sweep
@@ -32,8 +25,6 @@ from tcpdelay.sweep.workers import Workers
 
 VOICE = {"packet_size": 174, "interval": "20ms"}
 SMALL = {"flow": VOICE, "grid": {"rtt": ["50ms", "100ms"], "loss": ["1%", "2%"]}}
-MARK = 42.0
-"""Standard deviation that no evaluation gives."""
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -327,194 +318,6 @@ def test_time_ends_a_part_but_not_before_its_first_run():
     specification = read_sweep(SMALL)
     assert evaluate(specification, 1, 4, program(), 0.0).values.size == 1
     assert evaluate(specification, 1, 4, program()).stop == 4
-
-
-def stored_half(output, specification):
-    """Keep the first two of the four runs of SMALL, as an interrupted sweep does; return the part."""
-    with checkpoint(output, specification) as kept:
-        kept.store(evaluate(specification, 0, 2, program()))
-    return output.with_name(f"{output.name}.parts") / "runs-0000000000-0000000002.npz"
-
-
-def test_what_is_stored_is_not_evaluated_again(tmp_path):
-    output, specification = tmp_path / "result.nc", read_sweep(SMALL)
-    expected = td.sweep(SMALL, tmp_path / "expected.nc")
-    part = stored_half(output, specification)
-    with np.load(part) as held:
-        values, refusals = held["values"].copy(), held["refusals"]
-    # So that it shows where the result has them from.
-    values["standard_deviation"] = MARK
-    with checkpoint(output, specification) as kept:
-        kept.store(Rows(0, values, refusals))
-    result = td.sweep(SMALL, output)
-    assert result.standard_deviation.values.ravel()[:2].tolist() == [MARK, MARK]
-    assert result.delay.equals(expected.delay)
-
-
-def test_a_folder_that_nothing_shows_to_be_a_sweeps_is_left_alone(tmp_path):
-    output = tmp_path / "result.nc"
-    folder = tmp_path / "result.nc.parts"
-    folder.mkdir()
-    (folder / MANIFEST).write_text("[]")
-    other = folder / "notes.txt"
-    other.write_text("of somebody else")
-    with pytest.raises(ValueError, match="is no folder of a sweep; name another output"):
-        td.sweep(SMALL, output)
-    assert other.read_text() == "of somebody else"
-    assert (folder / MANIFEST).read_text() == "[]"
-
-
-@pytest.mark.parametrize("damage", [b"", b"PK\3\4 and then nothing"])
-def test_a_damaged_part_is_made_again(tmp_path, damage):
-    output = tmp_path / "result.nc"
-    stored_half(output, read_sweep(SMALL)).write_bytes(damage)
-    (tmp_path / "result.nc.parts" / ".runs-0000000002-0000000004.npz.0123.part").write_bytes(damage)
-    with pytest.warns(DamagedCheckpointWarning, match="1 of 1 parts were damaged; their runs are done again"):
-        td.sweep(SMALL, output)
-    td.sweep(SMALL, tmp_path / "expected.nc")
-    assert output.read_bytes() == (tmp_path / "expected.nc").read_bytes()
-
-
-@st.composite
-def damaged(draw, whole):
-    """Draw what may have become of a file's content: cut short, a bit turned, or something else altogether."""
-    place = draw(st.integers(0, len(whole) - 1))
-    turned = whole[:place] + bytes([whole[place] ^ 1 << draw(st.integers(0, 7))]) + whole[place + 1 :]
-    other = st.binary(max_size=8) | ANYTHING.map(lambda held: json.dumps(held).encode())
-    return draw(st.just(whole[:place]) | st.just(turned) | other)
-
-
-@settings(max_examples=200)
-@given(st.data())
-def test_no_damage_of_a_part_escapes(kept_marked, data):
-    _, folder = kept_marked
-    part = folder / "runs-0000000000-0000000002.npz"
-    whole = part.read_bytes()
-    with TemporaryDirectory() as directory:
-        copy = Path(directory, part.name)
-        copy.write_bytes(data.draw(damaged(whole)))
-        assert read_part(copy) is None
-        copy.write_bytes(whole)
-        assert read_part(copy).rows.stop == 2
-
-
-@settings(max_examples=100)
-@given(st.data())
-def test_no_damage_of_the_mark_loses_what_is_finished(kept_marked, data):
-    output, folder = kept_marked
-    manifest = folder / MANIFEST
-    whole = manifest.read_bytes()
-    manifest.write_bytes(data.draw(damaged(whole)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DamagedCheckpointWarning)
-        with checkpoint(output, read_sweep(SMALL)) as kept:
-            (rows,) = kept.stored()
-    assert rows.values["standard_deviation"].tolist() == [MARK, MARK]
-    assert json.loads(manifest.read_bytes()) == json.loads(whole)
-
-
-@pytest.fixture(scope="module")
-def kept_marked(tmp_path_factory):
-    """The output of an interrupted sweep, and the folder in which the first two of its four runs are kept, marked."""
-    output, specification = tmp_path_factory.mktemp("kept") / "result.nc", read_sweep(SMALL)
-    part = stored_half(output, specification)
-    rows = read_part(part).rows
-    rows.values["standard_deviation"] = MARK
-    with checkpoint(output, specification) as kept:
-        kept.store(rows)
-    return output, part.parent
-
-
-@pytest.mark.parametrize("damage", ["{", None])
-def test_without_its_mark_a_sweep_goes_on_if_the_parts_are_its_own(tmp_path, run, damage):
-    (tmp_path / "spec.toml").write_text(
-        '[flow]\npacket_size = 174\ninterval = "20ms"\n[grid]\nrtt = ["50ms", "100ms"]\nloss = ["1%", "2%"]\n'
-    )
-    output, other = tmp_path / "result.nc", with_changes(grid={"rtt": [0.1], "loss": [0.01]})
-    manifest = stored_half(output, read_sweep(SMALL)).with_name(MANIFEST)
-    if damage is None:
-        manifest.unlink()
-    else:
-        manifest.write_text(damage)
-    with pytest.raises(ValueError, match="holds another specification's points; remove it, or name another output"):
-        td.sweep(other, output)
-    status, printed, errors = run("sweep", "spec.toml", "-o", "result.nc")
-    assert (status, printed) == (0, "result.nc\n")
-    wrong = "missing" if damage is None else "damaged"
-    rest = "and is written anew; every part is checked by itself"
-    assert errors == f"warning: result.nc.parts/sweep.json: was {wrong}, {rest}\n"
-    td.sweep(SMALL, tmp_path / "expected.nc")
-    assert output.read_bytes() == (tmp_path / "expected.nc").read_bytes()
-
-
-def test_what_cannot_be_written_is_named_and_the_rest_is_kept(tmp_path, run, monkeypatch):
-    monkeypatch.setattr(schedule, "MOST_RUNS_IN_PART", 1)
-    synced, sync = [], os.fsync
-
-    def fill_the_disk(file):
-        synced.append(file)
-        # Each file takes two: itself, and its entry in the folder.
-        if len(synced) > 4:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        sync(file)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", fill_the_disk)
-        status, _, errors = run("sweep", EXAMPLES / "sweep.toml", "-o", "full.nc")
-    assert status == 2
-    assert errors.startswith("tcpdelay sweep: full.nc.parts: cannot be written: No space left on device; what is ")
-    assert errors.endswith("kept in full.nc.parts; the same command goes on from there\n")
-    assert sorted(file.name for file in (tmp_path / "full.nc.parts").iterdir())[1:] == [MANIFEST]
-
-
-def test_what_belongs_to_something_else_is_left_alone(tmp_path, monkeypatch):
-    output, other = tmp_path / "result.nc", with_changes(grid={"rtt": [0.1], "loss": [0.01]})
-    part = stored_half(output, read_sweep(SMALL))
-    with pytest.raises(ValueError, match="holds another specification's points; remove it, or name another output"):
-        td.sweep(other, output)
-    with monkeypatch.context() as patched:
-        patched.setattr(kept_on_disk, "program", lambda: "tcpdelay 9.9")
-        with pytest.raises(ValueError, match=r"was begun by tcpdelay .*, but this is tcpdelay 9.9; finish it"):
-            td.sweep(SMALL, output)
-    manifest = part.with_name(MANIFEST)
-    held = json.loads(manifest.read_text())
-    whole = part.read_bytes()
-    part.write_bytes(whole[:-1])
-    manifest.write_text(json.dumps({**held, "program": "tcpdelay 0.0.1"}))
-    with pytest.raises(ValueError, match=r"was begun by tcpdelay 0.0.1, but this is .*; finish it there, or remove it"):
-        td.sweep(SMALL, output)
-    part.unlink()
-    manifest.rename(manifest.with_name("other.json"))
-    with pytest.raises(ValueError, match="is no folder of a sweep; name another output"):
-        td.sweep(SMALL, output)
-    manifest.write_text(json.dumps(held))
-    part.write_bytes(whole)
-    stray = part.with_name("runs-0000000002-0000000003.npz")
-    write_part(stray, Part(read_part(part).rows, Origin("0f", program())))
-    with pytest.raises(ValueError, match="holds another specification's points"):
-        td.sweep(SMALL, output)
-    stray.unlink()
-    assert part.exists()
-    finished = tmp_path / "finished.nc"
-    result = td.sweep(SMALL, finished)
-    written = finished.stat().st_mtime_ns
-    assert td.sweep(SMALL, finished).identical(result)
-    assert finished.stat().st_mtime_ns == written
-    stored_half(finished, read_sweep(SMALL))
-    assert td.sweep(SMALL, finished).identical(result)
-    assert not (tmp_path / "finished.nc.parts").exists()
-    with pytest.raises(ValueError, match="holds the result of another specification"):
-        td.sweep(other, finished)
-    for content in (b"", b"no netCDF"):
-        finished.write_bytes(content)
-        with pytest.raises(ValueError, match="exists, and is no result of a sweep; name another output"):
-            td.sweep(SMALL, finished)
-
-
-def test_two_sweeps_do_not_share_an_output(tmp_path):
-    in_use = pytest.raises(ValueError, match="another sweep writes its points there")
-    with checkpoint(tmp_path / "result.nc", read_sweep(SMALL)), in_use:
-        td.sweep(SMALL, tmp_path / "result.nc")
 
 
 @pytest.mark.parametrize(
