@@ -116,17 +116,21 @@ def test_as_many_packets_leave_as_are_written(scenario):
 
 @settings(max_examples=60)
 @given(scenarios(largest=SMALL))
-@example((Flow(485, 0.010), Path(0.080, 0.0342), Stack.linux(hz=1000)))
-@example((Flow(290, 0.005), Path(0.0362, 0.0992), Stack.linux(hz=1000)))
 def test_nearly_every_packet_is_counted(scenario):
-    """What rounding to whole packets leaves out comes with losses: up to three packets each, and a fifth of all.
-
-    The examples are the worst of 10 000 random scenarios of two to eight packets per round-trip time. Of packets above
-    a segment it is more.
-    """
+    """What rounding to whole packets leaves out comes with losses: of packets above a segment it is more."""
     model = solved(*scenario)
     _, counted = flows(model)
-    assert counted * model.flow.interval == pytest.approx(1, abs=min(0.02 + 3 * model.path.loss, 0.2))
+    assert counted * model.flow.interval == pytest.approx(1, abs=0.02 + 1.5 * model.path.loss)
+
+
+@pytest.mark.xfail(reason="where a few packets share a segment, up to three for each loss are not counted", strict=True)
+@pytest.mark.parametrize(
+    ("size", "interval", "rtt", "loss"), [(485, 0.010, 0.080, 0.0342), (290, 0.005, 0.0362, 0.0992)]
+)
+def test_nearly_every_packet_is_counted_near_saturation(size, interval, rtt, loss):
+    """The worst of 10 000 random scenarios: the test above may come upon such a one."""
+    _, counted = flows(solved(Flow(size, interval), Path(rtt, loss), Stack.linux(hz=1000)))
+    assert counted * interval == pytest.approx(1, abs=0.02 + 1.5 * loss)
 
 
 @pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
