@@ -13,10 +13,10 @@ import argparse
 import numpy as np
 from scipy.stats import binomtest
 
-from tcpdelay.applications import application
-from tcpdelay.batch.outcome import LATE
-from tcpdelay.batch.surface import STATED, Surface, solve_scenarios
-from tcpdelay.region.question import question
+from tcpdelay.questions.region.question import question
+from tcpdelay.questions.tables.interpolation import LATE
+from tcpdelay.questions.tables.surface import STATED, Surface, solve_scenarios
+from tcpdelay.scenario.applications import application
 
 ROWS = 20_000
 RTT, LOSS = (0.060, 0.250), (0.005, 0.05)

@@ -26,18 +26,16 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from tcpdelay.applications import application
-from tcpdelay.batch.cache import load_surface, save_surface, surface_path
-from tcpdelay.batch.columns import find_sources
-from tcpdelay.batch.files import file_format
-from tcpdelay.batch.job import Job, run_job
-from tcpdelay.batch.outcome import COLUMNS, LATE, MEAN
-from tcpdelay.batch.predict_many import demand_for, predict_many
-from tcpdelay.batch.summary import WorkingShares
-from tcpdelay.batch.surface import STATED, Surface, solve_scenarios
+from tcpdelay.models.validity import LINUX_RANGE
 from tcpdelay.processors import processors
-from tcpdelay.region.question import question
-from tcpdelay.validity import LINUX_RANGE
+from tcpdelay.questions.region.question import question
+from tcpdelay.questions.tables.columns import find_sources
+from tcpdelay.questions.tables.files import file_format
+from tcpdelay.questions.tables.interpolation import COLUMNS, LATE, MEAN
+from tcpdelay.questions.tables.predict_many import Job, demand_for, predict_many, run_job
+from tcpdelay.questions.tables.rows import WorkingShares
+from tcpdelay.questions.tables.surface import STATED, Surface, load_surface, save_surface, solve_scenarios, surface_path
+from tcpdelay.scenario.applications import application
 
 COMPARED = 10_000
 REPEATS = 5

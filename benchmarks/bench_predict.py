@@ -15,7 +15,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.chains import LINUX_SCENARIOS, SCENARIOS, LinuxScenario, Scenario
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.predict import predict_delay
+from tcpdelay.models.predict import predict_delay
 
 pytestmark = pytest.mark.benchmark(timer=process_time)
 

@@ -10,8 +10,9 @@ import pytest
 import xarray as xr
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tcpdelay import Stack, working_region
-from tcpdelay.scenario import Stack as AnyStack
+from tcpdelay.questions.region.dataset import working_region
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import Stack as AnyStack
 
 RTTS, LOSSES = np.geomspace(0.010, 0.400, 100), np.geomspace(0.001, 0.10, 100)
 STACKS = {

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tcpdelay.scenario import Flow, Path, Stack
-from tcpdelay.sim.simulation import simulate
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 
 pytestmark = pytest.mark.benchmark(timer=process_time)
 

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.chains import SCENARIOS, SweepInput, sweep_input
-from tcpdelay.chain.build import number_states
-from tcpdelay.chain.direct import LARGEST_CHAIN, solve_directly
-from tcpdelay.chain.gth import gth_solve
-from tcpdelay.chain.model import DelayModel
-from tcpdelay.chain.stationary import MAX_SWEEPS, solve_by_sweeps
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.solver.gth import gth_solve
+from tcpdelay.models.solver.state_space import number_states
+from tcpdelay.models.solver.stationary import LARGEST_CHAIN, MAX_SWEEPS, solve_by_sweeps, solve_directly
 
 pytestmark = pytest.mark.benchmark(timer=process_time)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tcpdelay.chain.build import Rows, reachable_rows
-from tcpdelay.chain.model import DelayModel
-from tcpdelay.chain.newreno_2008 import BACKLOG_PER_LOAD, parameters, published_transitions, start_phase
-from tcpdelay.chain.transitions import Phases, Transitions
-from tcpdelay.scenario import Flow, Linux, NewReno2008, Path, Stack
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.published.transitions import BACKLOG_PER_LOAD, parameters, published_transitions, start_phase
+from tcpdelay.models.solver.state_space import Phases, Rows, Transitions, reachable_rows
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
 
 
 class Scenario(NamedTuple):

@@ -19,7 +19,7 @@ import stormpy.analysis
 import stormpy.environments
 from numpy.typing import NDArray
 
-from tcpdelay.chain.model import DelayModel
+from tcpdelay.models.chain import DelayModel
 
 DEFAULT_PRECISION = 1e-6
 """Relative error at which Storm stops unless told otherwise."""

@@ -20,11 +20,11 @@ from scipy.optimize import brentq
 from summary import duration, put_into
 
 import tcpdelay as td
-from tcpdelay.sweep import schedule
-from tcpdelay.sweep.checkpoint import checkpoint
-from tcpdelay.sweep.evaluation import evaluate, program, row_type
-from tcpdelay.sweep.specification import Evaluation, SweepSpecification, read_sweep
-from tcpdelay.throughput import connection_utilization
+from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.questions.sweep import schedule
+from tcpdelay.questions.sweep.checkpoint import checkpoint
+from tcpdelay.questions.sweep.evaluation import evaluate, program, row_type
+from tcpdelay.questions.sweep.specification import Evaluation, SweepSpecification, read_sweep
 
 UTILIZATIONS = (0.1, 0.3, 0.5, 0.7, 0.9)
 VIDEO = {"packet_size": 1200, "interval": "20ms"}

@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 from tcpdelay import guideline
-from tcpdelay.applications import application
+from tcpdelay.scenario.applications import application
 
 IMAGES = Path(__file__).parent / "images"
 SIZES = {"desktop": (1120, 1500), "phone": (390, 1600)}

@@ -10,7 +10,7 @@ def run() -> int:
     # Starting up makes many objects and no garbage, and looking for some takes a tenth of the time.
     gc.disable()
     try:
-        from tcpdelay.cli import main
+        from tcpdelay.cli.program import main
 
         return main()
     except KeyboardInterrupt:

@@ -2,24 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.target import Target
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tcpdelay.expected_error import ExpectedError
-    from tcpdelay.scenario import Flow, Path, Stack
-
-Method = Literal["chain", "simulation"]
 
 CUMULATION_NOISE = 1e-12
 """Slack with which a cumulative weight counts as having reached a probability."""
 WEIGHT_SUM_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Relative errors of a prediction, without their signs.
+
+    Parameters
+    ----------
+    median, mean, p90 : float
+        Their median, mean and 90 % quantile, as fractions.
+    """
+
+    median: float
+    mean: float
+    p90: float
+
+
+@dataclass(frozen=True)
+class ExpectedError(Spread):
+    """How far a prediction is probably off, as fractions and without a sign.
+
+    Parameters
+    ----------
+    median, mean, p90 : float
+        Median, mean and 90 % quantile of the error of the 95th percentile.
+    mean_delay : Spread
+        The same for the mean delay.
+    cases : int
+        Number of scenarios that this was found in; 0 where it is an estimate's statistical error.
+    source : str
+        What the error was measured against.
+    """
+
+    mean_delay: Spread
+    cases: int
+    source: str
 
 
 @dataclass(frozen=True)
@@ -38,10 +76,14 @@ class DelayDistribution:
         False where the flow offers more than TCP can carry, so that the backlog grows for ever.
     truncated_mass : float
         Probability that the model's backlog stands at its bound; 0 where nothing is cut off.
-    method : {"chain", "simulation"}
-        What answered.
+    method : str
+        Name of the model that answered, such as "chain" or "simulation".
     scenario : tuple of Flow, Path and Stack, optional
         What was asked, if this is a prediction.
+    ignored : mapping of str to str
+        Fields of the scenario that the model ignored, and what it assumed in their place.
+    look_up_error : callable, optional
+        Returns the expected error of a prediction.
 
     Raises
     ------
@@ -60,8 +102,10 @@ class DelayDistribution:
     one_way_delay: float
     sustainable: bool = True
     truncated_mass: float = 0.0
-    method: Method = "chain"
+    method: str = "chain"
     scenario: tuple[Flow, Path, Stack] | None = field(default=None, repr=False, compare=False)
+    ignored: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    look_up_error: Callable[[], ExpectedError] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         values, weights = self.values, self.weights
@@ -140,11 +184,7 @@ class DelayDistribution:
 
         Looked up when first asked for, as that takes as long as a prediction.
         """
-        if self.scenario is None:
-            return None
-        from tcpdelay.expected_error import expected_error
-
-        return expected_error(*self.scenario, carried=self.sustainable)
+        return None if self.look_up_error is None else self.look_up_error()
 
     @overload
     def quantile(self, probability: float) -> float: ...
@@ -197,6 +237,10 @@ class DelayDistribution:
         """Return P(delay <= d) for each d [s] in `delay`."""
         result = 1.0 - np.asarray(self.late_fraction(np.asarray(delay, np.float64)))
         return float(result) if result.ndim == 0 else result
+
+    def meets(self, target: Target) -> bool:
+        """Return whether the target's quantile of the delay is within its limit."""
+        return target.is_met_by(self.quantile(target.quantile))
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw the distribution; the parameters are those of `tcpdelay.report.charts.plot_distribution`."""

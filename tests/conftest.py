@@ -22,16 +22,21 @@ settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "local"))
 
 
+KERNELS = ("models", "network", "questions/tables")
+"""Folders of the package with compiled kernels, and with the constants that they use."""
+
+
 def pytest_configure() -> None:
     """Heed interrupts again, and remove compiled kernels that a changed source has made stale.
 
     What a shell runs in the background ignores interrupts, and hands that on to each process it starts.
 
-    Numba compares a cached kernel with its own source file only, not with those of the kernels it calls.
+    Numba compares a cached kernel with its own source file only, not with those of the kernels and constants it uses.
+    All of these are in the folders of `KERNELS`.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     package = Path(__file__).parents[1] / "tcpdelay"
-    newest = max(source.stat().st_mtime for source in package.rglob("*.py"))
+    newest = max(source.stat().st_mtime for folder in KERNELS for source in (package / folder).rglob("*.py"))
     for cached in package.rglob("*.nb[ic]"):
         if cached.stat().st_mtime < newest:
             cached.unlink(missing_ok=True)
@@ -91,7 +96,7 @@ def connect():
 @pytest.fixture
 def run(capfd, tmp_path, monkeypatch):
     """Run a command in an empty directory; return its exit status, what it printed, and its errors."""
-    from tcpdelay.cli import main
+    from tcpdelay.cli.program import main
 
     monkeypatch.chdir(tmp_path)
 

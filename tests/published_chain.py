@@ -25,7 +25,9 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from tcpdelay.scenario import Flow, NewReno2008, Path
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import NewReno2008
 
 Array = npt.NDArray[np.float64]
 State = tuple[int, int, int]

@@ -2,8 +2,11 @@
 
 from functools import cache
 
-from tcpdelay import Flow, Path, Target, guideline
+from tcpdelay import guideline
 from tcpdelay.capture.estimate import PathEstimate
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.target import Target
 
 VOIP = Flow(174, 0.020)
 NOTHING_LOST = PathEstimate(source="ping", rtt=0.1, sent=20, lost=0, rtt_interval=(0.098, 0.102))

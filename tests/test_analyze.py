@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from pcap_files import ACK, MILLISECOND, PSH, START, SYN, Connection, Packet, pcap
 from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.capture.pcap import analyze_captures
+from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.capture.pcap.clocks import lower_line
 from tcpdelay.capture.pcap.coverage import NEVER, coverage
 from tcpdelay.capture.pcap.segments import unwrapped

@@ -11,7 +11,8 @@ import pytest
 
 from cli_process import ROOT
 from pcap_files import Connection, Packet, pcap
-from tcpdelay.cli import main, program
+from tcpdelay.cli import program
+from tcpdelay.cli.program import main
 
 KEPT = ROOT / "validation" / "pcap"
 SENDER, RECEIVER = KEPT / "voice-clean.sender.pcap.gz", KEPT / "voice-clean.receiver.pcap.gz"

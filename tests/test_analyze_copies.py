@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcap_files import ACK, MILLISECOND, PSH, START, Connection, Packet, enhanced, interface, pcap, section, tcp
-from tcpdelay.capture.pcap import analyze_captures, copies, segments
+from tcpdelay.capture.pcap import copies, segments
+from tcpdelay.capture.pcap.analysis import analyze_captures
 
 KEPT = Path(__file__).parents[1] / "validation" / "pcap"
 CONNECTION = Connection(lost=frozenset({20, 57, 58, 130}), needless=frozenset({90}))

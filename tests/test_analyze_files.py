@@ -28,7 +28,8 @@ from pcap_files import (
     section,
     tcp,
 )
-from tcpdelay.capture.pcap import analyze_captures, conversations
+from tcpdelay.capture.pcap import conversations
+from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.capture.pcap.decoding import Options, options_of
 from tcpdelay.capture.pcap.framing import Framer

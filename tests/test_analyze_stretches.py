@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcap_files import MILLISECOND, START, Connection, Packet, pcap
-from tcpdelay.capture.pcap import analyze_captures, condensed, segments, stretches
+from tcpdelay.capture.pcap import condensed, segments, stretches
+from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.capture.pcap.condensed import Delays, RoundTripSeries, Series, Table
 from tcpdelay.distribution import DelayDistribution
 

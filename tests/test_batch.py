@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.batch.cache import load_surface, save_surface, surface_path
-from tcpdelay.batch.cell_values import read_column, reasons
-from tcpdelay.batch.columns import QUANTITIES, Source, find_sources
-from tcpdelay.batch.surface import Surface
-from tcpdelay.region.question import question
+from tcpdelay.questions.region.question import question
+from tcpdelay.questions.tables.columns import QUANTITIES, Source, find_sources, read_column, reasons
+from tcpdelay.questions.tables.surface import Surface, load_surface, save_surface, surface_path
 
 VOIP = question("voip", None, None, None)
 RTT = QUANTITIES["rtt"]

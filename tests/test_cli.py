@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import tcpdelay as td
-from tcpdelay.applications import APPLICATIONS
-from tcpdelay.capture import read_ping, read_ss
+from tcpdelay.capture.ping import read_ping
+from tcpdelay.capture.ss import read_ss
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.scenario import read_scenario
-from tcpdelay.expected_error import PUBLISHED_ERROR
-from tcpdelay.predict import DEFAULT_STACK, PROFILES
-from tcpdelay.scenario import Linux, NewReno2008
+from tcpdelay.models.accuracy import PUBLISHED_ERROR
+from tcpdelay.scenario.applications import APPLICATIONS
+from tcpdelay.scenario.stack import DEFAULT_STACK, PROFILES, Linux, NewReno2008
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -206,7 +206,7 @@ def test_settings_of_the_other_stack_are_refused(run, stack, setting, other):
 
 
 def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypatch):
-    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 20_000)
+    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_PACKETS", 20_000)
     linux = [*VOIP, "--stack", "linux"]
     row = predicted(*linux, "--method", "simulation")
     assert row["method"] == "simulation"
@@ -223,7 +223,7 @@ def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypa
 
 def test_a_simulation_that_ends_before_it_is_precise_says_how_to_get_more(run, monkeypatch):
     bursts = ["predict", *VOIP, "--loss-burst", "4", "--method", "auto"]
-    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 20_000)
+    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_PACKETS", 20_000)
     status, _, errors = run(*bursts)
     assert status == 0
     assert re.fullmatch(
@@ -563,7 +563,7 @@ def test_an_interrupt_is_quiet(run, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tcpdelay.chain.model.DelayModel", interrupted)
+    monkeypatch.setattr("tcpdelay.models.chain.DelayModel", interrupted)
     assert run("predict", *VOIP) == (130, "", "")
     monkeypatch.setattr("typer.main.get_command", interrupted)
     assert run("--help") == (130, "", "")

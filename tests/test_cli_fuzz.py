@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tcpdelay.chain import model
-from tcpdelay.cli import main
 from tcpdelay.cli.options import ScenarioOptions
+from tcpdelay.cli.program import main
+from tcpdelay.models import chain as model
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PATH = ["--rtt", "100ms", "--loss", "2%"]

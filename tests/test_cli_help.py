@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cli_process import process
-from tcpdelay.cli import main
 from tcpdelay.cli.options import ScenarioOptions
+from tcpdelay.cli.program import main
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

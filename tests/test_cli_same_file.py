@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli_process import ROOT
-from tcpdelay.cli.files import refuse_same_file
+from tcpdelay.cli.output import refuse_same_file
 
 PCAP = ROOT / "validation" / "pcap" / "voice-clean.sender.pcap.gz"
 VOIP = ["--app", "voip"]
@@ -128,7 +128,7 @@ def test_every_command_keeps_what_it_reads_and_its_results_apart(refused, argume
     ],
 )
 def test_batch_says_beforehand_what_is_wrong_with_its_files(refused, monkeypatch, arguments, message):
-    monkeypatch.setattr("tcpdelay.batch.job.run_job", lambda *_, **__: pytest.fail("computed"))
+    monkeypatch.setattr("tcpdelay.questions.tables.predict_many.run_job", lambda *_, **__: pytest.fail("computed"))
     assert refused("batch", *arguments, *VOIP) == message
 
 

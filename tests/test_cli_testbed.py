@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from synthetic_captures import capture, experiment, flow_run, write
-from tcpdelay.cli import main
+from tcpdelay.cli.program import main
 from tcpdelay.confidence import mean_interval, quantile_interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.testbed import campaign, host, uml, virtual_kernel
 from tcpdelay.testbed.backends import SessionFailedError
 from tcpdelay.testbed.campaign import Progress
+from tcpdelay.testbed.kernel_build import KernelBuildError
 from tcpdelay.testbed.specification import Precision, read_specification
-from tcpdelay.testbed.virtual_kernel import KernelBuildError
 
 SPECIFICATION = """\
 name = "mine"
@@ -421,7 +421,7 @@ def test_show_draws_one_capture_beside_its_prediction(run, captures, tmp_path, m
         asked.append((flow, path))
         return DelayDistribution.from_samples([0.01, 0.02], path.forward_delay)
 
-    monkeypatch.setattr("tcpdelay.predict.predict_delay", predict_delay)
+    monkeypatch.setattr("tcpdelay.models.predict.predict_delay", predict_delay)
     status, _, errors = run("show", captures(), "--chart", "delays.svg")
     assert (status, errors) == (0, "")
     file = tmp_path / "delays.svg"

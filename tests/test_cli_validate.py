@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from synthetic_captures import capture, write
-from tcpdelay.cli import main
+from tcpdelay.cli.program import main
 from tcpdelay.validation import simulated
 from tcpdelay.validation.models import MODELS
 

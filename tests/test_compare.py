@@ -6,8 +6,8 @@ import math
 import pytest
 
 import tcpdelay as td
-from tcpdelay.report.comparison import comparison_table, to_html, to_json
-from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.network.sources import Bulk, ConstantRate
+from tcpdelay.report.transports import comparison_table, to_html, to_json
 
 VOICE = td.Flow(174, 0.020)
 PATH = td.Path(rtt=0.100, loss=0.02)

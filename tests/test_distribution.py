@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay import DelayDistribution
+from tcpdelay.distribution import DelayDistribution
 
 samples = st.lists(st.integers(0, 400).map(lambda n: n / 1000), min_size=1, max_size=200)
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay import Flow
-from tcpdelay.applications import APPLICATIONS
-from tcpdelay.encapsulation import (
+from tcpdelay.scenario.applications import APPLICATIONS
+from tcpdelay.scenario.encapsulation import (
     ENCAPSULATIONS,
     RTMP_CHUNK,
     SEND_INDICATION,
@@ -20,6 +19,7 @@ from tcpdelay.encapsulation import (
     Encapsulation,
     encapsulation,
 )
+from tcpdelay.scenario.source import Flow
 
 payloads = st.integers(1, 65_512)
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tcpdelay import DelayDistribution
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.validity import LINUX_RANGE
 from tcpdelay.validation import error_map
 from tcpdelay.validation.error_map import (
     SimulatedScenario,
@@ -22,15 +23,8 @@ from tcpdelay.validation.error_map import (
 )
 from tcpdelay.validation.error_map_charts import LOSS, UTILIZATION
 from tcpdelay.validation.error_map_charts import error_map as drawn_map
-from tcpdelay.validation.error_map_scores import (
-    error_table,
-    expected_table,
-    groups_table,
-    score_map,
-    worst_table,
-)
+from tcpdelay.validation.error_map_scores import error_table, expected_table, groups_table, score_map, worst_table
 from tcpdelay.validation.models import Prediction
-from tcpdelay.validity import LINUX_RANGE
 
 ROOT = FilePath(__file__).parents[1]
 SCENARIOS = [random_scenario(number) for number in range(400)]

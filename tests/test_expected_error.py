@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay import DelayDistribution, Flow, Path, Stack, ValidityWarning, predict_delay, simulate
-from tcpdelay import expected_error as module
-from tcpdelay.chain import model as chain_model
 from tcpdelay.confidence import Interval
-from tcpdelay.expected_error import (
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models import accuracy as module
+from tcpdelay.models import chain as chain_model
+from tcpdelay.models.accuracy import (
     FEATURES,
     NEIGHBOURS,
     PUBLISHED_ERROR,
@@ -24,8 +24,13 @@ from tcpdelay.expected_error import (
     spread_of,
     statistical_error,
 )
-from tcpdelay.sim import simulation
-from tcpdelay.validity import LINUX_RANGE
+from tcpdelay.models.predict import predict_delay
+from tcpdelay.models.simulator import simulation
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.models.validity import LINUX_RANGE, ValidityWarning
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 
 ROOT = FilePath(__file__).parents[1]
 FLOW, PATH, LINUX = Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux()
@@ -293,9 +298,9 @@ def test_auto_simulates_where_the_chain_is_too_large_or_its_error_not_known(use,
     use(table_of(0.01, cubic=False))
     assert predict_delay(FLOW, PATH, LINUX, method="auto").method == "simulation"
     use(table_of(0.01))
-    linux_chain.answer = chain_model.ChainTooLargeError("too large")
+    linux_chain.answer = chain_model.TooLargeError("too large")
     assert predict_delay(FLOW, PATH, LINUX, method="auto").method == "simulation"
-    with pytest.raises(chain_model.ChainTooLargeError):
+    with pytest.raises(chain_model.TooLargeError):
         predict_delay(FLOW, PATH, LINUX)
 
 

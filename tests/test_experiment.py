@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tcpdelay.scenario import Flow, Path
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
 from tcpdelay.testbed.experiment import Experiment
 
 LIMITED = {"bottleneck_rate": 1e6, "queue_packets": 50}

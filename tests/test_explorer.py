@@ -8,14 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay import DelayModel, Path, Stack, predict_delay
-from tcpdelay.applications import APPLICATIONS, application
-from tcpdelay.explorer import COARSE, FINE, Accuracy, Grid, Surfaces, compute_surfaces, interpolated, measure_accuracy
-from tcpdelay.explorer.accuracy import random_places
-from tcpdelay.explorer.surfaces import CELL, PROBABILITIES, SMALLEST_HEADROOM, predict_cell, predict_in_processes
-from tcpdelay.inverse.bitrate import at_bitrate
-from tcpdelay.quality import best_playout_delay
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.predict import predict_delay
+from tcpdelay.quality.voice import best_playout_delay
+from tcpdelay.questions.explorer.interpolation import Accuracy, interpolated, measure_accuracy, random_places
+from tcpdelay.questions.explorer.surfaces import (
+    CELL,
+    COARSE,
+    FINE,
+    PROBABILITIES,
+    SMALLEST_HEADROOM,
+    Grid,
+    Surfaces,
+    compute_surfaces,
+    predict_cell,
+    predict_in_processes,
+)
+from tcpdelay.questions.quantities import at_bitrate
 from tcpdelay.report.explorer import encoded, in_words
+from tcpdelay.scenario.applications import APPLICATIONS, application
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.stack import Stack
 from test_cli_help import examples
 
 VOIP = application("voip")
@@ -184,8 +197,10 @@ def test_the_accuracy_in_words_names_each_number():
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr("tcpdelay.explorer.COARSE", Grid(rtts=2, losses=2, bitrates=3))
-    monkeypatch.setattr("tcpdelay.explorer.measure_accuracy", functools.partial(measure_accuracy, points=3))
+    monkeypatch.setattr("tcpdelay.questions.explorer.surfaces.COARSE", Grid(rtts=2, losses=2, bitrates=3))
+    monkeypatch.setattr(
+        "tcpdelay.questions.explorer.interpolation.measure_accuracy", functools.partial(measure_accuracy, points=3)
+    )
     monkeypatch.setattr("os.cpu_count", lambda: 1)
 
 

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from browser_page import Elements
-from tcpdelay import DelayModel, Path, Stack
-from tcpdelay.applications import application
-from tcpdelay.expected_error import expected_error
-from tcpdelay.explorer import Grid, compute_surfaces, interpolated, measure_accuracy
-from tcpdelay.explorer.accuracy import random_places
-from tcpdelay.explorer.surfaces import PROBABILITIES
-from tcpdelay.inverse.bitrate import at_bitrate
+from tcpdelay.models.accuracy import expected_error
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.questions.explorer.interpolation import interpolated, measure_accuracy, random_places
+from tcpdelay.questions.explorer.surfaces import PROBABILITIES, Grid, compute_surfaces
+from tcpdelay.questions.quantities import at_bitrate
 from tcpdelay.report.explorer import to_html
+from tcpdelay.scenario.applications import application
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.stack import Stack
 
 VOIP, GAME = application("voip"), application("game")
 IDS = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99", 0.999: "p99.9"}

@@ -21,7 +21,8 @@ from tcpdelay.capture.flow_capture import (
     read_capture,
     write_capture,
 )
-from tcpdelay.scenario import Flow, Path
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 COUNTS = st.dictionaries(st.text(max_size=20), INT64, max_size=4)

@@ -21,8 +21,8 @@ import pytest
 from scipy.stats import binom
 
 from cli_process import process
-from tcpdelay import predict_delay
 from tcpdelay.capture.flow_capture import read_capture
+from tcpdelay.models.predict import predict_delay
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.guest_process import guests_of
 from tcpdelay.testbed.uml import UmlBackend, VirtualTimeBackend

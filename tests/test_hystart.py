@@ -3,11 +3,9 @@
 import pytest
 
 import tcpdelay as td
-from tcpdelay.sim.clock import SECOND, ticks_now
-from tcpdelay.sim.connection import new_connection
-from tcpdelay.sim.hystart import forget_rounds, note_rtt
-from tcpdelay.sim.records import INFINITE_SSTHRESH
-from tcpdelay.sim.window import in_slow_start
+from tcpdelay.models.simulator.engine import new_connection
+from tcpdelay.models.simulator.records import INFINITE_SSTHRESH, SECOND, ticks_now
+from tcpdelay.models.simulator.window import forget_rounds, in_slow_start, note_rtt
 
 START, RTT, MSS = 10_000_000, 100_000, 1448
 

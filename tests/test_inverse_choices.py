@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.heuristics import parallel_delay, split_delay
-from tcpdelay.inverse.sensitivity import Sensitivity
-from tcpdelay.quality import CODECS, voice_quality
+from tcpdelay.models.heuristics import parallel_delay, split_delay
+from tcpdelay.quality.voice import CODECS, voice_quality
+from tcpdelay.questions.sensitivity import Sensitivity
 
 VOIP, LINUX, PATH = td.Flow(174, 0.020), td.Stack.linux(), td.Path(rtt=0.100, loss=0.02)
 FULL, TARGET = td.Flow(1448, 0.020), td.Target(0.2)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.applications import APPLICATIONS
-from tcpdelay.chain import model
-from tcpdelay.expected_error import expected_error
-from tcpdelay.inverse.bracket import bracket
-from tcpdelay.margins import margins
+from tcpdelay.models import chain as model
+from tcpdelay.models.accuracy import expected_error
+from tcpdelay.questions.margins import margins
+from tcpdelay.questions.search import bracket
+from tcpdelay.scenario.applications import APPLICATIONS
 
 VOIP, LINUX, PATH = APPLICATIONS["voip"].flow, td.Stack.linux(), td.Path(rtt=0.100, loss=0.02)
 TARGET = td.Target(0.2)

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.batch.interpolation import QUANTILES, _moved
-from tcpdelay.batch.outcome import STEPS, _steps_at_limit, empty_nodes
-from tcpdelay.batch.surface import Surface
-from tcpdelay.region.question import question
+from tcpdelay.questions.region.question import question
+from tcpdelay.questions.tables.interpolation import QUANTILES, STEPS, _moved, _steps_at_limit, empty_nodes
+from tcpdelay.questions.tables.surface import Surface
 
 VOIP = question("voip", None, None, None)
 distributions = st.lists(

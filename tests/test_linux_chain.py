@@ -5,9 +5,12 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tcpdelay import DelayModel, Flow, Path, Stack
-from tcpdelay.chain.build import reachable_rows
-from tcpdelay.chain.linux.delays import sums
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.linux.delays import sums
+from tcpdelay.models.solver.state_space import reachable_rows
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 
 SEGMENTS_PER_ROUND_TRIP = 8
 """Largest load of the examples, so that each takes milliseconds."""

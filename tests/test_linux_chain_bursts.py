@@ -6,10 +6,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-import tcpdelay.sim.simulation as simulation
-from tcpdelay.chain.linux.bursts import burst_chance, followed_losses, outage_chance, probe_time, repair_rounds
-from tcpdelay.chain.linux.parameters import BurstsBeyondChainError, linux_parameters
-from tcpdelay.inverse.bracket import bracket
+import tcpdelay.models.simulator.simulation as simulation
+from tcpdelay.models.interface import UnsupportedError
+from tcpdelay.models.linux.bursts import burst_chance, followed_losses, outage_chance, probe_time, repair_rounds
+from tcpdelay.models.linux.parameters import linux_parameters
+from tcpdelay.questions.search import bracket
 from tcpdelay.report.loss_curve import loss_curve
 
 LINUX = td.Stack.linux()
@@ -25,7 +26,7 @@ def parameters(burst, flow=VOICE, rtt=0.400, loss=0.001):
     """Return the parameters of a scenario that the chain answers."""
     try:
         return linux_parameters(flow, td.Path(rtt, loss, loss_burst=burst), LINUX)
-    except BurstsBeyondChainError:
+    except UnsupportedError:
         assume(False)
 
 
@@ -78,7 +79,7 @@ def test_events_of_every_phase_are_complete(burst, flow, rtt, loss, congestion_c
     stack = td.Stack.linux(congestion_control=congestion_control)
     try:
         model = td.DelayModel(flow, td.Path(rtt, loss, loss_burst=burst), stack)
-    except BurstsBeyondChainError:
+    except UnsupportedError:
         assume(False)
     phases, transitions = model._structure
     first = phases["first_transition"]
@@ -152,7 +153,7 @@ def test_delays_are_those_of_the_simulator(size, rtt, loss, burst, mean_error, p
     ],
 )
 def test_bursts_beyond_the_chain_are_refused(flow, path, message):
-    with pytest.raises(BurstsBeyondChainError, match=message):
+    with pytest.raises(UnsupportedError, match=message):
         td.DelayModel(flow, path, LINUX)
 
 
@@ -183,11 +184,11 @@ def test_a_report_goes_as_far_as_the_chain_knows_bursts():
     assert found.expected_error.source.startswith("simulations of losses in bursts")
     loss = found.margins[0]
     assert loss.at_least
-    with pytest.raises(BurstsBeyondChainError):
+    with pytest.raises(UnsupportedError):
         td.DelayModel(VOICE, td.Path(0.1, loss.edge * 1.02, loss_burst=1.5), LINUX)
     curve = loss_curve(found)
     assert curve.critical is None
     assert curve.loss[-1] == pytest.approx(loss.edge, rel=0.2)
     assert "in bursts of 1.5 segments in the mean" in found.to_markdown()
-    with pytest.raises(BurstsBeyondChainError, match="loss_burst must be at most 2 in the chain, got 3"):
+    with pytest.raises(UnsupportedError, match="loss_burst must be at most 2 in the chain, got 3"):
         td.guideline(VOICE, td.Path(0.1, 0.02, loss_burst=3.0), LINUX)

@@ -5,14 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay import Flow, Path, Stack
-from tcpdelay.chain.linux.detection import detection_wait, mean_detection_wait, timeout_chance
-from tcpdelay.chain.linux.openings import opening_time, opening_times, round_openings, times_after_loss
-from tcpdelay.chain.linux.parameters import linux_parameters
-from tcpdelay.chain.linux.windows import growing_windows, reduced_window, window_before
-from tcpdelay.sim.clock import SECOND
-from tcpdelay.sim.connection import new_connection
-from tcpdelay.sim.window import grow_window, reduced_threshold
+from tcpdelay.models.linux.detection import detection_wait, mean_detection_wait, timeout_chance
+from tcpdelay.models.linux.parameters import linux_parameters
+from tcpdelay.models.linux.windows import (
+    growing_windows,
+    opening_time,
+    opening_times,
+    reduced_window,
+    round_openings,
+    times_after_loss,
+    window_before,
+)
+from tcpdelay.models.simulator.engine import new_connection
+from tcpdelay.models.simulator.records import SECOND
+from tcpdelay.models.simulator.window import grow_window, reduced_threshold
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 
 ROUNDS = 30
 TOP = 100

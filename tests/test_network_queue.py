@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from tcpdelay.sim.network.bottleneck import Bottleneck
-from tcpdelay.sim.network.preparation import _prepare_link
-from tcpdelay.sim.network.queue import DROPPED, LINK, enqueue
+from tcpdelay.network.bottleneck import DROPPED, LINK, Bottleneck, enqueue
+from tcpdelay.network.preparation import _prepare_link
 
 SLOTS = 5
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.capture import PathEstimate, parse_ping, read_ping
+from tcpdelay.capture.estimate import PathEstimate
+from tcpdelay.capture.ping import parse_ping, read_ping
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

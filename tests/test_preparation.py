@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.batch.cache import load_surface, surface_path
-from tcpdelay.batch.interpolation import UNTESTED
-from tcpdelay.batch.surface import Surface
-from tcpdelay.cli.progress import StatusLine
-from tcpdelay.region.question import question
+from tcpdelay.cli.errors import StatusLine
+from tcpdelay.questions.region.question import question
+from tcpdelay.questions.tables.interpolation import UNTESTED
+from tcpdelay.questions.tables.surface import Surface, load_surface, surface_path
 
 VOIP = question("voip", None, None, None)
 RTT, LOSS = (0.090, 0.100), (0.015, 0.030)

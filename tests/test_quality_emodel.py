@@ -5,22 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.quality import CODECS, Codec, Transmission, codec_named, mos_from_rating, rating_from_mos, voice_rating
 from tcpdelay.quality.emodel import (
+    BASIC_RATING,
+    Transmission,
     absolute_delay_impairment,
     delay_impairment,
     equipment_impairment,
     listener_echo_impairment,
+    mos_from_rating,
     narrowband_terms,
+    rating_from_mos,
     sidetone_impairment,
     talker_echo_impairment,
-)
-from tcpdelay.quality.wideband import (
-    BASIC_RATING,
     wideband_delay_impairment,
     wideband_echo_rating,
     wideband_terms,
 )
+from tcpdelay.quality.voice import CODECS, Codec, codec_named, voice_rating
 
 DEFAULT = Transmission()
 LOWEST_RATING = 80 - 5400**0.5  # where the polynomial is 1, solved by hand

@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay import DelayDistribution
-from tcpdelay.quality import (
-    CODECS,
-    Codec,
-    Transmission,
-    best_playout_delay,
-    mos_from_rating,
-    voice_mos,
-    voice_quality,
-    voice_rating,
-)
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.quality.emodel import Transmission, mos_from_rating
+from tcpdelay.quality.voice import CODECS, Codec, best_playout_delay, voice_mos, voice_quality, voice_rating
 
 codecs = st.sampled_from(sorted(CODECS))
 distributions = st.lists(st.integers(1, 900).map(lambda n: n / 1000), min_size=1, max_size=60).map(

@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.expected_error import expected_error
-from tcpdelay.quality import voice_quality
-from tcpdelay.region.boundary import _first_failure
-from tcpdelay.throughput import connection_utilization
+from tcpdelay.models.accuracy import expected_error
+from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.quality.voice import voice_quality
+from tcpdelay.questions.region.boundary import _first_failure
 
 VOIP = td.Flow(174, 0.020)
 STACKS = {"linux": td.Stack.linux(), "newreno_2008": td.Stack.newreno_2008(backlog_bound="grow")}

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 import tcpdelay as td
 from cli_process import process
-from tcpdelay.quality import voice_quality
-from tcpdelay.region.measured import read_measured
+from tcpdelay.quality.voice import voice_quality
+from tcpdelay.questions.region.measured import read_measured
 from tcpdelay.report.region_charts import mark_measured, plot_boundaries, plot_region
 
 SMALL = ("region", "--app", "voip", "--rtt", "50ms..200ms", "--loss", "0.1%..10%", "--points", "3")

@@ -15,15 +15,20 @@ import pytest
 from rich.console import Console
 
 from report_cases import CASES, VOIP, guidelines
-from tcpdelay import Flow, Path, Stack, Target, compare_guidelines, guideline
-from tcpdelay.applications import application
-from tcpdelay.quality import voice_quality
+from tcpdelay import guideline
+from tcpdelay.advice.against import compare_guidelines
+from tcpdelay.advice.rule import Effect
+from tcpdelay.quality.voice import voice_quality
 from tcpdelay.report import phrases
 from tcpdelay.report.content import content
+from tcpdelay.report.html import VARIABLES
 from tcpdelay.report.markdown import escape
-from tcpdelay.report.svg import VARIABLES
 from tcpdelay.report.text import print_report
-from tcpdelay.rules import Effect
+from tcpdelay.scenario.applications import application
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.target import Target
 from tcpdelay.units import parse_fraction, parse_rate, parse_time
 
 FORMATS = ("html", "markdown", "text")

@@ -6,7 +6,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from report_cases import guidelines
-from tcpdelay import DelayDistribution, DelayModel
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.chain import DelayModel
 from tcpdelay.report import charts
 from tcpdelay.report.loss_curve import loss_curve
 

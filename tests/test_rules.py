@@ -4,12 +4,16 @@ from pathlib import Path as File
 
 import pytest
 
-from tcpdelay import DelayModel, Flow, Path, Stack, Target, guideline
-from tcpdelay.recommendations import recommendations
+from tcpdelay import guideline
+from tcpdelay.advice.playout import fast_retransmit_playout, timeout_playout
+from tcpdelay.advice.recommendations import RULES, recommendations
+from tcpdelay.advice.rule import NO_EVIDENCE, Situation
+from tcpdelay.models.chain import DelayModel
 from tcpdelay.report import phrases
-from tcpdelay.rules import RULES, Situation
-from tcpdelay.rules.playout import fast_retransmit_playout, timeout_playout
-from tcpdelay.rules.rule import NO_EVIDENCE
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.target import Target
 
 ROOT = File(__file__).parents[1]
 VOIP = Flow(174, 0.020)

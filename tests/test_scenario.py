@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tcpdelay import DelayModel, Flow, Path, Stack, guideline, predict_delay
-from tcpdelay.applications import Target
+from tcpdelay import guideline
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.predict import predict_delay
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.target import Target
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.sim.acknowledgement import on_acknowledgement, update_estimate
-from tcpdelay.sim.connection import new_connection
-from tcpdelay.sim.records import (
+from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.models.simulator.engine import new_connection
+from tcpdelay.models.simulator.records import (
     ACKNOWLEDGEMENT,
     DISORDER,
     EVER_RETRANSMITTED,
@@ -19,9 +19,9 @@ from tcpdelay.sim.records import (
     RETRANSMITTED,
     RING,
     SACKED,
+    Rules,
 )
-from tcpdelay.sim.rules import Rules
-from tcpdelay.sim.sender import on_timer, send_new
+from tcpdelay.models.simulator.sender import on_timer, send_new
 
 SIZE, RTT, ONE_WAY = 100, 100_000, 50_000
 START = 10_000_000

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.sim.connection import new_connection
-from tcpdelay.sim.receiver import NO_SEGMENT, arrive, on_receiver_timer
-from tcpdelay.sim.records import NEVER
-from tcpdelay.sim.simulation import simulate
+from tcpdelay.models.simulator.engine import new_connection
+from tcpdelay.models.simulator.receiver import NO_SEGMENT, arrive, on_receiver_timer
+from tcpdelay.models.simulator.records import NEVER
+from tcpdelay.models.simulator.simulation import simulate
 
 DELAYED, AT_ONCE = td.Stack.linux(delayed_ack=True), td.Stack.linux()
 ONE_WAY = 50_000

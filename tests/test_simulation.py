@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.confidence import quantile_interval
-from tcpdelay.sim.batches import Batches
-from tcpdelay.sim.clock import wheel_expiry
-from tcpdelay.sim.connection import new_connection
-from tcpdelay.sim.engine import advance
-from tcpdelay.sim.simulation import simulate
-from tcpdelay.sim.window import _cube_root
+from tcpdelay.models.simulator.engine import advance, new_connection
+from tcpdelay.models.simulator.records import wheel_expiry
+from tcpdelay.models.simulator.simulation import Batches, simulate
+from tcpdelay.models.simulator.window import _cube_root
 
 CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss"
 
@@ -215,7 +213,7 @@ def test_batches_hold_what_was_put_in():
 
 
 def test_very_many_different_delays_are_rounded_and_none_is_lost(monkeypatch):
-    monkeypatch.setattr("tcpdelay.sim.batches.MOST_VALUES", 5000)
+    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_VALUES", 5000)
     rng = np.random.default_rng(2)
     delays = np.rint(1e6 * 0.05 * (1 + rng.pareto(0.7, (150, 6000)))).astype(np.int64)
     batches = Batches()
@@ -231,9 +229,9 @@ def test_very_many_different_delays_are_rounded_and_none_is_lost(monkeypatch):
 
 @pytest.mark.parametrize(("packet_size", "most"), [(174, 300_000), (2000, 200_000)])
 def test_a_simulation_that_does_not_settle_ends_all_the_same(monkeypatch, packet_size, most):
-    monkeypatch.setattr("tcpdelay.sim.simulation.CHUNK", 5000)
-    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 300_000)
-    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_SEGMENTS", 400_000)
+    monkeypatch.setattr("tcpdelay.models.simulator.simulation.CHUNK", 5000)
+    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_PACKETS", 300_000)
+    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_SEGMENTS", 400_000)
     looked, quantile = [], Batches.quantile
     monkeypatch.setattr(Batches, "quantile", lambda self, share: looked.append(share) or quantile(self, share))
     progress = []

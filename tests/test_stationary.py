@@ -5,12 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay import DelayModel, Flow, Path, Stack
-from tcpdelay.chain.acceleration import extrapolate, new_history, remember
-from tcpdelay.chain.gth import gth_solve
-from tcpdelay.chain.newreno_2008 import start_phase
-from tcpdelay.chain.stationary import solve_by_sweeps
-from tcpdelay.chain.sweep import sweep
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.published.transitions import start_phase
+from tcpdelay.models.solver.gth import gth_solve
+from tcpdelay.models.solver.stationary import solve_by_sweeps
+from tcpdelay.models.solver.sweeps import extrapolate, new_history, remember, sweep
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 
 
 def gth_in_numpy(matrix):

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tcpdelay.chain.model import DelayModel
-from tcpdelay.scenario import Flow, Path, Stack
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 
 pytest.importorskip("stormpy", reason="stormpy, the independent model checker, is not installed; `make bench` does it")
 

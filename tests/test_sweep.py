@@ -12,16 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.heuristics import parallel_delay, split_delay, striped_delay
-from tcpdelay.scenario import Linux, NewReno2008
-from tcpdelay.sweep import workers
-from tcpdelay.sweep.dataset import MEANINGS
-from tcpdelay.sweep.evaluation import evaluate, program, row_type, run_seed
-from tcpdelay.sweep.parameters import PARAMETERS, SPANNED, read_value
-from tcpdelay.sweep.results import Results
-from tcpdelay.sweep.schedule import Schedule, SweepFailedError
-from tcpdelay.sweep.specification import Evaluation, read_sweep
-from tcpdelay.sweep.workers import Workers
+from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
+from tcpdelay.questions.sweep import schedule as workers
+from tcpdelay.questions.sweep.evaluation import MEANINGS, Results, evaluate, program, row_type, run_seed
+from tcpdelay.questions.sweep.schedule import Schedule, SweepFailedError, Workers
+from tcpdelay.questions.sweep.specification import PARAMETERS, SPANNED, Evaluation, read_sweep, read_value
+from tcpdelay.scenario.stack import Linux, NewReno2008
 
 VOICE = {"packet_size": 174, "interval": "20ms"}
 SMALL = {"flow": VOICE, "grid": {"rtt": ["50ms", "100ms"], "loss": ["1%", "2%"]}}

@@ -13,12 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.sweep import checkpoint as kept_on_disk
-from tcpdelay.sweep import schedule
-from tcpdelay.sweep.checkpoint import MANIFEST, DamagedCheckpointWarning, checkpoint
-from tcpdelay.sweep.evaluation import Rows, evaluate, program
-from tcpdelay.sweep.parts import Origin, Part, read_part, write_part
-from tcpdelay.sweep.specification import read_sweep
+from tcpdelay.questions.sweep import checkpoint as kept_on_disk
+from tcpdelay.questions.sweep import schedule
+from tcpdelay.questions.sweep.checkpoint import (
+    MANIFEST,
+    DamagedCheckpointWarning,
+    Origin,
+    Part,
+    checkpoint,
+    read_part,
+    write_part,
+)
+from tcpdelay.questions.sweep.evaluation import Rows, evaluate, program
+from tcpdelay.questions.sweep.specification import read_sweep
 from test_sweep import ANYTHING, EXAMPLES, SMALL, with_changes
 
 MARK = 42.0

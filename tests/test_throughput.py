@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.scenario import Flow, Path, Stack
-from tcpdelay.throughput import (
+from tcpdelay.models.throughput import (
     connection_utilization,
     largest_rule_of_thumb_rate,
     padhye_rate,
@@ -15,6 +14,9 @@ from tcpdelay.throughput import (
     tfrc_rate,
     utilization_map,
 )
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 
 losses = st.floats(1e-9, 0.9)
 rtts = st.floats(1e-4, 10.0)

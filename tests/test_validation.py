@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synthetic_captures import capture, experiment, flow_run, shuffled, write
-from tcpdelay import Flow, Path, Stack
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 from tcpdelay.validation import comparisons, models
 from tcpdelay.validation.collection import measure_all
 from tcpdelay.validation.comparisons import ratio_interval

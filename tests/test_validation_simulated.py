@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from synthetic_captures import capture, experiment, flow_run
-from tcpdelay import Flow, Path, Stack, simulate
-from tcpdelay.sim.rules import Rules
+from tcpdelay.models.simulator.records import Rules
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 from tcpdelay.validation import ablation, repeats, simulated
 from tcpdelay.validation.error_tables import not_simulated_table
 from tcpdelay.validation.loss_recovery import delays_after_loss

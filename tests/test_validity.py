@@ -5,9 +5,12 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from tcpdelay import Flow, Path, Stack, ValidityWarning, predict_delay
+from tcpdelay.models.predict import predict_delay
+from tcpdelay.models.validity import LINUX_RANGE, PUBLISHED_RANGE, ValidityWarning, validated_range
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 from tcpdelay.validation import error_map
-from tcpdelay.validity import LINUX_RANGE, PUBLISHED_RANGE, validated_range
 
 COMPARISON = FilePath(__file__).parents[1] / "validation" / "published_droptail.py"
 

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
-from tcpdelay import Flow, Path, Stack
-from tcpdelay.chain.build import reachable_rows
-from tcpdelay.chain.model import NEGLIGIBLE_TRUNCATION, DelayModel
-from tcpdelay.chain.stationary import MAX_SWEEPS, from_start, solve_by_sweeps
-from tcpdelay.chain.transitions import PHASE, TRANSITION
-from tcpdelay.chain.widening import UNDISTURBED, decay, doublings, widen
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION
+from tcpdelay.models.solver.state_space import PHASE, TRANSITION, reachable_rows
+from tcpdelay.models.solver.stationary import MAX_SWEEPS, from_start, solve_by_sweeps
+from tcpdelay.models.solver.widening import UNDISTURBED, decay, doublings, widen
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 
 LINUX = Stack.linux()
 

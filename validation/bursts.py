@@ -16,11 +16,14 @@ from pathlib import Path as FilePath
 import numpy as np
 import pandas as pd
 
-from tcpdelay import DelayDistribution, DelayModel, Flow, Path, Stack, simulate
-from tcpdelay.chain.linux.parameters import BurstsBeyondChainError
-from tcpdelay.chain.model import ChainTooLargeError
-from tcpdelay.expected_error import WRONG_CALL, ErrorTable, features_of, linux_table_file
-from tcpdelay.scenario import Linux
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.accuracy import WRONG_CALL, ErrorTable, features_of, linux_table_file
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.interface import TooLargeError, UnsupportedError
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Linux, Stack
 from tcpdelay.validation.error_map import random_scenario
 
 RESULTS = FilePath(__file__).parent / "results"
@@ -61,7 +64,7 @@ def row(flow: Flow, path: Path, stack: Linux) -> dict[str, float | str]:
     """Return what chain and simulations say; nothing is simulated where the chain has no answer."""
     try:
         chain = DelayModel(flow, path, stack).delay_distribution()
-    except (BurstsBeyondChainError, ChainTooLargeError):
+    except (UnsupportedError, TooLargeError):
         chain = None
     scenario = {"packet_size": flow.packet_size, "interval": flow.interval, "rtt": path.rtt, "loss": path.loss}
     kernel = {"congestion_control": stack.congestion_control, "hz": stack.hz}

@@ -15,10 +15,10 @@ import tcpdelay as td
 from tcpdelay.capture.flow_capture import FlowCapture, read_capture
 from tcpdelay.confidence import mean_interval, quantile_interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.result import NetworkResult
-from tcpdelay.sim.network.simulation import simulate_network
-from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Web
+from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.result import NetworkResult
+from tcpdelay.network.simulation import simulate_network
+from tcpdelay.network.sources import Bulk, ConstantRate, Source, Web
 
 HERE = Path(__file__).parent
 SKIP = 10.0

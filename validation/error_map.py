@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tcpdelay.expected_error import linux_table_file
+from tcpdelay.models.accuracy import linux_table_file
 from tcpdelay.validation.error_map import extend, read_simulated
 from tcpdelay.validation.error_map_charts import FIGURE, error_map
 from tcpdelay.validation.error_map_scores import error_table, expected_table, groups_table, score_map, worst_table

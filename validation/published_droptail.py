@@ -10,7 +10,10 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from tcpdelay import DelayModel, Flow, Path, Stack
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 
 PUBLISHED = FilePath(__file__).parent / "published" / "brosh_droptail.csv"
 INTERVAL = 0.020

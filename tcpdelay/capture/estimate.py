@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from scipy.special import betaincinv
 
-from tcpdelay.scenario import Path
+from tcpdelay.scenario.path import Path
 
 Source = Literal["ping", "ss", "pcap", "testbed"]
 
@@ -102,11 +102,11 @@ class PathEstimate:
         Parameters
         ----------
         **changes
-            Arguments of `tcpdelay.scenario.Path` that replace what was estimated (`rtt`, `loss`) or add to it.
+            Arguments of `Path` that replace what was estimated (`rtt`, `loss`) or add to it.
 
         Returns
         -------
-        tcpdelay.scenario.Path
+        tcpdelay.scenario.path.Path
             The path with this round-trip time and `loss_for_prediction`.
 
         Raises

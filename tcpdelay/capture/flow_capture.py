@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.durable import written_durably
-from tcpdelay.scenario import Flow, Path
+from tcpdelay.files import written_durably
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
 
 NOT_READ = -1
 MICROSECONDS = 1e6

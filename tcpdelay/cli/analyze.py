@@ -14,30 +14,29 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.applications import Target
-from tcpdelay.cli.analysis_output import print_text, record
-from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import (
+from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
+from tcpdelay.cli.options import format_option, output_option
+from tcpdelay.cli.output import (
     format_by_suffix,
     refuse_other_than_chart,
     refuse_same_file,
     write_atomically,
     write_chart,
 )
-from tcpdelay.cli.options import format_option, output_option
 from tcpdelay.cli.predict import print_record
-from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
+from tcpdelay.report.analysis import print_text, record
+from tcpdelay.scenario.target import Target
 from tcpdelay.units import parse_fraction, parse_size, parse_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from tcpdelay.advice.guideline import Guideline
     from tcpdelay.capture.estimate import PathEstimate
-    from tcpdelay.capture.pcap import ConnectionAnalysis
+    from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.guideline import Guideline
-    from tcpdelay.scenario import Flow
-    from tcpdelay.validity import KnownStack
+    from tcpdelay.scenario.source import Flow
+    from tcpdelay.scenario.stack import KnownStack
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
 SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
@@ -148,8 +147,7 @@ def analyze(
         return
     if find_spec("dpkt") is None:
         raise typer.BadParameter("analyze needs the package dpkt; run: pip install 'tcpdelay[capture]'")
-    from tcpdelay.capture.pcap import analyze_captures
-    from tcpdelay.capture.pcap.analysis import check_message_size
+    from tcpdelay.capture.pcap.analysis import analyze_captures, check_message_size
 
     if message_size is not None and framing != "auto":
         raise typer.BadParameter(f"--message-size: goes with --framing auto only, got --framing {framing}")
@@ -210,7 +208,7 @@ def analyze_testbed(file: Path, chosen: Format, output: Path | None, chart: Path
     """Print what a capture of the testbed holds, with the guideline report for its path if there is a target."""
     from tcpdelay.capture.flow_capture import read_capture
     from tcpdelay.cli.testbed import capture_row, draw_captures, print_captures, print_rows
-    from tcpdelay.predict import DEFAULT_STACK
+    from tcpdelay.scenario.stack import DEFAULT_STACK
 
     with argument_errors("CAPTURE"):
         capture = read_capture(file)
@@ -269,7 +267,7 @@ def write_results(
 
 def predict(analysis: ConnectionAnalysis) -> DelayDistribution:
     """Return the delays that are predicted for the measured path and flow."""
-    from tcpdelay.predict import predict_delay
+    from tcpdelay.models.predict import predict_delay
 
     if analysis.delays is None:
         raise ValueError(f"nothing to draw: {analysis.delay_measured}")
@@ -305,6 +303,6 @@ def find_target(limit: float | None, quantile: float | None) -> Target:
 def find_guideline(flow: Flow, estimate: PathEstimate, stack: KnownStack, target: Target) -> Guideline:
     """Return the guideline for a measured path and flow."""
     with predicting():
-        from tcpdelay.guideline import guideline
+        from tcpdelay.advice.guideline import guideline
 
         return guideline(flow, estimate.path(), stack, target, estimate)

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, print_warning
-from tcpdelay.cli.files import (
-    refuse_directory,
-    refuse_missing_folder,
-    refuse_other_than_chart,
-    refuse_same_file,
-    write_atomically,
-    write_chart,
-)
+from tcpdelay.cli.errors import ERASE_LINE, FIRST_TIME, INTERRUPTED, argument_errors, interrupted_once, print_warning
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
@@ -33,16 +25,22 @@ from tcpdelay.cli.options import (
     quantity,
     with_scenario,
 )
-from tcpdelay.cli.progress import ERASE_LINE, FIRST_TIME, INTERRUPTED, interrupted_once
+from tcpdelay.cli.output import (
+    refuse_directory,
+    refuse_missing_folder,
+    refuse_other_than_chart,
+    refuse_same_file,
+    rendered,
+    write_atomically,
+    write_chart,
+)
 from tcpdelay.cli.scenario import read_demand
-from tcpdelay.cli.tables import rendered
 from tcpdelay.units import parse_time
 
 if TYPE_CHECKING:
-    from tcpdelay.batch.columns import Source
-    from tcpdelay.batch.job import Job
-    from tcpdelay.batch.rows import Demand
-    from tcpdelay.batch.summary import WorkingShares
+    from tcpdelay.questions.tables.columns import Source
+    from tcpdelay.questions.tables.predict_many import Job
+    from tcpdelay.questions.tables.rows import Demand, WorkingShares
 
 Format = Literal["text", "csv", "json"]
 TableFormat = Literal["parquet", "csv", "arrow"]
@@ -170,9 +168,9 @@ def batch(
         # Arrow would, with its first numbers, and swallow an interrupt meanwhile.
         with suppress(ImportError):
             import_module("pandas")
-        from tcpdelay.batch.columns import find_sources
-        from tcpdelay.batch.files import column_names
-        from tcpdelay.batch.summary import WorkingShares
+        from tcpdelay.questions.tables.columns import find_sources
+        from tcpdelay.questions.tables.files import column_names
+        from tcpdelay.questions.tables.rows import WorkingShares
 
         with _readable(job):
             names = column_names(job.source, job.source_format)
@@ -189,7 +187,7 @@ def batch(
     if chart is not None:
         from matplotlib.figure import Figure
 
-        from tcpdelay.report.share_chart import chart_height, plot_working_shares
+        from tcpdelay.report.region_charts import chart_height, plot_working_shares
 
         figure = Figure(figsize=(8, chart_height(counted)), layout="constrained")
         plot_working_shares(counted, len(shares.by), figure.subplots())
@@ -203,8 +201,8 @@ def batch(
 
 def _job(table: Path, table_format: TableFormat | None, output: Path | None, output_format: TableFormat | None) -> Job:
     """Return from where to where."""
-    from tcpdelay.batch.files import file_format
-    from tcpdelay.batch.job import Job
+    from tcpdelay.questions.tables.files import file_format
+    from tcpdelay.questions.tables.predict_many import Job
 
     if not table.exists():
         raise typer.BadParameter(f"TABLE: {str(table)!r} does not exist")
@@ -229,8 +227,8 @@ def _job(table: Path, table_format: TableFormat | None, output: Path | None, out
 
 def _demand(options: ScenarioOptions, sources: Mapping[str, Source]) -> Demand:
     """Return what holds for all rows; the options of the flow may leave out what the table has."""
-    from tcpdelay.batch.columns import FLOW
-    from tcpdelay.batch.rows import Demand
+    from tcpdelay.questions.tables.columns import FLOW
+    from tcpdelay.questions.tables.rows import Demand
 
     in_table = [name for name in FLOW if name in sources]
     if in_table and options.bitrate is not None:
@@ -259,8 +257,7 @@ def _run(
     shown.begin()
     try:
         with argument_errors(), _readable(job):
-            from tcpdelay.batch.job import run_job
-            from tcpdelay.batch.predict_many import unchecked_message
+            from tcpdelay.questions.tables.predict_many import run_job, unchecked_message
 
             def on_rows(rows: int) -> None:
                 raise_swallowed()
@@ -306,8 +303,8 @@ def _readable(job: Job) -> Iterator[None]:
     """Turn what Arrow says of a file that cannot be read, or written, into one line."""
     import pyarrow as pa
 
-    from tcpdelay.batch.files import OutputError, one_line
-    from tcpdelay.batch.unreadable import csv_fault
+    from tcpdelay.questions.tables.csv_reading import csv_fault, one_line
+    from tcpdelay.questions.tables.files import OutputError
 
     table = f"TABLE: {str(job.source)!r} cannot be read"
     try:

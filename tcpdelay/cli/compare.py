@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import (
-    format_by_suffix,
-    refuse_other_than_chart,
-    refuse_same_file,
-    write_atomically,
-    write_chart,
-)
+from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
     ScenarioOptions,
@@ -27,9 +20,15 @@ from tcpdelay.cli.options import (
     quantity,
     with_scenario,
 )
-from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
+from tcpdelay.cli.output import (
+    format_by_suffix,
+    refuse_other_than_chart,
+    refuse_same_file,
+    write_atomically,
+    write_chart,
+)
 from tcpdelay.cli.scenario import Scenario, measurements, read_scenario
-from tcpdelay.scenario import Linux
+from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_rate, parse_time
 
 if TYPE_CHECKING:
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from tcpdelay.compare import Comparison
-    from tcpdelay.sim.network.bottleneck import Bottleneck
-    from tcpdelay.sim.network.sources import Source
+    from tcpdelay.network.bottleneck import Bottleneck
+    from tcpdelay.network.sources import Source
+    from tcpdelay.questions.transports import Comparison
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
 Discipline = Literal["drop-tail", "red", "dred"]
@@ -148,7 +147,7 @@ def compare(
 
 
 def _link(rate: float, queue: int | None, discipline: Discipline, scenario: Scenario) -> Bottleneck:
-    from tcpdelay.sim.network.bottleneck import LONGEST_QUEUE, Bottleneck, check_range
+    from tcpdelay.network.bottleneck import LONGEST_QUEUE, Bottleneck, check_range
 
     product = max(rate * scenario.path.rtt / 8 / FULL_PACKET, FEWEST_QUEUED)
     capacity = round(2 * product if discipline == "dred" else product) if queue is None else queue
@@ -165,10 +164,11 @@ def _link(rate: float, queue: int | None, discipline: Discipline, scenario: Scen
 
 
 def _others(scenario: Scenario, link: Bottleneck | None, bulk: int, web: int, cbr: float | None) -> list[Source]:
-    from tcpdelay.contenders import shared_path
-    from tcpdelay.scenario import Flow, Stack
-    from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
-    from tcpdelay.sim.network.stacks import Udp
+    from tcpdelay.network.sources import Bulk, ConstantRate, Web
+    from tcpdelay.network.stacks import Udp
+    from tcpdelay.questions.transports import shared_path
+    from tcpdelay.scenario.source import Flow
+    from tcpdelay.scenario.stack import Stack
 
     for name, number in (("--bulk", bulk), ("--web", web)):
         if number < 0:
@@ -184,7 +184,7 @@ def _others(scenario: Scenario, link: Bottleneck | None, bulk: int, web: int, cb
 def _compared(
     scenario: Scenario, link: Bottleneck | None, others: list[Source], duration: float | None, seed: int
 ) -> Comparison:
-    from tcpdelay.compare import compare
+    from tcpdelay.questions.transports import compare
 
     try:
         with predicting():
@@ -207,7 +207,7 @@ def _compared(
 def _draw(comparison: Comparison) -> Figure:
     from matplotlib.figure import Figure
 
-    from tcpdelay.report.comparison import CHART_EDGES, CHART_WIDTH, ROW_HEIGHT, plot_comparison
+    from tcpdelay.report.transports import CHART_EDGES, CHART_WIDTH, ROW_HEIGHT, plot_comparison
 
     figure = Figure(figsize=(CHART_WIDTH, CHART_EDGES + ROW_HEIGHT * len(comparison.rows)), layout="constrained")
     plot_comparison(comparison, figure.subplots())
@@ -215,7 +215,7 @@ def _draw(comparison: Comparison) -> Figure:
 
 
 def _rendered(comparison: Comparison, chosen: Format) -> str:
-    from tcpdelay.report.comparison import comparison_table, to_html, to_json
+    from tcpdelay.report.transports import comparison_table, to_html, to_json
 
     table = comparison_table(comparison)
     render: dict[Format, Callable[[], str]] = {
@@ -231,7 +231,7 @@ def _rendered(comparison: Comparison, chosen: Format) -> str:
 def _text(comparison: Comparison) -> str:
     from rich.console import Console
 
-    from tcpdelay.report.comparison import comparison_table
+    from tcpdelay.report.transports import comparison_table
 
     page = io.StringIO()
     on_terminal = sys.stdout.isatty()

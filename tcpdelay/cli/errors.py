@@ -1,16 +1,144 @@
-"""What goes wrong, said in one line that names the option, the value and what is allowed."""
+"""What is shown while a command works, and how it is interrupted.
+
+What goes wrong, said in one line that names the option, the value and what is allowed.
+"""
 
 from __future__ import annotations
 
 import re
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import typer
 
-from tcpdelay.cli.progress import ERASE_LINE
-from tcpdelay.validity import ValidityWarning
+from tcpdelay.models.validity import ValidityWarning
+
+INTERRUPTED = 130
+"""Exit status of an interrupted command, as of shells: 128 and the number of the signal."""
+ERASE_LINE = "\r\x1b[K"
+QUIET_TIME = 1.0
+"""Time for which nothing is shown [s]."""
+REFRESH_TIME = 0.2
+TERMINAL_INTERVAL, FILE_INTERVAL = 0.5, 30.0
+"""Times between two lines of a long job, on a terminal and in a file [s]."""
+FIRST_TIME = "the very first time this takes a minute or so"
+"""What to say while kernels may still have to be compiled."""
+
+
+@contextmanager
+def predicting() -> Iterator[None]:
+    """Show on a terminal that a prediction is under way, and let Ctrl-C end it at once."""
+    on_terminal = sys.stderr.isatty()
+    if on_terminal:
+        print(f"Predicting; {FIRST_TIME} ...", end="", file=sys.stderr, flush=True)
+    try:
+        with _ended_by_interrupt():
+            yield
+    finally:
+        if on_terminal:
+            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Let Ctrl-C kill the process.
+
+    Compiled code sees no KeyboardInterrupt until it returns, and Numba crashes if one is pending while it turns a
+    result into a named tuple.
+    """
+    with _on_interrupt(signal.SIG_DFL):
+        yield
+
+
+@contextmanager
+def interrupted_once() -> Iterator[Callable[[], None]]:
+    """Let the first Ctrl-C raise KeyboardInterrupt, and a second one kill the process.
+
+    What is under way may swallow the exception, as PyArrow does while it looks for pandas, or make another one of it:
+    what is yielded raises it again, and is to be called now and then.
+    """
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    def raise_swallowed() -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+
+    with _on_interrupt(interrupt):
+        try:
+            yield raise_swallowed
+        except Exception:
+            raise_swallowed()
+            raise
+
+
+@contextmanager
+def _on_interrupt(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    """Handle Ctrl-C in another way, unless somebody else does so already."""
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if not ours:
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def counting(doing: str, what: str) -> Callable[[int, int], None]:
+    """Return what shows on a terminal how far something is, once it has taken a second."""
+    started = shown = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - started >= QUIET_TIME and now - shown >= REFRESH_TIME:
+            shown = now
+            print(f"{ERASE_LINE}{doing} {done} of {total} {what} ...", end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+class StatusLine:
+    """One line on the terminal that says how far the work is; in a file, a line every now and then."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._interval = TERMINAL_INTERVAL if self._terminal else FILE_INTERVAL
+        self._start = self._shown = time.monotonic()
+
+    def show(self, text: str) -> None:
+        """Show a text, unless another one has just been shown."""
+        now = time.monotonic()
+        if now - self._shown >= self._interval:
+            self._shown = now
+            line = f"{text}, {now - self._start:.0f} s"
+            print(
+                f"{ERASE_LINE}{line}" if self._terminal else line,
+                end="" if self._terminal else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def erase(self) -> None:
+        """Leave the line empty."""
+        if self._terminal:
+            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+
 
 _ARGUMENT = re.compile(r"([a-z]+(?:_[a-z]+)*) must ")
 
@@ -26,7 +154,7 @@ def argument_errors(option: str | None = None) -> Iterator[None]:
 
     Examples
     --------
-    >>> from tcpdelay.scenario import Flow
+    >>> from tcpdelay.scenario.source import Flow
     >>> try:
     ...     with argument_errors():
     ...         Flow(packet_size=0, interval=0.020)

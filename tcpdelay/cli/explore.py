@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.applications import APPLICATIONS, Application, application
-from tcpdelay.cli.files import refuse_directory, write_atomically
+from tcpdelay.cli.errors import ERASE_LINE, counting, predicting
 from tcpdelay.cli.options import FLOW, OUTPUT
-from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
+from tcpdelay.cli.output import refuse_directory, write_atomically
+from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +91,8 @@ def explore(
 def _page(applications: Sequence[Application], points: Points) -> str:
     try:
         with predicting():
-            from tcpdelay.explorer import COARSE, FINE, compute_surfaces, measure_accuracy
+            from tcpdelay.questions.explorer.interpolation import measure_accuracy
+            from tcpdelay.questions.explorer.surfaces import COARSE, FINE, compute_surfaces
             from tcpdelay.report.explorer import to_html
 
             grid, processes = {"coarse": COARSE, "fine": FINE}[points], os.cpu_count() or 1

@@ -1,22 +1,33 @@
-"""The options that describe a scenario on the command line, declared once for all commands."""
+"""The options that describe a scenario on the command line, declared once for all commands.
+
+Options that take a range: two quantities with `..` between them.
+
+A scenario but for some options, as `--against OPTION=VALUE` asks for it.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from functools import partial, wraps
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from tcpdelay.applications import APPLICATIONS, Application, application
-from tcpdelay.cli.errors import argument_errors
-from tcpdelay.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
-from tcpdelay.predict import PROFILES, StackName, default_profile_name
-from tcpdelay.scenario import BacklogBound, Bottleneck, CongestionControl, LossPattern, Variant
+from tcpdelay.cli.errors import argument_errors, one_line
+from tcpdelay.scenario.applications import APPLICATIONS, Application, application
+from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
+from tcpdelay.scenario.path import Bottleneck, LossPattern
+from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, BacklogBound, CongestionControl, StackName, Variant
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 FLOW, PATH, OUTPUT = "What is sent", "The path it takes", "What comes out"
 TARGET, _TCP = "When it is late", "The TCP that carries it"
@@ -114,7 +125,7 @@ def stacks_option(more: str) -> Any:
         autocompletion=lambda: list(PROFILES),
         help=f"{_STACK_HELP} {more}",
         rich_help_panel=_TCP,
-        show_default=default_profile_name(),
+        show_default=DEFAULT_PROFILE,
     )
 
 
@@ -265,7 +276,7 @@ class ScenarioOptions:
         ),
     ] = None
 
-    stack: Annotated[StackName | None, _choice("--stack", _TCP, _STACK_HELP, default_profile_name())] = None
+    stack: Annotated[StackName | None, _choice("--stack", _TCP, _STACK_HELP, DEFAULT_PROFILE)] = None
     mss: Annotated[
         int | None,
         quantity("--mss", parse_size, "SIZE", _TCP, "Largest segment payload.", "that of --ss, or 1448B"),
@@ -374,3 +385,122 @@ def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) 
 
     take_options.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
     return take_options
+
+
+BETWEEN = ".."
+
+
+@dataclass(frozen=True)
+class Range:
+    """Two ends of a range, in seconds or as fractions."""
+
+    low: float
+    high: float
+
+
+def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
+    """Read two quantities with `..` between them.
+
+    Raises
+    ------
+    ValueError
+        If there are not two, or the second is not the larger one.
+
+    Examples
+    --------
+    >>> from tcpdelay.units import parse_fraction, parse_time
+    >>> parse_range("10ms..400ms", "--rtt", parse_time)
+    Range(low=0.01, high=0.4)
+    >>> parse_range("2%", "--loss", parse_fraction)
+    Traceback (most recent call last):
+    ValueError: --loss: '2%' is no range; write two values with .. between them
+    """
+    first, between, last = text.partition(BETWEEN)
+    if not between:
+        raise ValueError(f"{name}: {text[:64]!r} is no range; write two values with {BETWEEN} between them")
+    low, high = parse(first, name), parse(last, name)
+    if not low < high:
+        raise ValueError(f"{name}: in {text[:64]!r} the first value is not below the second")
+    return Range(low, high)
+
+
+def range_option(
+    name: str, parse: Callable[..., float], metavar: str, description: str, default: str
+) -> typer.models.OptionInfo:
+    """Return an option with a range of the path."""
+    option: typer.models.OptionInfo = typer.Option(
+        name,
+        parser=partial(parse_range, name=name, parse=parse),
+        metavar=f"{metavar}{BETWEEN}{metavar}",
+        help=description,
+        rich_help_panel=PATH,
+        show_default=default,
+    )
+    return option
+
+
+_PAIR = re.compile(r"(?:--)?([a-z_-]+)=(.+)", re.DOTALL)
+_FLAGS = {name for name, hint in get_type_hints(ScenarioOptions).items() if hint == bool | None}
+_ON_OFF = {"on": "", "off": "no-"}
+
+
+def changed_options(options: ScenarioOptions, changes: Sequence[str]) -> ScenarioOptions:
+    """Return `options` with those changed that `changes` name, each read as the option of the command is.
+
+    Parameters
+    ----------
+    options : ScenarioOptions
+        What was asked for.
+    changes : sequence of str
+        Such as "loss=1%"; the last word on an option counts. A flag takes "on" or "off".
+
+    Returns
+    -------
+    ScenarioOptions
+        The other scenario's options.
+
+    Raises
+    ------
+    typer.BadParameter
+        If a change is no OPTION=VALUE, names no option of a scenario, or its value is none.
+
+    Examples
+    --------
+    >>> changed_options(ScenarioOptions(rtt=0.1, loss=0.02), ["loss=1%"]).loss
+    0.01
+    """
+    known = {field.name for field in fields(ScenarioOptions)}
+    values: dict[str, Any] = {}
+    for change in changes:
+        pair = _PAIR.fullmatch(change)
+        if pair is None:
+            raise typer.BadParameter(f"--against: must be OPTION=VALUE, such as loss=1%, got {change!r}")
+        name = pair[1].replace("-", "_")
+        if name not in known:
+            near = get_close_matches(name, sorted(known), n=1)
+            meant = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
+            raise typer.BadParameter(f"--against: {pair[1]!r} is no option of a scenario{meant}")
+        values[name] = _read(name, pair[2])
+    return replace(options, **values)
+
+
+def _read(name: str, value: str) -> object:
+    """Return the value of one option, read by the same declaration as on the command line."""
+    option, words = name.replace("_", "-"), [value]
+    if name in _FLAGS:
+        if value not in _ON_OFF:
+            raise typer.BadParameter(f"--against: {option} must be on or off, got {value!r}")
+        option, words = f"{_ON_OFF[value]}{option}", []
+    read: list[ScenarioOptions] = []
+    reader = typer.Typer(add_completion=False)
+
+    def keep(options: ScenarioOptions) -> None:
+        read.append(options)
+
+    reader.command()(with_scenario(keep))
+    try:
+        typer.main.get_command(reader).main([f"--{option}", *words], standalone_mode=False)
+    except typer.BadParameter as error:
+        said = one_line(error, "").partition("--")[2]
+        raise typer.BadParameter(f"--against: {said}") from error
+    return getattr(read[0], name)

@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, print_warning
-from tcpdelay.cli.files import refuse_other_than_chart, refuse_same_file, write_chart
+from tcpdelay.cli.errors import argument_errors, counting, predicting, print_warning
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, with_scenario
-from tcpdelay.cli.progress import counting, predicting
+from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.scenario import Scenario, measurements, read_scenario
-from tcpdelay.predict import AnsweredBy, predict_delay
+from tcpdelay.models.predict import AnsweredBy, predict_delay
 from tcpdelay.units import format_fraction, format_rate, format_time, told_apart
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.expected_error import ExpectedError
-    from tcpdelay.sim.simulation import Simulation
+    from tcpdelay.distribution import DelayDistribution, ExpectedError
+    from tcpdelay.models.simulator.simulation import Simulation
 
 Format = Literal["text", "json", "csv"]
 
@@ -99,7 +97,7 @@ def predict(
 
 def warn_of_precision(found: Simulation) -> None:
     """Say on stderr if a simulation ended before it was as precise as it should be."""
-    from tcpdelay.sim.simulation import HALF_WIDTH
+    from tcpdelay.models.simulator.simulation import HALF_WIDTH
 
     reached = found.quantile_interval
     if reached.relative_half_width > HALF_WIDTH and found.sustainable:
@@ -113,7 +111,7 @@ def warn_of_precision(found: Simulation) -> None:
 
 def record(scenario: Scenario, distribution: DelayDistribution) -> dict[str, Any]:
     """Return scenario and prediction as one flat row, in seconds, bytes, bit/s and fractions."""
-    from tcpdelay.guideline import REPORTED_QUANTILES
+    from tcpdelay.advice.guideline import REPORTED_QUANTILES
 
     flow, path, target = scenario.flow, scenario.path, scenario.target
     return {
@@ -160,8 +158,8 @@ def print_record(row: dict[str, Any], output_format: Literal["json", "csv"]) -> 
 
 def print_text(scenario: Scenario, distribution: DelayDistribution) -> None:
     """Print the prediction for people."""
-    from tcpdelay.expected_error import in_words
-    from tcpdelay.guideline import REPORTED_QUANTILES
+    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+    from tcpdelay.models.accuracy import in_words
 
     flow, path, target = scenario.flow, scenario.path, scenario.target
     rows = [("mean", format_time(distribution.mean)), ("jitter", format_time(distribution.jitter))]

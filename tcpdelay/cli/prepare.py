@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.options import OUTPUT, PATH_OPTIONS, ScenarioOptions, quantity, with_scenario
-from tcpdelay.cli.progress import INTERRUPTED, StatusLine, interrupted_once
-from tcpdelay.cli.ranges import Range, range_option
+from tcpdelay.cli.errors import INTERRUPTED, StatusLine, argument_errors, interrupted_once
+from tcpdelay.cli.options import OUTPUT, PATH_OPTIONS, Range, ScenarioOptions, quantity, range_option, with_scenario
 from tcpdelay.cli.scenario import read_demand
 from tcpdelay.units import format_fraction, parse_fraction, parse_time
 
@@ -52,8 +50,8 @@ def prepare(
 ) -> None:  # fmt: skip
     """Solve what `tcpdelay batch` interpolates between, over a whole region, and keep it for the tables to come."""
     flow, stack, target = read_demand(options)
-    from tcpdelay.batch.preparation import prepare_surface
-    from tcpdelay.batch.surface import WORTH_PREPARING
+    from tcpdelay.questions.tables.predict_many import prepare_surface
+    from tcpdelay.questions.tables.surface import WORTH_PREPARING
 
     shown = StatusLine()
     try:

@@ -27,10 +27,9 @@ from tcpdelay.cli import (
     testbed,
     validate,
 )
-from tcpdelay.cli.errors import one_line, print_warning, printable
+from tcpdelay.cli.errors import INTERRUPTED, one_line, print_warning, printable
 from tcpdelay.cli.options import GroupedHelp
-from tcpdelay.cli.progress import INTERRUPTED
-from tcpdelay.validity import ValidityWarning
+from tcpdelay.models.validity import ValidityWarning
 
 EXAMPLES = """
 \b

@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.applications import Application
-from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import (
-    format_by_suffix,
-    refuse_other_than_chart,
-    refuse_same_file,
-    write_atomically,
-    write_chart,
-)
+from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH_OPTIONS,
+    Range,
     ScenarioOptions,
     application_option,
     chart_option,
     format_option,
     output_option,
     quantity,
+    range_option,
     stacks_option,
     with_scenario,
 )
-from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
-from tcpdelay.cli.ranges import Range, range_option
-from tcpdelay.cli.region_table import Edge, edge_table
+from tcpdelay.cli.output import (
+    format_by_suffix,
+    refuse_other_than_chart,
+    refuse_same_file,
+    rendered,
+    write_atomically,
+    write_chart,
+)
 from tcpdelay.cli.scenario import read_demands
-from tcpdelay.cli.tables import rendered
+from tcpdelay.report.region_table import Edge, edge_table
+from tcpdelay.scenario.applications import Application
 from tcpdelay.units import parse_fraction, parse_time
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import NDArray
 
-    from tcpdelay.applications import Target
-    from tcpdelay.region.boundary import WorkingBoundary
-    from tcpdelay.region.measured import Measured
-    from tcpdelay.scenario import Flow
-    from tcpdelay.validity import KnownStack
+    from tcpdelay.questions.region.boundary import WorkingBoundary
+    from tcpdelay.questions.region.measured import Measured
+    from tcpdelay.scenario.source import Flow
+    from tcpdelay.scenario.stack import KnownStack
+    from tcpdelay.scenario.target import Target
 
 Format = Literal["text", "csv", "json", "netcdf"]
 
@@ -166,10 +166,10 @@ def region(
     with argument_errors():
         points_measured = None if measured is None else _measured(measured)
         if rated:
-            from tcpdelay.quality import codec_named
+            from tcpdelay.quality.voice import codec_named
 
             codec_named(codec or DEFAULT_CODEC)
-    from tcpdelay.region.question import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
+    from tcpdelay.questions.region.question import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
 
     grid: dict[str, Any] = {
         "rtt": _points(rtt or Range(SHORTEST_RTT, LONGEST_RTT), points),
@@ -214,14 +214,14 @@ def _points(ends: Range, points: int) -> NDArray[np.float64]:
 
 
 def _measured(file: Path) -> Measured:
-    from tcpdelay.region.measured import read_measured
+    from tcpdelay.questions.region.measured import read_measured
 
     with argument_errors("--measured"):
         return read_measured(file)
 
 
 def _edge(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any]) -> WorkingBoundary:
-    from tcpdelay.region.boundary import working_boundary
+    from tcpdelay.questions.region.boundary import working_boundary
 
     with _computing():
         return working_boundary(
@@ -235,7 +235,7 @@ def _edge(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any]) -
 
 
 def _cells(boundary: WorkingBoundary, grid: dict[str, Any], call: dict[str, Any]) -> xr.Dataset:
-    from tcpdelay.region.dataset import working_region
+    from tcpdelay.questions.region.dataset import working_region
 
     target = boundary.target
     with _computing():

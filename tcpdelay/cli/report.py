@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.changed_options import changed_options
-from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import format_by_suffix, refuse_same_file, write_atomically
-from tcpdelay.cli.options import ScenarioOptions, format_option, output_option, with_scenario
-from tcpdelay.cli.progress import predicting
+from tcpdelay.cli.errors import argument_errors, predicting
+from tcpdelay.cli.options import ScenarioOptions, changed_options, format_option, output_option, with_scenario
+from tcpdelay.cli.output import format_by_suffix, refuse_same_file, write_atomically
 from tcpdelay.cli.scenario import measurements, read_scenario
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tcpdelay.guideline import Guideline
-    from tcpdelay.guideline_comparison import GuidelineComparison
+    from tcpdelay.advice.against import GuidelineComparison
+    from tcpdelay.advice.guideline import Guideline
 
 Format = Literal["text", "markdown", "html", "json"]
 
@@ -74,8 +72,8 @@ def report(
     refuse_same_file((file for own in asked for file in measurements(own)), [("--output", output)])
     scenarios = [read_scenario(own) for own in asked]
     with argument_errors(), predicting():
-        from tcpdelay.guideline import guideline
-        from tcpdelay.guideline_comparison import compare_guidelines
+        from tcpdelay.advice.against import compare_guidelines
+        from tcpdelay.advice.guideline import guideline
 
         found = [guideline(s.flow, s.path, s.stack, s.target, s.estimate, s.application) for s in scenarios]
         findings = compare_guidelines(*found) if against else found[0]
@@ -91,13 +89,13 @@ def report(
 
 def print_text(findings: Guideline | GuidelineComparison, console: Console) -> None:
     """Print a report, or a comparison of two."""
-    from tcpdelay.guideline import Guideline
+    from tcpdelay.advice.guideline import Guideline
     from tcpdelay.report.text import print_content, print_report
 
     if isinstance(findings, Guideline):
         print_report(findings, console)
         return
-    from tcpdelay.report.scenario_comparison import comparison_content
+    from tcpdelay.report.against import comparison_content
 
     print_content(comparison_content(findings), console)
 

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tcpdelay.applications import Application, Target
 from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import Named
 from tcpdelay.cli.options import ScenarioOptions
-from tcpdelay.predict import PROFILES, StackName, default_profile_name
-from tcpdelay.scenario import MAX_PACKET_SIZE, Flow, Linux, NewReno2008, Path
-from tcpdelay.validity import KnownStack
+from tcpdelay.cli.output import Named
+from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.fields import bounds
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, Linux, NewReno2008, StackName
+from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
-    from tcpdelay.capture import PathEstimate
-    from tcpdelay.encapsulation import Encapsulation
+    from tcpdelay.capture.estimate import PathEstimate
+    from tcpdelay.scenario.encapsulation import Encapsulation
 
 SIMULATED = ("loss_burst", "ack_loss", "jitter")
 """Options of the path that no chain knows, or only short bursts."""
@@ -92,7 +94,7 @@ def read_demands(
     """
     demands = []
     for app in dict.fromkeys(apps) or [None]:
-        for stack in dict.fromkeys(stacks) or [default_profile_name()]:
+        for stack in dict.fromkeys(stacks) or [DEFAULT_PROFILE]:
             others = {field.name for name in stacks if name != stack for field in fields(PROFILES[name])}
             foreign = others - {field.name for field in fields(PROFILES[stack])}
             absent: dict[str, Any] = dict.fromkeys(foreign & set(_SETTINGS))
@@ -112,12 +114,12 @@ def _estimate(options: ScenarioOptions) -> PathEstimate | None:
     if options.connection is not None and options.ss is None:
         raise typer.BadParameter("--connection: chooses from what --ss holds, but --ss is missing")
     if options.ping is not None:
-        from tcpdelay.capture import read_ping
+        from tcpdelay.capture.ping import read_ping
 
         with argument_errors("--ping"):
             return read_ping(options.ping)
     if options.ss is not None:
-        from tcpdelay.capture import read_ss
+        from tcpdelay.capture.ss import read_ss
 
         with argument_errors("--ss"):
             return read_ss(options.ss, options.connection).estimate()
@@ -167,7 +169,7 @@ def _flow(options: ScenarioOptions, mss: int) -> Flow:
     if bitrate and size is None and options.app is not None:
         _packet_size(bitrate, options.app.flow.interval)
         # As for the margin of the bitrate in the report, so that its edge can be tried out.
-        from tcpdelay.inverse.bitrate import at_bitrate
+        from tcpdelay.questions.quantities import at_bitrate
 
         return at_bitrate(options.app.flow, bitrate, mss)
     if bitrate:
@@ -185,7 +187,7 @@ def _flow(options: ScenarioOptions, mss: int) -> Flow:
 
 
 def _stack(options: ScenarioOptions, estimate: PathEstimate | None) -> KnownStack:
-    name = options.stack or default_profile_name()
+    name = options.stack or DEFAULT_PROFILE
     settings: dict[str, Any] = {
         setting: getattr(options, setting) for setting in _SETTINGS if getattr(options, setting) is not None
     }
@@ -202,9 +204,10 @@ def _stack(options: ScenarioOptions, estimate: PathEstimate | None) -> KnownStac
 
 def _packet_size(bitrate: float, interval: float) -> int:
     size = bitrate * interval / 8
-    if not 1 <= size <= MAX_PACKET_SIZE:
+    low, high = bounds(Flow, "packet_size")
+    if not low <= size <= high:
         raise typer.BadParameter(
             f"--bitrate: {bitrate:g} bit/s at an interval of {interval:g} s make packets of {size:g} bytes, "
-            f"which must be 1 to {MAX_PACKET_SIZE}"
+            f"which must be {low} to {high}"
         )
     return round(size)

@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors
+from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, quantity, with_scenario
-from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
 from tcpdelay.cli.scenario import Scenario, read_scenario
-from tcpdelay.scenario import Linux
+from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_fraction, parse_size, parse_time
 
 Question = Literal[
@@ -218,7 +217,7 @@ def solve(
     with argument_errors():
         try:
             with predicting():
-                from tcpdelay.cli.answers import print_answer
+                from tcpdelay.report.answers import print_answer
 
                 answer = _answer(question, scenario, options, particulars)
         finally:
@@ -257,17 +256,17 @@ def _with_what_is_asked(question: Question, options: ScenarioOptions) -> Scenari
 
 def _answer(question: Question, scenario: Scenario, options: ScenarioOptions, particulars: dict[str, Any]) -> object:
     """Return the answer to a question."""
-    from tcpdelay.inverse.bitrate import largest_bitrate
-    from tcpdelay.inverse.call import CallTarget
-    from tcpdelay.inverse.connections import best_connections
-    from tcpdelay.inverse.frontier import loss_rtt_frontier
-    from tcpdelay.inverse.interval import best_interval
-    from tcpdelay.inverse.loss import largest_loss
-    from tcpdelay.inverse.packet_rate import largest_packet_rate
-    from tcpdelay.inverse.playout import playout_for_call, playout_for_late_fraction
-    from tcpdelay.inverse.rtt import largest_rtt
-    from tcpdelay.inverse.sensitivity import sensitivities
-    from tcpdelay.inverse.split import best_split
+    from tcpdelay.questions.best import CallTarget
+    from tcpdelay.questions.playout import playout_for_call, playout_for_late_fraction
+    from tcpdelay.questions.quantities import (
+        largest_bitrate,
+        largest_loss,
+        largest_packet_rate,
+        largest_rtt,
+        loss_rtt_frontier,
+    )
+    from tcpdelay.questions.sensitivity import sensitivities
+    from tcpdelay.questions.ways import best_connections, best_interval, best_split
 
     flow, path, stack, target = scenario.flow, scenario.path, scenario.stack, scenario.target
     own = {name.removeprefix("--").replace("-", "_"): value for name, value in particulars.items()}
@@ -297,7 +296,7 @@ def _answer(question: Question, scenario: Scenario, options: ScenarioOptions, pa
 
 def _data_rate(scenario: Scenario, options: ScenarioOptions, header: int | None) -> float:
     """Return the bitrate without headers: that of --bitrate, or of the packets that are given, less theirs."""
-    from tcpdelay.inverse.interval import RTP_HEADER
+    from tcpdelay.questions.ways import RTP_HEADER
 
     if options.bitrate is not None:
         return options.bitrate

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, print_warning
-from tcpdelay.cli.files import refuse_same_file
-from tcpdelay.cli.progress import StatusLine, interrupted_once, predicting
+from tcpdelay.cli.errors import StatusLine, argument_errors, interrupted_once, predicting, print_warning
+from tcpdelay.cli.output import refuse_same_file
 from tcpdelay.units import format_time
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from tcpdelay.sweep.schedule import Progress
-    from tcpdelay.sweep.specification import SweepSpecification
+    from tcpdelay.questions.sweep.schedule import Progress
+    from tcpdelay.questions.sweep.specification import SweepSpecification
 
 SUMMARY = "Evaluate a model or the simulator at every point of a grid."
 EXAMPLES = """
@@ -64,8 +63,8 @@ def sweep(
     ] = False,
 ) -> None:
     """Evaluate a model or the simulator at every point of a grid; run again, an interrupted sweep goes on."""
-    from tcpdelay.sweep.run import result_file
-    from tcpdelay.sweep.specification import read_sweep
+    from tcpdelay.questions.sweep.run import result_file
+    from tcpdelay.questions.sweep.specification import read_sweep
 
     with argument_errors():
         asked = read_sweep(specification)
@@ -85,9 +84,9 @@ def sweep(
 
 def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers: int | None) -> xr.Dataset:
     """Run the sweep, and say how far it is, and if it ends too early how to go on."""
-    from tcpdelay.sweep.checkpoint import DamagedCheckpointWarning, checkpoint_folder
-    from tcpdelay.sweep.run import sweep as run_sweep
-    from tcpdelay.sweep.schedule import SweepFailedError
+    from tcpdelay.questions.sweep.checkpoint import DamagedCheckpointWarning, checkpoint_folder
+    from tcpdelay.questions.sweep.run import sweep as run_sweep
+    from tcpdelay.questions.sweep.schedule import SweepFailedError
 
     line = StatusLine()
     last: list[Progress] = []
@@ -129,7 +128,7 @@ def _warn_of_refusals(found: xr.Dataset) -> None:
 
 def _print_cost(file: Path, asked: SweepSpecification) -> None:
     from tcpdelay.processors import processors
-    from tcpdelay.sweep.cost import estimated_cost
+    from tcpdelay.questions.sweep.run import estimated_cost
 
     with predicting():
         cost = estimated_cost(asked)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors
-from tcpdelay.cli.files import refuse_other_than_chart, refuse_same_file, write_chart
-from tcpdelay.cli.progress import StatusLine
+from tcpdelay.cli.errors import StatusLine, argument_errors
+from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.units import format_fraction, format_time, parse_time
 
 if TYPE_CHECKING:
@@ -100,7 +99,8 @@ def build_kernel(
     ] = None,
 ) -> None:
     """Build the guest kernels that run in virtual time, into the user's cache; takes some minutes."""
-    from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, KernelBuildError, build_kernels
+    from tcpdelay.testbed.kernel_build import KernelBuildError
+    from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, build_kernels
 
     line = StatusLine()
     try:
@@ -284,7 +284,7 @@ def draw_captures(captures: list[FlowCapture]) -> Figure:
     """Return a chart of the shares of packets later than a delay, beside the prediction if there is one capture."""
     from matplotlib.figure import Figure
 
-    from tcpdelay.predict import predict_delay
+    from tcpdelay.models.predict import predict_delay
     from tcpdelay.report.charts import plot_distribution
 
     alone = len(captures) == 1

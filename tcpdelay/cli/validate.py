@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import print_warning
-from tcpdelay.cli.files import write_atomically
-from tcpdelay.cli.progress import ERASE_LINE, counting, predicting
+from tcpdelay.cli.errors import ERASE_LINE, counting, predicting, print_warning
+from tcpdelay.cli.output import write_atomically
 
 if TYPE_CHECKING:
     from tcpdelay.validation.results import Results

@@ -1,10 +1,17 @@
 """What users make of a delay distribution: the E-model's rating of a call over TCP, and how a video plays."""
 
-from tcpdelay.quality.codecs import CODECS, Codec, codec_named
-from tcpdelay.quality.emodel import Transmission
-from tcpdelay.quality.opinion import mos_from_rating, rating_from_mos
+from tcpdelay.quality.emodel import Transmission, mos_from_rating, rating_from_mos
 from tcpdelay.quality.video import VideoPlayout, smallest_buffer, video_playout
-from tcpdelay.quality.voice import VoiceQuality, best_playout_delay, voice_mos, voice_quality, voice_rating
+from tcpdelay.quality.voice import (
+    CODECS,
+    Codec,
+    VoiceQuality,
+    best_playout_delay,
+    codec_named,
+    voice_mos,
+    voice_quality,
+    voice_rating,
+)
 
 __all__ = [
     "CODECS",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tcpdelay.applications import Application, Target
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.inverse.call import CallTarget
-from tcpdelay.quality.codecs import Codec
 from tcpdelay.quality.video import VideoPlayout, video_playout
-from tcpdelay.quality.voice import VoiceQuality, best_playout_delay, voice_quality
-from tcpdelay.scenario import Flow
+from tcpdelay.quality.voice import Codec, VoiceQuality, best_playout_delay, voice_quality
+from tcpdelay.questions.best import CallTarget
+from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.target import Target
 
 SHORTEST_PACKET, LONGEST_PACKET = 0.0025, 1.0
 """Intervals between which a codec's packets can be rated [s]."""
@@ -59,8 +59,8 @@ def call_experience(
 
     Examples
     --------
-    >>> from tcpdelay import predict_delay
-    >>> from tcpdelay.applications import application
+    >>> from tcpdelay.models.predict import predict_delay
+    >>> from tcpdelay.scenario.applications import application
     >>> voip = application("voip")
     >>> delays = predict_delay(voip.flow, rtt=0.100, loss=0.02)
     >>> call = call_experience(voip, voip.flow, voip.target, delays)
@@ -97,8 +97,10 @@ def video_experience(
 
     Examples
     --------
-    >>> from tcpdelay import DelayModel, Path, Stack
-    >>> from tcpdelay.applications import application
+    >>> from tcpdelay.models.chain import DelayModel
+    >>> from tcpdelay.scenario.path import Path
+    >>> from tcpdelay.scenario.stack import Stack
+    >>> from tcpdelay.scenario.applications import application
     >>> video = application("live-video")
     >>> delays = DelayModel(video.flow, Path(rtt=0.020, loss=0.001), Stack.linux()).delay_distribution()
     >>> video_experience(video, video.flow, video.target, delays).late_packets < 0.001

@@ -32,8 +32,8 @@ from tcpdelay.units import format_fraction, format_time
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from tcpdelay.advice.guideline import Guideline
     from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.guideline import Guideline
 
 Kind = Literal["both", "cdf", "density", "survival"]
 
@@ -92,7 +92,7 @@ def plot_distribution(
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from tcpdelay import predict_delay
+    >>> from tcpdelay.models.predict import predict_delay
     >>> d = predict_delay(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
     >>> ax = plot_distribution(d, Figure().subplots(), thresholds={"limit": 0.200}, kind="survival")
     >>> ax.get_yscale()

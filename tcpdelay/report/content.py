@@ -1,4 +1,7 @@
-"""The content of a report in reading order, in words and formatted values, before any layout."""
+"""The figures of a report as tables of formatted values.
+
+The content of a report in reading order, in words and formatted values, before any layout.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,222 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tcpdelay.expected_error import in_words
+from tcpdelay.advice.guideline import REPORTED_QUANTILES
+from tcpdelay.models.accuracy import in_words
 from tcpdelay.report import phrases
-from tcpdelay.report.tables import (
-    Table,
-    alternatives_table,
-    call_table,
-    delays_table,
-    load_table,
-    margins_table,
-    measured_table,
-    parts_table,
-    playout_table,
-    scenario_table,
-    validity_table,
-    video_table,
-)
-from tcpdelay.units import format_fraction, format_time
+from tcpdelay.units import format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:
-    from tcpdelay.guideline import Guideline, Verdict
-    from tcpdelay.recommendations import Recommendation
+    from tcpdelay.advice.guideline import Guideline, Verdict
+    from tcpdelay.advice.rule import Recommendation
+    from tcpdelay.capture.estimate import PathEstimate
+    from tcpdelay.quality.experience import Call
+    from tcpdelay.quality.video import VideoPlayout
+    from tcpdelay.scenario.path import Path
+
+
+LOSS_PATTERN = {"random": "random losses", "correlated": "correlated losses, as of a full drop-tail queue"}
+BOTTLENECK = {"packets": "queue kept in packets", "bytes": "queue kept in bytes"}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of formatted cells under named columns.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        Headings.
+    rows : tuple of tuple of str
+        Cells; the first of a row names it.
+    numeric : tuple of int
+        Columns of numbers, to be aligned right.
+    emphasis : int, optional
+        The row that the verdict rests on.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: tuple[int, ...] = ()
+    emphasis: int | None = None
+
+    @property
+    def headed(self) -> bool:
+        """Whether the columns need their names where the layout can do without; names and values do not."""
+        return len(self.columns) > 2
+
+
+def scenario_table(guideline: Guideline) -> Table:
+    """Return what is asked: the flow, the path, the demand and the TCP."""
+    flow, path, target = guideline.flow, guideline.path, guideline.target
+    one_way = format_time(path.forward_delay)
+    rows = (
+        ("Flow", f"{flow.packet_size} B every {format_time(flow.interval)}, {format_rate(flow.bitrate)}"),
+        ("Round-trip time", f"{format_time(path.rtt)}, of which {one_way} from sender to receiver"),
+        ("Loss", f"{format_fraction(path.loss)}, {_losses(path)}"),
+        ("Bottleneck", BOTTLENECK[path.bottleneck]),
+        ("Demand", f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"),
+        ("TCP", phrases.stack_words(guideline.stack)),
+    )
+    return Table(("Scenario", "Value"), rows)
+
+
+def _losses(path: Path) -> str:
+    """Return in words how losses follow one another."""
+    if path.loss_burst > 1:
+        return f"in bursts of {path.loss_burst:g} segments in the mean"
+    return LOSS_PATTERN[path.loss_pattern]
+
+
+def measured_table(guideline: Guideline, estimate: PathEstimate) -> Table:
+    """Return what was measured, and how sure that is."""
+    rows = [
+        ("Measured by", estimate.source),
+        ("Round-trip time", phrases.measured_rtt(estimate)),
+        ("Loss", phrases.measured_loss(estimate, guideline.path.loss)),
+    ]
+    if estimate.rtt_min is not None and estimate.rtt_max is not None:
+        rows.append(("Smallest, largest", f"{format_time(estimate.rtt_min)}, {format_time(estimate.rtt_max)}"))
+    if estimate.mss is not None:
+        rows.append(("Segment size", f"{estimate.mss} B"))
+    if estimate.congestion_window is not None:
+        rows.append(("Congestion window", f"{estimate.congestion_window} segments"))
+    return Table(("Measured", "Value"), tuple(rows))
+
+
+def delays_table(guideline: Guideline) -> Table:
+    """Return mean, jitter and quantiles; the row of the target's quantile is the emphasised one."""
+    distribution, target = guideline.distribution, guideline.target
+    rows = [
+        ("mean", format_time(distribution.mean), "from write to in-order read"),
+        ("jitter", format_time(distribution.jitter), "standard deviation of the delay"),
+    ]
+    for q in sorted({*REPORTED_QUANTILES, target.quantile}):
+        arrived = f"{format_fraction(q)} arrive within it"
+        if q == target.quantile:
+            emphasis = len(rows)
+            arrived += f"; the limit is {format_time(target.limit)}"
+        rows.append((phrases.quantile_name(q), format_time(distribution.quantile(q)), arrived))
+    late = format_fraction(guideline.late_fraction)
+    rows.append(("late", late, f"come later than {format_time(target.limit)}"))
+    return Table(("Delay", "Value", "What it is"), tuple(rows), numeric=(1,), emphasis=emphasis)
+
+
+def call_table(call: Call) -> Table:
+    """Return the score of a call at the target's playout delay and at the best one."""
+    rows = []
+    for name, quality in (("at the limit", call.at_limit), ("best", call.best)):
+        playout = format_time(quality.playout_delay) if math.isfinite(quality.playout_delay) else "never"
+        about = "about " if call.approximate else ""
+        rows.append((name, playout, format_fraction(quality.late_fraction), f"{about}{quality.mos:.2f}"))
+    return Table(("Playout", "Delay", "Late", "MOS"), tuple(rows), numeric=(1, 2, 3))
+
+
+def video_table(video: VideoPlayout) -> Table:
+    """Return how a video plays."""
+    if math.isinf(video.stalls_per_minute):
+        stalls, length = "never plays", "for ever"
+    else:
+        stalls, length = f"{video.stalls_per_minute:.2g} per minute", format_time(video.mean_stall)
+    rows = (
+        ("Start-up", format_time(video.startup_delay), "from the first write to the first picture"),
+        ("Late packets", format_fraction(video.late_packets), "share of the time in which the picture stands"),
+        ("Stalls", stalls, "at most, while the player catches up after each"),
+        ("Length", length, "of a stall, in the mean"),
+    )
+    return Table(("Video", "Value", "What it is"), rows, numeric=(1,))
+
+
+def margins_table(guideline: Guideline) -> Table:
+    """Return how far loss, round-trip time and bitrate may go."""
+    works = guideline.quantile <= guideline.target.limit
+    rows = []
+    for margin in guideline.margins:
+        edge = phrases.format_edge(margin)
+        now = phrases.format_quantity(margin.quantity, margin.now)
+        rows.append((phrases.QUANTITY[margin.quantity], now, edge, phrases.room(margin, works)))
+    return Table(("Quantity", "Here", "Works up to", "Margin"), tuple(rows), numeric=(1, 2))
+
+
+def parts_table(guideline: Guideline) -> Table:
+    """Return where the mean delay comes from."""
+    parts, mean = guideline.parts, guideline.distribution.mean
+    named = (
+        ("Network", parts.network, "one way, without TCP"),
+        ("Backlog", parts.backlog, "waiting in the send buffer while the window is too small"),
+        ("Head of line", parts.head_of_line, "waiting at the receiver for a packet that was lost"),
+        ("Timeouts", parts.timeouts, "waiting in the send buffer because of a retransmission timeout"),
+    )
+    rows = tuple(
+        (name, format_time(delay), format_fraction(delay / mean if mean > 0 else 0.0), meaning)
+        for name, delay, meaning in named
+    )
+    return Table(("Part", "Mean", "Share", "What it is"), rows, numeric=(1, 2))
+
+
+def load_table(guideline: Guideline) -> Table:
+    """Return how much of what TCP could carry the flow takes."""
+    rows = (
+        ("Time with a backlog", format_fraction(guideline.backlogged_time_fraction), "packets wait in the send buffer"),
+        ("Fair TCP rate", format_rate(guideline.fair_rate), "what a long transfer would get on this path"),
+        (
+            "Utilization",
+            format_fraction(guideline.utilization),
+            f"bitrate over fair rate: {phrases.utilization(guideline)}",
+        ),
+        (
+            "Largest rate",
+            phrases.format_edge(guideline.largest_sustainable_rate),
+            "that TCP carries at all on this path",
+        ),
+    )
+    return Table(("Load", "Value", "What it is"), rows, numeric=(1,))
+
+
+def playout_table(guideline: Guideline) -> Table:
+    """Return the playout delays that hide single losses."""
+    rows = tuple(
+        (buffer.masks, buffer.formula, format_time(buffer.delay), format_fraction(buffer.late_fraction))
+        for buffer in guideline.playout
+    )
+    return Table(("Masks", "Playout delay", "Here", "Still late"), rows, numeric=(2, 3))
+
+
+def alternatives_table(guideline: Guideline) -> Table:
+    """Return the prediction at the ends of the measured confidence intervals."""
+    rows = [
+        (
+            case.label,
+            format_time(case.rtt),
+            format_fraction(case.loss),
+            "never settles" if math.isinf(case.quantile) else format_time(case.quantile),
+            "met" if case.meets_target else "missed",
+        )
+        for case in guideline.alternatives
+    ]
+    columns = ("Case", "RTT", "Loss", phrases.quantile_name(guideline.target.quantile), "Limit")
+    return Table(columns, tuple(rows), numeric=(1, 2, 3))
+
+
+def validity_table(guideline: Guideline) -> Table:
+    """Return the range of inputs in which the model was checked."""
+    valid, flow, path = guideline.validity, guideline.flow, guideline.path
+
+    def size(value: float) -> str:
+        return f"{value:.0f} B"
+
+    inputs = (
+        ("Round-trip time", path.rtt, valid.rtt, format_time),
+        ("Loss", path.loss, valid.loss, format_fraction),
+        ("Packet size", flow.packet_size, valid.packet_size, size),
+        ("Interval", flow.interval, valid.interval, format_time),
+    )
+    rows = tuple(
+        (name, f"{shown(low)} to {shown(high)}", shown(value), "inside" if low <= value <= high else "outside")
+        for name, value, (low, high), shown in inputs
+    )
+    return Table(("Input", "Checked", "Here", "Range"), rows, numeric=(2,))
+
 
 NO_DELAYS = (
     f"The delay {phrases.NEVER} on this path. It grows for as long as the flow sends, "

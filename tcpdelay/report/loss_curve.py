@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.chain.linux.parameters import BurstsBeyondChainError
-from tcpdelay.chain.model import DelayModel
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.interface import UnsupportedError
 
 if TYPE_CHECKING:
-    from tcpdelay.guideline import Guideline
+    from tcpdelay.advice.guideline import Guideline
 
 POINTS, FEW_POINTS = 30, 12
 """Losses that are looked at, and those where the limit is long in packets: curves are smooth there, chains large."""
@@ -88,7 +88,7 @@ def _model(guideline: Guideline, loss: float) -> DelayModel | None:
     """Return the chain at another loss, or None where it comes in longer bursts than the chain can follow."""
     try:
         return DelayModel(guideline.flow, replace(guideline.path, loss=loss), guideline.stack)
-    except BurstsBeyondChainError:
+    except UnsupportedError:
         return None
 
 

@@ -12,7 +12,7 @@ from tcpdelay.report import phrases
 from tcpdelay.report.content import content
 
 if TYPE_CHECKING:
-    from tcpdelay.guideline import Guideline
+    from tcpdelay.advice.guideline import Guideline
     from tcpdelay.report.content import Content
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|&]|(?<!\w)_|_(?!\w))")

@@ -7,19 +7,18 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from tcpdelay.throughput import RULE_OF_THUMB_UTILIZATION
+from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.units import format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:
-    from tcpdelay.applications import Target
+    from tcpdelay.advice.guideline import Guideline
+    from tcpdelay.advice.rule import Effect, Recommendation, Status
     from tcpdelay.capture.estimate import PathEstimate
-    from tcpdelay.expected_error import ExpectedError
-    from tcpdelay.guideline import Guideline
-    from tcpdelay.margins import Margin
+    from tcpdelay.distribution import ExpectedError
     from tcpdelay.quality.experience import Call
-    from tcpdelay.recommendations import Recommendation
-    from tcpdelay.rules import Effect, Status
-    from tcpdelay.scenario import Stack
+    from tcpdelay.questions.margins import Margin
+    from tcpdelay.scenario.stack import Stack
+    from tcpdelay.scenario.target import Target
 
 NEVER = "never settles: TCP cannot carry this flow"
 
@@ -129,7 +128,7 @@ def format_edge(margin: Margin) -> str:
 
     Examples
     --------
-    >>> from tcpdelay.margins import Margin
+    >>> from tcpdelay.questions.margins import Margin
     >>> format_edge(Margin("loss", 0.02, 0.025)), format_edge(Margin("loss", 0.02, 0.5, at_least=True))
     ('2.5 %', '50 % or more')
     >>> format_edge(Margin("loss", 0.02, None))
@@ -152,7 +151,7 @@ def room(margin: Margin, works: bool) -> str:
 
     Examples
     --------
-    >>> from tcpdelay.margins import Margin
+    >>> from tcpdelay.questions.margins import Margin
     >>> room(Margin("loss", 0.02, 0.025), works=True), room(Margin("rtt", 0.2, 0.15), works=False)
     ('25 % more', '25 % less needed')
     """
@@ -180,8 +179,8 @@ def effect(found: Effect | None, target: Target) -> str | None:
 
     Examples
     --------
-    >>> from tcpdelay.applications import Target
-    >>> from tcpdelay.rules import Effect
+    >>> from tcpdelay.scenario.target import Target
+    >>> from tcpdelay.advice.rule import Effect
     >>> effect(Effect("chain", 0.246, 0.190), Target(0.2))
     'p95 246 ms → 190 ms, which meets the limit (chain)'
     >>> effect(Effect("bound", saves_up_to=0.040), Target(0.2))
@@ -293,7 +292,7 @@ def stack_words(stack: Stack) -> str:
 
     Examples
     --------
-    >>> from tcpdelay.scenario import Stack
+    >>> from tcpdelay.scenario.stack import Stack
     >>> stack_words(Stack.newreno_2008())
     'NewReno2008: variant newreno, limited transmit off, window validation off, mss 1448 B, backlog bound published'
     """

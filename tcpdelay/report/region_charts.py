@@ -1,4 +1,7 @@
-"""Charts of working regions: delays over round-trip time and loss, and the edges of what works."""
+"""Charts of working regions: delays over round-trip time and loss, and the edges of what works.
+
+The chart of how many rows of each group are inside the working region.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, note, round_ticks, tidy, time_axis
+from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, message, note, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, GREEN, LINE_WIDTH, ORANGE, PURPLE, current_axes
 from tcpdelay.report.phrases import quantile_name
 from tcpdelay.units import format_time
@@ -17,7 +20,9 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-    from tcpdelay.region.boundary import WorkingBoundary
+    from tcpdelay.questions.region.boundary import WorkingBoundary
+    from tcpdelay.report.result_table import ResultTable
+
 
 Fill = Literal["delay", "mos"]
 
@@ -66,7 +71,7 @@ def plot_region(
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from tcpdelay import working_region
+    >>> from tcpdelay.questions.region.dataset import working_region
     >>> plot_region(working_region("voip", rtt=[0.05, 0.1], loss=[0.01, 0.02]), ax=Figure().subplots()).get_xscale()
     'log'
     """
@@ -134,7 +139,7 @@ def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None =
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from tcpdelay import working_boundary
+    >>> from tcpdelay.questions.region.boundary import working_boundary
     >>> edge = working_boundary("voip", rtt=[0.05, 0.1, 0.2])
     >>> [line.get_label() for line in plot_boundaries({"a call": edge}, Figure().subplots()).lines]
     ['a call']
@@ -245,3 +250,68 @@ def _axes(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> N
     fraction_axis(ax.yaxis)
     ax.set_xlabel("round-trip time")
     ax.set_ylabel("loss")
+
+
+MOST_GROUPS = 40
+"""Groups that are drawn, the first ones."""
+_HEIGHT, _FRAME = 0.28, 1.1
+"""Height of a group, and of all around them [inches]."""
+
+
+def chart_height(counted: ResultTable) -> float:
+    """Return the height that the chart of a table needs [inches]."""
+    return _FRAME + _HEIGHT * max(min(len(counted.rows), MOST_GROUPS), 2)
+
+
+def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None) -> Axes:
+    """Draw the share of each group with its confidence interval.
+
+    Parameters
+    ----------
+    counted : ResultTable
+        The table of `tcpdelay.questions.tables.rows.WorkingShares`.
+    keys : int
+        How many of its columns name the group.
+    ax : Axes, optional
+        Where to draw; the current axes of pyplot by default.
+
+    Returns
+    -------
+    Axes
+        Shares in percent, a line for each group from the top.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> import pyarrow as pa
+    >>> from tcpdelay.questions.tables.rows import WorkingShares
+    >>> shares = WorkingShares(["region"])
+    >>> rows = {"region": ["north", "south"], "works": [True, False], "reason": pa.nulls(2, pa.string())}
+    >>> shares.add(pa.record_batch(rows))
+    >>> axes = plot_working_shares(shares.table("95th percentile within 200 ms"), 1, Figure().subplots())
+    >>> [label.get_text() for label in axes.get_yticklabels()]
+    ['north (1)', 'south (1)', 'all (2)']
+    """
+    ax = current_axes() if ax is None else ax
+    # All rows together come last, and are kept.
+    rows = [row for row in counted.rows if row["works"] is not None]
+    rows = rows[: MOST_GROUPS - 1] + rows[-1:] if len(rows) > MOST_GROUPS else rows
+    if not rows:
+        return message(ax, "No row has a prediction")
+    names = [column.key for column in counted.columns[:keys]]
+    labels = []
+    for place, row in enumerate(rows):
+        share, low, high = (float(row[key] or 0.0) for key in ("works", "low", "high"))
+        ax.plot([low, high], [place, place], color=BLUE, linewidth=2, solid_capstyle="butt")
+        ax.plot([share], [place], "o", color=BLUE, markersize=5, clip_on=False)
+        group = ", ".join(str(row[name]) for name in names if row[name] != "") or "all"
+        labels.append(f"{group} ({row['rows']})")
+    ax.set_yticks(range(len(rows)), labels)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlim(0, 1)
+    fraction_axis(ax.xaxis)
+    ax.set_xlabel("Share of the rows inside the working region, with its interval of 95 %")
+    ax.set_title(counted.title, loc="left", fontsize=LABEL_SIZE)
+    ax.grid(axis="x", alpha=0.3)
+    tidy(ax)
+    return ax

@@ -16,9 +16,8 @@ from tcpdelay.report.content import content
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from tcpdelay.guideline import Guideline
-    from tcpdelay.report.content import Advice, Content, Section
-    from tcpdelay.report.tables import Table
+    from tcpdelay.advice.guideline import Guideline
+    from tcpdelay.report.content import Advice, Content, Section, Table
 
 WIDEST = 100
 """Columns beyond which lines get hard to read."""

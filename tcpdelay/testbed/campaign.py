@@ -16,9 +16,9 @@ from threading import Event
 
 from tcpdelay.capture.flow_capture import FlowCapture, FlowRun, read_capture, write_capture
 from tcpdelay.confidence import BATCHES, quantile_interval
-from tcpdelay.durable import UNFINISHED
-from tcpdelay.locking import locked
-from tcpdelay.scenario import Stack
+from tcpdelay.files import UNFINISHED, locked
+from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.scenario.stack import Stack
 from tcpdelay.testbed.backends import Backend, SessionFailedError
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.flow_runs import Origin, flow_run
@@ -28,7 +28,6 @@ from tcpdelay.testbed.session import Plan
 from tcpdelay.testbed.specification import Specification
 from tcpdelay.testbed.uml import UmlBackend, VirtualTimeBackend
 from tcpdelay.testbed.workplaces import workplace
-from tcpdelay.throughput import connection_utilization
 
 SHORTEST_TIMEOUT = 0.2
 """What Linux's retransmission timeout adds to the round-trip time at least [s] (TCP_RTO_MIN)."""

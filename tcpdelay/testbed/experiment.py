@@ -8,7 +8,9 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from tcpdelay.scenario import MIN_RTT, Flow, Path
+from tcpdelay.scenario.fields import bounds
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
 
 Application = Literal["cbr", "adaptive", "udp"]
 Scheduling = Literal["blind", "intelligent"]
@@ -221,7 +223,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "connections": (1, 16, "connections"),
     "notsent_lowat": (1, 10_000_000, "bytes"),
     "flows": (1, MAX_FLOWS, "flows"),
-    "rtt": (MIN_RTT, 10, "s"),
+    "rtt": (bounds(Path, "rtt")[0], 10, "s"),
     "loss": (0, 0.5, "of the packets"),
     "loss_burst": (1, 100, "packets"),
     "ack_loss": (0, 0.5, "of the packets"),

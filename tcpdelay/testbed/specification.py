@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from tcpdelay.files import read_toml
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
-from tcpdelay.toml_file import read_toml
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
 MAX_EXPERIMENTS = 10_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
+from tcpdelay.models.simulator.records import Rules
 from tcpdelay.report.result_table import Cell, Column, ResultTable
-from tcpdelay.sim.rules import Rules
 from tcpdelay.validation.error_tables import error_row
 from tcpdelay.validation.measured import MeasuredDelay
 from tcpdelay.validation.models import Prediction

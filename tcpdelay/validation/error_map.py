@@ -17,9 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tcpdelay.confidence import Interval
-from tcpdelay.scenario import CongestionControl, Flow, Linux, Path, Stack
-from tcpdelay.sim.simulation import simulate
-from tcpdelay.throughput import connection_utilization
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import CongestionControl, Linux, Stack
 
 RTT = (0.005, 0.400)
 LOSS = (0.0001, 0.10)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tcpdelay.expected_error import WRONG_CALL, ErrorTable, Spread, features_of, spread_of
+from tcpdelay.distribution import Spread
+from tcpdelay.models.accuracy import WRONG_CALL, ErrorTable, features_of, spread_of
 from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.units import format_fraction
 from tcpdelay.validation.error_map import SINGLE_SEGMENT_SIZE, MapScenario, SimulatedScenario

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.scenario import Flow, Path
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
 
 PROBABILITIES = (0.1, 0.5, 0.9)
 """Quantiles of the delay that are kept of each place after a loss."""

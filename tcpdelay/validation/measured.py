@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun
 from tcpdelay.confidence import Interval, mean_interval, quantile_interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.scenario import Bottleneck, Flow, Path, Stack
+from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.scenario.path import Bottleneck, Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.uml import START
-from tcpdelay.throughput import connection_utilization
 from tcpdelay.validation.loss_recovery import delays_after_loss
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -116,7 +118,7 @@ class MeasuredDelay:
 
     @property
     def utilization(self) -> float:
-        """The flow's rate over the fair TCP rate, as `tcpdelay.throughput.connection_utilization` defines it."""
+        """The flow's rate over the fair TCP rate, as `tcpdelay.models.throughput.connection_utilization` defines it."""
         return connection_utilization(self.flow, self.path, Stack.newreno_2008())
 
     @property

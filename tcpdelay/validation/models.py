@@ -9,9 +9,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.chain.model import ChainTooLargeError, DelayModel
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.scenario import CongestionControl, Flow, Path, Stack
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.interface import TooLargeError
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import CongestionControl, Stack
 from tcpdelay.validation.measured import MeasuredDelay
 from tcpdelay.validation.simulated import SimulatedFlow, simulate_flow, simulated_flow
 
@@ -127,7 +130,7 @@ def solve(question: ChainQuestion) -> Prediction:
         if -model.backlog_drift < SMALLEST_RESERVE * flow.packet_rate:
             return Prediction(None)
         return Prediction(model.delay_distribution())
-    except ChainTooLargeError:
+    except TooLargeError:
         return Prediction(None)
 
 

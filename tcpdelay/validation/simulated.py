@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.scenario import CongestionControl, Flow, Linux, Path, Stack
-from tcpdelay.sim.rules import Rules
-from tcpdelay.sim.simulation import simulate
+from tcpdelay.models.simulator.records import Rules
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import CongestionControl, Linux, Stack
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.validation.loss_recovery import delays_after_loss
 from tcpdelay.validation.measured import VIRTUAL_TIME, WARM_UP, MeasuredDelay

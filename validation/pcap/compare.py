@@ -22,7 +22,7 @@ from typing import Any
 from scipy.stats import binom
 
 from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.capture.pcap import analyze_captures
+from tcpdelay.capture.pcap.analysis import analyze_captures
 
 HERE = Path(__file__).parent
 QUANTILES = (0.5, 0.95, 0.99)

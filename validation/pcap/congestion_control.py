@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.capture.pcap import analyze_captures
+from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.confidence import share_interval
-from tcpdelay.predict import predict_delay
-from tcpdelay.scenario import Flow, Linux, Stack
-from tcpdelay.scenario import Path as NetworkPath
-from tcpdelay.sim.simulation import simulate
+from tcpdelay.models.predict import predict_delay
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.scenario.path import Path as NetworkPath
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Linux, Stack
 
 HERE = Path(__file__).parent
 LOG = HERE / "video-delayed-ack.parquet"

@@ -22,8 +22,8 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from tcpdelay.capture.pcap import analyze_captures
-from tcpdelay.cli.analysis_output import record
+from tcpdelay.capture.pcap.analysis import analyze_captures
+from tcpdelay.report.analysis import record
 
 HERE = Path(__file__).parent
 SECONDS_EACH = 20

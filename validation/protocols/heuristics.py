@@ -20,13 +20,13 @@ import tcpdelay as td
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.confidence import student
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.heuristics import parallel_delay, split_delay, striped_delay
-from tcpdelay.sim.batches import merge
-from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.result import FlowResult
-from tcpdelay.sim.network.simulation import simulate_network
-from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Web
-from tcpdelay.sim.network.stacks import Classic
+from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
+from tcpdelay.models.simulator.simulation import merge
+from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.result import FlowResult
+from tcpdelay.network.simulation import simulate_network
+from tcpdelay.network.sources import Bulk, ConstantRate, Source, Web
+from tcpdelay.network.stacks import Classic
 from tcpdelay.validation.measured import measure
 from tcpdelay.validation.scores import SAME_DELAY
 

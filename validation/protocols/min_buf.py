@@ -19,13 +19,13 @@ import numpy as np
 import tcpdelay as td
 from tcpdelay.capture.flow_capture import FlowCapture, read_capture
 from tcpdelay.confidence import student
-from tcpdelay.scenario import Stack
-from tcpdelay.sim.network.admission import MinBuf
-from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.result import FlowResult
-from tcpdelay.sim.network.simulation import simulate_network
-from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Transfers
-from tcpdelay.sim.network.stacks import Classic, Udp
+from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.literature.min_buf import MinBuf
+from tcpdelay.network.result import FlowResult
+from tcpdelay.network.simulation import simulate_network
+from tcpdelay.network.sources import Bulk, ConstantRate, Source, Transfers
+from tcpdelay.network.stacks import Classic, Udp
+from tcpdelay.scenario.stack import Stack
 
 VALIDATION = Path(__file__).parents[1]
 RESULTS = VALIDATION / "results" / "protocols"

@@ -17,13 +17,13 @@ import numpy as np
 
 import tcpdelay as td
 from tcpdelay.confidence import mean_interval
-from tcpdelay.sim.network import engine
-from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.preparation import Network, prepare
-from tcpdelay.sim.network.scp_shares import scp_share
-from tcpdelay.sim.network.simulation import simulate_network
-from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source
-from tcpdelay.sim.network.stacks import Classic, Scp, Udp
+from tcpdelay.network import engine
+from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.literature.scp import scp_share
+from tcpdelay.network.preparation import Network, prepare
+from tcpdelay.network.simulation import simulate_network
+from tcpdelay.network.sources import Bulk, ConstantRate, Source
+from tcpdelay.network.stacks import Classic, Scp, Udp
 
 RESULTS = Path(__file__).parents[1] / "results" / "protocols"
 SEEDS = range(1, 11)

@@ -17,10 +17,10 @@ import numpy as np
 
 import tcpdelay as td
 from tcpdelay.confidence import student
-from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.simulation import simulate_network
-from tcpdelay.sim.network.sources import ConstantRate
-from tcpdelay.sim.network.stacks import Classic, Recovery
+from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.simulation import simulate_network
+from tcpdelay.network.sources import ConstantRate
+from tcpdelay.network.stacks import Classic, Recovery
 
 RESULTS = Path(__file__).parents[1] / "results" / "protocols"
 SEEDS = range(1, 9)

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 import tcpdelay as td
 from tcpdelay.confidence import student
-from tcpdelay.scenario import Stack
-from tcpdelay.sim.network import engine
-from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.preparation import prepare
-from tcpdelay.sim.network.result import FlowResult
-from tcpdelay.sim.network.simulation import simulate_network
-from tcpdelay.sim.network.sources import Bulk, ConstantRate, Sections, Source
-from tcpdelay.sim.network.stacks import Classic, TimeLined, Udp
-from tcpdelay.sim.records import RING
+from tcpdelay.models.simulator.records import RING
+from tcpdelay.network import engine
+from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.preparation import prepare
+from tcpdelay.network.result import FlowResult
+from tcpdelay.network.simulation import simulate_network
+from tcpdelay.network.sources import Bulk, ConstantRate, Sections, Source
+from tcpdelay.network.stacks import Classic, TimeLined, Udp
+from tcpdelay.scenario.stack import Stack
 
 RESULTS = Path(__file__).parents[1] / "results" / "protocols"
 SEEDS = range(1, 17)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.capture.pcap.trace import Integers
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.sim.batches import Histogram, merge, to_digits
+from tcpdelay.models.simulator.simulation import Histogram, merge, to_digits
 
 MOST_VALUES = 2**17
 """Values of a series, or different values of a distribution, that are kept as they are."""

@@ -13,9 +13,9 @@ from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.capture.pcap.clocks import ClockFit
 from tcpdelay.capture.pcap.round_trips import Side
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.predict import DEFAULT_STACK
-from tcpdelay.scenario import MAX_MSS, MIN_MSS, Flow
-from tcpdelay.validity import KnownStack
+from tcpdelay.scenario.fields import bounds
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux
 
 DelayKind = Literal["write to read", "transmission to read"]
 
@@ -99,7 +99,7 @@ class ConnectionAnalysis:
 
     Examples
     --------
-    >>> from tcpdelay.capture.pcap import analyze_captures
+    >>> from tcpdelay.capture.pcap.analysis import analyze_captures
     >>> analysis = analyze_captures(["validation/pcap/voice.sender.pcap.gz", "validation/pcap/voice.receiver.pcap.gz"])
     >>> analysis.flow(), analysis.constant_rate, round(analysis.estimate().rtt, 4)
     (Flow(packet_size=174, interval=0.02), True, 0.1)
@@ -216,14 +216,15 @@ class ConnectionAnalysis:
 
     def stack(self) -> KnownStack:
         """Return the TCP to predict with: that of `predict_delay`, with the connection's segment size."""
-        return replace(DEFAULT_STACK, mss=min(max(self.mss, MIN_MSS), MAX_MSS))
+        smallest, largest = bounds(Linux, "mss")
+        return replace(DEFAULT_STACK, mss=int(min(max(self.mss, smallest), largest)))
 
     def flow(self) -> Flow:
         """Return the flow: size and interval of the messages, or their means if they vary.
 
         Returns
         -------
-        tcpdelay.scenario.Flow
+        tcpdelay.scenario.source.Flow
             The flow.
 
         Raises

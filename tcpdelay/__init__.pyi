@@ -1,0 +1,85 @@
+from .advice.against import GuidelineComparison, compare_guidelines
+from .advice.guideline import Guideline, guideline
+from .distribution import DelayDistribution
+from .models.chain import DelayModel
+from .models.predict import predict_delay
+from .models.simulator.records import Rules
+from .models.simulator.simulation import Simulation, simulate
+from .models.validity import ValidityWarning
+from .network.bottleneck import Bottleneck, SharedPath
+from .network.result import FlowResult, NetworkResult, QueueStatistics
+from .network.simulation import simulate_network
+from .network.sources import Bulk, ConstantRate, Transfers, Web
+from .network.stacks import Classic, Udp
+from .questions.best import CallTarget
+from .questions.playout import playout_for_call, playout_for_late_fraction
+from .questions.quantities import (
+    largest_bitrate,
+    largest_loss,
+    largest_packet_rate,
+    largest_rtt,
+    loss_rtt_frontier,
+)
+from .questions.region.boundary import WorkingBoundary, working_boundary
+from .questions.region.dataset import working_region
+from .questions.sensitivity import sensitivities
+from .questions.sweep.run import sweep
+from .questions.tables.predict_many import predict_many, prepare_surface
+from .questions.transports import Comparison, compare
+from .questions.ways import best_connections, best_interval, best_split
+from .scenario.path import Path
+from .scenario.source import Flow
+from .scenario.stack import Stack
+from .scenario.target import Target
+
+__all__ = [
+    "Bottleneck",
+    "Bulk",
+    "CallTarget",
+    "Classic",
+    "Comparison",
+    "ConstantRate",
+    "DelayDistribution",
+    "DelayModel",
+    "Flow",
+    "FlowResult",
+    "Guideline",
+    "GuidelineComparison",
+    "NetworkResult",
+    "Path",
+    "QueueStatistics",
+    "Rules",
+    "SharedPath",
+    "Simulation",
+    "Stack",
+    "Target",
+    "Transfers",
+    "Udp",
+    "ValidityWarning",
+    "Web",
+    "WorkingBoundary",
+    "best_connections",
+    "best_interval",
+    "best_split",
+    "compare",
+    "compare_guidelines",
+    "guideline",
+    "largest_bitrate",
+    "largest_loss",
+    "largest_packet_rate",
+    "largest_rtt",
+    "loss_rtt_frontier",
+    "playout_for_call",
+    "playout_for_late_fraction",
+    "predict_delay",
+    "predict_many",
+    "prepare_surface",
+    "sensitivities",
+    "simulate",
+    "simulate_network",
+    "sweep",
+    "working_boundary",
+    "working_region",
+]
+
+__version__: str

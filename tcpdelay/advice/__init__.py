@@ -1,0 +1,1 @@
+"""The guideline and its rules, as data."""

@@ -1,0 +1,217 @@
+"""The rules for TCP.
+
+Rules after Brosh et al. [1]_. Settings of Linux 6.1 are from ip-sysctl.rst [2]_ and tcp(7); of macOS from its tcp(4)
+and xnu's sources [3]_, with defaults as `sysctl -a` prints them; of Windows from Microsoft's references [4]_ [5]_; that
+Chromium switches Nagle's algorithm off on every connection it opens is in its sources [6]_.
+
+References
+----------
+.. [1] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+   Transactions on Networking, 2010, section VI, doi 10.1109/TNET.2010.2050780.
+.. [2] Linux, Documentation/networking/ip-sysctl.rst; tcp_no_ssthresh_metrics_save: commit 65e6d90168f3, Linux 5.6.
+.. [3] Apple, xnu, bsd/man/man4/tcp.4 and bsd/netinet/tcp_input.c (`limited_txmt`, net.inet.tcp.rfc3465).
+.. [4] Microsoft, "Set-NetTCPSetting", module NetTCPIP; "Registry entry to control TCP acknowledgment behavior"
+   (TcpAckFrequency); mstcpip.h (SIO_TCP_SET_ACK_FREQUENCY).
+.. [5] Microsoft, "IPPROTO_TCP socket options" (TCP_NODELAY).
+.. [6] Chromium, net/socket/tcp_socket_posix.cc and tcp_socket_win.cc, SetDefaultOptionsForClient.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tcpdelay.advice.rule import NO_EFFECT, NO_EVIDENCE, Effect, Rule, Settings, Situation, always
+
+DELAYED_ACK = 0.040
+"""Longest that Linux withholds an ACK at first [s] (TCP_DELACK_MIN)."""
+INITIAL_WINDOW = 10
+"""Initial congestion window of Linux since 2.6.39 [segments] (RFC 6928)."""
+DEFAULT_RECEIVE_BUFFER = 6 * 2**20
+"""Largest receive buffer that Linux's auto-tuning takes by default [bytes] (net.ipv4.tcp_rmem)."""
+FAR_TAIL = 0.999
+
+SWITCHES = "validation/results/switches.csv"
+SYSTEM_OF_BROWSER = "cannot be set there; the setting of its system holds"
+
+
+def _nagle_wait(s: Situation) -> Effect:
+    filled = math.ceil(s.stack.mss / s.flow.packet_size) * s.flow.interval
+    return Effect("bound", saves_up_to=min(s.path.rtt, filled))
+
+
+def _sack(s: Situation) -> Effect | None:
+    variant = getattr(s.stack, "variant", None)
+    return s.switch("variant", "reno", "sack" if variant in (None, "reno") else variant)
+
+
+def _opening(s: Situation) -> Effect:
+    """Return how long slow start takes to admit the load, from the default on."""
+    return Effect("bound", saves_up_to=s.path.rtt * math.ceil(math.log2(max(s.load / INITIAL_WINDOW, 1))))
+
+
+def backlog_bytes(s: Situation) -> float:
+    """Return what may pile up at the receiver behind one packet in a thousand [bytes]."""
+    return s.flow.bitrate / 8 * (s.distribution.quantile(FAR_TAIL) + s.path.rtt)
+
+
+def _piled_up(s: Situation) -> str:
+    piled = backlog_bytes(s)
+    if math.isfinite(piled):
+        return f"Here up to {piled:.0f} bytes."
+    return "Here no buffer is large enough: TCP cannot carry the flow."
+
+
+TCP_RULES = (
+    Rule(
+        "nagle",
+        "tcp",
+        "Switch Nagle's algorithm off",
+        "It holds a small packet back until all earlier ones are acknowledged, or a full segment is there.",
+        "packets smaller than a segment",
+        lambda s: s.small,
+        _nagle_wait,
+        "set",
+        Settings(
+            linux="setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, 1) at the sender",
+            macos="setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, 1) at the sender",
+            windows="setsockopt(s, IPPROTO_TCP, TCP_NODELAY, TRUE) at the sender",
+            browser="cannot be set there; Chromium does so on every connection that it opens",
+        ),
+        SWITCHES,
+    ),
+    Rule(
+        "delayed-ack",
+        "tcp",
+        "Switch delayed acknowledgements off at the receiver",
+        "Late ACKs open the window late while there is a backlog.",
+        "a backlog can build up",
+        always,
+        lambda s: Effect("bound", saves_up_to=DELAYED_ACK),
+        "set",
+        Settings(
+            linux="setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, 1) after every read, or `ip route change … quickack 1`",
+            macos="`sysctl net.inet.tcp.delayed_ack=0`, of the whole system (3, automatic, is the default)",
+            windows="`WSAIoctl` with `SIO_TCP_SET_ACK_FREQUENCY` and 1, or `Set-NetTCPSetting -DelayedAckFrequency 1`, "
+            "or the interface's registry value `TcpAckFrequency` = 1",
+            browser=SYSTEM_OF_BROWSER,
+        ),
+        SWITCHES,
+    ),
+    Rule(
+        "sack",
+        "tcp",
+        "Keep selective acknowledgements on",
+        "Several losses of one window are repaired together instead of by a timeout.",
+        "always",
+        always,
+        lambda s: _sack(s) or NO_EFFECT,
+        "default",
+        Settings(
+            linux="sysctl net.ipv4.tcp_sack=1 on both ends",
+            macos="`sysctl net.inet.tcp.sack=1`, the default",
+            windows="on by default; no setting known to us",
+            browser=SYSTEM_OF_BROWSER,
+        ),
+        SWITCHES,
+    ),
+    Rule(
+        "limited-transmit",
+        "tcp",
+        "Use limited transmit (RFC 3042)",
+        "New segments on the first two duplicate ACKs give small windows the third one: no timer is waited for.",
+        "always",
+        always,
+        lambda s: s.switch("limited_transmit", False, True) or NO_EFFECT,
+        "built in",
+        Settings(
+            linux="always on in Linux; no setting",
+            macos="always on; no setting",
+            windows="cannot be set there; whether it is on is not documented",
+            browser=SYSTEM_OF_BROWSER,
+        ),
+        "docs/validation.md",
+    ),
+    Rule(
+        "window-validation",
+        "tcp",
+        "Switch window validation after idle off (RFC 2861)",
+        "The window that earlier losses needed stays open for the next one.",
+        "always",
+        always,
+        lambda s: s.switch("window_validation", True, False),
+        "set",
+        Settings(
+            linux="sysctl net.ipv4.tcp_slow_start_after_idle=0 at the sender",
+            windows="`Set-NetTCPSetting -CwndRestart False`",
+            browser=SYSTEM_OF_BROWSER,
+        ),
+        SWITCHES,
+    ),
+    Rule(
+        "byte-counting",
+        "tcp",
+        "Switch appropriate byte counting off (RFC 3465)",
+        "It would grow the window by bytes, which small packets have few of.",
+        "packets smaller than a segment",
+        lambda s: s.small,
+        lambda s: NO_EFFECT,
+        "gone",
+        Settings(
+            linux="net.ipv4.tcp_abc was removed in Linux 3.9; Linux counts segments, so nothing is left to do",
+            macos="`sysctl net.inet.tcp.rfc3465=0` (1 is the default)",
+            browser=SYSTEM_OF_BROWSER,
+        ),
+        "docs/protocols/heuristics.md",
+    ),
+    Rule(
+        "initial-window",
+        "tcp",
+        "Start with a window that admits the load",
+        "The first packets need not wait for the window to open; later ones gain nothing.",
+        f"more than {INITIAL_WINDOW} packets per round-trip time",
+        lambda s: s.load > INITIAL_WINDOW,
+        _opening,
+        "set",
+        Settings(
+            linux=f"ip route change … initcwnd {{load}} (default {INITIAL_WINDOW})",
+            windows="`Set-NetTCPSetting -InitialCongestionWindowMss {load}`, even numbers up to 64",
+            browser=SYSTEM_OF_BROWSER,
+        ),
+        "docs/protocols/heuristics.md",
+    ),
+    Rule(
+        "metrics",
+        "tcp",
+        "Do not inherit ssthresh from earlier connections",
+        "One bad connection would keep the windows of the next ones small.",
+        "several connections to one host",
+        always,
+        lambda s: NO_EFFECT,
+        "default",
+        Settings(
+            linux="sysctl net.ipv4.tcp_no_ssthresh_metrics_save=1 (the default since 5.6); "
+            "net.ipv4.tcp_no_metrics_save=1 for all metrics",
+            browser=SYSTEM_OF_BROWSER,
+        ),
+        "docs/testbed.md",
+    ),
+    Rule(
+        "receive-buffer",
+        "tcp",
+        "Give the receive buffer room for what piles up behind a loss",
+        "A full buffer closes the sender's window, and everything waits for it.",
+        f"more than the {DEFAULT_RECEIVE_BUFFER} bytes that Linux's auto-tuning allows",
+        lambda s: backlog_bytes(s) > DEFAULT_RECEIVE_BUFFER,
+        lambda s: NO_EFFECT if backlog_bytes(s) <= DEFAULT_RECEIVE_BUFFER else None,
+        "default",
+        Settings(
+            linux="sysctl net.ipv4.tcp_rmem (third value), or SO_RCVBUF",
+            macos="`sysctl net.inet.tcp.autorcvbufmax`, or SO_RCVBUF",
+            windows="`Set-NetTCPSetting -AutoTuningLevelLocal Normal`, the default, or SO_RCVBUF",
+            browser=SYSTEM_OF_BROWSER,
+        ),
+        NO_EVIDENCE,
+        finding=_piled_up,
+    ),
+)
+"""Rules that the operating system follows, or is told to."""

@@ -1,1 +1,0 @@
-"""The Markov chain: loss events, transitions, reachable states, stationary distribution, delays."""

@@ -1,1 +1,0 @@
-"""From what a flow may bear to what it may be: the prediction, asked the other way round."""

@@ -1,0 +1,1 @@
+"""What answers: the published chain, the chain of Linux, the simulator, and their accuracy."""

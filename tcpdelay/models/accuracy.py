@@ -1,0 +1,374 @@
+"""How far a prediction is probably off: what it was off by in scenarios like it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path as FilePath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.confidence import Interval
+from tcpdelay.distribution import ExpectedError, Spread
+from tcpdelay.models.throughput import connection_utilization, utilization_map
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008, Stack, checked_profile
+from tcpdelay.units import format_fraction
+
+TABLES = {1.0: "linux-errors.csv", 1.5: "linux-errors-burst1.5.csv", 2.0: "linux-errors-burst2.csv"}
+"""The errors of the chain of `Stack.linux` by scenario, by the mean burst of losses up to which they count.
+
+The first is written by `validation/error_map.py score`, the others by `validation/bursts.py`.
+"""
+NEIGHBOURS = 25
+"""Cases that an expected error rests on: enough for a 90 % quantile, few enough to be alike."""
+FEATURES = ("rtt", "loss", "utilization", "packets_per_rtt")
+"""What makes scenarios alike, each on a logarithmic scale."""
+COLUMNS = len(FEATURES) + 4
+REACHED = 1e-9
+"""Slack with which a cumulative weight counts as having reached a share."""
+WRONG_CALL = 1.0
+"""The error that a wrong statement counts as on whether TCP carries the flow."""
+SIMULATIONS = "simulations of scenarios like this one"
+SIMULATED_BURSTS = "simulations of losses in bursts in scenarios like this one"
+SIMULATED_CALLS = f"{SIMULATIONS}, where being wrong about whether TCP carries the flow counts as 100 %"
+STUDENT_95 = 2.09
+"""Standard errors in half a 95 % interval: Student's quantile for 20 batches."""
+NORMAL_MEDIAN, NORMAL_MEAN, NORMAL_P90 = 0.674, 0.798, 1.645
+"""Median, mean and 90 % quantile of how many standard errors an estimate is off by."""
+
+
+PUBLISHED_ERROR = ExpectedError(
+    median=0.67,
+    mean=1.54,
+    p90=4.28,
+    mean_delay=Spread(0.27, 0.59, 1.60),
+    cases=432,
+    source="captures of Linux 6.1 under random losses, predictions being too high as a rule",
+)
+
+SIMULATOR_ERROR = ExpectedError(
+    median=0.0001,
+    mean=0.0153,
+    p90=0.0486,
+    mean_delay=Spread(0.0061, 0.0156, 0.0386),
+    cases=432,
+    source="captures of Linux 6.1 under random losses, with their own statistical error",
+)
+"""What the simulator is off by in captures (`validation/results/scores.csv`): no error measured by it is smaller."""
+
+
+@dataclass(frozen=True)
+class ErrorTable:
+    """Errors of a chain in many scenarios.
+
+    Parameters
+    ----------
+    features : ndarray, shape (n, 4)
+        The scenarios' `FEATURES`: round-trip time [s], loss, utilization and packets per round-trip time, all above 0.
+    cubic, carried : ndarray of bool, shape (n,)
+        Whether the congestion control is CUBIC, and whether the chain says that TCP carries the flow.
+    p95, mean : ndarray, shape (n,)
+        Relative errors of the 95th percentile and of the mean delay, with their signs: `WRONG_CALL` in size where chain
+        and simulator disagree on whether TCP carries the flow, 0 where both say that it does not.
+    """
+
+    features: NDArray[np.float64]
+    cubic: NDArray[np.bool_]
+    carried: NDArray[np.bool_]
+    p95: NDArray[np.float64]
+    mean: NDArray[np.float64]
+
+    @classmethod
+    def read(cls, file: FilePath) -> ErrorTable:
+        """Return the table that `to_csv` wrote into a file.
+
+        Raises
+        ------
+        ValueError
+            If the file holds something else.
+        """
+        try:
+            table = np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)
+        except ValueError as error:
+            raise ValueError(f"{file}: holds no table of errors: {error}") from None
+        if table.shape[1] != COLUMNS:
+            raise ValueError(f"{file}: holds no table of errors: it has {table.shape[1]} columns, not {COLUMNS}")
+        cubic, carried, p95, mean = table[:, len(FEATURES) :].T
+        return cls(table[:, : len(FEATURES)], cubic == 1, carried == 1, p95, mean)
+
+    def to_csv(self) -> str:
+        """Return the table as CSV, with four digits."""
+        rows = [",".join((*FEATURES, "cubic", "carried", "p95", "mean"))]
+        flags = np.column_stack([self.cubic, self.carried])
+        for places, (cubic, carried), p95, mean in zip(self.features, flags, self.p95, self.mean, strict=True):
+            cells = [f"{place:.4g}" for place in places]
+            rows.append(",".join([*cells, f"{cubic:d}", f"{carried:d}", f"{p95:.4g}", f"{mean:.4g}"]))
+        return "\n".join(rows) + "\n"
+
+    @cached_property
+    def _places(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The logarithms of the features, and how far they spread."""
+        places = np.log(self.features)
+        return places, np.maximum(places.std(axis=0), 1e-9)
+
+    def _within(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the logarithms of `features`, what lies outside the table being moved to its edge."""
+        return np.log(np.clip(features, self.features.min(axis=0), self.features.max(axis=0)))
+
+    def expected(self, features: NDArray[np.float64], cubic: bool, carried: bool) -> ExpectedError:
+        """Return the error in the cases nearest to a scenario, of the same congestion control and the same statement.
+
+        Parameters
+        ----------
+        features : ndarray, shape (4,)
+            The scenario's `FEATURES`; what lies outside the table is moved to its edge.
+        cubic : bool
+            Whether the congestion control is CUBIC.
+        carried : bool
+            Whether the chain says that TCP carries the flow.
+
+        Returns
+        -------
+        ExpectedError
+            Over the `NEIGHBOURS` nearest cases, those farther off counting less; all of NaN if there are none.
+        """
+        places, spread = self._places
+        alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
+        if not alike.size:
+            return ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, SIMULATIONS)
+        at = self._within(features)
+        distances = np.sqrt((((places[alike] - at) / spread) ** 2).sum(axis=1))
+        nearest = np.argsort(distances)[: NEIGHBOURS + 1]
+        weights = _tricube(distances[nearest])
+        counted = weights > 0
+        chosen, weights = alike[nearest[counted]], weights[counted]
+        return ExpectedError(
+            **vars(spread_of(self.p95[chosen], weights)),
+            mean_delay=spread_of(self.mean[chosen], weights),
+            cases=int(chosen.size),
+            source=SIMULATIONS if carried else SIMULATED_CALLS,
+        )
+
+    def expected_p95(self, features: NDArray[np.float64], cubic: bool, carried: bool) -> NDArray[np.float64]:
+        """Return what `expected` says of the 95th percentile in many scenarios at once.
+
+        Parameters
+        ----------
+        features : ndarray, shape (n, 4)
+            The scenarios' `FEATURES`.
+        cubic, carried : bool
+            As for `expected`.
+
+        Returns
+        -------
+        ndarray, shape (n, 3)
+            Median, mean and 90 % quantile of the error; NaN if there are no such cases.
+        """
+        from scipy.spatial import KDTree
+
+        places, spread = self._places
+        alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
+        if not (alike.size and features.size):
+            return np.full((features.shape[0], 3), np.nan)
+        wanted = np.arange(1, min(NEIGHBOURS + 1, alike.size) + 1)
+        distances, nearest = KDTree(places[alike] / spread).query(self._within(features) / spread, wanted)
+        sizes, weights = np.abs(self.p95[alike[nearest]]), _tricube(np.asarray(distances))
+        order = np.argsort(sizes, axis=1)
+        sizes, weights = np.take_along_axis(sizes, order, 1), np.take_along_axis(weights, order, 1)
+        reached = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
+        at = [np.argmax(reached >= share - REACHED, axis=1) for share in (0.5, 0.9)]
+        median, p90 = (sizes[np.arange(sizes.shape[0]), place] for place in at)
+        return np.column_stack([median, np.average(sizes, axis=1, weights=weights), p90])
+
+
+def _tricube(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weights of local regression; the farthest case, the last along the last axis, only sets the scale."""
+    farthest = distances[..., -1:]
+    weights = (1 - np.divide(distances, farthest, out=np.zeros_like(distances), where=farthest > 0) ** 3) ** 3
+    return np.where(weights.any(axis=-1, keepdims=True), weights, 1.0)
+
+
+def spread_of(errors: NDArray[np.float64], weights: NDArray[np.float64] | None = None) -> Spread:
+    """Return median, mean and 90 % quantile of errors without their signs, weighted if `weights` are given.
+
+    Examples
+    --------
+    >>> spread_of(np.array([-0.01, 0.02, 0.06]))
+    Spread(median=0.02, mean=0.03, p90=0.06)
+    """
+    sizes = np.abs(errors)
+    shares = np.ones(sizes.size) if weights is None else weights
+    order = np.argsort(sizes)
+    reached = np.cumsum(shares[order]) / shares.sum()
+    median, p90 = (float(sizes[order[np.searchsorted(reached, share - REACHED)]]) for share in (0.5, 0.9))
+    return Spread(median, float(np.average(sizes, weights=shares)), p90)
+
+
+def expected_error_map(
+    flow: Flow,
+    rtt: NDArray[np.float64],
+    loss: NDArray[np.float64],
+    stack: KnownStack,
+    carried: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """Return the `expected_error` of the 95th percentile at each round-trip time and loss.
+
+    Parameters
+    ----------
+    flow, stack
+        The flow and its TCP.
+    rtt, loss : ndarray, one-dimensional
+        Round-trip times [s] and losses.
+    carried : ndarray of bool, shape (rtt, loss)
+        Whether the chain says that TCP carries the flow.
+
+    Returns
+    -------
+    ndarray, shape (rtt, loss, 3)
+        Median, mean and 90 % quantile of the error, as fractions.
+
+    Examples
+    --------
+    >>> at, lost = np.array([0.1]), np.array([0.02])
+    >>> expected_error_map(Flow(174, 0.020), at, lost, Stack.newreno_2008(), np.array([[True]]))
+    array([[[0.67, 1.54, 4.28]]])
+    """
+    if isinstance(stack, NewReno2008):
+        return np.broadcast_to(_figures(PUBLISHED_ERROR), (*carried.shape, 3))
+    utilizations = utilization_map(flow, rtt, loss, stack)
+    rtts, losses = np.broadcast_arrays(rtt[:, None], loss)
+    features = np.stack([rtts, losses, utilizations, rtts / flow.interval], axis=-1)
+    found = np.empty((*carried.shape, 3))
+    cubic = stack.congestion_control == "cubic"
+    found[~carried] = linux_table().expected_p95(features[~carried], cubic, False)
+    found[carried] = np.maximum(linux_table().expected_p95(features[carried], cubic, True), _figures(SIMULATOR_ERROR))
+    return found
+
+
+def _figures(spread: Spread) -> NDArray[np.float64]:
+    return np.array([spread.median, spread.mean, spread.p90])
+
+
+def features_of(flow: Flow, path: Path, stack: Linux) -> NDArray[np.float64]:
+    """Return the `FEATURES` of a scenario.
+
+    Examples
+    --------
+    >>> features_of(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux()).round(3).tolist()
+    [0.1, 0.02, 0.118, 5.0]
+    """
+    return np.array([path.rtt, path.loss, connection_utilization(flow, path, stack), path.rtt / flow.interval])
+
+
+def linux_table_file(burst: float = 1.0) -> FilePath:
+    """Return the file that holds the errors of the chain of `Stack.linux` at a mean burst of that [segments], or more.
+
+    Beyond the longest burst of a table it is the last one.
+    """
+    known = next((longest for longest in sorted(TABLES) if burst <= longest), max(TABLES))
+    return FilePath(__file__).parent / "data" / TABLES[known]
+
+
+@cache
+def linux_table(burst: float = 1.0) -> ErrorTable:
+    """Return the errors of the chain of `Stack.linux` at a mean burst of that or more, read once."""
+    return ErrorTable.read(linux_table_file(burst))
+
+
+def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -> ExpectedError:
+    """Return how far a chain's prediction is probably off.
+
+    Parameters
+    ----------
+    flow, path, stack
+        The scenario. Of a Linux stack, congestion control and segment size count; the rest is as in the table.
+    carried : bool
+        Whether the chain says that TCP carries the flow.
+
+    Returns
+    -------
+    ExpectedError
+        For `Stack.linux`, the error in the nearest of the simulated scenarios, but where TCP carries the flow no less
+        than the simulator's own; with losses in bursts, that with and that without them, figure by figure whichever is
+        larger. For the published chain, that over all captures.
+
+    Raises
+    ------
+    ValueError
+        If `stack` is of no known profile.
+
+    Examples
+    --------
+    >>> expected_error(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008()).median
+    0.67
+    """
+    stack = checked_profile(stack)
+    if isinstance(stack, NewReno2008):
+        return PUBLISHED_ERROR
+    scenario = features_of(flow, path, stack), stack.congestion_control == "cubic", carried
+    found = linux_table(path.loss_burst).expected(*scenario)
+    if not carried:
+        return found
+    found = _no_less(found, SIMULATOR_ERROR)
+    if path.loss_burst == 1:
+        return found
+    return _no_less(replace(found, source=SIMULATED_BURSTS), linux_table().expected(*scenario))
+
+
+def _no_less(found: ExpectedError, least: ExpectedError) -> ExpectedError:
+    """Return an expected error, no figure of which is smaller than in another one."""
+    return replace(found, **vars(_at_least(found, least)), mean_delay=_at_least(found.mean_delay, least.mean_delay))
+
+
+def _at_least(found: Spread, least: Spread) -> Spread:
+    """Return the larger of two spreads, figure by figure; NaN where `found` is."""
+    return Spread(*(max(getattr(found, name), getattr(least, name)) for name in ("median", "mean", "p90")))
+
+
+def statistical_error(quantile: Interval, mean: Interval, packets: int) -> ExpectedError:
+    """Return what the 95 % intervals of an estimate say about its error.
+
+    Parameters
+    ----------
+    quantile, mean : Interval
+        Quantile and mean delay [s] with their 95 % intervals.
+    packets : int
+        Packets that the estimate rests on, 1 or more.
+
+    Returns
+    -------
+    ExpectedError
+        That of a normally distributed estimate.
+
+    Examples
+    --------
+    >>> found = statistical_error(Interval(0.200, 0.196, 0.204), Interval(0.1, 0.1, 0.1), 1000)
+    >>> round(found.median, 4), found.mean_delay.p90
+    (0.0065, 0.0)
+    """
+
+    def normal(interval: Interval) -> Spread:
+        error = interval.relative_half_width / STUDENT_95
+        return Spread(NORMAL_MEDIAN * error, NORMAL_MEAN * error, NORMAL_P90 * error)
+
+    found, words = normal(quantile), f"the statistical error of {packets} simulated packets"
+    return ExpectedError(**vars(found), mean_delay=normal(mean), cases=0, source=words)
+
+
+def in_words(error: ExpectedError) -> str:
+    """Return an expected error of the 95th percentile in words.
+
+    Examples
+    --------
+    >>> in_words(ExpectedError(0.021, 0.0345, 0.1, Spread(0.01, 0.02, 0.05), 40, "simulations"))
+    'p95 2.1 % off in the median, 3.5 % in the mean, up to 10 % in nine of ten: 40 simulations'
+    """
+    if math.isnan(error.median):
+        return "not known"
+    median, mean, p90 = (format_fraction(float(f"{share:.2g}")) for share in (error.median, error.mean, error.p90))
+    basis = f"{error.cases} {error.source}" if error.cases else error.source
+    return f"p95 {median} off in the median, {mean} in the mean, up to {p90} in nine of ten: {basis}"

@@ -1,0 +1,422 @@
+"""One scenario's chain: its states, its transition matrix, its stationary distribution and the delays that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.distribution import CUMULATION_NOISE, DelayDistribution
+from tcpdelay.models.interface import DelayParts, TooLargeError
+from tcpdelay.models.linux.profile import LinuxProfile
+from tcpdelay.models.published.delays import PublishedProfile
+from tcpdelay.models.solver.aggregation import backlog_drift
+from tcpdelay.models.solver.measures import backlogged_time, probability_at_bound
+from tcpdelay.models.solver.narrow import (
+    CARRIED,
+    CELLS_WORTH_A_LOOK,
+    LEFT,
+    NEGLIGIBLE_TRUNCATION,
+    WORTH_FINISHING,
+    Wanted,
+)
+from tcpdelay.models.solver.profile import BYTES_PER_CELL, BYTES_PER_PHASE, Profile
+from tcpdelay.models.solver.state_space import (
+    Phases,
+    Rows,
+    Transitions,
+    compressed_rows,
+    list_states,
+    number_states,
+    reachable_rows,
+)
+from tcpdelay.models.solver.stationary import (
+    ACCEPTED_RESIDUAL,
+    MAX_SWEEPS,
+    TOLERANCE,
+    Solution,
+    from_start,
+    solve_by_sweeps,
+)
+from tcpdelay.models.solver.widening import decay, doublings, late_share, widen
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+LARGEST_MEMORY = 4 * 2**30
+"""Memory that one chain may take [bytes]."""
+LARGEST_GROWN_CHAIN = 3_000_000
+LARGEST_GROWTH = 4
+"""Cells, or factor of the published ones, up to which a bound grows; a backlog that needs more is endless to us."""
+PHASES_WORTH_A_LOOK = 1_000
+"""Phases from which on the drift is looked at first of all: even finding the backlogs of each takes longer."""
+MOST_DOUBLINGS = 2
+"""Doublings of the bound at a time: how far the decay of a backlog that is cut off can be trusted."""
+SETTLED = 1e-3
+"""Probability at the bound, relative to what a target allows to be late, at which the target's answer is settled."""
+CLEAR = 2.0
+"""How far from the allowed share, in changes from the bound before, a share of late packets settles the answer."""
+CLOSE = 0.05
+"""Change from the bound before, relative to the allowed share, at which a share of late packets counts as known."""
+NEARLY = 0.01
+"""Difference, relative to the allowed share, up to which an estimated share of late packets does not decide."""
+TOLERANCE_OF_LATENESS = 1e-3
+"""Change per sweep, relative to what a target allows to be late, at which a solution is good enough to compare."""
+STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
+
+
+class DelaySummary(NamedTuple):
+    """A distribution of delays in a few numbers.
+
+    Attributes
+    ----------
+    quantiles : ndarray
+        Delays [s] within which the wanted shares arrive.
+    late_fractions : ndarray
+        Shares later than the wanted limits.
+    mean : float
+        [s].
+    sustainable, truncated_mass
+        As of a `DelayDistribution`.
+    """
+
+    quantiles: NDArray[np.float64]
+    late_fractions: NDArray[np.float64]
+    mean: float
+    sustainable: bool
+    truncated_mass: float
+
+
+def summary(distribution: DelayDistribution, wanted: Wanted) -> DelaySummary:
+    """Return the wanted numbers of a distribution.
+
+    Examples
+    --------
+    >>> wanted = Wanted(np.array([0.5]), np.array([0.1]), limit=np.inf, share=0.5)
+    >>> summary(DelayDistribution(np.array([0.05, 0.15]), np.array([0.9, 0.1]), 0.05), wanted).late_fractions
+    array([0.1])
+    """
+    return DelaySummary(
+        distribution.quantile(wanted.shares),
+        distribution.late_fraction(wanted.limits),
+        distribution.mean,
+        distribution.sustainable,
+        distribution.truncated_mass,
+    )
+
+
+def _profile(flow: Flow, path: Path, stack: Stack) -> Profile:
+    if isinstance(stack, NewReno2008):
+        return PublishedProfile(flow, path, stack)
+    if isinstance(stack, Linux):
+        return LinuxProfile(flow, path, stack)
+    raise ValueError(f"stack must come from one of the profiles, such as Stack.linux(), got {stack!r}")
+
+
+class DelayModel:
+    """The Markov chain of one flow over one path with one TCP stack, solved when asked.
+
+    Parameters
+    ----------
+    flow : Flow
+        Packet size [bytes] and interval [s].
+    path : Path
+        Round-trip time [s], loss and queue.
+    stack : Stack
+        The TCP implementation: `Stack.linux(...)` or `Stack.newreno_2008(...)`.
+
+    Raises
+    ------
+    TooLargeError
+        If the chain would need more than 4 GiB of memory; a ValueError.
+    ValueError
+        If the flow does not go with the path.
+
+    Examples
+    --------
+    >>> from tcpdelay.models.chain import DelayModel
+    >>> from tcpdelay.scenario.source import Flow
+    >>> from tcpdelay.scenario.path import Path
+    >>> from tcpdelay.scenario.stack import Stack
+    >>> m = DelayModel(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008())
+    >>> len(m.states), m.transition_matrix.shape
+    (318, (318, 318))
+    >>> round(m.delay_distribution().quantile(0.95), 3)
+    0.19
+    """
+
+    def __init__(self, flow: Flow, path: Path, stack: Stack) -> None:
+        self.flow = flow
+        self.path = path
+        self.stack = stack
+        self._profile = _profile(flow, path, stack)
+        # The phases have to fit before they are made; their backlogs are looked at once the drift has spoken.
+        self._require_memory(self._profile.least_memory)
+
+    @property
+    def load(self) -> float:
+        """Load r: packets written per round-trip time; a whole number in the published chain."""
+        return self._profile.load
+
+    def _require_memory(self, needed: float) -> None:
+        if needed > LARGEST_MEMORY:
+            raise TooLargeError(
+                f"the chain needs about {needed / 2**30:.1f} GiB for {self.load:.4g} packets per round-trip time, "
+                f"and at most {LARGEST_MEMORY / 2**30:.0f} GiB are allowed; "
+                "use a longer interval, larger packets or a shorter rtt"
+            )
+
+    @property
+    def _structure(self) -> tuple[Phases, Transitions]:
+        return self._profile.structure
+
+    def _rows_within(self, bound: int) -> Rows:
+        phases, transitions = self._structure
+        return reachable_rows(phases, transitions, self._profile.start, bound)
+
+    @cached_property
+    def backlog_drift(self) -> float:
+        """Mean change of a backlog that never runs dry, in packets per second; not negative where TCP cannot keep up.
+
+        The source's rate minus this drift's size is what TCP could carry at most.
+        """
+        if self._profile.lossless:
+            return -np.inf
+        phases, transitions = self._structure
+        return backlog_drift(phases, transitions, self._profile.backlogged)
+
+    def _solutions(
+        self, largest_cut: float = np.inf, tolerance: float = TOLERANCE
+    ) -> Iterator[tuple[Rows, Solution, float]]:
+        """Yield the chain's rows, solution and probability at the bound, for the published bound and wider ones.
+
+        Where a solution may be rough if more than `largest_cut` is cut off, the bound widens to where it should not be.
+        Ends early where the backlog drifts upwards, or where it would take too many cells to hold it.
+        """
+        bound = self._profile.first_bound
+        if self._profile.grows and self._structure[0].size > PHASES_WORTH_A_LOOK and self.backlog_drift >= 0:
+            return
+        rows = self._rows_within(bound)
+        if self._profile.grows and rows["offset"][-1] > CELLS_WORTH_A_LOOK and self.backlog_drift >= 0:
+            return
+        self._require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
+        inflow = from_start(rows, self._profile.start)
+        narrowest = True
+        while True:
+            try:
+                solution = self._solve(rows, inflow, largest_cut, tolerance)
+            except ArithmeticError:
+                # A backlog that wanders so far that no iteration settles is as good as endless as well.
+                if not narrowest or self._profile.grows:
+                    return
+                raise
+            cut = probability_at_bound(self._structure[0], rows, solution.probability)
+            yield rows, solution, cut
+            if self.backlog_drift >= 0:
+                return
+            factor = decay(self._structure[0], rows, solution.probability)
+            steps = min(doublings(cut, factor, bound, NEGLIGIBLE_TRUNCATION), MOST_DOUBLINGS) if largest_cut < 1 else 1
+            for step in range(steps, 0, -1):
+                wider = self._rows_within(bound * 2**step)
+                if wider["offset"][-1] <= self._largest_grown:
+                    break
+            else:
+                return
+            self._require_memory(float(wider["offset"][-1]) * BYTES_PER_CELL)
+            inflow = widen(rows, inflow, wider, factor)
+            rows, bound, narrowest = wider, bound * 2**step, False
+
+    @property
+    def _largest_cut(self) -> float:
+        """What may stand at the bound where a solution that is the last one has to be exact."""
+        return WORTH_FINISHING if self._profile.grows else np.inf
+
+    @cached_property
+    def _solved(self) -> tuple[Rows, Solution] | None:
+        """Rows and solution, or None where the backlog has no finite bound and the stack asks to say so."""
+        for rows, solution, cut in self._solutions(self._largest_cut):
+            if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
+                return rows, solution
+        return None
+
+    def _distribution(self, rows: Rows, solution: Solution) -> DelayDistribution:
+        phases, _ = self._structure
+        cut = probability_at_bound(phases, rows, solution.probability)
+        values, weights = self._profile.delays(rows, solution.probability)
+        if values.size == 0:
+            # Packets so large that no window ever holds a whole one.
+            return DelayDistribution.unsustainable(self.path.forward_delay)
+        sustainable = cut < NEGLIGIBLE_TRUNCATION or self.backlog_drift < 0
+        return DelayDistribution(values, weights, self.path.forward_delay, sustainable, cut)
+
+    def meets(self, limit: float, quantile: float) -> bool:
+        """Return whether a share `quantile` of the packets arrives within `limit` [s]."""
+        return self.lateness(limit, quantile) <= 1 - quantile + CUMULATION_NOISE
+
+    def lateness(self, limit: float, quantile: float) -> float:
+        """Return the share of packets later than `limit` [s], to be compared with 1 - `quantile`; 1 where not carried.
+
+        It is as precise as that comparison takes: exact where the two nearly agree.
+        """
+        allowed = 1 - quantile
+        late = self._estimated_lateness(limit, quantile)
+        if abs(late - allowed) <= NEARLY * allowed:
+            return self.delay_distribution().late_fraction(limit)
+        return late
+
+    def _estimated_lateness(self, limit: float, quantile: float) -> float:
+        """Return the share of packets later than `limit` [s], as far as a comparison with 1 - `quantile` takes.
+
+        Near saturation an exact share needs backlogs far beyond the limit. Here those beyond a narrower bound are taken
+        to fall geometrically, as they do in the end. Such a share counts once doubling the bound has changed it by
+        little, or by less than its distance from 1 - `quantile`; in the first case it is rounded up by the change.
+        """
+        allowed, before = 1 - quantile, np.inf
+        for rows, solution, cut in self._solutions(tolerance=TOLERANCE_OF_LATENESS * allowed):
+            distribution, bound = self._distribution(rows, solution), int(rows["bound"][0]) * self.flow.interval
+            if not self._profile.grows or cut < max(SETTLED * allowed, NEGLIGIBLE_TRUNCATION):
+                return distribution.late_fraction(limit)
+            if distribution.quantile(quantile) > limit:
+                # A wider bound only lets the backlog grow.
+                return max(late_share(distribution, limit, bound), distribution.late_fraction(limit))
+            late = late_share(distribution, limit, bound)
+            change, before = abs(late - before), late
+            if change <= CLOSE * allowed or change < abs(late - allowed) / CLEAR:
+                late = late + change if change <= CLOSE * allowed else late
+                return late if late > allowed or self._fits(rows, solution, cut) else 1.0
+        return 1.0
+
+    def _fits(self, rows: Rows, solution: Solution, cut: float) -> bool:
+        """Say whether the bound that it would take to hold the backlog is one that is solved."""
+        phases, bound = self._structure[0], int(rows["bound"][0])
+        steps = doublings(cut, decay(phases, rows, solution.probability), bound, NEGLIGIBLE_TRUNCATION)
+        return int(self._rows_within(bound * 2**steps)["offset"][-1]) <= self._largest_grown
+
+    @cached_property
+    def _largest_grown(self) -> int:
+        """Cells up to which the chain grows with its bound."""
+        first = int(self._rows_within(self._profile.first_bound)["offset"][-1])
+        return max(LARGEST_GROWN_CHAIN, LARGEST_GROWTH * first)
+
+    def distribution_up_to(self, limit: float, quantile: float) -> DelayDistribution:
+        """Return the distribution; where a target is missed for certain, only as much of it as it takes to say so.
+
+        The bound of the backlog widens no further once the share `quantile` of the packets does not arrive within
+        `limit` [s]: a wider one only lets the backlog grow. Delays are lower bounds then, and `truncated_mass` says how
+        much is cut off. Near saturation that saves nearly all of the work.
+        """
+        if not limit < np.inf:
+            return self.delay_distribution()
+        for rows, solution, cut in self._solutions(self._largest_cut):
+            if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
+                return self._distribution(rows, solution)
+            if solution.residual > ACCEPTED_RESIDUAL:
+                solution = self._solve(rows, from_start(rows, self._profile.start), np.inf, TOLERANCE)
+            distribution = self._distribution(rows, solution)
+            if distribution.quantile(quantile) > limit and distribution.sustainable:
+                return distribution
+        return DelayDistribution.unsustainable(self.path.forward_delay)
+
+    def summary_up_to(self, wanted: Wanted) -> DelaySummary:
+        """Return `distribution_up_to` the target in a few numbers, for a small chain in a fraction of its time."""
+        result = np.empty(wanted.shares.size + wanted.limits.size + 2)
+        small = self._profile.least_memory <= PHASES_WORTH_A_LOOK * BYTES_PER_PHASE
+        if small and not self._profile.lossless:
+            outcome = self._profile.sum_up(wanted, result)
+            if outcome != LEFT:
+                mean, cut = result[-2:].tolist()
+                quantiles, late = result[: wanted.shares.size], result[wanted.shares.size : -2]
+                return DelaySummary(quantiles, late, mean, outcome == CARRIED, cut)
+        return summary(self.distribution_up_to(wanted.limit, wanted.share), wanted)
+
+    def _solve(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float, tolerance: float) -> Solution:
+        """Solve the chain from `inflow` on; roughly where more than `largest_cut` stands at the bound."""
+        phases, transitions = self._structure
+        start = self._profile.start
+        if self._profile.lossless:
+            # Nothing is ever lost: the chain stays where it starts.
+            return Solution(np.ones(1), 0.0, 0)
+        solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut, tolerance)
+        if solution.residual > max(ACCEPTED_RESIDUAL, tolerance):
+            if probability_at_bound(phases, rows, solution.probability) > largest_cut:
+                return solution
+            from tcpdelay.models.solver.stationary import solve_directly
+
+            return solve_directly(phases, transitions, rows, start)
+        return solution
+
+    def _finite(self) -> tuple[Rows, Solution]:
+        if self._solved is None:
+            raise ValueError(
+                "the backlog of this flow has no finite bound: TCP cannot carry it (sustainable is False); "
+                "Stack.newreno_2008(backlog_bound='published') cuts the backlog off as published"
+            )
+        return self._solved
+
+    @cached_property
+    def _numbering(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        rows, _ = self._finite()
+        phases, transitions = self._structure
+        number = number_states(phases, transitions, rows, self._profile.start)
+        return (number, *list_states(phases, rows, number))
+
+    @cached_property
+    def states(self) -> NDArray[np.void]:
+        """Reachable states as a structured array of (w, b, l): window, backlog [packets], recovery phase."""
+        phases, _ = self._structure
+        _, phase_of, backlog_of = self._numbering
+        states = np.empty(phase_of.size, STATE)
+        states["w"], states["b"], states["l"] = phases["window"][phase_of], backlog_of, phases["recovery"][phase_of]
+        return states
+
+    @cached_property
+    def transition_matrix(self) -> scipy.sparse.csr_array:
+        """Transition probabilities between `states`, in their order; each row sums to 1."""
+        import scipy.sparse
+
+        rows, _ = self._finite()
+        number, phase_of, backlog_of = self._numbering
+        entries = compressed_rows(*self._structure, rows, number, phase_of, backlog_of)
+        return scipy.sparse.csr_array(entries, shape=(phase_of.size, phase_of.size))
+
+    @cached_property
+    def stationary_distribution(self) -> NDArray[np.float64]:
+        """Stationary probabilities of `states`, in their order, summing to 1."""
+        number, _, _ = self._numbering
+        return self._finite()[1].probability[number >= 0]
+
+    @property
+    def residual(self) -> float:
+        """Sum over all states of ``|pi Q - pi|`` of the stationary distribution found."""
+        return self._finite()[1].residual
+
+    @cached_property
+    def backlogged_time_fraction(self) -> float:
+        """Share of time in which packets wait in the send buffer: 1 where TCP cannot carry the flow."""
+        if self._solved is None:
+            return 1.0
+        rows, solution = self._solved
+        return backlogged_time(*self._structure, rows, solution.probability)
+
+    @cached_property
+    def delay_parts(self) -> DelayParts:
+        """Where the mean delay comes from; the parts add up to the mean. Infinite backlog where it is not finite."""
+        if self._solved is None:
+            return DelayParts(self.path.forward_delay, np.inf, 0.0, 0.0)
+        if self._profile.lossless:
+            return DelayParts(self.path.forward_delay, 0.0, 0.0, 0.0)
+        rows, solution = self._solved
+        parts = self._profile.mean_parts(rows, solution.probability)
+        return DelayParts(self.path.forward_delay, *parts)
+
+    def delay_distribution(self) -> DelayDistribution:
+        """Return the distribution of the delay from write to in-order read."""
+        if self._solved is None:
+            return DelayDistribution.unsustainable(self.path.forward_delay)
+        return self._distribution(*self._solved)

@@ -1,0 +1,152 @@
+"""The Markov chains as models: the published one, and that of a Linux kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.accuracy import expected_error
+from tcpdelay.models.chain import DelayModel, DelaySummary, summary
+from tcpdelay.models.interface import Answer, Precision, Requested, Status, Support, TooLargeError, UnsupportedError
+from tcpdelay.models.linux.parameters import linux_refusals
+from tcpdelay.models.published.transitions import published_refusals
+from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION, Wanted
+from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008
+from tcpdelay.scenario.target import ROUNDING
+
+
+class _ChainModel:
+    """What both chains have in common."""
+
+    name = "chain"
+    stack: ClassVar[type[KnownStack]]
+    assumed: ClassVar[Mapping[str, Any]] = {}
+    """Fields that the chain ignores, and the value that it assumes."""
+
+    def __init__(self) -> None:
+        fields = {name for part in (Flow, Path, self.stack) for name in declarations(part)}
+        self._honoured = frozenset(fields - set(self.assumed))
+
+    def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+        raise TypeError("a chain says what it refuses")
+
+    def supports(self, scenario: Scenario) -> Support:
+        """Return which fields the chain honours, ignores and refuses."""
+        if not isinstance(scenario.stack, self.stack):
+            wanted = "Linux" if self.stack is Linux else "NewReno2008"
+            return Support(frozenset(), refused=(UnsupportedError("stack", scenario.stack, f"be a {wanted}"),))
+        ignored = {
+            name: declarations(self.stack)[name].written(value)
+            for name, value in self.assumed.items()
+            if getattr(scenario.stack, name) != value
+        }
+        return Support(self._honoured, ignored, tuple(self._refusals(scenario)))
+
+    def answer(self, scenario: Scenario, requested: Requested) -> Answer:
+        """Return the chain's answer."""
+        support = self.supports(scenario)
+        answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
+        if support.refused:
+            return answered("unsupported", refusal=support.refused[0])
+        target = requested.target
+        decided = target if requested.precision == "decision" else None
+        if decided is not None and not decided.is_met_by(scenario.path.forward_delay):
+            return answered("bound", lateness=1.0)
+        try:
+            model = DelayModel(scenario.flow, scenario.path, scenario.stack)
+            if decided is not None:
+                late = model.lateness(decided.limit * (1 + ROUNDING), decided.quantile)
+                return answered("bound", lateness=late, sustainable=late < 1)
+            return self._figures(model, answered, requested, support.ignored)
+        except TooLargeError as error:
+            return answered("too large", refusal=error)
+        except MemoryError:
+            return answered("too large", refusal=TooLargeError("the chain needs more memory than there is"))
+
+    def _figures(self, model: DelayModel, answered: Any, requested: Requested, ignored: Mapping[str, str]) -> Answer:
+        wanted = _wanted(requested)
+        more: dict[str, Any] = {}
+        if requested.distribution:
+            solved = model.distribution_up_to(wanted.limit, wanted.share)
+            found = summary(solved, wanted)
+            more["distribution"] = _predicted(solved, model, ignored)
+        else:
+            found = model.summary_up_to(wanted)
+        if requested.parts:
+            more |= {"parts": model.delay_parts, "backlogged_time_fraction": model.backlogged_time_fraction}
+        answer: Answer = answered(
+            _status(found, requested.precision),
+            found.quantiles,
+            found.late_fractions,
+            found.mean,
+            found.sustainable,
+            found.truncated_mass,
+            **more,
+        )
+        return answer
+
+    def capacity(self, scenario: Scenario) -> float:
+        """Return the packet rate [1/s] that TCP carries at most; infinite without loss."""
+        for refused in self.supports(scenario).refused:
+            raise refused
+        drift = DelayModel(scenario.flow, scenario.path, scenario.stack).backlog_drift
+        return scenario.flow.packet_rate - drift
+
+
+def _wanted(requested: Requested) -> Wanted:
+    target = requested.target
+    bounded = requested.precision == "bound" and target is not None
+    limit = target.limit * (1 + ROUNDING) if bounded and target is not None else np.inf
+    share = target.quantile if target is not None else 0.5
+    return Wanted(np.array(requested.quantiles), np.array(requested.late_after), limit, share)
+
+
+def _status(found: DelaySummary, precision: Precision) -> Status:
+    if not found.sustainable:
+        return "not carried"
+    return "bound" if precision == "bound" and found.truncated_mass >= NEGLIGIBLE_TRUNCATION else "exact"
+
+
+def _predicted(solved: DelayDistribution, model: DelayModel, ignored: Mapping[str, str]) -> DelayDistribution:
+    """Return a distribution that knows what it answers, and how far it is probably off."""
+    scenario = (model.flow, model.path, model.stack)
+    error = partial(expected_error, *scenario, carried=solved.sustainable)
+    return DelayDistribution(
+        solved.values,
+        solved.weights,
+        solved.one_way_delay,
+        solved.sustainable,
+        solved.truncated_mass,
+        scenario=scenario,
+        ignored=ignored,
+        look_up_error=error,
+    )
+
+
+class LinuxChain(_ChainModel):
+    """The Markov chain of a current Linux kernel."""
+
+    stack = Linux
+    assumed: ClassVar[Mapping[str, Any]] = {"window_validation": True, "delayed_ack": False}
+
+    def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+        assert isinstance(scenario.stack, Linux)
+        return linux_refusals(scenario.flow, scenario.path, scenario.stack)
+
+
+class PublishedChain(_ChainModel):
+    """The Markov chain of Brosh et al. (2010)."""
+
+    stack = NewReno2008
+
+    def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+        assert isinstance(scenario.stack, NewReno2008)
+        return published_refusals(scenario.flow, scenario.path, scenario.stack)

@@ -1,0 +1,227 @@
+"""Closed forms for what an application can do by itself: parallel connections and split packets.
+
+References
+----------
+.. [1] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+   Transactions on Networking, 2010: both heuristics, and their published gains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.predict import AnsweredBy, predict_delay
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
+
+MOST_CONNECTIONS = MOST_PIECES = 64
+NANOSECOND = 1e-9
+
+
+def striped_delay(distribution: DelayDistribution, interval: float, connections: int) -> DelayDistribution:
+    r"""Return the delay until a packet can be read in order, when packets take turns on several connections.
+
+    Each connection reads its own packets in order, with delays of the distribution :math:`F`, independently of the
+    others. A packet waits for those written up to :math:`N - 1` intervals :math:`i` before it, each of which is the
+    last one on its connection and thus stands for all before:
+
+    .. math:: P(D_\mathrm{app} \le x) = \prod_{j=0}^{N-1} F(x + j i)
+
+    Parameters
+    ----------
+    distribution : DelayDistribution
+        Delays of one connection, to which a packet is written every `connections` intervals.
+    interval : float
+        Time between two packets of the application [s], above 0 to 60.
+    connections : int
+        Number of connections, 1 to 64.
+
+    Returns
+    -------
+    DelayDistribution
+        The delays of the application's packets.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    References
+    ----------
+    The largest of independent delays, an order statistic; for the heuristic Brosh et al., "The Delay-Friendliness of
+    TCP for Real-Time Traffic", IEEE/ACM Transactions on Networking, 2010.
+
+    Examples
+    --------
+    A packet in ten comes 30 ms late. Every other one is written 20 ms later, and waits for it 10 ms:
+
+    >>> one = DelayDistribution(np.array([0.05, 0.08]), np.array([0.9, 0.1]), one_way_delay=0.05)
+    >>> both = striped_delay(one, interval=0.020, connections=2)
+    >>> both.values.round(3).tolist(), both.weights.round(3).tolist()
+    ([0.05, 0.06, 0.08], [0.81, 0.09, 0.1])
+    """
+    _check_whole("connections", connections, MOST_CONNECTIONS)
+    if not 0 < interval <= 60:
+        raise ValueError(f"interval must lie above 0 and up to 60 s, got {interval!r}")
+    if connections == 1 or not distribution.sustainable:
+        return distribution
+    shifts = np.arange(connections) * interval
+    shifted = (distribution.values[:, np.newaxis] - shifts).ravel()
+    # Delays are known to a microsecond, so what is nearer than a thousandth of that is one.
+    values = np.unique(np.round(shifted[shifted >= distribution.values[0]] / NANOSECOND)) * NANOSECOND
+    cumulative = np.prod([distribution.cdf(values + shift + NANOSECOND) for shift in shifts], axis=0)
+    weights = np.diff(cumulative, prepend=0.0)
+    kept = weights > 0
+    return replace(distribution, values=values[kept], weights=weights[kept] / weights[kept].sum(), scenario=None)
+
+
+def parallel_delay(
+    flow: Flow, path: Path, stack: Stack | None = None, connections: int = 2, method: AnsweredBy = "chain"
+) -> DelayDistribution:
+    """Predict the delay of a flow whose packets take turns on several connections.
+
+    Each connection carries one packet every `connections` intervals; `striped_delay` puts them together. Exact as far
+    as the prediction of one connection is, and losses hit the connections independently.
+
+    Parameters
+    ----------
+    flow, path : Flow, Path
+        The application's packets and the network.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    connections : int
+        Number of connections, 1 to 64.
+    method : {"chain", "simulation", "auto"}
+        What answers for one connection, as in `predict_delay`.
+
+    Returns
+    -------
+    DelayDistribution
+        The delays until a packet can be read in order.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    References
+    ----------
+    Brosh et al. 2010, parallel connections with blind scheduling.
+
+    Examples
+    --------
+    >>> flow, path = Flow(1448, 0.020), Path(rtt=0.100, loss=0.02)
+    >>> parallel_delay(flow, path, connections=2).quantile(0.95) < 0.5 * predict_delay(flow, path).quantile(0.95)
+    True
+    """
+    share = share_of(flow, connections)
+    return striped_delay(predict_delay(share, path, stack, method=method), flow.interval, connections)
+
+
+def split_delay(
+    flow: Flow, path: Path, stack: Stack | None = None, pieces: int = 2, method: AnsweredBy = "chain"
+) -> DelayDistribution:
+    r"""Predict the delay of a flow each of whose packets is written in :math:`N` pieces at once.
+
+    A packet is read with its last piece. The chain knows no writes at one instant, so it is asked about a flow of equal
+    rate that writes the pieces one by one, :math:`i / N` apart. A lost piece of the same packet was written at the same
+    instant, and not up to :math:`(N - 1) i / N` before: so packets that wait at all wait longer by the mean of that,
+
+    .. math:: D_\mathrm{split} = D + \frac{N - 1}{2 N} i \quad \text{where} \quad D > L
+
+    This is an approximation, within 4 % of the simulator in the median over four paths, but far too optimistic where
+    TCP can just carry the flow, by a factor of up to four in the 95th percentile.
+
+    Parameters
+    ----------
+    flow, path : Flow, Path
+        The application's packets and the network.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    pieces : int
+        Writes per packet, 1 to 64, and at most its bytes.
+    method : {"chain", "simulation", "auto"}
+        What answers, as in `predict_delay`.
+
+    Returns
+    -------
+    DelayDistribution
+        The delays of the packets.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    References
+    ----------
+    Brosh et al. 2010, packet splitting.
+
+    Examples
+    --------
+    >>> flow, path = Flow(1448, 0.020), Path(rtt=0.100, loss=0.02)
+    >>> split_delay(flow, path, pieces=2).quantile(0.95) < predict_delay(flow, path).quantile(0.95)
+    True
+    """
+    spread = predict_delay(piece_of(flow, pieces), path, stack, method=method)
+    return joined_delay(spread, flow.interval, pieces)
+
+
+def share_of(flow: Flow, connections: int) -> Flow:
+    """Return the part of a flow that each of 1 to 64 connections carries, or raise ValueError.
+
+    Examples
+    --------
+    >>> share_of(Flow(174, 0.020), 2)
+    Flow(packet_size=174, interval=0.04)
+    """
+    _check_whole("connections", connections, MOST_CONNECTIONS)
+    return Flow(flow.packet_size, flow.interval * connections)
+
+
+def piece_of(flow: Flow, pieces: int) -> Flow:
+    """Return the flow of the pieces of packets split into 1 to 64, at most into bytes, or raise ValueError.
+
+    Examples
+    --------
+    >>> piece_of(Flow(1448, 0.020), 2)
+    Flow(packet_size=724, interval=0.01)
+    """
+    _check_whole("pieces", pieces, min(MOST_PIECES, flow.packet_size))
+    return Flow(-(-flow.packet_size // pieces), flow.interval / pieces)
+
+
+def joined_delay(spread: DelayDistribution, interval: float, pieces: int) -> DelayDistribution:
+    """Return the delay of packets split into pieces, as `split_delay` explains.
+
+    Parameters
+    ----------
+    spread : DelayDistribution
+        Delays of the flow of pieces, written one by one.
+    interval : float
+        Time between two packets of the application [s].
+    pieces : int
+        Writes per packet, 1 or more.
+
+    Returns
+    -------
+    DelayDistribution
+        The delays of the packets.
+
+    Examples
+    --------
+    >>> joined_delay(DelayDistribution(np.array([0.05, 0.08]), np.array([0.9, 0.1]), 0.05), 0.020, 2).values
+    array([0.05 , 0.085])
+    """
+    waiting = spread.values > spread.one_way_delay + NANOSECOND
+    nearer = interval * (pieces - 1) / (2 * pieces)
+    return replace(spread, values=spread.values + np.where(waiting, nearer, 0.0), scenario=None)
+
+
+def _check_whole(name: str, value: object, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ValueError(f"{name} must be a whole number from 1 to {most}, got {value!r}")

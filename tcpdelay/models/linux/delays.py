@@ -1,0 +1,243 @@
+"""From the stationary distribution to delays: each packet when it leaves, by its wait and by the losses ahead of it.
+
+A packet that leaves has waited as long as the packets behind it took to be written: its age. It is read at once, unless
+a segment before it, or its own, is lost: then once the last of these has been repaired. So the delay is the one-way
+delay + the age + what is left until the repair. Packets whose further repairs are alike are first collected by when the
+first try is done, so that the further tries are added once for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tcpdelay.models.linux.departures import (
+    BINS_PER_SLOT,
+    EXTRA,
+    NEGLIGIBLE,
+    REMAINDER,
+    WEIGHT,
+    Leaving,
+    Room,
+    add_openings,
+    add_shifted,
+    add_tries,
+    new_bins,
+    new_room,
+)
+from tcpdelay.models.linux.detection import SAME_TIME, detection_wait, timeout_chance
+from tcpdelay.models.linux.open_departures import add_open_phase
+from tcpdelay.models.linux.phases import (
+    LOST,
+    LOST_OPEN,
+    LOST_TWO,
+    OPEN,
+    REPAIR,
+    REPAIR_AGAIN,
+    REPAIR_MORE,
+    REPAIR_OPEN,
+    ROUND,
+    TIMEOUT,
+)
+from tcpdelay.models.linux.transitions import open_window
+from tcpdelay.models.linux.windows import opening_times, reduced_window, times_after_loss
+from tcpdelay.models.solver.state_space import Phases, Rows
+from tcpdelay.models.solver.sweeps import allocation_free, total
+
+WRITE_PHASES = 4
+"""Phases of the writes, relative to the rounds, over which is averaged."""
+RARE = 1e-5
+"""Probability of a phase below which one phase of the writes, the mean one, is enough."""
+MANY = 64
+"""Backlogs that last for a whole phase from which on only one of them is followed."""
+
+
+@allocation_free()
+def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tuple[int, int, float]:
+    """Sum up the probabilities from the first to the last that counts; return where they begin and end, and the sum."""
+    first, end = 0, probability.size
+    while first < end - 1 and probability[first] < NEGLIGIBLE:
+        first += 1
+    while end > first + 1 and probability[end - 1] < NEGLIGIBLE:
+        end -= 1
+    up_to[0] = 0.0
+    for cell in range(first, end):
+        up_to[cell - first + 1] = up_to[cell - first] + probability[cell]
+    return first, end, up_to[end - first]
+
+
+@allocation_free()
+def _phase_times(p: Any, s: Any, times: NDArray[np.float64]) -> None:
+    """Fill in when the window opens in a phase."""
+    count = math.ceil(s.openings - SAME_TIME)
+    if s.kind == ROUND:
+        opening_times(count, s.run, s.near, s.far, times)
+    elif s.kind == LOST:
+        times_after_loss(p, count, s.run, s.near, s.far, s.in_run == 1, s.duration, times)
+    else:
+        opening_times(count, 0, 0.0, s.far, times)
+
+
+@allocation_free()
+def _add_phase(
+    p: Any,
+    bins: NDArray[np.float64],
+    waiting: NDArray[np.float64],
+    window: int,
+    s: Any,
+    probability: NDArray[np.float64],
+    low: int,
+    room: Room,
+    pattern: NDArray[np.float64],
+    pattern_waiting: NDArray[np.float64],
+) -> None:
+    """Add the packets that leave in a phase in which the window is the limit, for its row of backlogs from `low`.
+
+    Where many backlogs last for the whole phase, one is followed, in the `pattern`.
+    """
+    load = p.load
+    interrupted = s.kind in (ROUND, REPAIR, REPAIR_OPEN)
+    step = load / max(window, 1)
+    between = s.far if s.far > 0 else s.near
+    own = load + detection_wait(p, 0, between, between) if interrupted else 0.0
+    x = Leaving(not interrupted, s.duration, own, load + step, step)
+    count = math.ceil(s.openings - SAME_TIME)
+    _phase_times(p, s, room.times)
+    first, end, weight = _sum_up(probability, room.up_to)
+    phases = 1 if weight < RARE or s.kind == REPAIR_OPEN else WRITE_PHASES
+    alive = 1.0 / phases
+    for place in range(count):
+        room.shares[place] = alive * min(s.openings - place, 1.0)
+        if interrupted:
+            alive *= 1 - p.loss
+    known = s.wait - math.ceil(s.wait - SAME_TIME) + 1
+    lowest, highest = low + first, low + end - 1
+    lasting = max(math.ceil(s.openings * p.packets_per_segment) + 1, lowest)
+    if highest < lasting + MANY:
+        lasting = highest + 1
+    if lowest < lasting:
+        for place in range(phases):
+            phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
+            add_openings(p, x, bins, waiting, room, lowest, lasting - 1, count, phase)
+    if lasting <= highest:
+        room.up_to[1] = 1.0
+        for place in range(phases):
+            phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
+            add_openings(p, x, pattern, pattern_waiting, room, lasting, lasting, count, phase)
+        row = probability[lasting - low : end]
+        states = backlogs = 0.0
+        for cell in range(row.size):
+            states += row[cell]
+            backlogs += row[cell] * cell
+        packets = add_shifted(pattern, row, bins) + add_shifted(pattern_waiting, row, waiting)
+        bins[REMAINDER, EXTRA, 0] += pattern[REMAINDER, EXTRA, 0] * states + packets * backlogs
+        pattern[REMAINDER, EXTRA, 0] = 0.0
+
+
+@njit(cache=True)
+def _by_repair(p: Any, phases: Phases, sending: Any, rows: Rows, needed: float) -> tuple[Any, Any]:
+    """List the phases in which the window is the limit so that those whose further repairs are alike are neighbours.
+
+    Returned are the places in the list at which the groups begin, two for each window, and the list.
+    """
+    count = phases.size - 1
+    group = np.full(count, -1)
+    begins = np.zeros(2 * p.largest_window + 3, np.int64)
+    for phase in range(count):
+        kind, window = sending.kind[phase], phases.window[phase]
+        if rows.offset[phase] == rows.offset[phase + 1] or kind in (TIMEOUT, OPEN, LOST_OPEN, LOST_TWO):
+            continue
+        if kind == REPAIR_OPEN and window >= needed:
+            continue
+        group[phase] = 2 * window + (kind in (REPAIR_MORE, REPAIR_AGAIN))
+        begins[group[phase] + 1] += 1
+    for place in range(1, begins.size):
+        begins[place] += begins[place - 1]
+    ends = begins.copy()
+    listed = np.zeros(begins[-1], np.int64)
+    for phase in range(count):
+        if group[phase] >= 0:
+            listed[ends[group[phase]]] = phase
+            ends[group[phase]] += 1
+    return begins, listed
+
+
+@njit(cache=True, nogil=True)
+def delay_bins(
+    p: Any, phases: Phases, sending: Any, rows: Rows, probability: NDArray[np.float64], beyond: int
+) -> NDArray[np.float64]:
+    """Return the bins of all delays beyond the one-way delay, not normalised.
+
+    `beyond` is how much longer than the largest backlog a delay may last [slots].
+    """
+    bins = new_bins(rows[0].bound + beyond)
+    waiting = new_bins(rows[0].bound + beyond)
+    o = open_window(p)
+    begins, listed = _by_repair(p, phases, sending, rows, o.needed)
+    openings, time, highest = 0, 0.0, 0
+    for phase in range(phases.size - 1):
+        begin, end = rows.offset[phase], rows.offset[phase + 1]
+        if begin == end:
+            continue
+        count = math.ceil(sending.openings[phase])
+        openings, highest = max(openings, count), max(highest, rows.high[phase])
+        time = max(time, count * max(sending.near[phase], sending.far[phase]))
+        kind, window = sending.kind[phase], phases.window[phase]
+        if kind in (OPEN, LOST_OPEN, LOST_TWO) or (kind == REPAIR_OPEN and window >= o.needed):
+            weight = total(probability[begin:end])
+            if weight > NEGLIGIBLE:
+                add_open_phase(p, o, bins, window, sending[phase], weight)
+    most = int(openings * max(p.packets_per_segment, 1.0)) + beyond
+    pattern, pattern_waiting = new_bins(most), new_bins(most)
+    room = new_room(openings + 1, int(time) + 3, highest + 2)
+    for group in range(begins.size - 1):
+        window, in_repair = group // 2, group % 2 == 1
+        for place in range(begins[group], begins[group + 1]):
+            phase = listed[place]
+            begin, end = rows.offset[phase], rows.offset[phase + 1]
+            if total(probability[begin:end]) > NEGLIGIBLE:
+                _add_phase(
+                    p, bins, waiting, window, sending[phase], probability[begin:end], rows.low[phase], room,
+                    pattern, pattern_waiting,
+                )  # fmt: skip
+        if waiting[WEIGHT, EXTRA, 0] > 0.0:
+            in_flight, reduced = (window - 1, window) if in_repair else (window - 2, reduced_window(window, p.cubic))
+            again = p.load + p.load / max(window, 1)
+            add_tries(waiting, bins, p.repeated_loss, again, timeout_chance(p, in_flight, reduced), p.timeout)
+    return bins
+
+
+@njit(cache=True)
+def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean delay [slots] of each bin that holds any, ascending, and its share."""
+    slots = int(bins[WEIGHT, EXTRA, 0])
+    values, weights = np.empty(BINS_PER_SLOT * slots), np.empty(BINS_PER_SLOT * slots)
+    whole, filled = 0.0, 0
+    for slot in range(slots):
+        for place in range(BINS_PER_SLOT):
+            weight = bins[WEIGHT, place, slot]
+            if weight > 0.0:
+                whole += weight
+                value = slot + bins[REMAINDER, place, slot] / weight
+                if filled and value <= values[filled - 1] + SAME_TIME:
+                    # One delay whose rounding falls on both sides of a bin's edge.
+                    weights[filled - 1] += weight
+                    continue
+                values[filled], weights[filled] = value, weight
+                filled += 1
+    return values[:filled], weights[:filled] / whole
+
+
+@allocation_free()
+def sums(bins: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the sums of weights, of weighted delays and of weighted ages."""
+    weight = delay = 0.0
+    for slot in range(int(bins[WEIGHT, EXTRA, 0])):
+        for place in range(BINS_PER_SLOT):
+            weight += bins[WEIGHT, place, slot]
+            delay += bins[WEIGHT, place, slot] * slot + bins[REMAINDER, place, slot]
+    return weight, delay, bins[REMAINDER, EXTRA, 0]

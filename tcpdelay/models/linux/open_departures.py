@@ -1,0 +1,170 @@
+"""The packets that leave while losses in a row out of an open window are found, and those of a whole window lost.
+
+The packets that leave while the window is open, and while losses out of an open window are found and repaired.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tcpdelay.models.linux.bursts import (
+    burst_chance,
+    burst_wait,
+    followed_losses,
+    outage_chance,
+    probe_time,
+    repair_rounds,
+    repair_segments,
+)
+from tcpdelay.models.linux.departures import add, add_repaired
+from tcpdelay.models.linux.detection import DUPLICATE_THRESHOLD, SAME_TIME, detection_wait, timeout_chance
+from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN
+from tcpdelay.models.linux.transitions import OpenWindow
+from tcpdelay.models.linux.windows import reduced_window
+from tcpdelay.models.solver.sweeps import allocation_free
+
+
+@allocation_free()
+def _add_outage(p: Any, bins: NDArray[np.float64], window: int, place: int, weight: float) -> None:
+    """Add a packet of a window that is lost as a whole, that many packets after the first.
+
+    The probe, and each timeout after it, is lost like any segment that follows a lost one.
+    """
+    left = probe_time(p, window) - place
+    later = p.load * repair_rounds(repair_segments(p, place + 1))
+    add(bins, 0.0, left + p.load + later, weight * (1 - p.next_loss))
+    rest = weight * p.next_loss
+    waited = 0.0
+    for stage in range(p.backoffs):
+        waited += p.timeout * 2.0**stage
+        ends = 1.0 if stage == p.backoffs - 1 else 1 - p.next_loss
+        add(bins, 0.0, left + waited + later, rest * ends)
+        rest *= p.next_loss
+
+
+@allocation_free()
+def add_first_of_burst(
+    p: Any, bins: NDArray[np.float64], age: float, window: int, without_tell: float, weight: float
+) -> None:
+    """Add a packet that is lost out of an open window, by how many are lost in a row with it."""
+    for lost in range(1, followed_losses(p, window) + 1):
+        this = weight * burst_chance(p, window, lost)
+        left = p.load + burst_wait(p, lost)
+        add_repaired(bins, age, left, this, p.repeated_loss, p.load + 1.0, without_tell, p.timeout)
+    _add_outage(p, bins, window, 0, weight * outage_chance(p, window))
+
+
+@allocation_free()
+def add_burst_phase(p: Any, bins: NDArray[np.float64], window: int, s: Any, weight: float) -> None:
+    """Add the packets that leave after the first of several losses, themselves lost or behind lost ones."""
+    further = repair_segments(p, s.lost) - 1
+    for place in range(1, int(s.openings) + 1):
+        if s.lost == window:
+            _add_outage(p, bins, window, place, weight)
+            continue
+        later = repair_segments(p, place + 1) - 1 if place < s.lost else further
+        left = max(s.duration + later - place, 0.0)
+        add_repaired(bins, 0.0, left, weight, p.repeated_loss, p.load + 1.0, s.timeout_chance, p.timeout)
+
+
+@njit(cache=True)
+def _age_in_open_window(p: Any, window: int) -> float:
+    """Return how long the last segment of a packet waits in a window below the packets' flight [slots]."""
+    if p.segments_per_packet == 1 or window >= p.flight:
+        return 0.0
+    if p.load >= 1:
+        return float(p.load - math.floor(p.load))
+    return float((math.ceil(p.segments_per_packet / window) - 1) * p.load)
+
+
+@allocation_free()
+def _add_open(
+    p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, without_tell: float
+) -> None:
+    """Add the packet of a slot in which the window is open."""
+    load, segments = p.load, p.segments_per_packet
+    age, again = _age_in_open_window(p, window), load + 1.0
+    if p.followed_losses:
+        add(bins, age, 0.0, weight * (1 - o.loss))
+        add_first_of_burst(p, bins, age, window, without_tell, weight * o.loss)
+        return
+    if segments == 1:
+        found, later = o.loss * (1 - o.next_lost), o.loss * o.next_lost
+        add(bins, age, 0.0, weight * (1 - o.loss))
+        add_repaired(bins, age, load + o.wait, weight * found, o.repeated_loss, again, without_tell, p.timeout)
+        add_repaired(bins, age, load + o.later_wait, weight * later, o.repeated_loss, again, without_tell, p.timeout)
+        return
+    add(bins, age, 0.0, weight * (1 - o.loss))
+    # A packet's own later segments tell of a loss, unless it is among the last.
+    last = detection_wait(p, 0, 1.0, 1.0) if segments < DUPLICATE_THRESHOLD else 1.0
+    near_end = min(2, segments - 1)
+    for part in range(3):
+        share = max(segments - DUPLICATE_THRESHOLD, 0) if part == 0 else (near_end if part == 1 else 1)
+        wait = 0.0 if part == 0 else (min(1.0, p.timer) if part == 1 else last)
+        this = weight * o.loss * share / segments
+        add_repaired(bins, age, load + wait, this, o.repeated_loss, again, without_tell, p.timeout)
+
+
+@allocation_free()
+def _add_lost_open(p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: Any) -> None:
+    """Add the packets that leave between a loss out of an open window and its detection."""
+    age = _age_in_open_window(p, window)
+    step = 1.0 if p.segments_per_packet == 1 else s.wait
+    again = p.load + step
+    count = int(s.openings)
+    for place in range(1, count + 1):
+        left = max(s.duration - place - age, 0.0)
+        following = max(place - o.telling, 0)
+        further = following if step <= 0 else min(max(math.ceil((again - left) / step - SAME_TIME), 0), following)
+        kept = weight * (1 - o.loss) ** further
+        add_repaired(bins, age, left, kept, o.repeated_loss, again, s.timeout_chance, p.timeout)
+    chance = o.loss * weight
+    for behind in range(count - o.telling):
+        # Lost as well, that many packets before one that leaves: those to which it makes a difference.
+        later = again - behind * step
+        first = max(behind + 1 + o.telling, math.floor(s.duration - age - later + SAME_TIME) + 1)
+        if later <= 0:
+            break
+        if first <= count:
+            packets = count - first + 1
+            add_repaired(
+                bins, age, later, chance * packets, o.repeated_loss, again, s.timeout_chance, p.timeout
+            )  # fmt: skip
+        chance *= 1 - o.loss
+
+
+@allocation_free()
+def add_open_phase(p: Any, o: OpenWindow, bins: NDArray[np.float64], window: int, s: Any, weight: float) -> None:
+    """Add the packets that leave in a phase of an open window, whatever the backlog."""
+    load = p.load
+    if s.kind == OPEN:
+        _add_open(p, o, bins, weight, window, s.timeout_chance)
+    elif s.kind == LOST_OPEN:
+        _add_lost_open(p, o, bins, weight, window, s)
+    elif s.kind == LOST_TWO and s.lost > 0:
+        add_burst_phase(p, bins, window, s, weight)
+    elif s.kind == LOST_TWO:
+        for place in range(1, int(s.openings) + 1):
+            left = max(load + 2.0 - place, s.duration - place)
+            add_repaired(bins, 0.0, left, weight, 2 * p.loss, load + 1.0, s.timeout_chance, p.timeout)
+    else:
+        without_tell = timeout_chance(
+            p, min(int(load) * p.segments_per_packet, window - 2), reduced_window(window, p.cubic)
+        )
+        write = math.ceil(s.wait - SAME_TIME)
+        alive = weight
+        for _ in range(int(s.openings)):
+            # In recovery one packet leaves with each acknowledgement.
+            age = max(min(load - math.floor(load), s.wait + load - write), 0.0, _age_in_open_window(p, window))
+            add(bins, age, 0.0, alive * (1 - o.loss))
+            if p.followed_losses:
+                add_first_of_burst(p, bins, age, window, without_tell, alive * o.loss)
+            else:
+                add_repaired(bins, age, s.wait, alive * o.loss, o.repeated_loss, load + 1.0, without_tell, p.timeout)
+            alive *= 1 - o.loss
+            write += 1

@@ -1,0 +1,127 @@
+"""How far a backlog, and a delay, may reach.
+
+The chain of a Linux kernel as a profile of `DelayModel`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tcpdelay.models.linux.delays import delay_bins, filled_bins, sums
+from tcpdelay.models.linux.parameters import linux_parameters
+from tcpdelay.models.linux.phases import Layout, backlogged_phase, start_phase
+from tcpdelay.models.linux.transitions import linux_transitions
+from tcpdelay.models.solver.measures import after_timeout
+from tcpdelay.models.solver.narrow import Wanted, solve_narrow, sum_up
+from tcpdelay.models.solver.profile import BYTES_PER_CELL, BYTES_PER_PHASE
+from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Linux
+
+LOADS_OF_BACKLOG = 2
+TIMEOUTS_OF_BACKLOG = 1.5
+"""The bound of the backlog to begin with: packets of so many round-trip times, and of so many of the last timeout."""
+SPARE_BACKLOG = 6
+REPAIRS_BEYOND = 8
+"""Round-trip times that a delay may last beyond the largest backlog and timeout."""
+TIMEOUTS_BEYOND = 4
+
+
+@njit(cache=True)
+def first_bound(p: Any) -> int:
+    """Return the bound of the backlog to begin with [packets]."""
+    last_timeout = p.timeout * 2.0 ** (p.backoffs - 1)
+    return int(LOADS_OF_BACKLOG * p.load + TIMEOUTS_OF_BACKLOG * last_timeout) + SPARE_BACKLOG
+
+
+@njit(cache=True)
+def beyond_backlog(p: Any) -> int:
+    """Return how much longer than the largest backlog a delay may last [slots]."""
+    beyond = REPAIRS_BEYOND * (p.load + 1) + TIMEOUTS_BEYOND * p.timeout
+    if p.followed_losses:
+        beyond += p.timeout * 2.0**p.backoffs
+    return int(beyond)
+
+
+PHASES_PER_WINDOW = 20
+"""Phases per window, about."""
+MOST_WINDOWS = 5_000
+"""Windows up to which the phases are made in seconds, so that the drift can say whether TCP carries the flow."""
+
+
+@njit(cache=True, nogil=True)
+def _summed_up(p: Any, forward_delay: float, wanted: Wanted, result: NDArray[np.float64]) -> int:
+    """Solve the chain within its first bound: see `Profile.sum_up`."""
+    phases, transitions, sending, layout = linux_transitions(p)
+    # Durations are in slots here, which does not change the drift's sign.
+    outcome, rows, probability, cut = solve_narrow(
+        phases, transitions, start_phase(p, layout), backlogged_phase(layout), first_bound(p), True
+    )
+    values = weights = probability
+    if probability.size > 0:
+        values, weights = filled_bins(delay_bins(p, phases, sending, rows, probability, beyond_backlog(p)))
+        for i in range(values.size):
+            values[i] = forward_delay + values[i] * p.interval
+    return sum_up(outcome, values, weights, cut, True, wanted, result)
+
+
+class LinuxProfile:
+    """The chain of a Linux kernel for one scenario; a `Profile`."""
+
+    def __init__(self, flow: Flow, path: Path, stack: Linux) -> None:
+        self._parameters = p = linux_parameters(flow, path, stack)
+        self._forward_delay = path.forward_delay
+        self.load = p.load
+        self.lossless = p.loss == 0
+        self.grows = True
+        self.first_bound = first_bound(p)
+        backlogs = self.first_bound * BYTES_PER_CELL if p.largest_window > MOST_WINDOWS else BYTES_PER_PHASE
+        self.least_memory = float(PHASES_PER_WINDOW * p.largest_window * backlogs)
+
+    @cached_property
+    def _made(self) -> tuple[Phases, Transitions, Any, Layout]:
+        phases, transitions, sending, layout = linux_transitions(self._parameters)
+        transitions["duration"] *= self._parameters.interval
+        return phases, transitions, sending, layout
+
+    @property
+    def structure(self) -> tuple[Phases, Transitions]:
+        """Phases and transitions."""
+        return self._made[0], self._made[1]
+
+    @property
+    def start(self) -> int:
+        """An open window that no longer grows."""
+        return start_phase(self._parameters, self._made[3])
+
+    @property
+    def backlogged(self) -> int:
+        """The round with the smallest window."""
+        return backlogged_phase(self._made[3])
+
+    def _bins(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
+        p, (phases, _, sending, _) = self._parameters, self._made
+        return delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
+
+    def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return ascending delays [s] and their weights."""
+        values, weights = filled_bins(self._bins(rows, probability))
+        return self._forward_delay + values * self._parameters.interval, weights
+
+    def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
+        """Return the parts of the mean delay beyond the one-way delay [s]."""
+        interval = self._parameters.interval
+        weight, delay, age = sums(self._bins(rows, probability))
+        after_timeouts = after_timeout(*self.structure, rows, probability)
+        timeouts = min(sums(self._bins(rows, after_timeouts))[2], age)
+        return (age - timeouts) / weight * interval, (delay - age) / weight * interval, timeouts / weight * interval
+
+    def sum_up(self, wanted: Wanted, result: NDArray[np.float64]) -> int:
+        """Solve the chain within its first bound and sum up the delays."""
+        return int(_summed_up(self._parameters, self._forward_delay, wanted, result))

@@ -1,0 +1,490 @@
+"""The chain's phases and transitions: rounds of an open or a binding window, losses, repairs and timeouts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from tcpdelay.models.linux.bursts import (
+    add_bursts,
+    last_loss_weight,
+    more_lost,
+    outage_chance,
+    probe_interval,
+    put_bursts,
+    put_outage,
+    repair_rounds,
+    repair_segments,
+)
+from tcpdelay.models.linux.detection import (
+    DUPLICATE_THRESHOLD,
+    SAME_TIME,
+    detection_wait,
+    mean_detection_wait,
+    timeout_chance,
+)
+from tcpdelay.models.linux.phases import (
+    LOST,
+    LOST_OPEN,
+    LOST_REPAIRING,
+    LOST_TWO,
+    OPEN,
+    REPAIR,
+    REPAIR_AGAIN,
+    REPAIR_MORE,
+    REPAIR_OPEN,
+    ROUND,
+    SMALLEST_WINDOW,
+    TIMEOUT,
+    Layout,
+    lost_phase,
+    make_layout,
+    open_phase,
+    put,
+    put_outcomes,
+    put_repeat,
+    repair_phase,
+    round_phase,
+)
+from tcpdelay.models.linux.windows import SMALL_PACKETS, opening_time, reduced_window, round_openings, window_before
+from tcpdelay.models.solver.state_space import PHASE, TRANSITION, Phases, Transitions
+
+GROUPS = 3
+"""Parts of a round for which the place of the first loss is told apart."""
+TRANSITIONS_PER_PHASE = 8
+"""Room for them: at most three parts of a round and what follows, or four outcomes, each between two whole shifts."""
+LATE_GROWTH_FLIGHTS = 1.5
+"""Round-trip times for which a window counts as the limit after it no longer is."""
+
+SENDING = np.dtype(
+    [
+        ("kind", np.int64),
+        ("run", np.int64),
+        ("openings", np.float64),
+        ("near", np.float64),
+        ("far", np.float64),
+        ("duration", np.float64),
+        ("wait", np.float64),
+        ("timeout_chance", np.float64),
+        ("in_run", np.int64),
+        ("lost", np.int64),
+    ],
+    align=True,
+)
+"""What a phase sends: openings of the window and their times, how long it lasts, how long its loss waits for detection.
+
+Of a burst followed on its own, `lost` is the number of packets; of one that takes the whole window, that window.
+"""
+
+
+class OpenWindow(NamedTuple):
+    """Losses out of an open window, where every packet leaves at once: the same for all windows.
+
+    Attributes
+    ----------
+    needed : float
+        Windows from which on every packet leaves at once, or nearly [segments].
+    loss : float
+        Probability that a segment of a packet is lost.
+    repeated_loss : float
+        Probability that one of the retransmissions for such a packet is lost.
+    wait : float
+        Wait for detection after the round-trip time [slots].
+    telling : int
+        Packets that must arrive for the loss to be found that early.
+    next_lost : float
+        Probability that one of them is lost.
+    later_wait : float
+        Wait if so [slots].
+    growing_window : int
+        Largest window that still grows.
+    """
+
+    needed: float
+    loss: float
+    repeated_loss: float
+    wait: float
+    telling: int
+    next_lost: float
+    later_wait: float
+    growing_window: int
+
+
+@njit(cache=True)
+def open_window(p: Any) -> OpenWindow:
+    """Return what a loss out of an open window does."""
+    segments, load = p.segments_per_packet, p.load
+    one = p.loss_of_one_packet
+    alone = detection_wait(p, 0, 1.0, 1.0)
+    if p.timeout < 1:
+        # Before the next packet a tail loss probe is sent, at the time of the timeout (RFC 8985, 7.2), and repairs.
+        alone = p.timeout - load
+    loss = 1 - (1 - one) ** segments
+    # Whether a window that has just ceased to bind grows once more.
+    phase = load - math.floor(load)
+    late_growth = not p.cubic and segments == 1 and phase >= 0.5 and (p.flight + 1) / load <= LATE_GROWTH_FLIGHTS
+    growing = p.flight + int(late_growth)
+    if segments == 1:
+        repeated = p.repeated_loss if p.followed_losses else one
+        by_one = alone <= 2 + SAME_TIME or abs(alone - round(alone)) > SAME_TIME
+        telling = 1 if by_one else DUPLICATE_THRESHOLD
+        later = alone + 1
+        if load > 4:
+            later = min(later, max(p.timer, 2.0))
+        return OpenWindow(load, loss, repeated, alone, telling, 1 - (1 - one) ** telling, max(later, alone), growing)
+    last = alone if segments < DUPLICATE_THRESHOLD else 1.0
+    wait = (min(2, segments - 1) * min(1.0, p.timer) + last) / segments
+    repeated = 1 - (1 - one) ** (segments * one / loss) if loss > 0 else 0.0
+    return OpenWindow(load * segments, loss, repeated, wait, 0, 0.0, wait, growing)
+
+
+@njit(cache=True)
+def _timeouts(p: Any, t: Transitions, layout: Layout, phases: Phases, sending: Any, opened: float) -> int:
+    row = 0
+    window, rounds = SMALLEST_WINDOW, 0
+    if p.followed_losses:
+        # The timeout as a rule ends the loss of a whole window, which slow start sends again.
+        window = reduced_window(p.flight + 1, p.cubic)
+        rounds = repair_rounds(repair_segments(p, p.flight + 1))
+    first = round_phase(layout, layout.after_repair[window])
+    empty = open_phase(layout, window, OPEN) if opened <= window else first
+    for stage in range(p.backoffs):
+        phases.first_transition[stage] = row
+        phases.recovery[stage] = stage + 1
+        sending.kind[stage] = TIMEOUT
+        wait = p.timeout * 2.0**stage
+        last = stage == p.backoffs - 1
+        if not last:
+            row = put(t, row, stage + 1, stage + 1, wait, p.next_loss, wait)
+        lasts = wait + p.load * (0.5 + rounds)
+        row = put(t, row, first, empty, lasts, 1.0 if last else 1 - p.next_loss, lasts)
+    return row
+
+
+@njit(cache=True)
+def _first_losses(
+    p: Any, t: Transitions, row: int, run: int, near: float, far: float, window: int, in_run: int, other: int
+) -> int:
+    """Append the first loss of a round, by the part of the round it falls into."""
+    chance, places, times, alive = 0.0, 0.0, 0.0, 1.0
+    middle = run + (window - run + 1) // 2
+    for place in range(1, window + 1):
+        this = alive * p.loss
+        alive *= 1 - p.loss
+        chance += this
+        places += this * place
+        times += this * opening_time(place, run, near, far)
+        if chance > 0 and place in (run, middle, window):
+            target = in_run if place <= run else other
+            mean_time = times / chance
+            row = put(t, row, target, target, mean_time - p.packets_per_segment * places / chance, chance, mean_time)
+            chance = places = times = 0.0
+    return row
+
+
+@njit(cache=True)
+def _repairs(
+    p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
+) -> int:
+    """Append the phases of recovery with a window reduced to `window`."""
+    load, per_segment, loss = p.load, p.packets_per_segment, p.loss
+    opened = window >= o.needed
+    # One of the segments that the window allows is the retransmission.
+    far = load / max(window - 1, 1) if not opened else min(1.0, load) / p.segments_per_packet
+    before = max(1.0 / p.segments_per_packet, load / window_before(window, p.cubic))
+    alone = 0.0 if opened else before
+    wait = detection_wait(p, 0, alone, max(alone, far / 2)) if alone > 0 else o.wait
+    plain = repair_phase(layout, window, REPAIR)
+    again = repair_phase(layout, window, REPAIR_AGAIN)
+    without_tell = timeout_chance(p, window - 1, window)
+    for kind in (REPAIR_MORE, REPAIR_AGAIN):
+        phase = repair_phase(layout, window, kind)
+        phases.first_transition[phase] = row
+        if kind == REPAIR_MORE:
+            # Until the last of the losses is found, whose place is any of those under way.
+            under_way = int(max((load + wait) / before + SAME_TIME, 1.0))
+            weight = duration = openings = 0.0
+            for place in range(1, under_way + 1):
+                chance = last_loss_weight(p, place, under_way)
+                lasts = max((place + 1) * before - wait, 0.0)
+                weight += chance
+                duration += chance * lasts
+                openings += chance * max(lasts / far - 1, 0.0)
+            duration /= weight
+            openings /= weight
+        else:
+            duration = load + far
+            openings = max(duration / far - 1, 0.0)
+        lost = 1 - (1 - loss) ** (openings + 1)
+        if p.followed_losses:
+            lost = 1 - (1 - p.repeated_loss) * (1 - loss) ** openings
+        timeout = p.repeated_loss * without_tell
+        lost_again = max(lost - timeout, 0.0)
+        shift = duration - per_segment * openings
+        sending.duration[phase], sending.openings[phase] = duration, openings
+        sending.timeout_chance[phase] = without_tell
+        sending.far[phase] = far
+        row = put(t, row, 0, 0, shift, timeout, duration)
+        if kind == REPAIR_MORE:
+            row = put(t, row, again, again, shift, lost_again, duration)
+        else:
+            row = put_repeat(t, row, phase, shift, per_segment * openings, lost_again)
+        row = put(t, row, plain, plain, shift, 1 - lost_again - timeout, duration)
+
+    phase = plain
+    phases.first_transition[phase] = row
+    openings = max(int(load / far + 0.5), 1)
+    sending.duration[phase], sending.openings[phase], sending.far[phase] = load, openings, far
+    following = round_phase(layout, layout.after_repair[window])
+    target = open_phase(layout, window, LOST_OPEN if opened else LOST_REPAIRING)
+    done = 0
+    groups = min(openings, GROUPS)
+    for group in range(groups):
+        end = openings * (group + 1) // groups
+        chance = places = 0.0
+        for place in range(done, end):
+            this = loss * (1 - loss) ** place
+            chance += this
+            places += this * (place + 1)
+        if chance > 0:
+            mean = places / chance
+            if opened and p.followed_losses:
+                row = put_bursts(p, t, row, layout, window, mean * (far - per_segment), chance, mean * far)
+            else:
+                row = put(t, row, target, target, mean * (far - per_segment), chance, mean * far)
+        done = end
+    empty = open_phase(layout, window, OPEN) if opened else following
+    row = put(t, row, following, empty, load - per_segment * openings, (1 - loss) ** openings, load)
+    return _repair_of_open_window(p, o, t, row, layout, phases, sending, window)
+
+
+@njit(cache=True)
+def _repair_of_open_window(
+    p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
+) -> int:
+    """Append the recovery after a loss out of an open window: here the phase of the writes is known."""
+    load, loss = p.load, p.loss
+    phase = repair_phase(layout, window, REPAIR_OPEN)
+    phases.first_transition[phase] = row
+    found = load + o.wait
+    first_write = math.ceil(found - SAME_TIME)
+    sending.wait[phase] = found
+    if window >= o.needed:
+        end = math.ceil(found + load - SAME_TIME)
+        packets = end - first_write
+        kept = (1 - o.loss) ** packets
+        lost, opened = open_phase(layout, window, LOST_OPEN), open_phase(layout, window, OPEN)
+        sending.duration[phase], sending.openings[phase] = end - found, packets
+        if packets > 0:
+            if p.followed_losses:
+                row = put_bursts(p, t, row, layout, window, 0.0, 1 - kept, (end - found) / 2)
+            else:
+                row = put(t, row, lost, lost, 0.0, 1 - kept, (end - found) / 2)
+        return put(t, row, opened, opened, 0.0, kept, end - found)
+    far = max(load / window, min(1.0, load) / p.segments_per_packet)
+    openings = max(int(load / far + 0.5), 1)
+    sent = 0.0
+    for place in range(1, openings + 1):
+        waiting = math.floor(found + place * far + SAME_TIME) - first_write + 1 - sent
+        sent += max(min(p.packets_per_segment, waiting), 0.0)
+    left = max(found + load - 0.5 - (first_write - 1) - sent, 0.0)
+    kept = (1 - loss) ** openings
+    sending.duration[phase], sending.openings[phase], sending.far[phase] = load, openings, far
+    lost, following = open_phase(layout, window, LOST_REPAIRING), round_phase(layout, layout.after_open[window])
+    row = put(t, row, lost, lost, left / 2, 1 - kept, load / 2)
+    return put(t, row, following, following, left, kept, load)
+
+
+@njit(cache=True)
+def _open_windows(
+    p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
+) -> int:
+    """Append the phases of a window that lets every packet leave at once, and of losses out of it."""
+    load, segments = p.load, p.segments_per_packet
+    reduced = reduced_window(window, p.cubic)
+    opened = open_phase(layout, window, OPEN)
+    lost, lost_two = open_phase(layout, window, LOST_OPEN), open_phase(layout, window, LOST_TWO)
+    growth = 0.0
+    if window <= o.growing_window and window < p.largest_window:
+        growth = 1 / load if load >= 1 else (segments / window if segments > 1 else 1.0)
+        growth = min(growth / 2 if p.cubic else growth, 1.0)
+    in_flight = min(int(load) * segments, window - 2)
+
+    phases.first_transition[opened] = row
+    sending.duration[opened] = 1.0
+    sending.timeout_chance[opened] = timeout_chance(p, in_flight, reduced)
+    if p.followed_losses:
+        row = put_bursts(p, t, row, layout, window, 0.0, o.loss, 0.0)
+    else:
+        row = put(t, row, lost, lost, 0.0, o.loss * (1 - o.next_lost), 0.0)
+        row = put(t, row, lost_two, lost_two, 0.0, o.loss * o.next_lost, 0.0)
+    if growth > 0:
+        larger = open_phase(layout, window + 1, OPEN)
+        row = put(t, row, larger, larger, 0.0, (1 - o.loss) * growth, 1.0)
+    row = put(t, row, opened, opened, 0.0, (1 - o.loss) * (1 - growth), 1.0)
+
+    phases.first_transition[lost] = row
+    duration = load + o.wait
+    packets = math.ceil(duration - SAME_TIME) - 1
+    clean = repair_phase(layout, reduced, REPAIR_OPEN)
+    sending.duration[lost], sending.wait[lost], sending.openings[lost] = duration, o.wait, packets
+    sending.timeout_chance[lost] = timeout_chance(p, in_flight, reduced)
+    row = put_outcomes(
+        t,
+        row,
+        layout,
+        o.repeated_loss,
+        timeout_chance(p, in_flight, reduced),
+        more_lost(p, max(packets - o.telling, 0) * segments, False),
+        1.0,
+        reduced,
+        clean,
+        0.0,
+        duration,
+    )
+
+    phases.first_transition[lost_two] = row
+    duration = load + o.later_wait
+    packets = math.ceil(duration - SAME_TIME) - 1
+    blocked = max(packets - (window - 1), 0)
+    without_tell = timeout_chance(p, min(int(load), window - 3), reduced)
+    sending.duration[lost_two], sending.wait[lost_two] = duration, o.later_wait
+    sending.openings[lost_two], sending.timeout_chance[lost_two] = packets - blocked, without_tell
+    timeout = 1 - (1 - p.loss * without_tell) ** 2
+    again = max(min(2 * p.loss, 0.9) - timeout, 0.0)
+    again_phase, more_phase = repair_phase(layout, reduced, REPAIR_AGAIN), repair_phase(layout, reduced, REPAIR_MORE)
+    row = put(t, row, 0, 0, blocked, timeout, duration)
+    row = put(t, row, again_phase, again_phase, blocked, again, duration)
+    row = put(t, row, more_phase, more_phase, blocked, 1 - again - timeout, duration)
+
+    phase = open_phase(layout, window, LOST_REPAIRING)
+    phases.first_transition[phase] = row
+    step = load / window
+    wait = mean_detection_wait(p, detection_wait(p, 0, step, step), step)
+    row = _put_lost(p, o, t, row, layout, sending, phase, window, step, step, wait, 0.5)
+    return row
+
+
+@njit(cache=True)
+def _put_lost(
+    p: Any,
+    o: OpenWindow,
+    t: Transitions,
+    row: int,
+    layout: Layout,
+    sending: Any,
+    phase: int,
+    window: int,
+    step: float,
+    last: float,
+    wait: float,
+    added: float,
+) -> int:
+    """Append a loss while the window is the limit, `step` being the mean time between openings.
+
+    The last opening before the detection, `last` before it, is followed by the retransmission; what is written between
+    the two waits into the recovery.
+    """
+    duration = p.load + wait
+    reduced = reduced_window(window, p.cubic)
+    openings = max(int(duration / step - 2 + added + SAME_TIME), 0)
+    without_tell = timeout_chance(p, window - 2, reduced)
+    sending.duration[phase], sending.wait[phase], sending.openings[phase] = duration, wait, openings
+    sending.timeout_chance[phase] = without_tell
+    if sending.far[phase] == 0:
+        sending.far[phase] = step
+    until = max(duration - last, p.load / 2) if reduced < o.needed else duration
+    shift = until - p.packets_per_segment * openings
+    clean = repair_phase(layout, reduced, REPAIR)
+    outage = outage_chance(p, window)
+    if outage > 0:
+        time = min((window - 1) * step + probe_interval(p), p.timeout)
+        row = put_outage(p, t, row, layout, window, time - p.packets_per_segment * openings, outage, time)
+    more = more_lost(p, openings, True)
+    return put_outcomes(t, row, layout, p.repeated_loss, without_tell, more, 1 - outage, reduced, clean, shift, until)
+
+
+@njit(cache=True)
+def _rounds(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
+    """Append the rounds in which the window is the limit."""
+    for number in range(layout.rounds.size):
+        window, following = layout.rounds.window[number], layout.rounds.following[number]
+        run, near, far = round_openings(p, window, layout.rounds.reduced[number], layout.rounds.worn[number])
+        next_window = layout.rounds.window[following]
+        phase, next_phase = round_phase(layout, number), round_phase(layout, following)
+        phases.first_transition[phase] = row
+        sending.run[phase], sending.near[phase], sending.far[phase] = run, near, far
+        sending.duration[phase], sending.openings[phase] = p.load, window
+        in_run, other = lost_phase(layout, number, True), lost_phase(layout, number, False)
+        row = _first_losses(p, t, row, run, near, far, window, in_run, other)
+        empty = open_phase(layout, next_window, OPEN) if next_window >= o.needed else next_phase
+        kept = (1 - p.loss) ** window
+        row = put(t, row, next_phase, empty, p.load - p.packets_per_segment * window, kept, p.load)
+    return row
+
+
+@njit(cache=True)
+def _losses(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
+    """Append the losses in these rounds."""
+    small = p.packets_per_segment >= SMALL_PACKETS
+    for number in range(layout.rounds.size):
+        sent, following = layout.rounds.window[number], layout.rounds.following[number]
+        run, near, far = round_openings(p, sent, layout.rounds.reduced[number], layout.rounds.worn[number])
+        window = layout.rounds.window[following]
+        for in_run in range(2):
+            phase = lost_phase(layout, number, in_run == 1)
+            phases.first_transition[phase] = row
+            sending.run[phase], sending.near[phase], sending.far[phase] = run, near, far
+            sending.in_run[phase] = in_run
+            if in_run:
+                close, step, last = run // 2, near, near
+            else:
+                step = last = near if small and run else far
+                close = run if small else 0
+            wait = mean_detection_wait(p, detection_wait(p, close, near, far), step)
+            mean_step = p.load / sent
+            if not small:
+                last = mean_step
+            row = _put_lost(p, o, t, row, layout, sending, phase, window, mean_step, last, wait, 0.5 + window - sent)
+    return row
+
+
+@njit(cache=True, nogil=True)
+def linux_transitions(p: Any) -> tuple[Phases, Transitions, Any, Layout]:
+    """Return phases, transitions, what each phase sends, and the layout."""
+    layout = make_layout(p)
+    o = open_window(p)
+    phases: Phases = np.zeros(layout.size + 1, PHASE)
+    sending: Any = np.zeros(layout.size, SENDING)
+    t: Transitions = np.zeros((TRANSITIONS_PER_PHASE + 2 * p.followed_losses) * layout.size, TRANSITION)
+    row = _timeouts(p, t, layout, phases, sending, o.needed)
+    for window in range(p.largest_window + 1):
+        for kind in range(REPAIR_MORE, REPAIR_OPEN + 1):
+            phase = repair_phase(layout, window, kind)
+            phases.window[phase], phases.recovery[phase], sending.kind[phase] = window, kind, kind
+            phases.first_transition[phase] = row
+        if window >= SMALLEST_WINDOW:
+            row = _repairs(p, o, t, row, layout, phases, sending, window)
+    for number in range(layout.rounds.size):
+        phase = round_phase(layout, number)
+        phases.window[phase], sending.kind[phase] = layout.rounds.window[number], ROUND
+    row = _rounds(p, o, t, row, layout, phases, sending)
+    for window in range(p.largest_window + 1):
+        for kind in range(OPEN, LOST_REPAIRING + 1):
+            phase = open_phase(layout, window, kind)
+            phases.window[phase], phases.recovery[phase], sending.kind[phase] = window, kind - OPEN, kind
+            phases.first_transition[phase] = row
+        if window >= SMALLEST_WINDOW:
+            row = _open_windows(p, o, t, row, layout, phases, sending, window)
+    for number in range(layout.rounds.size):
+        for in_run in range(2):
+            phase = lost_phase(layout, number, in_run == 1)
+            phases.window[phase] = layout.rounds.window[layout.rounds.following[number]]
+            phases.recovery[phase], sending.kind[phase] = LOST, LOST
+    row = _losses(p, o, t, row, layout, phases, sending)
+    row = add_bursts(p, t, row, layout, phases, sending)
+    phases.first_transition[layout.size] = row
+    return phases, t[:row], sending, layout

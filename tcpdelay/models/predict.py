@@ -1,0 +1,162 @@
+"""The door to the models: the only caller of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from tcpdelay.models.validity import validated_range, warn_outside
+from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario, scenario_from_options
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Linux, Stack
+
+if TYPE_CHECKING:
+    from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.models.interface import Answer, Model, Requested
+
+AnsweredBy = Literal["chain", "simulation", "auto"]
+
+LARGEST_CHAIN_ERROR = 0.10
+"""Expected error of the chain's 95th percentile from which on "auto" simulates: its mean, a fraction."""
+
+
+@cache
+def chain_model(linux: bool) -> Model:
+    """Return the chain for the stack of a Linux kernel, or for the published one."""
+    # Imported when first needed: the compiler that the chains use takes a second.
+    from tcpdelay.models.chain_models import LinuxChain, PublishedChain
+
+    return LinuxChain() if linux else PublishedChain()
+
+
+@cache
+def simulator() -> Model:
+    """Return the simulator."""
+    from tcpdelay.models.simulator.model import Simulator
+
+    return Simulator()
+
+
+def predict(scenario: Scenario, requested: Requested | None = None, method: AnsweredBy | Model = "auto") -> Answer:
+    """Ask a model about a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What is asked about.
+    requested : Requested, optional
+        What is asked for; the whole distribution by default.
+    method : {"chain", "simulation", "auto"} or Model
+        Which model answers. "auto" asks the chain where it supports the scenario, within its validated range, and its
+        expected error is below 10 %; elsewhere the simulator, if it supports the scenario.
+
+    Returns
+    -------
+    Answer
+        The answer; its status says if there is none.
+
+    Raises
+    ------
+    InvalidValueError
+        If `method` is unknown.
+
+    Examples
+    --------
+    >>> answer = predict(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)))
+    >>> answer.status, round(answer.distribution.quantile(0.95), 3)
+    ('exact', 0.14)
+    """
+    from tcpdelay.models.interface import WHOLE_DISTRIBUTION
+
+    asked = WHOLE_DISTRIBUTION if requested is None else requested
+    if not isinstance(method, str):
+        return method.answer(scenario, asked)
+    if method not in get_args(AnsweredBy):
+        raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(AnsweredBy)))}")
+    if method == "simulation":
+        return simulator().answer(scenario, asked)
+    chain = chain_model(isinstance(scenario.stack, Linux))
+    if method == "chain" or simulator().supports(scenario).refused:
+        return chain.answer(scenario, asked)
+    if validated_range(scenario.stack).exceeded_by(scenario.flow, scenario.path):
+        return simulator().answer(scenario, asked)
+    answer = chain.answer(scenario, asked)
+    if not answer.answered:
+        return simulator().answer(scenario, asked)
+    expected = answer.expected_error
+    if expected is None or not expected.mean < LARGEST_CHAIN_ERROR:
+        return simulator().answer(scenario, asked)
+    return answer
+
+
+def predict_delay(
+    flow: Flow | None = None,
+    path: Path | None = None,
+    stack: Stack | None = None,
+    *,
+    method: AnsweredBy = "chain",
+    packets: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> DelayDistribution:
+    """Predict the delay from write to in-order read of a flow over TCP.
+
+    Parameters
+    ----------
+    flow : Flow, optional
+        Packet size [bytes] and interval [s]; instead, give `packet_size` and `interval`.
+    path : Path, optional
+        Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    method : {"chain", "simulation", "auto"}
+        What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` alone, to 2 % in some
+        seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its expected error is
+        below 10 %, and else simulates what can be simulated: also lost acknowledgements and jitter, which the chain
+        does not know, and bursts of losses that are too long for it.
+    packets : int, optional
+        Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".
+    on_progress : callable, optional
+        Called in a simulation with the packets that are done and the most that there will be.
+    **options
+        The parameters of `Flow` and `Path` by name.
+
+    Returns
+    -------
+    DelayDistribution
+        All delays and their probabilities. Its `method` says what answered, and its `expected_error` how far that is
+        probably off; of a simulation it is a `tcpdelay.models.simulator.simulation.Simulation`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is missing, unknown or out of its range, or the method does not go with the scenario.
+
+    Warns
+    -----
+    ValidityWarning
+        If the chain answers for a scenario outside the range in which it has been checked.
+
+    Examples
+    --------
+    >>> d = predict_delay(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
+    >>> round(d.mean, 4), round(d.quantile(0.95), 3), round(d.late_fraction(0.200), 3)
+    (0.0635, 0.14, 0.005)
+    >>> d.method, d.expected_error.median < 0.10
+    ('chain', True)
+    """
+    if method == "chain" and packets is not None:
+        raise InvalidValueError("packets", packets, "be left out unless something is simulated (method 'chain')")
+    scenario = scenario_from_options(flow, path, stack, options)
+    from tcpdelay.models.interface import Requested
+
+    if method == "chain":
+        # Before the chain is solved, which may take long.
+        warn_outside(scenario.flow, scenario.path, scenario.stack)
+    answer = predict(scenario, Requested(packets=packets, on_progress=on_progress), method)
+    if method == "auto" and answer.method == "chain":
+        warn_outside(scenario.flow, scenario.path, scenario.stack)
+    return answer.require()

@@ -1,0 +1,1 @@
+"""The Markov chain of Brosh et al. (2010)."""

@@ -1,0 +1,252 @@
+"""The published chain (w, b, l) of a CBR source over TCP NewReno, SACK or Reno.
+
+Source: Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780. Where the published text contradicts itself, the
+reading taken here is listed in the documentation of the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from tcpdelay.models.interface import UnsupportedError
+from tcpdelay.models.published.events import VARIANT_CODES, loss_events
+from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
+from tcpdelay.models.solver.state_space import (
+    HEAD_OF_LINE,
+    NO_PACKETS,
+    PHASE,
+    QUEUED,
+    TRANSITION,
+    Phases,
+    Transitions,
+    round_half_up,
+)
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import NewReno2008
+
+BACKOFF_STAGES = 6
+WINDOW_PER_LOAD = 8
+BACKLOG_PER_LOAD = 16
+DUPLICATE_ACKS = 3
+
+
+class Parameters(NamedTuple):
+    """The symbols of the published chain, resolved for one scenario."""
+
+    load: int
+    packet_size: int
+    mss: int
+    interval: float
+    rtt: float
+    initial_timeout: float
+    loss: float
+    loss_of_one_packet: float
+    variant: int
+    correlated: bool
+    limited_transmit: bool
+    window_validation: bool
+
+
+def published_refusals(flow: Flow, path: Path, stack: NewReno2008) -> Iterator[UnsupportedError]:
+    """Yield what the chain refuses of a scenario.
+
+    Examples
+    --------
+    >>> [refused.name for refused in published_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), NewReno2008())]
+    ['jitter']
+    """
+    for name, value, default in (
+        ("loss_burst", path.loss_burst, 1),
+        ("ack_loss", path.ack_loss, 0),
+        ("jitter", path.jitter, 0),
+    ):
+        if value != default:
+            yield UnsupportedError(name, value, f"be {default} in a Markov chain", "tcpdelay.simulate knows it")
+    if path.bottleneck == "bytes" and path.loss * flow.packet_size >= stack.mss:
+        allowed = f"be below mss / loss = {stack.mss / path.loss:g} bytes behind a byte-based bottleneck"
+        yield UnsupportedError("packet_size", flow.packet_size, allowed)
+
+
+def parameters(flow: Flow, path: Path, stack: NewReno2008) -> Parameters:
+    """Return the chain's parameters: load r = max(1, round(f RTT)) packets per RTT, timeout T0, losses p and p'.
+
+    Raises
+    ------
+    ValueError
+        If a byte-based bottleneck would drop packets with a probability of 1 or more, or the path has bursts, lost
+        acknowledgements or jitter, which the chain does not know.
+    """
+    for refused in published_refusals(flow, path, stack):
+        raise refused
+    loss_of_one_packet = path.loss
+    if path.bottleneck == "bytes":
+        loss_of_one_packet *= flow.packet_size / stack.mss
+    lossless = loss_of_one_packet < NEGLIGIBLE_LOSS
+    return Parameters(
+        load=max(1, round_half_up(path.rtt / flow.interval)),
+        packet_size=flow.packet_size,
+        mss=stack.mss,
+        interval=flow.interval,
+        rtt=path.rtt,
+        initial_timeout=stack.first_timeout(path.rtt),
+        loss=0.0 if lossless else path.loss,
+        loss_of_one_packet=0.0 if lossless else loss_of_one_packet,
+        variant=VARIANT_CODES[stack.variant],
+        correlated=path.loss_pattern == "correlated",
+        limited_transmit=stack.limited_transmit,
+        window_validation=stack.window_validation,
+    )
+
+
+@njit(cache=True)
+def phase_count(load: int) -> int:
+    """Return the number of phases: back-off stages, then recovery, backlogged and application-limited a window."""
+    return BACKOFF_STAGES + 3 * WINDOW_PER_LOAD * load
+
+
+@njit(cache=True)
+def _recovering(window: int) -> int:
+    return BACKOFF_STAGES + 3 * (window - 1)
+
+
+@njit(cache=True)
+def backlogged_phase(window: int) -> int:
+    """Return the phase of `window` outside recovery with a backlog, or with a window below the load."""
+    return BACKOFF_STAGES + 3 * (window - 1) + 1
+
+
+@njit(cache=True)
+def _application_limited(window: int) -> int:
+    return BACKOFF_STAGES + 3 * (window - 1) + 2
+
+
+@njit(cache=True)
+def _empty(window: int, load: int) -> int:
+    """Phase of `window` with an empty backlog: application limited once the window admits the load."""
+    return _application_limited(window) if window >= load else backlogged_phase(window)
+
+
+@njit(cache=True)
+def _shift(p: Parameters, segments: int) -> int:
+    """Change of the backlog in a round that sends `segments`: (r a - segments M) / a packets, rounded half up."""
+    change = p.load * p.packet_size - segments * p.mss
+    return (2 * change + p.packet_size) // (2 * p.packet_size)
+
+
+@njit(cache=True)
+def _grown_window(p: Parameters, window: int) -> int:
+    """Window after a round without loss that leaves a backlog: doubled in slow start, else one more."""
+    grown = 2 * window if 2 * window < p.load else window + 1
+    return min(grown, WINDOW_PER_LOAD * p.load)
+
+
+@njit(cache=True)
+def _put(
+    t: Transitions, row: int, target: int, target_when_empty: int, shift: int, probability: float, duration: float
+) -> int:
+    t.target[row] = target
+    t.target_when_empty[row] = target_when_empty
+    t.shift[row] = shift
+    t.probability[row] = probability
+    t.duration[row] = duration
+    t.packets[row] = 0
+    t.packets_when_empty[row] = 0
+    t.pattern[row] = NO_PACKETS
+    return row + 1
+
+
+@njit(cache=True)
+def _send(t: Transitions, row: int, packets: int, packets_when_empty: int, pattern: int) -> None:
+    t.packets[row] = packets
+    t.packets_when_empty[row] = packets_when_empty
+    t.pattern[row] = pattern
+
+
+@njit(cache=True)
+def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
+    """Phases and transitions of the published chain."""
+    r, f = p.load, 1.0 / p.interval
+    largest_window = WINDOW_PER_LOAD * r
+    phases_total = phase_count(r)
+    rows = 2 * BACKOFF_STAGES + 7 * largest_window
+    phases: Phases = np.zeros(phases_total + 1, PHASE)
+    t: Transitions = np.zeros(rows, TRANSITION)
+    round_events = loss_events(largest_window, p.loss, False, p.variant, p.correlated, p.limited_transmit)
+    packet_events = loss_events(largest_window, p.loss_of_one_packet, True, p.variant, p.correlated, p.limited_transmit)
+    first_timeout_packets = round_half_up(p.initial_timeout * f)
+    row = 0
+
+    for stage in range(1, BACKOFF_STAGES + 1):
+        phase = stage - 1
+        phases.recovery[phase] = stage
+        phases.first_transition[phase] = row
+        row = _put(t, row, backlogged_phase(1), _empty(1, r), _shift(p, 1), 1 - p.loss, p.rtt)
+        _send(t, row - 1, p.mss // p.packet_size, 0, QUEUED)
+        next_stage = min(stage + 1, BACKOFF_STAGES) - 1
+        timeout = 2.0**stage * p.initial_timeout
+        row = _put(t, row, next_stage, next_stage, round_half_up(timeout * f), p.loss, timeout)
+
+    for window in range(1, largest_window + 1):
+        sent = window * p.mss // p.packet_size
+        sent_in_recovery = (window + DUPLICATE_ACKS) * p.mss // p.packet_size
+        recovering = _recovering((window + DUPLICATE_ACKS) // 2)
+
+        phase = _recovering(window)
+        phases.window[phase] = window
+        phases.recovery[phase] = 1
+        phases.first_transition[phase] = row
+        row = _put(t, row, backlogged_phase(window), _empty(window, r), _shift(p, window), 1.0, p.rtt)
+        _send(t, row - 1, sent, min(r, window), QUEUED)
+
+        phase = backlogged_phase(window)
+        phases.window[phase] = window
+        phases.first_transition[phase] = row
+        grown = _grown_window(p, window)
+        empty_window = grown if window < r else (r if p.window_validation else window)
+        row = _put(
+            t,
+            row,
+            backlogged_phase(grown),
+            _empty(empty_window, r),
+            _shift(p, window),
+            round_events.success[window],
+            p.rtt,
+        )
+        _send(t, row - 1, sent, min(r, window), QUEUED)
+        row = _put(
+            t,
+            row,
+            recovering,
+            recovering,
+            _shift(p, window + DUPLICATE_ACKS),
+            round_events.fast_retransmit[window],
+            p.rtt,
+        )
+        _send(t, row - 1, sent_in_recovery, min(r, window), HEAD_OF_LINE)
+        row = _put(t, row, 0, 0, first_timeout_packets, round_events.timeout[window], p.initial_timeout)
+
+        phase = _application_limited(window)
+        phases.window[phase] = window
+        phases.first_transition[phase] = row
+        if window >= r:
+            row = _put(t, row, phase, phase, 0, packet_events.success[window], p.interval)
+            _send(t, row - 1, 1, 1, QUEUED)
+            recovering = _recovering((r + DUPLICATE_ACKS) // 2)
+            duration = p.rtt + DUPLICATE_ACKS * p.interval
+            row = _put(t, row, recovering, recovering, DUPLICATE_ACKS, packet_events.fast_retransmit[window], duration)
+            _send(t, row - 1, r, r, HEAD_OF_LINE)
+            row = _put(t, row, 0, 0, first_timeout_packets, packet_events.timeout[window], p.initial_timeout)
+    phases.first_transition[phases_total] = row
+    return phases, t
+
+
+@njit(cache=True)
+def start_phase(load: int) -> int:
+    """Phase of the state (r, 0, 0), in which the chain starts."""
+    return _empty(load, load)

@@ -1,0 +1,1 @@
+"""A packet-level simulator of the TCP of a Linux kernel."""

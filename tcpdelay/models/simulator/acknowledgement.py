@@ -1,0 +1,380 @@
+"""The retransmission queue: what an acknowledgement marks in it as SACKed, and what it removes from it.
+
+What an acknowledgement does to the sender (`tcp_ack` and `tcp_fastretrans_alert` of net/ipv4/tcp_input.c).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from tcpdelay.models.simulator.records import (
+    COLLAPSED,
+    CWR,
+    DISORDER,
+    EVER_RETRANSMITTED,
+    INFINITE_SSTHRESH,
+    LOSS,
+    MARKED_LOST,
+    OPEN,
+    RECOVERY,
+    RETRANSMITTED,
+    RING,
+    SACKED,
+    ticks_now,
+    to_ticks,
+)
+from tcpdelay.models.simulator.recovery import (
+    adapt_reordering_window,
+    all_retransmissions_needless,
+    any_retransmitted,
+    begin_reduction,
+    enter_recovery,
+    identify_losses,
+    is_original,
+    note_delivery,
+    note_reordering,
+    reduce_window,
+    take_duplicate,
+    undo_reduction,
+)
+from tcpdelay.models.simulator.sender import rearm_retransmission_timer, retransmit_lost, schedule_probe, send_new
+from tcpdelay.models.simulator.window import (
+    ACKNOWLEDGED,
+    NEWLY_SACKED,
+    UNDONE,
+    grow_window,
+    in_reduction,
+    note,
+    note_rtt,
+)
+
+_MASK = RING - 1
+
+
+@njit(cache=True)
+def take_all_sacks(c: Any, wire: Any, arrivals: int) -> tuple[bool, bool, int, int]:
+    """Mark whatever was among that many first arrivals; as `take_sack`, with the longest RTT and the shortest."""
+    sacked, original, first_rtt, last_rtt = False, False, -1, -1
+    for number in range(c.first_segment, c.next_segment):
+        if 0 < wire.segments[number & _MASK].received <= arrivals:
+            marked, original_too, rtt, _ = take_sack(c, wire, number)
+            sacked = sacked or marked
+            original = original or original_too
+            if rtt >= 0:
+                last_rtt = rtt
+                if first_rtt < 0:
+                    first_rtt = rtt
+    return sacked, original, first_rtt, last_rtt
+
+
+@njit(cache=True)
+def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
+    """Mark the segment that the acknowledgement answers, if it is beyond the cumulative one.
+
+    Returns whether it is newly marked, whether it is an original from before recovery, and, twice, its RTT [us] or -1.
+    """
+    segment = wire.segments[number & _MASK]
+    if number < c.first_segment or segment.end <= c.snd_una or segment.flags & (SACKED | COLLAPSED):
+        return False, False, -1, -1
+    note(c, wire, NEWLY_SACKED, segment.start, segment.end)
+    note_delivery(c, segment)
+    original, rtt = False, -1
+    if not segment.flags & EVER_RETRANSMITTED:
+        original = segment.end <= c.high_seq
+        rtt = c.now - segment.sent
+        note_reordering(c, number)
+    if segment.flags & MARKED_LOST:
+        c.lost_out -= 1
+        # If it does not count as lost any more, its retransmission is believed to be under way still.
+        if segment.flags & RETRANSMITTED:
+            c.retrans_out -= 1
+            segment.flags &= ~RETRANSMITTED
+    segment.flags = segment.flags & ~MARKED_LOST | SACKED
+    c.highest_sacked = max(c.highest_sacked, number) if c.sacked_out else number
+    c.sacked_out += 1
+    c.delivered += 1
+    return True, original, rtt, rtt
+
+
+@njit(cache=True)
+def take_cumulative(c: Any, wire: Any) -> tuple[int, bool, int, int]:
+    """Remove what is acknowledged (`tcp_clean_rtx_queue`).
+
+    Returns the segments removed, whether an original from before recovery is among them, and the RTT [us] of the first
+    segment and of the last, or -1.
+    """
+    removed, original, first_sent, last_sent, ambiguous = 0, False, -1, -1, False
+    while c.first_segment < c.next_segment:
+        segment = wire.segments[c.first_segment & _MASK]
+        if segment.flags & COLLAPSED:
+            c.first_segment += 1
+            continue
+        if segment.end > c.snd_una:
+            break
+        if segment.flags & EVER_RETRANSMITTED:
+            ambiguous = True
+        elif not segment.flags & SACKED:
+            original = original or segment.end <= c.high_seq
+            note_reordering(c, c.first_segment)
+            last_sent = segment.sent
+            if first_sent < 0:
+                first_sent = segment.sent
+        if segment.flags & RETRANSMITTED:
+            c.retrans_out -= 1
+        if segment.flags & MARKED_LOST:
+            c.lost_out -= 1
+        if segment.flags & SACKED:
+            c.sacked_out -= 1
+        else:
+            c.delivered += 1
+            note_delivery(c, segment)
+        c.packets_out -= 1
+        c.first_segment += 1
+        removed += 1
+    if c.packets_out == 0:
+        # A segment sent again twice while it did not count as lost has been counted twice.
+        c.retrans_out = 0
+    if first_sent < 0 or ambiguous:
+        return removed, original, -1, -1
+    return removed, original, c.now - first_sent, c.now - last_sent
+
+
+MILLISECOND = 1000
+NOTHING, LOST, NEW = range(3)
+"""What an acknowledgement in recovery lets leave first: nothing, retransmissions, new data."""
+
+
+@njit(cache=True)
+def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
+    """Answer an acknowledgement, a record of `ACKNOWLEDGEMENT`, that arrives now."""
+    advanced = answer.acknowledged > c.snd_una
+    delivered_before, lost_before, undone_before = c.delivered, c.lost, c.undone
+    c.delivered_at_sending = 0
+    duplicate = probe_duplicated = False
+    if answer.duplicate >= 0:
+        probe_duplicated = c.tlp_high_seq > 0 and wire.segments[answer.duplicate & _MASK].end == c.tlp_high_seq
+        duplicate = take_duplicate(c, wire, answer.duplicate, c.snd_una)
+    if advanced:
+        note(c, wire, ACKNOWLEDGED, c.snd_una, answer.acknowledged)
+        c.snd_una = answer.acknowledged
+        c.retransmits = 0
+    if c.packets_out == 0:
+        if duplicate:
+            _alert(c, wire, False, False, False, answer.echo)
+        if c.tlp_high_seq:
+            _take_probe(c, wire, answer.acknowledged, probe_duplicated, True)
+        return
+    if answer.segment >= 0:
+        sacked, original, sack_rtt, latest = take_sack(c, wire, answer.segment)
+    else:
+        sacked, original, sack_rtt, latest = take_all_sacks(c, wire, answer.arrivals)
+    removed, original_removed, rtt, latest_removed = take_cumulative(c, wire)
+    original = original or original_removed
+    sampled = _take_rtt(c, removed, rtt, sack_rtt, latest_removed if rtt >= 0 else latest, answer.echo)
+    if c.reord_seen:
+        adapt_reordering_window(c, c.delivered_at_sending)
+    # A SACK alone restarts the timer only if its segment was sent after the head was: else the timeout would recede.
+    later = sampled and sack_rtt >= 0 and sack_rtt > c.now - wire.segments[c.first_segment & _MASK].sent
+    restart_timer = removed > 0 or later
+    if c.tlp_high_seq:
+        _take_probe(c, wire, answer.acknowledged, probe_duplicated, not (advanced or sacked))
+    leave = NOTHING
+    if sacked or duplicate or removed == 0 or c.ca_state != OPEN:
+        leave, waits = _alert(c, wire, advanced, sacked, original, answer.echo)
+        restart_timer = restart_timer and not waits
+    if restart_timer and not schedule_probe(c, wire, True):
+        rearm_retransmission_timer(c, wire)
+    delivered = c.delivered - delivered_before
+    if in_reduction(c):
+        reduce_window(c, delivered, c.lost - lost_before, advanced)
+    elif removed:
+        grow_window(c, delivered)
+        c.snd_cwnd_stamp = ticks_now(c)
+    if c.undone > undone_before:
+        note(c, wire, UNDONE, c.snd_una, c.snd_nxt)
+    if leave == NEW:
+        send_new(c, wire, False)
+        if c.snd_nxt <= c.high_seq:
+            c.frto = 0
+            leave = LOST
+    if leave == LOST:
+        retransmit_lost(c, wire)
+    send_new(c, wire, False)
+
+
+@njit(cache=True)
+def update_estimate(c: Any, sample: int) -> None:
+    """Update RTT estimate and timeout with a sample [us] (`tcp_rtt_estimator`, RFC 6298)."""
+    c.min_rtt = min(c.min_rtt, sample)
+    error = sample
+    if c.srtt == 0:
+        c.srtt = 8 * sample
+        c.mdev = 2 * sample
+        c.rttvar = c.mdev_max = max(c.mdev, c.rto_min)
+        c.rtt_seq = c.snd_nxt
+    else:
+        error -= c.srtt >> 3
+        c.srtt += error
+        if error < 0:
+            # A sudden fall of the RTT is to raise the deviation but little.
+            error = -error - (c.mdev >> 2)
+            if error > 0:
+                error >>= 3
+        else:
+            error -= c.mdev >> 2
+        c.mdev += error
+        if c.mdev > c.mdev_max:
+            c.mdev_max = c.mdev
+            c.rttvar = max(c.rttvar, c.mdev_max)
+        if c.snd_una > c.rtt_seq:
+            if c.mdev_max < c.rttvar:
+                c.rttvar -= (c.rttvar - c.mdev_max) >> 2
+            c.rtt_seq = c.snd_nxt
+            c.mdev_max = c.rto_min
+    c.rto = to_ticks(c, (c.srtt >> 3) + c.rttvar)
+
+
+@njit(cache=True)
+def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: int) -> bool:
+    """Time the segments that were acknowledged; whether there was a sample (`tcp_ack_update_rtt`).
+
+    The estimate is of the first of them, which a delayed acknowledgement has kept waiting, the smallest RTT of the
+    last.
+    """
+    sample = rtt if rtt >= 0 else sack_rtt
+    if sample < 0:
+        if removed == 0:
+            return False
+        # Retransmissions are timed by the echoed timestamp, in milliseconds.
+        sample = latest = (c.now - echo) // MILLISECOND * MILLISECOND
+    c.min_rtt = min(c.min_rtt, latest)
+    update_estimate(c, sample)
+    note_rtt(c, latest)
+    return True
+
+
+@njit(cache=True)
+def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo: int) -> tuple[int, bool]:
+    """Go through the states of recovery (`tcp_fastretrans_alert`).
+
+    Returns what is to leave first, and whether the reordering timer has been set.
+    """
+    if c.ca_state == OPEN:
+        c.retrans_stamp = 0
+    elif in_reduction(c) and c.snd_una >= c.high_seq:
+        if c.ca_state == RECOVERY:
+            _end_recovery(c, wire, echo)
+        if c.undo_marker and c.snd_ssthresh < INFINITE_SSTHRESH:
+            c.snd_cwnd = c.snd_ssthresh
+            c.snd_cwnd_stamp = ticks_now(c)
+        c.ca_state = OPEN
+    if c.ca_state == RECOVERY:
+        if advanced and c.undo_marker and is_original(c, echo):
+            # The hole was filled by what came late, not by what was sent again.
+            note_reordering(c, c.first_segment)
+            if c.retrans_out:
+                return NOTHING, False
+            undo_reduction(c, wire, True)
+            _open_or_disorder(c, wire)
+        if all_retransmissions_needless(c):
+            undo_reduction(c, wire, False)
+            _open_or_disorder(c, wire)
+        waits = identify_losses(c, wire)
+        if c.ca_state == RECOVERY:
+            return LOST, waits
+        if not c.lost_out:
+            return NOTHING, waits
+        enter_recovery(c, wire)
+        return LOST, waits
+    leave = NOTHING
+    was_loss = c.ca_state == LOSS
+    if was_loss:
+        leave = _after_timeout(c, wire, advanced, sacked, original, echo)
+    elif c.ca_state <= DISORDER and all_retransmissions_needless(c):
+        undo_reduction(c, wire, False)
+    retransmitted = c.retrans_out
+    waits = identify_losses(c, wire)
+    if was_loss and c.ca_state == LOSS and c.retrans_out >= retransmitted:
+        return leave, waits
+    if c.lost_out:
+        enter_recovery(c, wire)
+        return LOST, waits
+    if not any_retransmitted(c, wire):
+        c.retrans_stamp = 0
+    _open_or_disorder(c, wire)
+    return NOTHING, waits
+
+
+@njit(cache=True)
+def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo: int) -> int:
+    """Tell a spurious timeout from a real one and go on (`tcp_process_loss`, F-RTO of RFC 5682)."""
+    recovered = c.snd_una >= c.high_seq
+    may_undo = c.undo_marker and (c.undo_retrans == 0 or is_original(c, echo))
+    if (advanced and may_undo) or (c.frto and original):
+        undo_reduction(c, wire, True)
+        c.retransmits = 0
+        c.ca_state = OPEN
+        return NOTHING
+    if c.frto:
+        if c.snd_nxt > c.high_seq:
+            if sacked or not advanced:
+                c.frto = 0
+        elif advanced and not recovered:
+            c.high_seq = c.snd_nxt
+            if c.snd_nxt < c.written:
+                return NEW
+            c.frto = 0
+    if recovered:
+        _end_recovery(c, wire, echo)
+        c.ca_state = OPEN
+        return NOTHING
+    return LOST
+
+
+@njit(cache=True)
+def _take_probe(c: Any, wire: Any, acknowledged: int, duplicated: bool, pure: bool) -> None:
+    """See from an acknowledgement what has become of the tail loss probe (`tcp_process_tlp_ack`, RFC 8985).
+
+    If it repaired a loss, and nothing tells that both copies arrived, the window is reduced once more than the probe
+    has been acknowledged. Until that is known no other probe is sent.
+    """
+    if acknowledged < c.tlp_high_seq:
+        return
+    if not c.tlp_retrans or duplicated:
+        c.tlp_high_seq = 0
+    elif acknowledged > c.tlp_high_seq:
+        begin_reduction(c)
+        c.ca_state = CWR
+        c.snd_cwnd = c.snd_ssthresh
+        c.snd_cwnd_stamp = ticks_now(c)
+        _keep_open(c, wire)
+    elif pure:
+        c.tlp_high_seq = 0
+
+
+@njit(cache=True)
+def _end_recovery(c: Any, wire: Any, echo: int) -> None:
+    """Take the reduction back if it was for nothing; else the reordering window may be narrower again soon."""
+    if c.undo_marker and (c.undo_retrans == 0 or is_original(c, echo)):
+        undo_reduction(c, wire, False)
+    elif c.reo_wnd_persist:
+        c.reo_wnd_persist -= 1
+
+
+@njit(cache=True)
+def _open_or_disorder(c: Any, wire: Any) -> None:
+    """Be open or in disorder, unless the window is to be reduced (`tcp_try_to_open`)."""
+    if c.ca_state != CWR:
+        _keep_open(c, wire)
+
+
+@njit(cache=True)
+def _keep_open(c: Any, wire: Any) -> None:
+    """Be open if nothing is amiss, else in disorder (`tcp_try_keep_open`)."""
+    amiss = c.sacked_out or c.lost_out or any_retransmitted(c, wire)
+    state = DISORDER if amiss else OPEN
+    if c.ca_state != state:
+        c.ca_state = state
+        c.high_seq = c.snd_nxt

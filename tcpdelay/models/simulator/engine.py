@@ -1,0 +1,256 @@
+"""How a connection begins: the scenario in the simulator's units, and all that is not zero at first.
+
+The event loop: writes, acknowledgements and the timer, in the order of time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.models.simulator.path import next_arrival, segments_until_loss, take_arrival
+from tcpdelay.models.simulator.receiver import INITIAL_RECEIVE_MSS, on_receiver_timer
+from tcpdelay.models.simulator.records import (
+    CONNECTION,
+    INFINITE_SSTHRESH,
+    MOST_EVENTS,
+    NEVER,
+    OPEN,
+    RING,
+    SECOND,
+    Rules,
+    Wire,
+)
+from tcpdelay.models.simulator.sender import on_timer, send_new
+from tcpdelay.models.simulator.window import ACKNOWLEDGED, INITIAL_WINDOW, SENT, in_slow_start, note_at
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Linux
+
+FIRST_TIMEOUT = 1.0
+"""Retransmission timeout before the first round-trip time is known [s]."""
+TIE_BREAK = 1
+"""What the round-trip time is longer by where no exact ties are wanted [us]."""
+ALL_RULES = Rules()
+
+
+def new_connection(
+    flow: Flow, path: Path, stack: Linux, seed: int, rules: Rules = ALL_RULES, exact_ties: bool = False
+) -> tuple[Any, Wire]:
+    """Return a connection that nothing has been written to yet, and the record of what is under way.
+
+    Parameters
+    ----------
+    flow, path, stack : Flow, Path, Linux
+        The scenario.
+    seed : int
+        Seed of all that is drawn, 0 or more.
+    rules : Rules
+        Which of the kernel's rules are followed.
+    exact_ties : bool
+        Whether times are exact to the microsecond, as `simulate` explains.
+
+    Examples
+    --------
+    >>> connection, _ = new_connection(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux(), seed=1)
+    >>> int(connection.interval), int(connection.rtt)
+    (20000, 100001)
+    """
+    random = np.random.default_rng(seed)
+    wire = Wire(random)
+    (connection,) = np.zeros(1, CONNECTION).view(np.recarray)
+    tick = SECOND // stack.hz if rules.ticks else 1
+    rtt = round(path.rtt * SECOND)
+    rto_min = round(stack.rto_min * SECOND)
+    settings = rules.switches() | {
+        "packet_size": flow.packet_size,
+        "interval": round(flow.interval * SECOND),
+        "mss": stack.mss,
+        "one_way_delay": round(path.forward_delay * SECOND),
+        "rtt": rtt + (0 if exact_ties else TIE_BREAK),
+        "exact_ties": int(exact_ties),
+        "jitter": round(path.jitter * SECOND),
+        "deferred": int(path.jitter > 0),
+        "delayed_ack": int(stack.delayed_ack),
+        "tick": tick,
+        # The flow begins anywhere within a tick; and zero must be no tick, as it means "unset".
+        "tick_phase": SECOND * SECOND // tick * tick + int(random.integers(tick)),
+        "rto_min": rto_min,
+        "cubic": int(stack.congestion_control == "cubic"),
+        "window_validation": int(stack.window_validation),
+        "leaping": 1,
+        # In the testbed the whole path is a queue of the sender's host.
+        "host_delay": NEVER if exact_ties else 0,
+        "loss": path.loss,
+        "loss_burst": path.loss_burst,
+        "ack_loss": path.ack_loss,
+        "snd_cwnd": INITIAL_WINDOW,
+        "snd_ssthresh": INFINITE_SSTHRESH,
+        "min_rtt": NEVER,
+        "reo_wnd_steps": 1,
+        "undo_retrans": -1,
+        "timer_at": NEVER,
+        "receiver_timer": NEVER,
+        "delayed_ack_at": NEVER,
+        "compressed_at": NEVER,
+        "read_at": NEVER,
+        "compressed_rcv_nxt": -1,
+        "rcv_mss": min(INITIAL_RECEIVE_MSS, stack.mss),
+        # The receiver sends no data, so the handshake's sample is all that it knows.
+        "receiver_rto": -(-(rtt + max(2 * rtt, rto_min)) // tick),
+        "rto": -(-round(FIRST_TIMEOUT * SECOND) // tick),
+        "until_loss": segments_until_loss(wire.record, path.loss),
+    }
+    for name, value in settings.items():
+        connection[name] = value
+    return connection, wire
+
+
+_MASK = RING - 1
+SHORTEST_LEAP = 4
+"""Packets below which leaping over them is not worth the trouble."""
+SETTLING_SAMPLES = 64
+"""Round-trip times after which the estimate of a constant one no longer changes."""
+
+
+def advance(connection: Any, wire: Wire, packets: int) -> None:
+    """Simulate until that many packets have been read.
+
+    Parameters
+    ----------
+    connection : record
+        The connection.
+    wire : Wire
+        What is under way, and where the delays go.
+    packets : int
+        Number of packets, from the beginning on; at most `KEPT` beyond those read so far.
+    """
+    _advance(connection, wire.record, packets)
+
+
+@njit(cache=True, nogil=True)
+def _advance(c: Any, wire: Any, packets: int) -> None:
+    # The receiver's part of a segment is worked out when it is sent, unless arrivals are deferred: its clock is ahead.
+    ahead = 0 if c.deferred else c.one_way_delay
+    while c.packets_read < packets:
+        acknowledgement = wire.acknowledgements[c.first_ack & _MASK]
+        arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
+        received = min(c.receiver_timer - ahead, next_arrival(c, wire))
+        if received <= min(c.timer_at, arrival, c.next_write):
+            c.now = received
+            if received == c.receiver_timer - ahead:
+                on_receiver_timer(c, wire)
+            else:
+                take_arrival(c, wire)
+        elif c.timer_at <= arrival and c.timer_at <= c.next_write:
+            c.now = c.timer_at
+            on_timer(c, wire)
+        elif arrival < c.next_write:
+            c.now = arrival
+            c.first_ack += 1
+            on_acknowledgement(c, wire, acknowledgement)
+        else:
+            if c.leaping and _is_quiet(c, wire):
+                _leap(c, wire, min(c.until_loss - 1, packets - c.packets_read - 1))
+            c.now = c.next_write
+            c.packets_written += 1
+            c.written += c.packet_size
+            c.next_write += c.interval
+            send_new(c, wire, False)
+
+
+@njit(cache=True)
+def _is_quiet(c: Any, wire: Any) -> bool:
+    """Whether, up to the next loss, every interval will be like the last one.
+
+    That is so if the window neither binds nor moves, and what is under way are lone packets, one per interval for a
+    whole round-trip time.
+    """
+    if c.until_loss <= SHORTEST_LEAP or c.loss_burst > 1.0 or c.ca_state != OPEN or c.is_cwnd_limited:
+        return False
+    if c.sacked_out or c.lost_out or c.retrans_out or c.tlp_high_seq or c.packet_size > c.mss or c.snd_nxt < c.written:
+        return False
+    if c.deferred or c.ack_loss > 0.0 or c.receiver_timer != NEVER or not c.application_limited_rule:
+        return False
+    if c.packets_out + 1 >= c.snd_cwnd:
+        return False
+    if in_slow_start(c) and c.snd_cwnd < 2 * c.max_packets_out:
+        return False
+    if c.packets_out != c.next_ack - c.first_ack or c.packets_out != c.rtt // c.interval:
+        return False
+    for place in range(c.packets_out):
+        segment = wire.segments[(c.next_segment - 1 - place) & _MASK]
+        if segment.sent != c.next_write - (place + 1) * c.interval or segment.end - segment.start != c.packet_size:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _leap(c: Any, wire: Any, packets: int) -> None:
+    """Move everything on by a number of packets that all see the network's delay alone."""
+    if packets < SHORTEST_LEAP:
+        return
+    for number in range(c.packets_read, c.packets_read + packets):
+        wire.delays[0, number % wire.delays.shape[1]] = c.one_way_delay
+        wire.delays[1, number % wire.delays.shape[1]] = 0
+    if c.tracing:
+        _note_leap(c, wire, packets)
+    time, size = packets * c.interval, packets * c.packet_size
+    for _ in range(min(packets, SETTLING_SAMPLES)):
+        update_estimate(c, c.rtt)
+    if c.cubic_epoch and c.packets_out == 0:
+        c.cubic_epoch += time // c.tick
+    for number in range(c.first_segment, c.next_segment):
+        segment = wire.segments[number & _MASK]
+        segment.start += size
+        segment.end += size
+        segment.sent += time
+        segment.delivered += packets
+    for number in range(c.first_ack, c.next_ack):
+        acknowledgement = wire.acknowledgements[number & _MASK]
+        acknowledgement.arrival += time
+        acknowledgement.acknowledged += size
+        acknowledgement.echo += time
+    c.now += time
+    c.next_write += time
+    c.timer_at += time
+    c.rack_mstamp += time
+    c.last_send += time // c.tick
+    c.snd_cwnd_stamp += time // c.tick
+    c.packets_written += packets
+    c.packets_sent += packets
+    c.packets_read += packets
+    c.written += size
+    c.snd_nxt += size
+    c.snd_una += size
+    c.rcv_nxt += size
+    c.rcv_wup += size
+    c.ts_recent += time
+    c.last_ack_arrival += time
+    c.lrcvtime += time // c.tick
+    c.delivered += packets
+    c.rack_last_delivered += packets
+    c.rack_end_seq += size
+    c.cwnd_usage_seq += size
+    c.high_seq += size
+    c.rtt_seq += size
+    c.until_loss -= packets
+    c.segments_sent += packets
+    c.acks_sent += packets
+    c.skipped += packets
+
+
+@njit(cache=True)
+def _note_leap(c: Any, wire: Any, packets: int) -> None:
+    """Note in the trace what would have been sent and acknowledged meanwhile, in the order of time."""
+    acknowledged = wire.acknowledgements[c.first_ack & _MASK].arrival if c.packets_out else c.next_write + c.rtt
+    for number in range(packets):
+        if c.events >= MOST_EVENTS:
+            return
+        start, later = c.snd_nxt + number * c.packet_size, number * c.interval
+        note_at(c, wire, SENT, c.next_write + later, start, start + c.packet_size)
+        oldest = c.snd_una + number * c.packet_size
+        note_at(c, wire, ACKNOWLEDGED, acknowledged + later, oldest, oldest + c.packet_size)

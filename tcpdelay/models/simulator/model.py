@@ -1,0 +1,76 @@
+"""The simulator as a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from tcpdelay.models.interface import Answer, DelayParts, Requested, Support, UnsupportedError
+from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Linux
+
+_HONOURED = frozenset(name for part in (Flow, Path, Linux) for name in declarations(part))
+
+
+class Simulator:
+    """The packet-level simulator of a Linux kernel's TCP."""
+
+    name = "simulation"
+
+    def supports(self, scenario: Scenario) -> Support:
+        """Return which fields the simulator honours and refuses."""
+        return Support(_HONOURED, refused=tuple(_refusals(scenario)))
+
+    def answer(self, scenario: Scenario, requested: Requested) -> Answer:
+        """Return the simulated delays; to 2 % of the 95th percentile unless the number of packets is requested."""
+        answered = partial(Answer, scenario, requested, self.name)
+        for refused in self.supports(scenario).refused:
+            return answered("unsupported", refusal=refused)
+        flow, path, stack = scenario.flow, scenario.path, scenario.stack
+        found = simulate(
+            flow, path, stack, packets=requested.packets, seed=requested.seed, on_progress=requested.on_progress
+        )
+        found = replace(found, scenario=(flow, path, stack))
+        parts = DelayParts(
+            path.forward_delay + path.jitter / 2, found.sender_delay, found.head_of_line_delay, timeouts=0.0
+        )
+        target = requested.target
+        return answered(
+            "estimated" if found.sustainable else "not carried",
+            found.quantile(np.array(requested.quantiles)),
+            found.late_fraction(np.array(requested.late_after)),
+            found.mean,
+            found.sustainable,
+            distribution=found,
+            lateness=np.nan if target is None else found.late_fraction(target.limit),
+            parts=parts if requested.parts else None,
+        )
+
+    def capacity(self, scenario: Scenario) -> float:
+        """Raise UnsupportedError: a simulation says only whether one rate is carried."""
+        raise UnsupportedError("method", self.name, "be 'chain' for the largest rate that TCP carries")
+
+
+def _refusals(scenario: Scenario) -> Iterator[UnsupportedError]:
+    """Yield what the simulator refuses of a scenario."""
+    flow, path, stack = scenario.flow, scenario.path, scenario.stack
+    if not isinstance(stack, Linux):
+        yield UnsupportedError("stack", stack, "be Stack.linux() in a simulation")
+        return
+    if path.bottleneck != "packets":
+        yield UnsupportedError("bottleneck", path.bottleneck, "be 'packets' in a simulation")
+    if path.loss_pattern != "random":
+        hint = "bursts are given by loss_burst"
+        yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' in a simulation", hint)
+    segments = -(-flow.packet_size // stack.mss) * ((path.rtt + path.jitter) / flow.interval + 1)
+    if segments > LARGEST_FLIGHT / 2:
+        allowed = f"span less than {LARGEST_FLIGHT // 2} segments of the flow in a simulation, not {segments:.0f}"
+        yield UnsupportedError("rtt", path.rtt, allowed)

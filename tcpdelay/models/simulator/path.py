@@ -1,0 +1,101 @@
+"""The path: which segments are lost, and when the others arrive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tcpdelay.models.simulator.receiver import arrive
+from tcpdelay.models.simulator.records import COLLAPSED, NEVER, RING, uniform
+
+ALWAYS = 1 << 60
+_MASK = RING - 1
+
+
+@njit(cache=True)
+def segments_until_loss(wire: Any, loss: float) -> int:
+    """Return how many segments pass until one is lost, that one included."""
+    if loss <= 0.0:
+        return ALWAYS
+    return 1 + int(min(np.log(1.0 - uniform(wire.next_double, wire.random_state)) / np.log1p(-loss), ALWAYS))
+
+
+@njit(cache=True)
+def is_lost(c: Any, wire: Any) -> bool:
+    """Whether the segment that is sent now is lost.
+
+    With `loss_burst` above 1 losses follow netem's Gilbert model: from the good state the bad one is entered with a
+    probability that makes the share of lost segments `loss`, and left with probability 1 / loss_burst.
+    """
+    if c.loss_burst <= 1.0:
+        c.until_loss -= 1
+        if c.until_loss > 0:
+            return False
+        c.until_loss = segments_until_loss(wire, c.loss)
+        return True
+    leave = 1.0 / c.loss_burst
+    lost = c.in_burst == 1
+    if lost:
+        c.in_burst = 0 if uniform(wire.next_double, wire.random_state) < leave else 1
+    elif uniform(wire.next_double, wire.random_state) < leave * c.loss / (1.0 - c.loss):
+        c.in_burst = 1
+    return bool(lost)
+
+
+@njit(cache=True)
+def beyond(c: Any, wire: Any, number: int) -> int:
+    """Return the number after the last segment that one on the wire carries: it may have taken in those behind it."""
+    following = number + 1
+    while following < c.next_segment and wire.segments[following & _MASK].flags & COLLAPSED:
+        following += 1
+    return int(following)
+
+
+@njit(cache=True)
+def send(c: Any, wire: Any, number: int) -> int:
+    """Let the segment of that number, sent now and not lost, reach the receiver; return when it arrives [us].
+
+    With constant delays what is sent first arrives first, so the receiver's part is worked out at once. Where arrivals
+    are `deferred`, the segment is put in transit instead, and whoever runs the events takes it out again.
+    """
+    following = beyond(c, wire, number)
+    arrival = c.now + c.one_way_delay
+    if c.deferred:
+        if c.jitter > 0:
+            arrival += int(uniform(wire.next_double, wire.random_state) * (c.jitter + 1))
+        put_in_transit(c, wire, number, following, arrival)
+    else:
+        arrive(c, wire, number, following, c.now, arrival)
+    return int(arrival)
+
+
+@njit(cache=True)
+def put_in_transit(c: Any, wire: Any, number: int, following: int, arrival: int) -> None:
+    """Note that the segments from `number` to before `following` are to arrive at that time; in the order of time."""
+    place = c.next_transit
+    while place > c.first_transit and wire.transit[(place - 1) & _MASK].arrival > arrival:
+        earlier, later = wire.transit[(place - 1) & _MASK], wire.transit[place & _MASK]
+        later.arrival, later.segment = earlier.arrival, earlier.segment
+        later.following, later.sent = earlier.following, earlier.sent
+        place -= 1
+    segment = wire.transit[place & _MASK]
+    segment.arrival, segment.segment, segment.following, segment.sent = arrival, number, following, c.now
+    c.next_transit += 1
+
+
+@njit(cache=True)
+def next_arrival(c: Any, wire: Any) -> int:
+    """Return when the next segment in transit arrives, or `NEVER`."""
+    if c.first_transit == c.next_transit:
+        return NEVER
+    return int(wire.transit[c.first_transit & _MASK].arrival)
+
+
+@njit(cache=True)
+def take_arrival(c: Any, wire: Any) -> None:
+    """Let the next segment in transit arrive."""
+    segment = wire.transit[c.first_transit & _MASK]
+    c.first_transit += 1
+    arrive(c, wire, segment.segment, segment.following, segment.sent, segment.arrival)

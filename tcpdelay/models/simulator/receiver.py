@@ -1,0 +1,236 @@
+"""The receiver: what it puts in order and reads, and when it acknowledges (net/ipv4/tcp_input.c)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from tcpdelay.models.simulator.records import NEVER, RING, SECOND, fires_at, ticks_at, uniform
+
+_MASK = RING - 1
+EVERYTHING = -1
+"""In place of a segment's number: the acknowledgement reports all that has arrived."""
+NO_SEGMENT = -1
+QUICK_ACKS = 16
+"""Segments acknowledged at once when a connection begins, or resumes after a long silence (TCP_MAX_QUICKACKS)."""
+SHORTEST_DELAYS_PER_SECOND, LONGEST_DELAYS_PER_SECOND, PUSHED_DELAYS_PER_SECOND = 25, 2, 5
+"""Bounds of an acknowledgement's delay, per second: TCP_DELACK_MIN, HZ / 2, and TCP_DELACK_MAX if data was pushed."""
+INITIAL_RECEIVE_MSS = 536
+SHORTEST_FULL_SEGMENT, TCP_HEADER, HEADER_WITH_TIMESTAMP = 88, 20, 32
+AT_ONCE_OUT_OF_ORDER = 3
+"""Out-of-order segments after a hole that are acknowledged at once; after them SACKs are compressed."""
+COMPRESSION, COMPRESSION_SLACK = 1000, 100
+"""How long a compressed SACK waits at most, and the timer's slack [us] (tcp_comp_sack_delay_ns, _slack_ns)."""
+
+
+@njit(cache=True)
+def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: int) -> None:
+    """Let a segment arrive, be read as far as it is in order, and be answered.
+
+    Parameters
+    ----------
+    c : record
+        The connection.
+    wire : Wire
+        What is under way.
+    number, following : int
+        The number of the segment, and the one after the last that it carries.
+    sent, arrival : int
+        When it was sent and when it arrives [us].
+    """
+    c.arrivals += 1
+    holes = c.out_of_order > 0
+    fresh = False
+    for other in range(max(number, c.rcv_segment), following):
+        segment = wire.segments[other & _MASK]
+        if not segment.received:
+            fresh = True
+            segment.received = c.arrivals
+            c.out_of_order += 1
+    if following > c.rcv_segment and sent >= c.ts_recent and wire.segments[number & _MASK].start <= c.rcv_wup:
+        c.ts_recent = sent
+    in_order = fresh and number <= c.rcv_segment
+    if in_order:
+        while c.rcv_segment < c.next_segment and wire.segments[c.rcv_segment & _MASK].received:
+            c.rcv_segment += 1
+            c.out_of_order -= 1
+        c.rcv_nxt = _start(c, wire, c.rcv_segment)
+        while c.packets_read < c.packets_written and (c.packets_read + 1) * c.packet_size <= c.rcv_nxt:
+            wire.delays[0, c.packets_read % wire.delays.shape[1]] = arrival - c.packets_read * c.interval
+            c.packets_read += 1
+    if c.delayed_ack:
+        if in_order:
+            _note_data(c, wire, number, following, arrival)
+        if not _is_due(c, fresh, in_order, holes, arrival):
+            return
+    acknowledge(c, wire, number, NO_SEGMENT if fresh else number, arrival)
+
+
+@njit(cache=True)
+def _start(c: Any, wire: Any, number: int) -> int:
+    """Return where a segment begins in the stream, or where the next one to be sent would."""
+    return int(wire.segments[number & _MASK].start if number < c.next_segment else c.snd_nxt)
+
+
+@njit(cache=True)
+def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) -> None:
+    """Send an acknowledgement at that time; it may be lost, and the next one then reports everything.
+
+    Parameters
+    ----------
+    c : record
+        The connection.
+    wire : Wire
+        What is under way.
+    number : int
+        The segment that it reports, or `EVERYTHING`.
+    duplicate : int
+        The segment that had arrived before, reported by a D-SACK (RFC 2883), or `NO_SEGMENT`.
+    sending : int
+        When it is sent [us].
+    """
+    c.rcv_wup = c.rcv_nxt
+    c.receiver_timer = c.delayed_ack_at = c.compressed_at = c.read_at = NEVER
+    c.pushed = 0
+    if c.quick > 0:
+        c.quick -= 1
+        if c.quick == 0:
+            c.ato = _shortest_delay(c)
+    c.acks_sent += 1
+    if c.ack_loss > 0.0 and uniform(wire.next_double, wire.random_state) < c.ack_loss:
+        c.acks_lost += 1
+        c.unreported = 1
+        return
+    answer = wire.acknowledgements[c.next_ack & _MASK]
+    answer.arrival = sending + c.rtt - c.one_way_delay
+    if not c.exact_ties:
+        answer.arrival = max(answer.arrival, c.last_ack_arrival + 1)
+        c.last_ack_arrival = answer.arrival
+    answer.acknowledged = c.rcv_nxt
+    answer.segment = EVERYTHING if c.unreported else number
+    answer.arrivals = c.arrivals
+    answer.duplicate = duplicate
+    answer.echo = c.ts_recent
+    c.unreported = 0
+    c.next_ack += 1
+
+
+@njit(cache=True)
+def on_receiver_timer(c: Any, wire: Any) -> None:
+    """Send the acknowledgement that has been delayed until now (`tcp_delack_timer_handler`)."""
+    sending = c.receiver_timer
+    if c.delayed_ack_at == sending:
+        c.ato = min(2 * c.ato, c.receiver_rto)
+    acknowledge(c, wire, EVERYTHING, NO_SEGMENT, sending)
+
+
+@njit(cache=True)
+def _shortest_delay(c: Any) -> int:
+    return int(SECOND // c.tick // SHORTEST_DELAYS_PER_SECOND)
+
+
+@njit(cache=True)
+def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> None:
+    """Note the size of a segment in order, whether it ends a write, and the gap before it (`tcp_event_data_recv`)."""
+    pushes = False
+    for other in range(number, following):
+        pushes = pushes or _start(c, wire, other + 1) % c.packet_size == 0
+    _measure_receive_mss(c, _start(c, wire, following) - wire.segments[number & _MASK].start, pushes)
+    now, shortest = ticks_at(c, arrival), _shortest_delay(c)
+    gap = now - c.lrcvtime
+    c.lrcvtime = now
+    if c.ato == 0:
+        c.quick = QUICK_ACKS
+        c.ato = shortest
+    elif gap <= shortest // 2:
+        c.ato = (c.ato >> 1) + shortest // 2
+    elif gap < c.ato:
+        c.ato = min((c.ato >> 1) + gap, c.receiver_rto)
+    elif gap > c.receiver_rto:
+        c.quick = QUICK_ACKS
+
+
+@njit(cache=True)
+def _measure_receive_mss(c: Any, size: int, pushes: bool) -> None:
+    """Estimate the size of full segments, and note what asks for an acknowledgement (`tcp_measure_rcv_mss`).
+
+    What is smaller than a full segment, or ends a write, counts as pushed: once it is read it is acknowledged. That is
+    why delayed acknowledgements hardly ever delay those of small packets.
+    """
+    last, c.last_seg_size = c.last_seg_size, 0
+    if size >= c.rcv_mss:
+        c.rcv_mss = min(size, c.mss)
+        if pushes:
+            c.pushed = 1
+        return
+    length = size + HEADER_WITH_TIMESTAMP
+    if length >= INITIAL_RECEIVE_MSS + TCP_HEADER or (length >= SHORTEST_FULL_SEGMENT + TCP_HEADER and not pushes):
+        c.last_seg_size = size
+        if size == last:
+            c.rcv_mss = size
+            return
+    c.pushed = 1
+
+
+@njit(cache=True)
+def _is_due(c: Any, fresh: bool, in_order: bool, holes: bool, arrival: int) -> bool:
+    """Whether a segment is acknowledged at once; if not, see that it is later (`__tcp_ack_snd_check`)."""
+    if not fresh:
+        # Something old: the sender lacks acknowledgements.
+        c.quick = QUICK_ACKS
+        c.ato = _shortest_delay(c)
+        return True
+    filled = in_order and holes and c.out_of_order == 0
+    if filled or c.quick > 0:
+        return True
+    if c.out_of_order:
+        return _is_sack_due(c, arrival)
+    if c.pushed or c.rcv_nxt - c.rcv_wup > c.rcv_mss:
+        # The application empties the buffer once all that comes at this instant has come (`tcp_cleanup_rbuf`). Before
+        # that not even two full segments are acknowledged, as the window would shrink by what is unread.
+        c.receiver_timer = c.read_at = arrival
+        return False
+    return _delay(c, arrival)
+
+
+@njit(cache=True)
+def _is_sack_due(c: Any, arrival: int) -> bool:
+    """Whether a SACK leaves at once or is compressed with those of the next millisecond."""
+    if c.compressed_rcv_nxt != c.rcv_nxt:
+        c.compressed_rcv_nxt = c.rcv_nxt
+        c.dup_ack_counter = 0
+    if c.dup_ack_counter < AT_ONCE_OUT_OF_ORDER:
+        c.dup_ack_counter += 1
+        return True
+    if c.compressed_at == NEVER:
+        # 5 % of the RTT.
+        c.compressed_at = arrival + min(COMPRESSION, c.rtt // 20) + COMPRESSION_SLACK
+        _set_timer(c)
+    return False
+
+
+@njit(cache=True)
+def _set_timer(c: Any) -> None:
+    c.receiver_timer = min(c.read_at, min(c.compressed_at, c.delayed_ack_at))
+
+
+@njit(cache=True)
+def _delay(c: Any, arrival: int) -> bool:
+    """Delay the acknowledgement, unless one that waits is about to leave anyway (`tcp_send_delayed_ack`)."""
+    now, shortest = ticks_at(c, arrival), _shortest_delay(c)
+    delay = c.ato
+    if delay > shortest:
+        longest = SECOND // c.tick // LONGEST_DELAYS_PER_SECOND
+        longest = min(longest, max(c.rtt // c.tick, shortest))
+        delay = min(delay, longest)
+    delay = min(delay, SECOND // c.tick // PUSHED_DELAYS_PER_SECOND)
+    timeout = now + delay
+    if c.delayed_ack_at != NEVER:
+        if c.delayed_ack_timeout <= now + (delay >> 2):
+            return True
+        timeout = min(timeout, c.delayed_ack_timeout)
+    c.delayed_ack_timeout = timeout
+    c.delayed_ack_at = fires_at(c, now, timeout - now)
+    _set_timer(c)
+    return False

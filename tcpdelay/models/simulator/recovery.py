@@ -1,0 +1,302 @@
+"""What was not lost but late: reordering that has been seen, and reductions of the window that are taken back.
+
+Loss recovery: RACK finds what is lost (RFC 8985), proportional rate reduction says what may be sent (RFC 6937).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from tcpdelay.models.simulator.records import (
+    COLLAPSED,
+    EVER_RETRANSMITTED,
+    INFINITE_SSTHRESH,
+    MARKED_LOST,
+    RECOVERY,
+    REORDERING_TIMER,
+    RETRANSMITTED,
+    RING,
+    SACKED,
+    set_timer,
+    ticks_now,
+    to_ticks,
+)
+from tcpdelay.models.simulator.window import IN_RECOVERY, in_flight, in_reduction, note, reduced_threshold
+
+_MASK = RING - 1
+MILLISECOND = 1000
+"""Step of the timestamps [us]."""
+RECOVERIES_TO_PERSIST = 16
+"""Recoveries for which a widened reordering window lasts (TCP_RACK_RECOVERY_THRESH)."""
+WIDEST_WINDOW_STEPS = 255
+
+
+@njit(cache=True)
+def save_threshold(c: Any) -> None:
+    """Keep the threshold before a reduction, at least three quarters of the window (`tcp_current_ssthresh`)."""
+    saved = c.snd_ssthresh
+    if not in_reduction(c):
+        saved = max(saved, (c.snd_cwnd >> 1) + (c.snd_cwnd >> 2))
+    c.prior_ssthresh = min(saved, INFINITE_SSTHRESH)
+
+
+@njit(cache=True)
+def begin_episode(c: Any) -> None:
+    """Note what a reduction that begins now would have to disprove (`tcp_init_undo`)."""
+    c.undo_marker = max(c.snd_una, 1)
+    under_way = c.retrans_out + (1 if c.tlp_high_seq and c.tlp_retrans else 0)
+    c.undo_retrans = under_way if under_way else -1
+
+
+@njit(cache=True)
+def any_retransmitted(c: Any, wire: Any) -> bool:
+    """Whether a retransmission is under way (`tcp_any_retrans_done`)."""
+    if c.packets_out == 0:
+        return False
+    return bool(c.retrans_out or wire.segments[c.first_segment & _MASK].flags & EVER_RETRANSMITTED)
+
+
+@njit(cache=True)
+def is_original(c: Any, echo: int) -> bool:
+    """Whether the echoed timestamp is older than the first retransmission: the original came (RFC 3522)."""
+    return bool(c.retrans_stamp == 0 or echo // MILLISECOND < c.retrans_stamp // MILLISECOND)
+
+
+@njit(cache=True)
+def all_retransmissions_needless(c: Any) -> bool:
+    """Whether D-SACKs have reported every retransmission as needless."""
+    return bool(c.undo_marker and c.undo_retrans == 0)
+
+
+@njit(cache=True)
+def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
+    """Take the reduction of the window back, and what is marked lost too if so asked (`tcp_undo_cwnd_reduction`)."""
+    if unmark:
+        for number in range(c.first_segment, c.next_segment):
+            segment = wire.segments[number & _MASK]
+            if segment.flags & MARKED_LOST:
+                segment.flags &= ~MARKED_LOST
+                c.lost_out -= 1
+    if c.prior_ssthresh:
+        c.snd_cwnd = max(c.snd_cwnd, c.prior_cwnd)
+        c.snd_ssthresh = max(c.snd_ssthresh, c.prior_ssthresh)
+    c.snd_cwnd_stamp = ticks_now(c)
+    c.undo_marker = 0
+    c.rack_advanced = 1
+    c.undone += 1
+
+
+@njit(cache=True)
+def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> bool:
+    """Note that a segment has arrived twice; whether it was one sent again (`tcp_check_dsack`, `tcp_sacktag_one`)."""
+    segment = wire.segments[number & _MASK]
+    c.dsack_dups += 1
+    if c.dsack_dups > c.segments_retransmitted:
+        return False
+    if c.reord_seen and c.tlp_high_seq != segment.end:
+        c.rack_dsack_seen = 1
+    c.delivered += 1
+    counts = c.undo_marker and c.undo_retrans > 0 and segment.end > c.undo_marker
+    if number >= c.first_segment:
+        if segment.flags & (RETRANSMITTED | EVER_RETRANSMITTED):
+            if counts:
+                c.undo_retrans -= 1
+            if segment.flags & SACKED:
+                note_reordering(c, number)
+        if segment.flags & RETRANSMITTED:
+            segment.flags &= ~RETRANSMITTED
+            c.retrans_out -= 1
+    elif counts and segment.end <= acknowledged:
+        c.undo_retrans -= 1
+    return True
+
+
+@njit(cache=True)
+def note_reordering(c: Any, number: int) -> None:
+    """Note that a segment came after one beyond it, or twice itself (`tcp_check_sack_reordering`)."""
+    if c.sacked_out and number <= c.highest_sacked:
+        c.reord_seen += 1
+
+
+@njit(cache=True)
+def adapt_reordering_window(c: Any, delivered_at_sending: int) -> None:
+    """Widen RACK's window when retransmissions were needless, and narrow it again later (`tcp_rack_update_reo_wnd`).
+
+    Parameters
+    ----------
+    c : record
+        The connection.
+    delivered_at_sending : int
+        Segments that had been delivered when the latest segment delivered was sent; nothing is done if there is none.
+    """
+    if not delivered_at_sending:
+        return
+    if delivered_at_sending < c.rack_last_delivered:
+        c.rack_dsack_seen = 0
+    if c.rack_dsack_seen:
+        c.reo_wnd_steps = min(WIDEST_WINDOW_STEPS, c.reo_wnd_steps + 1)
+        c.rack_dsack_seen = 0
+        c.rack_last_delivered = c.delivered
+        c.reo_wnd_persist = RECOVERIES_TO_PERSIST
+    elif c.reo_wnd_persist == 0:
+        c.reo_wnd_steps = 1
+
+
+DUPLICATE_THRESHOLD = 3
+"""SACKed segments from which on RACK waits for no reordering (sysctl tcp_reordering)."""
+SHORTEST_TIMEOUT = 2000
+"""What the reordering timer adds to its time [us] (TCP_TIMEOUT_MIN_US)."""
+
+
+@njit(cache=True)
+def reordering_window(c: Any) -> int:
+    """Return how long RACK waits for a segment that others have overtaken [us] (`tcp_rack_reo_wnd`)."""
+    if not c.reordering_window:
+        return 0
+    if not c.reord_seen and (c.ca_state >= RECOVERY or c.sacked_out >= DUPLICATE_THRESHOLD):
+        return 0
+    return int(min((c.min_rtt >> 2) * c.reo_wnd_steps, c.srtt >> 3))
+
+
+@njit(cache=True)
+def mark_lost(c: Any, segment: Any) -> None:
+    """Take a segment, or its retransmission, for lost (`tcp_mark_skb_lost`)."""
+    if segment.flags & MARKED_LOST:
+        if segment.flags & RETRANSMITTED:
+            segment.flags &= ~RETRANSMITTED
+            c.retrans_out -= 1
+    elif not segment.flags & SACKED:
+        segment.flags |= MARKED_LOST
+        c.lost_out += 1
+    c.lost += 1
+
+
+@njit(cache=True)
+def note_delivery(c: Any, segment: Any) -> None:
+    """Let RACK know that a segment has arrived (`tcp_rack_advance`)."""
+    c.delivered_at_sending = max(c.delivered_at_sending, segment.delivered)
+    rtt = c.now - segment.sent
+    if rtt < c.min_rtt and segment.flags & EVER_RETRANSMITTED:
+        # Too early for the retransmission: this is the original.
+        return
+    c.rack_advanced = 1
+    c.rack_rtt = rtt
+    if segment.sent > c.rack_mstamp or (segment.sent == c.rack_mstamp and segment.end > c.rack_end_seq):
+        c.rack_mstamp = segment.sent
+        c.rack_end_seq = segment.end
+
+
+@njit(cache=True)
+def detect_losses(c: Any, wire: Any) -> int:
+    """Mark what was sent before the latest segment delivered and is overdue; return the longest wait for others [us].
+
+    A segment is overdue once RACK's RTT and the reordering window have passed since it was sent
+    (`tcp_rack_detect_loss`).
+    """
+    window = reordering_window(c)
+    longest = 0
+    for number in range(c.first_segment, c.next_segment):
+        segment = wire.segments[number & _MASK]
+        waits_for_retransmission = segment.flags & (MARKED_LOST | RETRANSMITTED) == MARKED_LOST
+        if segment.flags & (SACKED | COLLAPSED) or waits_for_retransmission:
+            continue
+        if segment.flags & RETRANSMITTED and not c.retransmissions_found_lost_by_rack:
+            continue
+        if segment.sent > c.rack_mstamp or (segment.sent == c.rack_mstamp and segment.end >= c.rack_end_seq):
+            continue
+        remaining = c.rack_rtt + window - (c.now - segment.sent)
+        if remaining <= 0:
+            mark_lost(c, segment)
+        else:
+            longest = max(longest, remaining)
+    return longest
+
+
+@njit(cache=True)
+def mark_by_threshold(c: Any, wire: Any) -> None:
+    """Mark what three SACKed segments lie beyond (`tcp_mark_head_lost`, RFC 6675); the rule that RACK replaced."""
+    beyond = c.sacked_out
+    for number in range(c.first_segment, c.next_segment):
+        if beyond < DUPLICATE_THRESHOLD:
+            break
+        segment = wire.segments[number & _MASK]
+        if segment.flags & SACKED:
+            beyond -= 1
+        elif not segment.flags & (MARKED_LOST | COLLAPSED):
+            mark_lost(c, segment)
+
+
+@njit(cache=True)
+def identify_losses(c: Any, wire: Any) -> bool:
+    """Look for losses after an acknowledgement; whether a timer has been set to look again (`tcp_rack_mark_lost`)."""
+    if not c.packets_out:
+        return False
+    if not c.rack:
+        mark_by_threshold(c, wire)
+        return False
+    if not c.rack_advanced:
+        return False
+    c.rack_advanced = 0
+    wait = detect_losses(c, wire)
+    if wait:
+        set_timer(c, REORDERING_TIMER, to_ticks(c, wait + SHORTEST_TIMEOUT))
+    return wait > 0
+
+
+@njit(cache=True)
+def begin_reduction(c: Any) -> None:
+    """Begin to reduce the window, for all that has been sent until now (`tcp_init_cwnd_reduction`)."""
+    c.high_seq = c.snd_nxt
+    c.tlp_high_seq = 0
+    c.snd_cwnd_cnt = 0
+    c.prior_cwnd = c.snd_cwnd
+    c.prr_delivered = 0
+    c.prr_out = 0
+    c.snd_ssthresh = reduced_threshold(c)
+
+
+@njit(cache=True)
+def enter_recovery(c: Any, wire: Any) -> None:
+    """Begin to repair: one reduction of the window for all losses up to what has been sent (`tcp_enter_recovery`)."""
+    if not any_retransmitted(c, wire):
+        c.retrans_stamp = 0
+    c.prior_ssthresh = 0
+    begin_episode(c)
+    if not in_reduction(c):
+        save_threshold(c)
+        begin_reduction(c)
+    c.ca_state = RECOVERY
+    c.recoveries += 1
+    note(c, wire, IN_RECOVERY, c.snd_una, c.snd_nxt)
+
+
+@njit(cache=True)
+def reduce_window(c: Any, delivered: int, lost: int, advanced: bool) -> None:
+    """Set the window to what may be sent in answer to an acknowledgement (`tcp_cwnd_reduction`, RFC 6937).
+
+    Parameters
+    ----------
+    c : record
+        The connection.
+    delivered, lost : int
+        Segments that the acknowledgement delivers, and that it shows to be lost.
+    advanced : bool
+        Whether the cumulative acknowledgement moves.
+    """
+    if delivered <= 0:
+        return
+    if not c.proportional_reduction:
+        c.snd_cwnd = max(c.snd_ssthresh, in_flight(c) + (0 if c.prr_out else 1))
+        return
+    room = c.snd_ssthresh - in_flight(c)
+    c.prr_delivered += delivered
+    if room < 0:
+        count = (c.snd_ssthresh * c.prr_delivered + c.prior_cwnd - 1) // c.prior_cwnd - c.prr_out
+    else:
+        count = max(c.prr_delivered - c.prr_out, delivered)
+        if advanced and lost == 0:
+            count += 1
+        count = min(room, count)
+    c.snd_cwnd = in_flight(c) + max(count, 0 if c.prr_out else 1)

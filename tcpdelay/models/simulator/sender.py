@@ -1,0 +1,311 @@
+"""The sender: what leaves, and the one timer that watches over it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from tcpdelay.models.simulator.path import is_lost, send
+from tcpdelay.models.simulator.records import (
+    COLLAPSED,
+    CWR,
+    DISORDER,
+    EVER_RETRANSMITTED,
+    LONGEST_TIMEOUT,
+    LOSS,
+    MARKED_LOST,
+    NEVER,
+    NO_TIMER,
+    OPEN,
+    PROBE_TIMER,
+    RECOVERY,
+    REORDERING_TIMER,
+    RETRANSMISSION_TIMER,
+    RETRANSMITTED,
+    RING,
+    SACKED,
+    SECOND,
+    clear_timer,
+    set_timer,
+    ticks_now,
+    to_ticks,
+)
+from tcpdelay.models.simulator.recovery import (
+    SHORTEST_TIMEOUT,
+    begin_episode,
+    detect_losses,
+    enter_recovery,
+    mark_lost,
+    reduce_window,
+    save_threshold,
+)
+from tcpdelay.models.simulator.window import (
+    LOST_ON_PATH,
+    PROBE,
+    REORDERING,
+    SENT,
+    SENT_AGAIN,
+    TIMEOUT,
+    forget_cubic,
+    forget_rounds,
+    in_flight,
+    in_reduction,
+    note,
+    reduced_threshold,
+    validate_window,
+)
+
+LARGEST_FLIGHT = RING // 2
+"""Segments outstanding at most, the receiver's window so to speak."""
+_MASK = RING - 1
+
+
+@njit(cache=True)
+def _transmit(c: Any, wire: Any, number: int) -> None:
+    """Put a segment on the wire."""
+    segment = wire.segments[number & _MASK]
+    segment.sent = segment.gone = c.now
+    c.segments_sent += 1
+    c.last_send = ticks_now(c)
+    segment.delivered = c.delivered
+    note(c, wire, SENT_AGAIN if segment.flags & EVER_RETRANSMITTED else SENT, segment.start, segment.end)
+    if is_lost(c, wire):
+        c.segments_lost += 1
+        note(c, wire, LOST_ON_PATH, segment.start, segment.end)
+    else:
+        segment.gone = send(c, wire, number)
+
+
+@njit(cache=True)
+def send_new(c: Any, wire: Any, probe: bool) -> int:
+    """Send what the window allows of what has been written; return the segments sent (`tcp_write_xmit`).
+
+    Writes fill segments up while they wait, so whatever is unsent leaves in segments as large as possible. A probe is
+    one segment beyond the window.
+    """
+    sent = 0
+    while c.snd_nxt < c.written and (probe or in_flight(c) < c.snd_cwnd) and c.packets_out < LARGEST_FLIGHT:
+        segment = wire.segments[c.next_segment & _MASK]
+        segment.start = c.snd_nxt
+        segment.end = min(c.snd_nxt + c.mss, c.written)
+        if not c.coalescing:
+            segment.end = min(segment.end, (c.snd_nxt // c.packet_size + 1) * c.packet_size)
+        segment.flags = 0
+        segment.received = 0
+        if in_flight(c) == 0 and c.cubic and c.cubic_epoch:
+            # The cubic function rests while nothing is under way.
+            now = ticks_now(c)
+            c.cubic_epoch = min(c.cubic_epoch + max(now - c.last_send, 0), now)
+        outstanding = c.packets_out
+        c.snd_nxt = segment.end
+        c.next_segment += 1
+        c.packets_out += 1
+        while c.packets_sent < c.packets_written and (c.packets_sent + 1) * c.packet_size <= c.snd_nxt:
+            wire.delays[1, c.packets_sent % wire.delays.shape[1]] = c.now - c.packets_sent * c.interval
+            c.packets_sent += 1
+        _transmit(c, wire, c.next_segment - 1)
+        if outstanding == 0 or c.timer_kind == PROBE_TIMER:
+            rearm_retransmission_timer(c, wire)
+        sent += 1
+        if probe:
+            break
+    limited = in_flight(c) >= c.snd_cwnd
+    if sent or limited:
+        validate_window(c, limited)
+    if sent:
+        if in_reduction(c):
+            c.prr_out += sent
+        if not probe:
+            schedule_probe(c, wire, False)
+    return sent
+
+
+@njit(cache=True)
+def _collapse(c: Any, wire: Any, number: int) -> None:
+    """Let a segment to be sent again take in small ones that follow (`tcp_retrans_try_collapse`).
+
+    It does so up to its full size, as long as they are not SACKed and no copy of them is in the network any more.
+    """
+    if not c.collapsing:
+        return
+    head = wire.segments[number & _MASK]
+    for following in range(number + 1, c.next_segment):
+        segment = wire.segments[following & _MASK]
+        if segment.flags & COLLAPSED:
+            continue
+        if segment.flags & SACKED or segment.gone > c.now or segment.end - head.start > c.mss:
+            break
+        if segment.flags & MARKED_LOST:
+            c.lost_out -= 1
+        if segment.flags & RETRANSMITTED:
+            c.retrans_out -= 1
+        c.packets_out -= 1
+        head.flags |= segment.flags & EVER_RETRANSMITTED
+        head.end = segment.end
+        segment.flags = COLLAPSED
+
+
+@njit(cache=True)
+def _is_in_host_queue(c: Any, segment: Any) -> bool:
+    """Whether the last copy of a segment has not left the sender's host yet (`skb_still_in_host_queue`)."""
+    return bool(min(segment.gone, segment.sent + c.host_delay) > c.now)
+
+
+@njit(cache=True)
+def _send_again(c: Any, wire: Any, number: int) -> bool:
+    """Send a segment again, unless it is still in the host's queue; whether it was sent (`__tcp_retransmit_skb`)."""
+    segment = wire.segments[number & _MASK]
+    if _is_in_host_queue(c, segment):
+        return False
+    _collapse(c, wire, number)
+    segment.flags |= EVER_RETRANSMITTED
+    c.segments_retransmitted += 1
+    _transmit(c, wire, number)
+    return True
+
+
+@njit(cache=True)
+def _retransmit(c: Any, wire: Any, number: int) -> bool:
+    """Send a lost segment again, if it can be; whether it was sent (`tcp_retransmit_skb`)."""
+    sent = _send_again(c, wire, number)
+    if sent:
+        wire.segments[number & _MASK].flags |= RETRANSMITTED
+        c.retrans_out += 1
+    if c.retrans_stamp == 0:
+        c.retrans_stamp = wire.segments[number & _MASK].sent
+    c.undo_retrans = max(c.undo_retrans, 0) + 1
+    return sent
+
+
+@njit(cache=True)
+def retransmit_lost(c: Any, wire: Any) -> None:
+    """Send again what is marked lost, as far as the window goes (`tcp_xmit_retransmit_queue`)."""
+    head_sent = False
+    for number in range(c.first_segment, c.next_segment):
+        if in_flight(c) >= c.snd_cwnd or c.retrans_out >= c.lost_out:
+            break
+        flags = wire.segments[number & _MASK].flags
+        if not flags & MARKED_LOST or flags & (SACKED | RETRANSMITTED | COLLAPSED):
+            continue
+        if not _retransmit(c, wire, number):
+            break
+        if in_reduction(c):
+            c.prr_out += 1
+        if number == c.first_segment and c.timer_kind != REORDERING_TIMER:
+            head_sent = True
+    if head_sent:
+        set_timer(c, RETRANSMISSION_TIMER, c.rto)
+
+
+@njit(cache=True)
+def _until_timeout(c: Any, wire: Any) -> int:
+    """Return the time [us] until the retransmission timeout of the oldest segment (`tcp_rto_delta_us`)."""
+    return int(wire.segments[c.first_segment & _MASK].sent + c.rto * c.tick - c.now)
+
+
+@njit(cache=True)
+def rearm_retransmission_timer(c: Any, wire: Any) -> None:
+    """Let the retransmission timer run as long as anything is outstanding (`tcp_rearm_rto`)."""
+    if c.packets_out == 0:
+        clear_timer(c)
+        return
+    ticks = c.rto
+    if c.timer_kind == REORDERING_TIMER or c.timer_kind == PROBE_TIMER:
+        ticks = to_ticks(c, max(_until_timeout(c, wire), 1))
+    set_timer(c, RETRANSMISSION_TIMER, ticks)
+
+
+@njit(cache=True)
+def schedule_probe(c: Any, wire: Any, advancing: bool) -> bool:
+    """Set the timer of the tail loss probe, if there may be one (`tcp_schedule_loss_probe`, RFC 8985)."""
+    if not c.tail_loss_probe or c.packets_out == 0 or (c.ca_state != OPEN and c.ca_state != CWR):
+        return False
+    ticks = to_ticks(c, SECOND)
+    if c.srtt:
+        ticks = to_ticks(c, (c.srtt >> 2) + (c.rto_min if c.packets_out == 1 else SHORTEST_TIMEOUT))
+    until_timeout = c.rto * c.tick if advancing else _until_timeout(c, wire)
+    if until_timeout > 0:
+        ticks = min(ticks, to_ticks(c, until_timeout))
+    set_timer(c, PROBE_TIMER, ticks)
+    return True
+
+
+@njit(cache=True)
+def on_timer(c: Any, wire: Any) -> None:
+    """Do what the connection's timer was set for."""
+    c.timer_at = NEVER
+    if c.timer_kind == REORDERING_TIMER:
+        c.reordering_timeouts += 1
+        note(c, wire, REORDERING, c.snd_una, c.snd_nxt)
+        before = in_flight(c)
+        detect_losses(c, wire)
+        if in_flight(c) != before:
+            if c.ca_state != RECOVERY:
+                enter_recovery(c, wire)
+                reduce_window(c, 1, 0, False)
+            retransmit_lost(c, wire)
+        if c.timer_kind != RETRANSMISSION_TIMER:
+            rearm_retransmission_timer(c, wire)
+    elif c.timer_kind == PROBE_TIMER:
+        if c.tlp_high_seq == 0:
+            _probe(c, wire)
+        rearm_retransmission_timer(c, wire)
+    elif c.timer_kind == RETRANSMISSION_TIMER and c.packets_out:
+        note(c, wire, TIMEOUT, c.snd_una, c.snd_nxt)
+        _time_out(c, wire)
+        _retransmit(c, wire, c.first_segment)
+        c.retransmits += 1
+        c.rto = min(2 * c.rto, LONGEST_TIMEOUT // c.tick)
+        set_timer(c, RETRANSMISSION_TIMER, c.rto)
+
+
+@njit(cache=True)
+def _probe(c: Any, wire: Any) -> None:
+    """Send a segment beyond the window, or else the last one again (`tcp_send_loss_probe`).
+
+    What is sent again does not count as a retransmission under way. If it has not even left the host, the timer, now
+    that of the retransmission timeout, soon fires again.
+    """
+    c.tlp_retrans = 0
+    note(c, wire, PROBE, c.snd_una, c.snd_nxt)
+    if c.snd_nxt < c.written:
+        if not send_new(c, wire, True):
+            return
+    else:
+        last = c.next_segment - 1
+        while wire.segments[last & _MASK].flags & COLLAPSED:
+            last -= 1
+        if not _send_again(c, wire, last):
+            return
+        c.tlp_retrans = 1
+    c.probes += 1
+    c.tlp_high_seq = c.snd_nxt
+    c.timer_kind = NO_TIMER
+
+
+@njit(cache=True)
+def _time_out(c: Any, wire: Any) -> None:
+    """Take what is overdue for lost and begin anew with a window of one segment (`tcp_enter_loss`)."""
+    c.timeouts += 1
+    may_be_spurious = c.ca_state < RECOVERY or c.retransmits > 0
+    for number in range(c.first_segment, c.next_segment):
+        segment = wire.segments[number & _MASK]
+        if segment.flags & COLLAPSED:
+            continue
+        if number == c.first_segment or c.rack_rtt <= c.now - segment.sent:
+            mark_lost(c, segment)
+    if c.ca_state <= DISORDER or c.high_seq <= c.snd_una or (c.ca_state == LOSS and c.retransmits == 0):
+        save_threshold(c)
+        c.prior_cwnd = c.snd_cwnd
+        c.snd_ssthresh = reduced_threshold(c)
+        begin_episode(c)
+    c.snd_cwnd = in_flight(c) + 1
+    c.snd_cwnd_cnt = 0
+    c.snd_cwnd_stamp = ticks_now(c)
+    c.ca_state = LOSS
+    forget_cubic(c)
+    forget_rounds(c)
+    c.high_seq = c.snd_nxt
+    c.tlp_high_seq = 0
+    c.frto = c.f_rto and may_be_spurious

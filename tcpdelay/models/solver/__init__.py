@@ -1,0 +1,1 @@
+"""State spaces, stationary distributions and what is measured on them."""

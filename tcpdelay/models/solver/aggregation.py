@@ -1,0 +1,262 @@
+"""The chain of the phases alone, with the backlog summed out: its drift and its help to the solver.
+
+The chain of the backlog alone, in a few bins, with the phases summed out: its help to the solver near saturation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tcpdelay.models.solver.gth import eliminate
+from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
+from tcpdelay.models.solver.sweeps import (
+    NEGLIGIBLE,
+    allocation_free,
+    copy,
+    extrapolate,
+    new_history,
+    remember,
+    scale,
+    total,
+)
+
+MAX_SWEEPS = 20_000
+TOLERANCE = 1e-14
+
+
+class PhaseChain(NamedTuple):
+    """A Markov chain of phases, in which the moves that stay in a phase are left out.
+
+    Attributes
+    ----------
+    first : int array
+        First move of each phase; one more entry closes the array.
+    target, chance : array
+        Where a move leads, and its probability.
+    leaving : float array
+        Probability that a phase is left; 1 where it always is.
+    """
+
+    first: NDArray[np.int64]
+    target: NDArray[np.int64]
+    chance: NDArray[np.float64]
+    leaving: NDArray[np.float64]
+
+
+@njit(cache=True)
+def _new_chain(phases: int, moves: int) -> PhaseChain:
+    return PhaseChain(
+        np.zeros(phases + 1, np.int64), np.empty(moves, np.int64), np.empty(moves, np.float64), np.zeros(phases)
+    )
+
+
+@allocation_free()
+def _add_move(chain: PhaseChain, phase: int, filled: int, target: int, chance: float) -> int:
+    """Append a move of `phase`, or add it to the last one if that leads to the same phase; return their number."""
+    if chance <= 0.0 or target == phase:
+        return filled
+    chain.leaving[phase] += chance
+    if filled > chain.first[phase] and chain.target[filled - 1] == target:
+        chain.chance[filled - 1] += chance
+        return filled
+    chain.target[filled], chain.chance[filled] = target, chance
+    return filled + 1
+
+
+@allocation_free()
+def _close(chain: PhaseChain, phase: int, filled: int, stays: bool) -> None:
+    """Close the list of moves of a phase; where none `stays` in it, it is left exactly always."""
+    chain.first[phase + 1] = filled
+    if not stays or chain.leaving[phase] <= 0.0:
+        chain.leaving[phase] = 1.0
+
+
+@njit(cache=True)
+def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64]) -> PhaseChain:
+    """Sum the backlog out, its distribution within each phase being that of `visits`.
+
+    Each event becomes two moves, for the case that it leaves packets and that it leaves none. A phase without visits is
+    taken as backlogged.
+    """
+    count = phases.size - 1
+    chain = _new_chain(count, 2 * transitions.size)
+    filled = 0
+    for phase in range(count):
+        cells = visits[rows.offset[phase] : rows.offset[phase + 1]]
+        stays = False
+        if cells.size > 0:
+            sum_of_cells = total(cells)
+            for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+                busy, empty = transitions.target[event], transitions.target_when_empty[event]
+                chance = transitions.probability[event]
+                stays |= busy == phase or empty == phase
+                if busy == empty:
+                    filled = _add_move(chain, phase, filled, busy, chance)
+                    continue
+                emptied = min(max(1 - transitions.shift[event] - rows.low[phase], 0), cells.size)
+                if sum_of_cells > 0:
+                    share = min(total(cells[:emptied]) / sum_of_cells, 1.0)
+                else:
+                    share = 1.0 if emptied == cells.size else 0.0
+                filled = _add_move(chain, phase, filled, busy, chance * (1 - share))
+                filled = _add_move(chain, phase, filled, empty, chance * share)
+        _close(chain, phase, filled, stays)
+    return chain
+
+
+@njit(cache=True)
+def _busy_chain(phases: Phases, transitions: Transitions) -> PhaseChain:
+    """Return the chain of the phases while the backlog never runs dry."""
+    count = phases.size - 1
+    chain = _new_chain(count, transitions.size)
+    filled = 0
+    for phase in range(count):
+        stays = False
+        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+            target = transitions.target[event]
+            stays |= target == phase
+            filled = _add_move(chain, phase, filled, target, transitions.probability[event])
+        _close(chain, phase, filled, stays)
+    return chain
+
+
+@allocation_free()
+def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArray[np.float64]) -> None:
+    """Carry `inflow` forward through all phases; what flows back is left in it, and `visits` counts the visits."""
+    for phase in range(visits.size):
+        value = inflow[phase]
+        inflow[phase] = 0.0
+        if value <= NEGLIGIBLE:
+            visits[phase] = 0.0
+            continue
+        value /= chain.leaving[phase]
+        visits[phase] = value
+        for move in range(chain.first[phase], chain.first[phase + 1]):
+            inflow[chain.target[move]] += chain.chance[move] * value
+
+
+@njit(cache=True)
+def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
+    """Iterate `inflow` of a chain of phases until it changes by at most `tolerance` of itself; return the last visits.
+
+    `inflow` is scaled to a sum of 1.
+    """
+    visits, before = np.zeros(inflow.size), np.zeros(inflow.size)
+    scale(inflow, 1 / total(inflow))
+    copy(inflow, before)
+    history = new_history(inflow.size)
+    stored = -1
+    for _ in range(MAX_SWEEPS):
+        _sweep_phases(chain, inflow, visits)
+        scale(inflow, 1 / total(inflow))
+        moved = 0.0
+        for i in range(inflow.size):
+            moved += abs(inflow[i] - before[i])
+        if moved <= tolerance:
+            break
+        stored = remember(history, stored, before, inflow)
+        extrapolate(history, stored, before)
+        copy(before, inflow)
+    return visits
+
+
+@njit(cache=True, nogil=True)
+def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float:
+    """Mean change of a backlog that never runs dry, in packets per second.
+
+    The backlog of a chain whose phases do not depend on it stays finite if and only if this drift is negative (Loynes
+    1962; Neuts 1981, theorem 3.1.1). `start` is a phase with a backlog.
+    """
+    inflow = np.zeros(phases.size - 1)
+    inflow[start] = 1.0
+    visits = settle(_busy_chain(phases, transitions), inflow, TOLERANCE)
+    packets, time = 0.0, 0.0
+    for phase in range(visits.size):
+        if visits[phase] == 0.0:
+            continue
+        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+            share = visits[phase] * transitions.probability[event]
+            packets += share * transitions.shift[event]
+            time += share * transitions.duration[event]
+    return packets / time
+
+
+BINS = 64
+LARGEST_FACTOR = 10.0
+"""Most that one correction may change a bin; the profile need not be settled yet."""
+LARGEST_DISTANCE = 0.9
+"""Total variation distance beyond which the bins' chain is not believed: the profile within the bins is not settled."""
+DOWNWARD_FLOW = 1e-15
+"""Least share of a bin that flows to the one below it, so that no bin is a trap before it is well visited."""
+VISITED = 1e-30
+
+
+@njit(cache=True)
+def bin_width(bound: int) -> int:
+    """Return the number of backlogs per bin."""
+    return bound // BINS + 1
+
+
+@njit(cache=True)
+def _flows(
+    phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], width: int
+) -> NDArray[np.float64]:
+    """Probability that moves from each bin of backlogs to each other one."""
+    bound = rows[0].bound
+    last_bin = bound // width
+    flow = np.zeros((last_bin + 1, last_bin + 1))
+    for phase in range(phases.size - 1):
+        low, high = rows.low[phase], rows.high[phase]
+        row = visits[rows.offset[phase] : rows.offset[phase + 1]]
+        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+            chance, shift = transitions.probability[event], transitions.shift[event]
+            backlog = low if chance > 0.0 else high + 1
+            while backlog <= high:
+                # The longest run of backlogs that stay in one bin and land in one bin.
+                source = backlog // width
+                target = min(max(backlog + shift, 0), bound) // width
+                end = min(high, (source + 1) * width - 1)
+                if target < last_bin:
+                    end = min(end, (target + 1) * width - 1 - shift)
+                flow[source, target] += chance * total(row[backlog - low : end + 1 - low])
+                backlog = end + 1
+    return flow
+
+
+@njit(cache=True)
+def correct_backlog(
+    phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], inflow: NDArray[np.float64]
+) -> None:
+    """Scale the inflow of each bin of backlogs to what the chain of the bins alone says that it should be."""
+    width = bin_width(rows[0].bound)
+    flow = _flows(phases, transitions, rows, visits, width)
+    bins = flow.shape[0]
+    visited = np.zeros(bins)
+    for i in range(bins):
+        visited[i] = total(flow[i])
+        below = max(i - 1, 0)
+        if visited[i] > 0.0:
+            scale(flow[i], 1 / visited[i])
+            flow[i, below] += DOWNWARD_FLOW
+        else:
+            flow[i, below] = 1.0
+    balanced = eliminate(flow)
+    factor = np.ones(bins)
+    sum_visited = total(visited)
+    apart = 0.0
+    for i in range(bins):
+        apart += abs(balanced[i] - visited[i] / sum_visited) / 2
+    if apart > LARGEST_DISTANCE:
+        return
+    for i in range(bins):
+        if visited[i] > VISITED * sum_visited:
+            wanted = balanced[i] * sum_visited / visited[i]
+            factor[i] = min(max(wanted, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
+    for phase in range(phases.size - 1):
+        for cell in range(rows.offset[phase], rows.offset[phase + 1]):
+            if inflow[cell] != 0.0:
+                inflow[cell] *= factor[(rows.low[phase] + cell - rows.offset[phase]) // width]

@@ -1,0 +1,1 @@
+"""Several flows over shared links, simulated packet by packet."""

@@ -1,0 +1,320 @@
+"""The shared link: a first-in first-out queue of bounded length, and what drops or marks packets before it is full.
+
+References
+----------
+.. [1] Floyd, Jacobson, "Random Early Detection Gateways for Congestion Avoidance", IEEE/ACM Transactions on Networking
+   1(4), 1993, doi 10.1109/90.251892. Names of parameters are the paper's.
+.. [2] Floyd, "Recommendation on using the 'gentle_' variant of RED", 2000.
+.. [3] Goel, Krasic, Li, Walpole, "Supporting Low-Latency TCP-Based Media Streams", IWQoS 2002: marks beyond one
+   bandwidth-delay product.
+
+The shared link, and the paths to and from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numba import njit
+
+from tcpdelay.models.simulator.records import uniform
+from tcpdelay.scenario.fields import require_flag
+
+DROP_TAIL, RED, DRED = range(3)
+"""Disciplines."""
+LINK_RING = 1 << 16
+"""Packets in the queue that there is room for."""
+DROPPED = -1
+"""What `enqueue` returns in place of a time of departure."""
+PASSED, MARKED, REFUSED = range(3)
+FEWEST_MARKS = 0.1
+"""Share of the packets that are marked as soon as the queue is one bandwidth-delay product long."""
+_NANOSECONDS = 1000
+_MASK = LINK_RING - 1
+
+_INTEGERS = (
+    "discipline in_bytes capacity gentle virtual_finish last_departure first next queued queued_bytes marked count "
+    "offered dropped marks carried_bytes busy sojourn next_double random_state"
+)
+_FLOATS = "nanoseconds_per_byte burst_time min_th max_th max_p w_q avg mean_packet_size threshold"
+LINK = np.dtype(
+    [(name, np.float64) for name in _FLOATS.split()]
+    + [(name, np.int64) for name in _INTEGERS.split()]
+    + [("departures", np.int64, LINK_RING), ("sizes", np.int64, LINK_RING)]
+)
+"""The link: its settings, what is in the queue, and what has been counted. Times within are nanoseconds."""
+
+
+@njit(cache=True)
+def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
+    """Let a packet arrive at the queue; arrivals must come in the order of time.
+
+    A packet counts as queued until its last bit has left. `link.marked` says whether this packet has been marked.
+
+    Parameters
+    ----------
+    link : record
+        The link.
+    now : int
+        Time [us].
+    size : int
+        Bytes on the link, headers included.
+    marks_allowed : bool
+        Whether the packet may be marked where it would otherwise be dropped early (ECN).
+
+    Returns
+    -------
+    int
+        Time at which the packet has left the link [us], or `DROPPED`.
+    """
+    time = now * _NANOSECONDS
+    _let_depart(link, time)
+    link.offered += 1
+    link.marked = 0
+    verdict = PASSED
+    if link.discipline == RED:
+        verdict = _random_early_detection(link, time, size)
+    elif link.discipline == DRED:
+        verdict = _mark_beyond_threshold(link)
+    if verdict == MARKED and not marks_allowed:
+        verdict = REFUSED
+    full = link.queued_bytes + size > link.capacity if link.in_bytes else link.queued >= link.capacity
+    if full or verdict == REFUSED:
+        link.dropped += 1
+        return DROPPED
+    if verdict == MARKED:
+        link.marks += 1
+        link.marked = 1
+    service = round(size * link.nanoseconds_per_byte)
+    # A bucket of tokens lets the link be ahead of itself by as much as the bucket holds.
+    link.virtual_finish = max(link.virtual_finish, time - link.burst_time) + service
+    departure = max(int(link.virtual_finish), time)
+    link.last_departure = departure
+    link.departures[link.next & _MASK] = departure
+    link.sizes[link.next & _MASK] = size
+    link.next += 1
+    link.queued += 1
+    link.queued_bytes += size
+    link.carried_bytes += size
+    link.busy += service
+    link.sojourn += departure - time
+    return (departure + _NANOSECONDS // 2) // _NANOSECONDS
+
+
+@njit(cache=True)
+def _let_depart(link: Any, time: int) -> None:
+    """Take out of the queue what has left by a time [ns]."""
+    while link.first < link.next and link.departures[link.first & _MASK] <= time:
+        link.queued -= 1
+        link.queued_bytes -= link.sizes[link.first & _MASK]
+        link.first += 1
+
+
+@njit(cache=True)
+def _length(link: Any) -> float:
+    """Return the length of the queue in the unit of its capacity."""
+    return float(link.queued_bytes if link.in_bytes else link.queued)
+
+
+@njit(cache=True)
+def _random_early_detection(link: Any, time: int, size: int) -> int:
+    """Update the average length, and say what it means for a packet that arrives now."""
+    length = _length(link)
+    if link.queued > 0:
+        link.avg += link.w_q * (length - link.avg)
+    else:
+        # As if so many packets of middling size had met an empty queue while the link was idle.
+        idle = (time - link.last_departure) / (link.mean_packet_size * link.nanoseconds_per_byte)
+        link.avg *= (1.0 - link.w_q) ** idle
+    if link.avg < link.min_th:
+        link.count = -1
+        return PASSED
+    limit = 2 * link.max_th if link.gentle else link.max_th
+    if link.avg >= limit:
+        link.count = 0
+        return REFUSED
+    if link.avg < link.max_th:
+        p_b = link.max_p * (link.avg - link.min_th) / (link.max_th - link.min_th)
+    else:
+        p_b = link.max_p + (1.0 - link.max_p) * (link.avg - link.max_th) / link.max_th
+    if link.in_bytes:
+        p_b *= size / link.mean_packet_size
+    link.count += 1
+    # Spread evenly: the gap between two marks is uniform, not geometric.
+    if link.count * p_b < 1.0:
+        p_a = p_b / (1.0 - link.count * p_b)
+        if uniform(link.next_double, link.random_state) >= p_a:
+            return PASSED
+    link.count = 0
+    return MARKED
+
+
+@njit(cache=True)
+def _mark_beyond_threshold(link: Any) -> int:
+    """Say what the length of the queue means for a packet, given one bandwidth-delay product as the threshold."""
+    beyond = _length(link) / link.threshold - 1.0
+    if beyond < 0.0:
+        return PASSED
+    if beyond >= 1.0:
+        return REFUSED
+    share = FEWEST_MARKS + (1.0 - FEWEST_MARKS) * beyond
+    return MARKED if uniform(link.next_double, link.random_state) < share else PASSED
+
+
+Discipline = Literal["drop-tail", "red", "dred"]
+Unit = Literal["packets", "bytes"]
+
+FASTEST, SLOWEST = 1e12, 1e2
+LONGEST_QUEUE = 65_000
+SMALLEST_PACKET = 40
+"""Bytes of the smallest packet: what makes a queue of bytes one of packets."""
+
+
+def check_range(name: str, value: object, low: float, high: float, unit: str) -> None:
+    """Raise a ValueError that names the argument unless its value lies within the range."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ValueError(f"{name} must lie between {low:g} and {high:g} {unit}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The shared link: first in, first out, with a bounded queue.
+
+    Parameters
+    ----------
+    rate : float
+        Rate of the link [bit/s], 100 to 1e12.
+    capacity : int
+        Longest queue, with the packet that is being sent [`unit`], 1 to 65 000 packets or 40 times as many bytes.
+    unit : {"packets", "bytes"}
+        What the queue is measured in.
+    discipline : {"drop-tail", "red", "dred"}
+        Which packets are dropped, or marked if their sender understands marks (ECN): those that find the queue full; by
+        random early detection; or a tenth of those that find more than one bandwidth-delay product queued, rising
+        linearly to all of them at two, beyond which every packet is dropped.
+    min_th, max_th : float
+        RED: average lengths [`unit`] from which on packets are marked, and dropped; above 0, `max_th` the larger.
+    max_p : float
+        RED: share of packets marked as the average reaches `max_th`, above 0 to 1.
+    w_q : float
+        RED: weight of the present length in the average, above 0 to 1.
+    gentle : bool
+        RED: above `max_th` the share rises linearly to 1 at twice that, instead of at once.
+    mean_packet_size : int
+        RED: size of a typical packet [bytes], 40 to 65 535, for the decay of the average while the link is idle, and,
+        with a queue in bytes, of the packets that `max_p` is for.
+    bandwidth_delay_product : float, optional
+        Dred: one bandwidth-delay product [`unit`], above 0.
+    burst : int
+        Bytes that may leave at once after a pause, 0 to 1e6; those of a token bucket.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    References
+    ----------
+    Floyd, Jacobson, "Random Early Detection Gateways for Congestion Avoidance", IEEE/ACM Transactions on Networking,
+    1993, doi 10.1109/90.251892; defaults are those of its simulations.
+
+    Examples
+    --------
+    >>> Bottleneck(rate=3e6, capacity=100).discipline
+    'drop-tail'
+    """
+
+    rate: float
+    capacity: int
+    unit: Unit = "packets"
+    discipline: Discipline = "drop-tail"
+    min_th: float = 5.0
+    max_th: float = 15.0
+    max_p: float = 0.02
+    w_q: float = 0.002
+    gentle: bool = True
+    mean_packet_size: int = 1000
+    bandwidth_delay_product: float | None = None
+    burst: int = 0
+
+    def __post_init__(self) -> None:
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit must be 'packets' or 'bytes', got {self.unit!r}")
+        if self.discipline not in get_args(Discipline):
+            raise ValueError(f"discipline must be 'drop-tail', 'red' or 'dred', got {self.discipline!r}")
+        scale = SMALLEST_PACKET if self.unit == "bytes" else 1
+        check_range("rate", self.rate, SLOWEST, FASTEST, "bit/s")
+        check_range("capacity", self.capacity, 1, LONGEST_QUEUE * scale, self.unit)
+        check_range("burst", self.burst, 0, 1e6, "bytes")
+        check_range("max_p", self.max_p, 1e-9, 1, "of the packets")
+        check_range("w_q", self.w_q, 1e-9, 1, "of the length")
+        check_range("mean_packet_size", self.mean_packet_size, SMALLEST_PACKET, 65_535, "bytes")
+        check_range("min_th", self.min_th, 0, LONGEST_QUEUE * scale, self.unit)
+        if not self.min_th < self.max_th:
+            raise ValueError(f"max_th must be above min_th, {self.min_th:g} {self.unit}, got {self.max_th:g}")
+        if self.discipline == "dred" and not (self.bandwidth_delay_product or 0) > 0:
+            raise ValueError(
+                f"bandwidth_delay_product must be above 0 {self.unit} with 'dred', got {self.bandwidth_delay_product}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPath:
+    """The way of one flow to the shared link and on from it.
+
+    Parameters
+    ----------
+    access_delay, exit_delay : float
+        Constant delay before the link and after it [s], 0 to 60.
+    return_delay : float, optional
+        Constant delay of the acknowledgements [s], 0 to 60; by default that of the way there.
+    return_jitter : float
+        What is added to the delay of each acknowledgement at random, evenly distributed from 0 to this [s], 0 to 1;
+        their order is kept. A little of it breaks up the phase effects of flows on exact paths.
+    loss : float
+        Probability that a packet is lost before it reaches the link, a fraction from 0 to below 1.
+    loss_burst : float
+        Mean number of packets lost in a row, 1 to 100; above 1 the losses follow a Gilbert model.
+    in_host : bool
+        Whether packets spend the access delay in a queue of the sender's host, as in the testbed. `Linux` sends nothing
+        again, not even for a tail loss probe, that has not left the host (`skb_still_in_host_queue`).
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    Examples
+    --------
+    >>> SharedPath(access_delay=0.05).back
+    0.05
+    """
+
+    access_delay: float
+    exit_delay: float = 0.0
+    return_delay: float | None = None
+    return_jitter: float = 0.0
+    loss: float = 0.0
+    loss_burst: float = 1.0
+    in_host: bool = False
+
+    def __post_init__(self) -> None:
+        require_flag("in_host", self.in_host)
+        check_range("access_delay", self.access_delay, 0, 60, "s")
+        check_range("exit_delay", self.exit_delay, 0, 60, "s")
+        check_range("return_delay", self.back, 0, 60, "s")
+        check_range("return_jitter", self.return_jitter, 0, 1, "s")
+        check_range("loss", self.loss, 0, 0.999, "of the packets")
+        check_range("loss_burst", self.loss_burst, 1, 100, "packets")
+
+    @property
+    def there(self) -> float:
+        """Delay from sender to receiver [s], without the link's queue and transmission."""
+        return self.access_delay + self.exit_delay
+
+    @property
+    def back(self) -> float:
+        """Delay of the acknowledgements [s]."""
+        return self.there if self.return_delay is None else self.return_delay

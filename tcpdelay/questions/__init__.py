@@ -1,0 +1,1 @@
+"""Questions that need many predictions: largest, best, playout, sensitivity, regions, tables, sweeps."""

@@ -1,0 +1,1 @@
+"""Predictions on a grid for the explorer's page, and how well they hold in between."""

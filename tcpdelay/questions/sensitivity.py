@@ -1,0 +1,219 @@
+"""What the delay depends on: how much it changes if something else does by a tenth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tcpdelay.distribution import DelayDistribution, ExpectedError
+from tcpdelay.models.accuracy import expected_error
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.validity import validated_range
+from tcpdelay.questions.quantities import at_rtt
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
+from tcpdelay.scenario.target import Target
+
+Input = Literal["rtt", "loss", "packet_size", "interval"]
+Output = Literal["quantile", "mean", "late_fraction"]
+Direction = Literal["rises", "falls", "stays", "turns"]
+
+STEP = 0.10
+LARGEST_STEP = 0.5
+NOISE = 1e-6
+"""Relative change that is none: a chain is solved to fewer digits."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What one figure of the delay does when one input goes down and up by the same share.
+
+    Parameters
+    ----------
+    input : {"rtt", "loss", "packet_size", "interval"}
+        What is changed.
+    output : {"quantile", "mean", "late_fraction"}
+        What changes with it: the target's quantile of the delay [s], its mean [s], or the share beyond the limit.
+    inputs : tuple of float
+        The input lower, now and higher [s, fraction, bytes, s]; packets are of whole bytes.
+    outputs : tuple of float
+        The output at each of them; infinite where TCP cannot carry the flow.
+    """
+
+    input: Input
+    output: Output
+    inputs: tuple[float, float, float]
+    outputs: tuple[float, float, float]
+
+    @property
+    def changes(self) -> tuple[float, float]:
+        """Relative change of the output from now to lower and to higher; nan where it is 0 or infinite now."""
+        low, now, high = self.outputs
+        if now == 0 or now == math.inf:
+            return math.nan, math.nan
+        return low / now - 1, high / now - 1
+
+    @property
+    def elasticity(self) -> float:
+        """Percent by which the output changes per percent of the input, from lower to higher; nan where undefined.
+
+        Over the whole span, as quantiles are step functions of some inputs: no derivative.
+        """
+        low, _, high = self.outputs
+        if not (0 < low < math.inf and 0 < high < math.inf and self.inputs[0] < self.inputs[2] and self.inputs[0] > 0):
+            return math.nan
+        return math.log(high / low) / math.log(self.inputs[2] / self.inputs[0])
+
+    @property
+    def direction(self) -> Direction:
+        """Whether the output rises or falls with the input, stays as it is, or turns: does one and then the other."""
+        low, now, high = self.outputs
+        signs = {_sign(low, now), _sign(now, high)} - {0}
+        if not signs:
+            return "stays"
+        if len(signs) == 2:
+            return "turns"
+        return "rises" if signs == {1} else "falls"
+
+
+@dataclass(frozen=True)
+class Sensitivities:
+    """What each figure of the delay does with each input.
+
+    Parameters
+    ----------
+    entries : tuple of Sensitivity
+        By input, then by output.
+    step : float
+        Share by which the inputs were changed down and up.
+    target : Target
+        The demand on the delay.
+    flow, path, stack
+        The scenario.
+    expected_error : ExpectedError
+        How far the prediction is probably off; changes smaller than that may be less wrong than the delays themselves.
+    """
+
+    entries: tuple[Sensitivity, ...]
+    step: float
+    target: Target
+    flow: Flow
+    path: Path
+    stack: KnownStack
+    expected_error: ExpectedError
+
+    def of(self, changed: Input, output: Output = "quantile") -> Sensitivity:
+        """Return the entry of one input and one output."""
+        return next(entry for entry in self.entries if (entry.input, entry.output) == (changed, output))
+
+    @property
+    def largest(self) -> Input:
+        """The input that the target's quantile depends on most: that with the largest change to either side."""
+        quantiles = [entry for entry in self.entries if entry.output == "quantile"]
+        return max(quantiles, key=_largest_change).input
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the scenario lies outside the range in which the model has been checked."""
+        return tuple(validated_range(self.stack).exceeded_by(self.flow, self.path))
+
+
+def sensitivities(
+    flow: Flow,
+    path: Path,
+    stack: Stack,
+    target: Target,
+    step: float = STEP,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Sensitivities:
+    """Return how quantile, mean and late fraction change with round-trip time, loss, packet size and interval.
+
+    Each input is changed by itself, by a share down and up.
+
+    Parameters
+    ----------
+    flow, path, stack
+        The scenario.
+    target : Target
+        The demand on the delay: whose quantile, and late beyond which limit.
+    step : float
+        The share, 0.001 to 0.5.
+    on_progress : callable, optional
+        Is told after each prediction how many are done, and of how many.
+
+    Returns
+    -------
+    Sensitivities
+        Twelve entries.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    Examples
+    --------
+    >>> found = sensitivities(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(), Target(0.2))
+    >>> found.of("rtt").direction, found.largest, found.of("loss", "late_fraction").direction
+    ('rises', 'rtt', 'rises')
+    """
+    if not 0.001 <= step <= LARGEST_STEP:
+        raise ValueError(f"step must lie between 0.001 and {LARGEST_STEP:g}, got {step!r}")
+    stack = checked_profile(stack)
+    places: dict[Input, tuple[float, Callable[[float], tuple[Flow, Path]]]] = {
+        "rtt": (path.rtt, lambda value: (flow, at_rtt(path, value))),
+        "loss": (path.loss, lambda value: (flow, replace(path, loss=value))),
+        "packet_size": (flow.packet_size, lambda value: (replace(flow, packet_size=max(1, round(value))), path)),
+        "interval": (flow.interval, lambda value: (replace(flow, interval=value), path)),
+    }
+    total = 1 + 2 * len(places)
+    done = 0
+
+    def predict(flow: Flow, path: Path) -> DelayDistribution:
+        nonlocal done
+        distribution = DelayModel(flow, path, stack).delay_distribution()
+        done += 1
+        if on_progress is not None:
+            on_progress(done, total)
+        return distribution
+
+    now = predict(flow, path)
+    entries: list[Sensitivity] = []
+    for name, (value, place) in places.items():
+        lower, higher = place(value * (1 - step)), place(value * (1 + step))
+        inputs = (_value(name, *lower), float(value), _value(name, *higher))
+        found = (predict(*lower), now, predict(*higher))
+        for output, figure in _figures(target).items():
+            low, middle, high = (figure(distribution) for distribution in found)
+            entries.append(Sensitivity(name, output, inputs, (low, middle, high)))
+    error = expected_error(flow, path, stack, carried=now.sustainable)
+    return Sensitivities(tuple(entries), step, target, flow, path, stack, error)
+
+
+def _figures(target: Target) -> dict[Output, Callable[[DelayDistribution], float]]:
+    """Return the outputs by name."""
+    return {
+        "quantile": lambda distribution: distribution.quantile(target.quantile),
+        "mean": lambda distribution: distribution.mean,
+        "late_fraction": lambda distribution: distribution.late_fraction(target.limit),
+    }
+
+
+def _value(name: Input, flow: Flow, path: Path) -> float:
+    """Return an input as a scenario has it."""
+    return float(getattr(path if name in ("rtt", "loss") else flow, name))
+
+
+def _sign(first: float, second: float) -> int:
+    """Return whether the second of two figures is larger, smaller or the same."""
+    if first == second or abs(second - first) <= NOISE * max(abs(first), abs(second)):
+        return 0
+    return 1 if second > first else -1
+
+
+def _largest_change(entry: Sensitivity) -> float:
+    """Return the larger of the two changes in size; nan counts as none."""
+    return max(0.0 if math.isnan(change) else abs(change) for change in entry.changes)

@@ -1,0 +1,550 @@
+"""What a sweep may fix or vary: every parameter of flow, path, TCP and heuristics, and how its values are written.
+
+Specifications of sweeps: TOML files, or the same as a mapping, read and checked before anything is computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path as FilePath
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from tcpdelay.files import read_toml
+from tcpdelay.models.heuristics import piece_of, share_of
+from tcpdelay.scenario.fields import bounds
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, Stack
+from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
+
+Table = Literal["flow", "path", "stack", "heuristics"]
+Kind = Literal["time", "fraction", "size", "rate", "count", "number", "word", "flag"]
+Value = float | int | str | bool
+
+TABLES: tuple[Table, ...] = ("flow", "path", "stack", "heuristics")
+UNITS: dict[Kind, str | None] = {
+    "time": "s",
+    "fraction": "1",
+    "size": "byte",
+    "rate": "bit/s",
+    "count": "1",
+    "number": "1",
+    "word": None,
+    "flag": None,
+}
+"""Units of the values by their kind, in the form of netCDF."""
+WHOLE: tuple[Kind, ...] = ("size", "count")
+SPANNED: tuple[Kind, ...] = ("time", "fraction", "rate", "number", *WHOLE)
+"""Kinds that have values between two others."""
+_PARSERS: dict[Kind, Callable[..., float]] = {
+    "time": parse_time,
+    "fraction": parse_fraction,
+    "size": parse_size,
+    "rate": parse_rate,
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter.
+
+    Parameters
+    ----------
+    table : {"flow", "path", "stack", "heuristics"}
+        Where a specification fixes it.
+    kind : str
+        Which values it has.
+    meaning : str
+        What it is, in a few words.
+    """
+
+    table: Table
+    kind: Kind
+    meaning: str
+
+
+PARAMETERS: dict[str, Parameter] = {
+    "packet_size": Parameter("flow", "size", "application bytes per packet"),
+    "interval": Parameter("flow", "time", "time between two packets"),
+    "bitrate": Parameter("flow", "rate", "application bits per second"),
+    "rtt": Parameter("path", "time", "round-trip time"),
+    "loss": Parameter("path", "fraction", "probability that a data segment is lost"),
+    "loss_pattern": Parameter("path", "word", "how losses follow one another"),
+    "bottleneck": Parameter("path", "word", "what the bottleneck's queue is kept in"),
+    "one_way_delay": Parameter("path", "time", "delay from sender to receiver without TCP"),
+    "loss_burst": Parameter("path", "number", "mean number of segments lost in a row"),
+    "ack_loss": Parameter("path", "fraction", "probability that an acknowledgement is lost"),
+    "jitter": Parameter("path", "time", "largest additional delay of a data segment"),
+    "profile": Parameter("stack", "word", "TCP implementation"),
+    "congestion_control": Parameter("stack", "word", "how the congestion window moves"),
+    "delayed_ack": Parameter("stack", "flag", "whether acknowledgements are delayed"),
+    "window_validation": Parameter("stack", "flag", "whether an unused window decays"),
+    "hz": Parameter("stack", "count", "timer interrupts per second"),
+    "rto_min": Parameter("stack", "time", "least addition of the retransmission timeout"),
+    "mss": Parameter("stack", "size", "largest segment payload"),
+    "variant": Parameter("stack", "word", "how several losses of one window are repaired"),
+    "limited_transmit": Parameter("stack", "flag", "whether duplicate ACKs release new segments"),
+    "initial_timeout": Parameter("stack", "time", "first retransmission timeout"),
+    "backlog_bound": Parameter("stack", "word", "where the backlog of the chain is cut"),
+    "connections": Parameter("heuristics", "count", "connections that packets take turns on"),
+    "pieces": Parameter("heuristics", "count", "writes per packet"),
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A point of a sweep, all values resolved and checked.
+
+    Attributes
+    ----------
+    flow : Flow
+        The application's packets.
+    path, stack : Path, Stack
+        Network and TCP.
+    connections, pieces : int
+        Connections that the packets take turns on, and writes per packet.
+    """
+
+    flow: Flow
+    path: Path
+    stack: Stack
+    connections: int
+    pieces: int
+
+
+def read_value(name: str, written: object) -> Value:
+    """Return a value of a parameter, its unit applied if it is written with one.
+
+    Parameters
+    ----------
+    name : str
+        The parameter.
+    written : object
+        Text with a unit, such as "20ms" and "2%", or what Python takes: seconds, bytes, bit/s, fractions, words.
+
+    Raises
+    ------
+    ValueError
+        If it is no such value; the message begins with the name.
+
+    Examples
+    --------
+    >>> read_value("rtt", "100ms"), read_value("loss", "2%"), read_value("delayed_ack", True)
+    (0.1, 0.02, True)
+    """
+    kind = PARAMETERS[name].kind
+    if isinstance(written, str) and kind in _PARSERS:
+        return _PARSERS[kind](written, name, allow_zero=True)
+    if isinstance(written, str) == (kind == "word") and isinstance(written, bool) == (kind == "flag"):
+        if kind in WHOLE and isinstance(written, float) and written.is_integer():
+            return int(written)
+        if isinstance(written, int | float | str):
+            return float(written) if kind in SPANNED and kind not in WHOLE else written
+    wanted = {"word": "a word in quotes", "flag": "true or false"}.get(kind, "a number, or text with a unit")
+    raise ValueError(f"{name} must be {wanted}, got {written!r:.64}")
+
+
+def require_allowed(name: str, value: Value) -> None:
+    """Say in a ValueError if a value of a parameter is allowed with no values of the others.
+
+    Examples
+    --------
+    >>> require_allowed("hz", 10)
+    Traceback (most recent call last):
+    tcpdelay.scenario.fields.InvalidValueError: hz must lie between 100 and 1000 interrupts per second, got 10
+    """
+    roomy: dict[str, Any] = {"packet_size": 10_000, "interval": 1.0, "rtt": bounds(Path, "rtt")[1], "loss": 0.0}
+    if name == "bitrate":
+        # With packets of about a second.
+        Flow.from_bitrate(float(value), int(min(max(round(float(value) / 8), 1), bounds(Flow, "packet_size")[1])))
+        return
+    if PARAMETERS[name].table == "stack" and name != "profile":
+        roomy["profile"] = profiles_with(name)[0]
+    scenario_of(roomy | {name: value})
+
+
+def profiles_with(name: str) -> list[str]:
+    """Return the profiles of TCP that have a setting of that name.
+
+    Examples
+    --------
+    >>> profiles_with("hz"), profiles_with("mss")
+    (['linux'], ['linux', 'newreno_2008'])
+    """
+    return [profile for profile, stack in PROFILES.items() if name in {field.name for field in fields(stack)}]
+
+
+def scenario_of(values: Mapping[str, Any]) -> Scenario:
+    """Return what is asked at one point.
+
+    Parameters
+    ----------
+    values : mapping
+        Parameters by name: two of `packet_size`, `interval` and `bitrate`, `rtt`, `loss`, and any others.
+
+    Raises
+    ------
+    ValueError
+        If the values do not go together.
+
+    Examples
+    --------
+    >>> scenario_of({"packet_size": 160, "bitrate": 64_000.0, "rtt": 0.1, "loss": 0.02}).flow
+    Flow(packet_size=160, interval=0.02)
+    """
+    given = {name: value for name, value in values.items() if PARAMETERS[name].table == "path"}
+    flow, path = _flow(values), Path(**given)
+    name = values.get("profile", DEFAULT_PROFILE)
+    if name not in PROFILES:
+        raise ValueError(f"profile must be one of {', '.join(map(repr, PROFILES))}, got {name!r}")
+    stack = PROFILES[name]
+    settings = {key: value for key, value in values.items() if PARAMETERS[key].table == "stack" and key != "profile"}
+    for setting in settings:
+        if name not in profiles_with(setting):
+            raise ValueError(
+                f"{setting} goes with profile {' or '.join(map(repr, profiles_with(setting)))}, not {name!r}"
+            )
+    scenario = Scenario(flow, path, replace(stack, **settings), values.get("connections", 1), values.get("pieces", 1))
+    piece_of(share_of(flow, scenario.connections), scenario.pieces)
+    return scenario
+
+
+def _flow(values: Mapping[str, Any]) -> Flow:
+    if "bitrate" not in values:
+        return Flow(values["packet_size"], values["interval"])
+    if "packet_size" in values:
+        return Flow.from_bitrate(values["bitrate"], values["packet_size"])
+    return Flow(round(values["bitrate"] * values["interval"] / 8), values["interval"])
+
+
+Method = Literal["chain", "simulation"]
+Spacing = Literal["linear", "log"]
+
+MOST_RUNS = 50_000_000
+"""Points times replications that a sweep may have: some 5 GiB of results."""
+MOST_VALUES = 100_000
+MOST_QUANTILES = 50
+_SPAN_KEYS = ("from", "to", "points", "spacing")
+_SIMULATION_KEYS = ("packets", "seed", "replications")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of a grid.
+
+    Attributes
+    ----------
+    name : str
+        The parameter.
+    values : tuple
+        Its values, all different: seconds, bytes, bit/s, fractions, words or flags.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is worked out at each point.
+
+    Attributes
+    ----------
+    method : {"chain", "simulation"}
+        What answers.
+    quantiles : tuple of float
+        Quantiles of the delay, above 0 and below 1.
+    late_after : tuple of float
+        Delays [s] beyond which packets count as late.
+    packets : int
+        Packets of a simulation, 1000 to 1e9.
+    seed : int
+        What the seeds of all simulations follow from, 0 to 2⁶³ - 1.
+    replications : int
+        Simulations of each point, 1 to 10 000, each with its own seed.
+    """
+
+    method: Method = "chain"
+    quantiles: tuple[float, ...] = (0.5, 0.95, 0.99)
+    late_after: tuple[float, ...] = (0.2,)
+    packets: int = 100_000
+    seed: int = 0
+    replications: int = 1
+
+
+@dataclass(frozen=True)
+class SweepSpecification:
+    """A sweep: what is fixed, what varies, and what is worked out.
+
+    Attributes
+    ----------
+    fixed : tuple of (name, value)
+        Parameters that are the same at all points.
+    axes : tuple of Axis
+        The others; the last one varies fastest.
+    evaluation : Evaluation
+        What is worked out at each point.
+    file : str or None
+        The file that the specification names for its result.
+    """
+
+    fixed: tuple[tuple[str, Value], ...]
+    axes: tuple[Axis, ...]
+    evaluation: Evaluation
+    file: str | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Values along each axis."""
+        return tuple(len(axis.values) for axis in self.axes)
+
+    @property
+    def points(self) -> int:
+        """Points of the grid."""
+        return math.prod(self.shape)
+
+    @property
+    def runs(self) -> int:
+        """Points times replications, which are numbered alike: those of one point follow one another."""
+        return self.points * self.evaluation.replications
+
+    @cached_property
+    def canonical(self) -> str:
+        """All that the result depends on, as JSON."""
+        asked = {"fixed": self.fixed, "axes": [asdict(axis) for axis in self.axes], "evaluate": asdict(self.evaluation)}
+        return json.dumps(asked, sort_keys=True)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `canonical`, in hexadecimal."""
+        return hashlib.sha256(self.canonical.encode()).hexdigest()
+
+    def values_at(self, point: int) -> dict[str, Value]:
+        """Return the values of all parameters at a point."""
+        places = np.unravel_index(point, self.shape)
+        return {
+            **dict(self.fixed),
+            **{axis.name: axis.values[int(place)] for axis, place in zip(self.axes, places, strict=True)},
+        }
+
+
+def read_sweep(source: str | os.PathLike[str] | Mapping[str, Any]) -> SweepSpecification:
+    """Read a specification.
+
+    Parameters
+    ----------
+    source : str, path-like or mapping
+        A TOML file, or what it holds: `[flow]`, `[path]`, `[stack]` and `[heuristics]` fix parameters; `[grid]` gives
+        the values of others, as a list or as a table with `from`, `to`, `points` and, if need be, `spacing`
+        ("linear" or "log"); `[evaluate]` says what is worked out, `[output]` names the `file` of the result.
+
+    Returns
+    -------
+    SweepSpecification
+        All of it, in seconds, bytes, bit/s and fractions.
+
+    Raises
+    ------
+    ValueError
+        If something is missing, unknown or out of its range; one line that names the file, the key, its value and what
+        is allowed.
+
+    Examples
+    --------
+    >>> spec = read_sweep({
+    ...     "flow": {"packet_size": 174, "interval": "20ms"},
+    ...     "grid": {"rtt": {"from": "10ms", "to": "1s", "points": 3, "spacing": "log"}, "loss": ["1%", "2%"]},
+    ... })
+    >>> spec.shape, spec.axes[0].values
+    ((3, 2), (0.01, 0.1, 1.0))
+    """
+    place = "specification" if isinstance(source, Mapping) else str(source)
+    content = source if isinstance(source, Mapping) else read_toml(FilePath(source))
+    try:
+        return _specification(content)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _specification(content: Mapping[str, Any]) -> SweepSpecification:
+    allowed = (*TABLES, "grid", "evaluate", "output")
+    for key, held in content.items():
+        if key not in allowed:
+            raise ValueError(f"unknown table [{key:.64}]; allowed are {', '.join(f'[{name}]' for name in allowed)}")
+        if not isinstance(held, Mapping):
+            raise ValueError(f"{key} must be a table, got {held!r:.64}")
+    fixed: dict[str, Value] = {}
+    for table in TABLES:
+        with _in_table(table):
+            fixed |= _fixed(table, content.get(table, {}))
+    with _in_table("grid"):
+        axes = _axes(content.get("grid", {}), fixed)
+    _require_complete({*fixed, *(axis.name for axis in axes)})
+    _require_known_profile(fixed, axes)
+    with _in_table("evaluate"):
+        evaluation = _evaluation(content.get("evaluate", {}))
+    with _in_table("output"):
+        file = _file(content.get("output", {}))
+    specification = SweepSpecification(tuple(fixed.items()), axes, evaluation, file)
+    if specification.runs > MOST_RUNS:
+        raise ValueError(f"[grid] spans {specification.runs} points with their replications; at most {MOST_RUNS}")
+    return specification
+
+
+@contextmanager
+def _in_table(name: str) -> Iterator[None]:
+    """Name the table in what is wrong with it."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"[{name}] {error}") from None
+
+
+def _require_keys(table: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in allowed:
+            raise ValueError(f"unknown key {key!r:.64}; allowed are {', '.join(allowed)}")
+
+
+def _fixed(table: str, content: Mapping[str, Any]) -> dict[str, Value]:
+    _require_keys(content, tuple(name for name, parameter in PARAMETERS.items() if parameter.table == table))
+    fixed = {name: read_value(name, value) for name, value in content.items()}
+    for name, value in fixed.items():
+        require_allowed(name, value)
+    return fixed
+
+
+def _axes(content: Mapping[str, Any], fixed: Mapping[str, Value]) -> tuple[Axis, ...]:
+    _require_keys(content, tuple(PARAMETERS))
+    if not content:
+        raise ValueError("must vary at least one parameter, such as loss = ['1%', '2%']")
+    axes = []
+    for name, values in content.items():
+        if name in fixed:
+            raise ValueError(f"{name}: is fixed by [{PARAMETERS[name].table}] already")
+        axis = Axis(name, _span(name, values) if isinstance(values, Mapping) else _list(name, values))
+        for value in axis.values:
+            require_allowed(name, value)
+        if len(set(axis.values)) < len(axis.values):
+            twice = next(value for value in axis.values if axis.values.count(value) > 1)
+            raise ValueError(f"{name}: has the value {twice!r} more than once")
+        axes.append(axis)
+    return tuple(axes)
+
+
+def _list(name: str, values: object) -> tuple[Value, ...]:
+    if not isinstance(values, list | tuple) or not 1 <= len(values) <= MOST_VALUES:
+        raise ValueError(
+            f"{name} must be a list of 1 to {MOST_VALUES} values or a table with {', '.join(_SPAN_KEYS)}, "
+            f"got {values!r:.64}"
+        )
+    return tuple(read_value(name, value) for value in values)
+
+
+def _span(name: str, table: Mapping[str, Any]) -> tuple[Value, ...]:
+    """Return evenly spaced values, both ends included."""
+    kind = PARAMETERS[name].kind
+    if kind not in SPANNED:
+        raise ValueError(f"{name}: has no values between others; write a list")
+    unknown = [key for key in table if key not in _SPAN_KEYS]
+    missing = [key for key in _SPAN_KEYS[:3] if key not in table]
+    if unknown or missing:
+        wrong = f"unknown key {unknown[0]!r:.64}" if unknown else f"{missing[0]} is missing"
+        raise ValueError(f"{name}: {wrong}; a range has {', '.join(_SPAN_KEYS)}")
+    points = _whole(f"{name}.points", table["points"], 2, MOST_VALUES)
+    spacing = table.get("spacing", "linear")
+    if spacing not in get_args(Spacing):
+        raise ValueError(f"{name}.spacing must be 'linear' or 'log', got {spacing!r:.64}")
+    low, high = (float(read_value(name, table[end])) for end in ("from", "to"))
+    if not low < high or (spacing == "log" and low <= 0):
+        least = "above 0 and " if spacing == "log" else ""
+        raise ValueError(f"{name}: from must be {least}below to, got {table['from']!r:.64} and {table['to']!r:.64}")
+    # Out of range values would overflow, and are said to be so more plainly.
+    require_allowed(name, read_value(name, table["to"]))
+    values = (np.linspace if spacing == "linear" else np.geomspace)(low, high, points)
+    if kind not in WHOLE:
+        return tuple(values.tolist())
+    whole = tuple(round(value) for value in values.tolist())
+    if len(set(whole)) < points:
+        raise ValueError(f"{name}: there are no {points} different whole numbers, so spaced, in that range")
+    return whole
+
+
+def _require_complete(given: set[str]) -> None:
+    flow = [name for name in ("packet_size", "interval", "bitrate") if name in given]
+    if len(flow) != 2:
+        raise ValueError(
+            f"[flow] and [grid] must give two of packet_size, interval and bitrate, got {', '.join(flow) or 'none'}"
+        )
+    for name in ("rtt", "loss"):
+        if name not in given:
+            raise ValueError(f"{name} is missing; give it in [path] or [grid]")
+
+
+def _require_known_profile(fixed: Mapping[str, Value], axes: tuple[Axis, ...]) -> None:
+    """Say which setting belongs to none of the TCPs of the sweep."""
+    varied = next((axis.values for axis in axes if axis.name == "profile"), None)
+    profiles = varied or (fixed.get("profile", DEFAULT_PROFILE),)
+    for name in (*fixed, *(axis.name for axis in axes)):
+        owners = profiles_with(name)
+        if PARAMETERS[name].table == "stack" and name != "profile" and not set(owners) & set(profiles):
+            raise ValueError(
+                f"{name}: goes with profile {' or '.join(map(repr, owners))}, which the sweep does not have"
+            )
+
+
+def _evaluation(table: Mapping[str, Any]) -> Evaluation:
+    _require_keys(table, tuple(asdict(Evaluation())))
+    method = table.get("method", "chain")
+    if method not in get_args(Method):
+        raise ValueError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, got {method!r:.64}")
+    for key in _SIMULATION_KEYS:
+        if key in table and method == "chain":
+            raise ValueError(f"{key}: goes with method = 'simulation', not with 'chain'")
+    settings: dict[str, Any] = {"method": method}
+    if "quantiles" in table:
+        settings["quantiles"] = _numbers("quantiles", table["quantiles"], parse_fraction, 1.0)
+    if "late_after" in table:
+        settings["late_after"] = _numbers("late_after", table["late_after"], parse_time, math.inf)
+    for key, low, high in (("packets", 1000, 10**9), ("seed", 0, 2**63 - 1), ("replications", 1, 10_000)):
+        if key in table:
+            settings[key] = _whole(key, table[key], low, high)
+    return Evaluation(**settings)
+
+
+def _numbers(name: str, values: object, parse: Any, below: float) -> tuple[float, ...]:
+    """Return a list of ascending numbers above 0."""
+    if not isinstance(values, list | tuple) or len(values) > MOST_QUANTILES:
+        raise ValueError(f"{name} must be a list of at most {MOST_QUANTILES} values, got {values!r:.64}")
+    read = [parse(value, name) if isinstance(value, str) else value for value in values]
+    for value in read:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < below:
+            allowed = "seconds above 0" if below == math.inf else "fractions above 0 and below 1"
+            raise ValueError(f"{name} must be {allowed}, got {value!r:.64}")
+    if any(later <= earlier for earlier, later in pairwise(read)):
+        raise ValueError(f"{name} must ascend, got {values!r:.64}")
+    return tuple(float(value) for value in read)
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r:.64}")
+    return value
+
+
+def _file(table: Mapping[str, Any]) -> str | None:
+    _require_keys(table, ("file",))
+    file = table.get("file")
+    if file is not None and not (isinstance(file, str) and file.endswith(".nc") and "\0" not in file):
+        raise ValueError(f"file must be the name of a file that ends in .nc, got {file!r:.64}")
+    return file

@@ -1,0 +1,367 @@
+"""Cells of a column to seconds, fractions or bytes, and what is wrong with those that have none.
+
+Which columns of a table hold round-trip time, loss, packet size and interval, and in which unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tcpdelay.scenario.fields import bounds
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.units import NUMBER, SIZE_ROUNDING, parse_fraction, parse_size, parse_time
+
+MIN_RTT, MAX_RTT = bounds(Path, "rtt")
+MIN_INTERVAL, MAX_INTERVAL = bounds(Flow, "interval")
+MAX_PACKET_SIZE = bounds(Flow, "packet_size")[1]
+MISSING, NO_NUMBER, COMMA, UNKNOWN_UNIT, OUTSIDE = range(1, 6)
+"""What may be wrong with a cell; 0 stands for nothing."""
+FAULTS = 5
+PROBED = 64
+"""Cells that tell whether a column has plain numbers: Arrow takes long over texts that are none."""
+_MISSING_WORDS = frozenset({"", "nan", "na", "n/a", "null", "none"})
+_INFINITE_WORDS = frozenset({"inf", "infinity"})
+_PARTS = rf"^\s*(?P<number>{NUMBER.pattern})(?P<behind>(?s:.*))$"
+_NOT_OF_A_UNIT = tuple("0123456789.+-")
+
+
+class Cells(NamedTuple):
+    """What the cells of a column say.
+
+    Attributes
+    ----------
+    values : ndarray of float64
+        Seconds, fractions or bytes; of no meaning where something is wrong.
+    faults : ndarray of int8
+        What is wrong, 0 if nothing: `MISSING`, `NO_NUMBER`, `COMMA`, `UNKNOWN_UNIT` or `OUTSIDE`.
+    """
+
+    values: NDArray[np.float64]
+    faults: NDArray[np.int8]
+
+
+def reasons(quantity: Quantity) -> tuple[str, ...]:
+    """Return in words what may be wrong with a cell, from `MISSING` on.
+
+    Examples
+    --------
+    >>> from tcpdelay.questions.tables.columns import QUANTITIES
+    >>> reasons(QUANTITIES["loss"])[UNKNOWN_UNIT - 1]
+    'loss has an unknown unit: write 2% or 0.02'
+    """
+    name = quantity.name
+    return (
+        f"{name} is missing",
+        f"{name} is not a number",
+        f"{name} has a comma where a decimal point is needed",
+        f"{name} has an unknown unit: {quantity.known_units}",
+        f"{name} {quantity.allowed}",
+    )
+
+
+def read_column(batch: pa.RecordBatch, quantity: Quantity, source: Source) -> Cells:
+    """Read a column.
+
+    A text may have its own unit, as on the command line ("100ms", "2%"); one without is taken as a number would be.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        Rows.
+    quantity : Quantity
+        What the column holds.
+    source : Source
+        Its name and unit.
+
+    Returns
+    -------
+    Cells
+        The values [s, fractions or bytes], and what is wrong.
+
+    Raises
+    ------
+    ValueError
+        If the column holds neither numbers nor texts.
+
+    Examples
+    --------
+    >>> from tcpdelay.questions.tables.columns import QUANTITIES
+    >>> batch = pa.record_batch({"rtt_ms": ["80", "0.1 s", None, "?", "8parsec", "-3"]})
+    >>> cells = read_column(batch, QUANTITIES["rtt"], Source("rtt_ms", 1e3))
+    >>> cells.values[:2], cells.faults
+    (array([0.08, 0.1 ]), array([0, 0, 1, 2, 4, 5], dtype=int8))
+    """
+    column: Any = batch.column(source.column)
+    if pa.types.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return _read_texts(pc.cast(column, pa.string()), quantity, source)
+    if pa.types.is_null(kind):
+        return Cells(np.full(len(column), np.nan), np.full(len(column), MISSING, np.int8))
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
+        raise ValueError(f"{source.column} must be a column of numbers or texts, got {kind}")
+    return _checked(pc.cast(column, pa.float64(), safe=False), quantity, source)
+
+
+def _checked(column: Any, quantity: Quantity, source: Source) -> Cells:
+    """Return what a column of numbers says."""
+    values: NDArray[np.float64] = column.to_numpy(zero_copy_only=False)
+    if source.per_unit != 1:
+        # Dividing gives the float nearest to the decimal that was written: 7 ms is 0.007.
+        values = values / source.per_unit
+    return Cells(values, _faults(values, quantity))
+
+
+def _faults(values: NDArray[np.float64], quantity: Quantity) -> NDArray[np.int8]:
+    """Return what is wrong with numbers: missing, or outside the range."""
+    found = np.zeros(values.size, np.int8)
+    right = (values >= quantity.low) & (values <= quantity.high)
+    if quantity.whole:
+        right &= values == np.floor(values)
+    if not right.all():
+        found[~right] = OUTSIDE
+        found[np.isnan(values)] = MISSING
+    return found
+
+
+def _read_texts(texts: Any, quantity: Quantity, source: Source) -> Cells:
+    """Return what texts say: at once where they are plain numbers, and else each different one once."""
+    if source.decimal != ".":
+        texts = pc.replace_substring(texts, source.decimal, ".")
+    with suppress(pa.ArrowInvalid):
+        pc.cast(texts.slice(0, PROBED), pa.float64())
+        return _checked(pc.cast(texts, pa.float64()), quantity, source)
+    encoded: Any = pc.dictionary_encode(texts)
+    different = _read_different(encoded.dictionary, quantity, source)
+    # Nulls find their place at the end.
+    values, faults = np.append(different.values, np.nan), np.append(different.faults, np.int8(MISSING))
+    places = pc.fill_null(encoded.indices, len(values) - 1).to_numpy(zero_copy_only=False)
+    return Cells(values[places], faults[places])
+
+
+def _read_different(texts: Any, quantity: Quantity, source: Source) -> Cells:
+    """Return what texts say, each a number and perhaps a unit."""
+    parts: Any = pc.extract_regex(texts, _PARTS)
+    numbers: Any = pc.cast(pc.struct_field(parts, "number"), pa.float64())
+    behind: Any = pc.dictionary_encode(pc.struct_field(parts, "behind"))
+    units = [_unit(text, quantity, source) for text in behind.dictionary.to_pylist()]
+    # Texts that do not begin with a number have the last of them.
+    per_unit, wrong = (np.array(each) for each in zip(*units, (np.nan, NO_NUMBER), strict=True))
+    which = pc.fill_null(behind.indices, len(units)).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = numbers.to_numpy(zero_copy_only=False) / per_unit[which]
+        if quantity.whole:
+            # 1.001 kB is 1000.9999999999999 in floating point.
+            nearest = np.round(values)
+            values = np.where(np.abs(values - nearest) <= SIZE_ROUNDING * np.maximum(values, 1.0), nearest, values)
+    faults = np.where(wrong[which] > 0, wrong[which], _faults(values, quantity)).astype(np.int8)
+    for place in np.flatnonzero(which == len(units)).tolist():
+        faults[place] = _word_fault(texts[place].as_py())
+    return Cells(values, faults)
+
+
+def _unit(behind: str, quantity: Quantity, source: Source) -> tuple[float, int]:
+    """Return how many of the unit behind a number make one second, byte, or the whole, and what is wrong with it."""
+    unit = behind.strip()
+    if not unit:
+        return source.per_unit, 0
+    if unit.startswith(","):
+        return np.nan, COMMA
+    if unit.startswith(_NOT_OF_A_UNIT):
+        return np.nan, NO_NUMBER
+    try:
+        # The space keeps a unit such as "e3s" from becoming an exponent.
+        one = quantity.read(f"1 {unit}", quantity.name)
+    except ValueError:
+        return np.nan, UNKNOWN_UNIT
+    return 1 / one, 0
+
+
+def _word_fault(text: str) -> int:
+    """Return what is wrong with a text that does not begin with a number."""
+    word = text.strip().lower()
+    if word in _MISSING_WORDS:
+        return MISSING
+    return OUTSIDE if word.lstrip("+-") in _INFINITE_WORDS else NO_NUMBER
+
+
+_TIMES = {"s": 1.0, "ms": 1e3, "us": 1e6}
+_SHARES = {"fraction": 1.0, "percent": 100.0, "pct": 100.0}
+_SIZES = {"bytes": 1.0}
+_KNOWN_TIMES = "use s, ms, us or min"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a column may hold.
+
+    Parameters
+    ----------
+    name : str
+        Its name; that of the column, alone or with a unit behind.
+    units : mapping
+        How many of each unit make one second, one byte, or the whole; the first one holds where none is named.
+    low, high : float
+        Ends of the range [s, bytes, or fraction].
+    allowed : str
+        The range in words.
+    read : callable
+        What reads a text with a unit.
+    known_units : str
+        What to write behind a number, in words.
+    whole : bool
+        Whether only whole numbers are allowed.
+    """
+
+    name: str
+    units: Mapping[str, float]
+    low: float
+    high: float
+    allowed: str
+    read: Callable[[str, str], float]
+    known_units: str
+    whole: bool = False
+
+
+def _between(low: float, high: float, unit: str) -> str:
+    return f"must lie between {low:g} and {high:g} {unit}"
+
+
+QUANTITIES = {
+    quantity.name: quantity
+    for quantity in (
+        Quantity(
+            "rtt", _TIMES, MIN_RTT, MAX_RTT, _between(MIN_RTT, MAX_RTT, "s"), partial(parse_time, allow_zero=True),
+            _KNOWN_TIMES,
+        ),
+        Quantity(
+            "loss", _SHARES, 0.0, float(np.nextafter(1, 0)), "must be a fraction from 0 to below 1", parse_fraction,
+            "write 2% or 0.02",
+        ),
+        Quantity(
+            "packet_size", _SIZES, 1, MAX_PACKET_SIZE, f"must be a whole number of 1 to {MAX_PACKET_SIZE} bytes",
+            partial(parse_size, allow_zero=True), "use B, kB, MB, KiB or MiB", whole=True,
+        ),
+        Quantity(
+            "interval", _TIMES, MIN_INTERVAL, MAX_INTERVAL, _between(MIN_INTERVAL, MAX_INTERVAL, "s"),
+            partial(parse_time, allow_zero=True), _KNOWN_TIMES,
+        ),
+    )
+}  # fmt: skip
+"""What is read, by name."""
+FLOW = ("packet_size", "interval")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a quantity is read.
+
+    Parameters
+    ----------
+    column : str
+        The name of the column.
+    per_unit : float
+        How many of its unit make one second, one byte, or the whole.
+    decimal : str
+        What separates decimals in texts.
+    """
+
+    column: str
+    per_unit: float
+    decimal: str = "."
+
+
+def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) -> dict[str, Source]:
+    """Find the columns of all quantities that a table has.
+
+    Parameters
+    ----------
+    names : iterable of str
+        The columns. One called "rtt", "loss", "packet_size" or "interval", in any case, holds seconds, fractions or
+        bytes; a unit may follow: rtt_ms, rtt_us, loss_percent, interval_ms.
+    chosen : mapping, optional
+        Quantities whose columns are called otherwise: {"rtt": "latency:ms"}; without a unit, as above.
+
+    Returns
+    -------
+    dict
+        The sources by quantity.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing, a unit unknown, or several columns could be meant.
+
+    Examples
+    --------
+    >>> find_sources(["user", "rtt_ms", "Loss"])["rtt"]
+    Source(column='rtt_ms', per_unit=1000.0, decimal='.')
+    >>> find_sources(["ping", "plr"], {"rtt": "ping:ms", "loss": "plr:percent"})["loss"]
+    Source(column='plr', per_unit=100.0, decimal='.')
+    """
+    given: Any = {} if chosen is None else chosen
+    if not (isinstance(given, Mapping) and all(isinstance(each, str) for each in given.values())):
+        raise ValueError(f'columns must be a mapping of names, such as {{"rtt": "ping:ms"}}, got {chosen!r}')
+    present = list(names)
+    sources = {}
+    for name, where in (chosen or {}).items():
+        if name not in QUANTITIES:
+            raise ValueError(f"columns must name some of {', '.join(QUANTITIES)}, got {name!r}")
+        sources[name] = _chosen(QUANTITIES[name], where, present)
+    for name, quantity in QUANTITIES.items():
+        if name in sources:
+            continue
+        first = next(iter(quantity.units))
+        spelled = {name: first, **{f"{name}_{unit}": unit for unit in quantity.units}}
+        found = [column for column in present if column.strip().lower() in spelled]
+        if len(found) > 1:
+            raise ValueError(f"columns must say which one is {name}: the table has {' and '.join(found)}")
+        if found:
+            sources[name] = Source(found[0], quantity.units[spelled[found[0].strip().lower()]])
+    for name in ("rtt", "loss"):
+        if name not in sources:
+            units = ", ".join(f"{name}_{unit}" for unit in QUANTITIES[name].units)
+            raise ValueError(
+                f"columns must include {name} or one of {units}, or name another, got {', '.join(present) or 'none'}"
+            )
+    return sources
+
+
+def _chosen(quantity: Quantity, where: str, present: list[str]) -> Source:
+    column, _, unit = where.rpartition(":")
+    if where in present:
+        column, unit = where, ""
+    if (column or where) not in present:
+        raise ValueError(f"columns must be some of {', '.join(present)}, got {column or where!r} for {quantity.name}")
+    require_one("columns", column or where, present)
+    if not column or not unit:
+        lower = where.lower()
+        ending = next((unit for unit in quantity.units if lower.endswith(f"_{unit}")), next(iter(quantity.units)))
+        return Source(where, quantity.units[ending])
+    if unit not in quantity.units:
+        raise ValueError(f"columns must be in {', '.join(quantity.units)} for {quantity.name}, got {unit!r}")
+    return Source(column, quantity.units[unit])
+
+
+def require_one(argument: str, name: str, present: Sequence[str]) -> None:
+    """Raise ValueError if several columns have the name that an argument gives.
+
+    Examples
+    --------
+    >>> require_one("group", "isp", ["isp", "region", "isp"])
+    Traceback (most recent call last):
+    ValueError: group must name one column, got 'isp', which the table has 2 times
+    """
+    if (count := present.count(name)) > 1:
+        raise ValueError(f"{argument} must name one column, got {name!r}, which the table has {count} times")

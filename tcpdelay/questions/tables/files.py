@@ -1,0 +1,283 @@
+"""Tables in files, read and written a part at a time."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+
+FileFormat = Literal["parquet", "csv", "arrow"]
+
+SUFFIXES: dict[str, FileFormat] = {
+    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
+}  # fmt: skip
+ROWS_AT_A_TIME = 262_144
+"""Rows that are read at a time, and in memory at most a few times."""
+IN_FOLDER = (".parquet", ".pq", "")
+"""Endings of the files that are read of a folder: other programs write some that have none."""
+
+
+class OutputError(OSError):
+    """A result cannot be written, or one written earlier not be read."""
+
+
+def file_format(path: Path, chosen: str | None = None) -> FileFormat:
+    """Return the format of a file: the chosen one, or what its suffix says.
+
+    Raises
+    ------
+    ValueError
+        If neither is known.
+
+    Examples
+    --------
+    >>> file_format(Path("users.csv")), file_format(Path("users"), "arrow")
+    ('csv', 'arrow')
+    """
+    known = {name: name for name in get_args(FileFormat)} if chosen else SUFFIXES
+    found = known.get(chosen or path.suffix.lower())
+    if found is None:
+        raise ValueError(f"{str(path)!r} does not end in one of {', '.join(SUFFIXES)}; name its format")
+    return found
+
+
+@contextmanager
+def reading(
+    path: Path, chosen: FileFormat, types: Mapping[str, pa.DataType] | None = None
+) -> Iterator[pa.RecordBatchReader]:
+    r"""Open a table, to be read a batch at a time.
+
+    Parameters
+    ----------
+    path : Path
+        A file; for Parquet also a folder of such files.
+    chosen : {"parquet", "csv", "arrow"}
+        Its format. Arrow is the file format or a stream of it.
+    types : mapping of str to pyarrow.DataType, optional
+        Columns of CSV that do not stay texts.
+
+    Yields
+    ------
+    pyarrow.RecordBatchReader
+        Its batches, of `ROWS_AT_A_TIME` rows or so.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        If the file is not of this format.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = Path(folder) / "users.csv"
+    ...     _ = table.write_text("rtt_ms,loss\n80,2%\n")
+    ...     with reading(table, "csv") as reader:
+    ...         print(reader.read_all().to_pylist())
+    [{'rtt_ms': '80', 'loss': '2%'}]
+    """
+    if chosen == "parquet":
+        import pyarrow.dataset as ds
+
+        # One file at a time, and little in advance: memory is bounded by that.
+        scanner = ds.dataset(_parquet_files(path), format="parquet").scanner(
+            batch_size=ROWS_AT_A_TIME, batch_readahead=2, fragment_readahead=1
+        )
+        yield scanner.to_reader()
+    elif chosen == "csv":
+        from tcpdelay.questions.tables.csv_reading import reading_csv
+
+        with reading_csv(path, types or {}) as reader:
+            yield reader
+    else:
+        with pa.memory_map(str(path)) as file:
+            yield _arrow(file)
+
+
+def _parquet_files(path: Path) -> list[str]:
+    """Return the files of Parquet of a table, in their order; a folder may hold others as well."""
+    from pyarrow import fs
+
+    if not path.is_dir():
+        return [str(path)]
+    found = fs.LocalFileSystem().get_file_info(fs.FileSelector(str(path), recursive=True))
+    files = sorted(Path(each.path) for each in found if each.is_file)
+    return [
+        str(file)
+        for file in files
+        if file.suffix.lower() in IN_FOLDER
+        and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
+    ]
+
+
+def _arrow(file: Any) -> Any:
+    """Return what reads the file format of Arrow, or a stream of it."""
+    try:
+        opened: Any = pa.ipc.open_file(file)
+    except pa.ArrowInvalid:
+        file.seek(0)
+        return pa.ipc.open_stream(file)
+    batches = (opened.get_batch(place) for place in range(opened.num_record_batches))
+    return pa.RecordBatchReader.from_batches(opened.schema, batches)
+
+
+def column_names(path: Path, chosen: FileFormat) -> list[str]:
+    """Return the names of a table's columns."""
+    if chosen == "csv":
+        from tcpdelay.questions.tables.csv_reading import csv_columns
+
+        return csv_columns(path)
+    with reading(path, chosen) as reader:
+        return list(reader.schema.names)
+
+
+def chunks(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a reader, as many at a time; fewer at the end alone.
+
+    Examples
+    --------
+    >>> table = pa.table({"rtt": [0.1, 0.2, 0.3]})
+    >>> [batch.num_rows for batch in chunks(table.to_reader(1), 2)]
+    [2, 1]
+    """
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in reader:
+        while count + batch.num_rows >= rows:
+            held.append(batch.slice(0, rows - count))
+            batch = batch.slice(rows - count)
+            yield _joined(held)
+            held, count = [], 0
+        if batch.num_rows:
+            held.append(batch)
+            count += batch.num_rows
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+class TableWriter:
+    """Writes batches to a file that has its name only once it is complete.
+
+    A device or a pipe cannot be replaced and is written to as it is.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    chosen : {"parquet", "csv", "arrow"}
+        Its format.
+    schema : pyarrow.Schema
+        Its columns.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written, there or later.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> batch = pa.record_batch({"p95": [0.14]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "out.csv"
+    ...     with TableWriter(path, "csv", batch.schema) as writer:
+    ...         writer.write(batch)
+    ...         before = path.exists()
+    ...     print(before, path.read_text().split())
+    False ['"p95"', '0.14']
+    """
+
+    def __init__(self, path: Path, chosen: FileFormat, schema: pa.Schema) -> None:
+        self._given, self.path = path, path.resolve()
+        self._replaces = self.path.is_file() or not self.path.exists()
+        new = self.path.with_name(f".tcpdelay-{secrets.token_hex(8)}.tmp")
+        self._temporary = new if self._replaces else self.path
+        try:
+            with writing(path):
+                self._writer = _writer(self._temporary, chosen, schema)
+        except OutputError:
+            self._discard()
+            raise
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows."""
+        with writing(self._given):
+            self._writer.write_batch(batch)
+
+    def __enter__(self) -> TableWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                with writing(self._given):
+                    self._writer.close()
+                    if self._replaces:
+                        self._temporary.replace(self.path)
+            else:
+                # What has gone wrong before says more than what goes wrong now.
+                with suppress(OSError, pa.ArrowException):
+                    self._writer.close()
+        finally:
+            self._discard()
+
+    def _discard(self) -> None:
+        if self._replaces:
+            self._temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in an OutputError which file it was if one cannot be written.
+
+    Examples
+    --------
+    >>> try:
+    ...     with writing(Path("out.csv")), Path("/dev/null/out.csv").open("w"):
+    ...         pass
+    ... except OutputError as error:
+    ...     print(error)
+    'out.csv' cannot be written: Not a directory
+    """
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise OutputError(f"{str(path)!r} cannot be written: {one_line(error)}") from error
+
+
+def one_line(error: Exception | str) -> str:
+    """Return in one line what is wrong, as the system says it or else Arrow.
+
+    Examples
+    --------
+    >>> one_line(OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left on device"))
+    'No space left on device'
+    """
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return " ".join(str(error).split())[:200]
+
+
+def _writer(path: Path, chosen: FileFormat, schema: pa.Schema) -> Any:
+    if chosen == "parquet":
+        import pyarrow.parquet as pq
+
+        # Answers hardly repeat: a dictionary of them costs time and saves no room. That of the reasons does.
+        repeated: Any = [field.name for field in schema if not pa.types.is_floating(field.type)]
+        return pq.ParquetWriter(path, schema, use_dictionary=repeated, compression="lz4", write_statistics=False)
+    if chosen == "csv":
+        from pyarrow import csv
+
+        return csv.CSVWriter(path, schema)
+    return pa.ipc.new_file(str(path), schema)

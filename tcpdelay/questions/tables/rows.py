@@ -1,0 +1,312 @@
+"""Rows of paths, and where the table has them of flows, to columns of predictions.
+
+How many rows of each group meet the target.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tcpdelay.confidence import share_interval
+from tcpdelay.models.validity import validated_range
+from tcpdelay.questions.region.question import Question
+from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, Source, read_column, reasons
+from tcpdelay.questions.tables.interpolation import COLUMNS
+from tcpdelay.questions.tables.surface import Surface, load_surface, save_surface
+from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.scenario.fields import require_flag
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import KnownStack
+from tcpdelay.scenario.target import Target
+from tcpdelay.units import NUMBER
+
+FLAGS = ("works", "sustainable")
+ANSWERS = (*COLUMNS, *FLAGS, "reason")
+"""The columns that are added."""
+TOO_LARGE = "the chain is too large to compute"
+MOST_SURFACES = 64
+"""Surfaces in memory; beyond, the one that has not been used for longest goes."""
+_REASONS = ("", *(reason for quantity in QUANTITIES.values() for reason in reasons(quantity)), TOO_LARGE)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What holds for all rows.
+
+    Parameters
+    ----------
+    flow : Flow, optional
+        Packet size and interval of rows that have none of their own.
+    stack : KnownStack
+        The TCP implementation.
+    target : Target
+        The limit that makes a packet late, and the share that must not be.
+    """
+
+    flow: Flow | None
+    stack: KnownStack
+    target: Target
+
+
+class RowPredictor:
+    """Predicts batches of rows, with a surface for each flow among them.
+
+    Parameters
+    ----------
+    demand : Demand
+        What holds for all rows.
+    sources : dict of str to Source
+        Where the quantities are; packet size and interval may be missing if the demand has a flow.
+    prefix : str
+        What the names of the added columns begin with.
+    cached : bool
+        Whether surfaces are taken from, and kept in, the user's cache.
+
+    Attributes
+    ----------
+    unchecked : int
+        Rows so far outside the range in which the model has been checked.
+    solved : int
+        Rows so far that no cell could answer, so that the chain was solved.
+
+    Raises
+    ------
+    ValueError
+        If there is no flow, or another argument is of the wrong kind.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.applications import application
+    >>> from tcpdelay.questions.tables.columns import find_sources
+    >>> from tcpdelay.scenario.stack import Stack
+    >>> voip = application("voip")
+    >>> table = pa.record_batch({"rtt_ms": [100, 100], "loss": [0.02, -1.0]})
+    >>> rows = RowPredictor(Demand(voip.flow, Stack.linux(), voip.target), find_sources(table.schema.names))
+    >>> rows.predict(table).select(["p95", "works", "reason"]).to_pylist()[1]
+    {'p95': None, 'works': None, 'reason': 'loss must be a fraction from 0 to below 1'}
+    """
+
+    def __init__(self, demand: Demand, sources: dict[str, Source], prefix: str = "", cached: bool = False) -> None:
+        if not isinstance(prefix, str):
+            raise ValueError(f"prefix must be a text, got {prefix!r}")
+        require_flag("cached", cached)
+        missing = [name for name in FLOW if name not in sources]
+        if missing and demand.flow is None:
+            raise ValueError(f"flow must be given, as the table has no {' and no '.join(missing)}")
+        self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
+        self.unchecked = self.solved = 0
+        self._surfaces: OrderedDict[Flow, Surface] = OrderedDict()
+        self._kept: dict[Flow, int] = {}
+
+    def schema(self, given: pa.Schema) -> pa.Schema:
+        """Return the columns of a table with those that are added.
+
+        Raises
+        ------
+        ValueError
+            If a table has one of them already.
+        """
+        added: list[Any] = [pa.field(self.prefix + name, pa.float64()) for name in COLUMNS]
+        added += [pa.field(self.prefix + name, pa.bool_()) for name in FLAGS]
+        added.append(pa.field(self.prefix + "reason", pa.string()))
+        taken = [field.name for field in added if field.name in given.names]
+        if taken:
+            raise ValueError(f"prefix must keep apart {', '.join(taken)}, which the table has already")
+        metadata: Any = given.metadata
+        return pa.schema([*given, *added], metadata=metadata)
+
+    def predict(self, batch: pa.RecordBatch, on_progress: Callable[[int, int], None] | None = None) -> pa.RecordBatch:
+        """Return the batch with the added columns.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch
+            Rows.
+        on_progress : callable, optional
+            Called with the number of chains solved, and to be solved, in a step of the work.
+        """
+        schema = self.schema(batch.schema)
+        values = {}
+        reason = np.zeros(batch.num_rows, np.int8)
+        for place, (name, quantity) in enumerate(QUANTITIES.items()):
+            if name in self.sources:
+                values[name], faults = read_column(batch, quantity, self.sources[name])
+                if faults.any():
+                    reason = np.where((reason == 0) & (faults > 0), faults + FAULTS * place, reason).astype(np.int8)
+        columns = np.full((len(COLUMNS), batch.num_rows), np.nan)
+        flags = np.zeros((len(FLAGS), batch.num_rows), np.bool_)
+        for flow, rows in self._flows(values, reason == 0):
+            self._predict_flow(flow, rows, values["rtt"], values["loss"], columns, flags, on_progress)
+        reason[(reason == 0) & np.isnan(columns[0])] = len(_REASONS) - 1
+        bad = reason > 0
+        nulls = bad if bad.any() else None
+        arrays = [pa.array(column, mask=nulls) for column in (*columns, *flags)]
+        numbers: Any = pa.array(reason, mask=~bad)
+        texts = pa.DictionaryArray.from_arrays(numbers, pa.array(_REASONS)).cast(pa.string())
+        return pa.record_batch([*batch.columns, *arrays, texts], schema=schema)
+
+    def save(self, growth: float = 1.0) -> None:
+        """Keep the surfaces that have grown by more than this factor since they were last kept."""
+        for flow, surface in self._surfaces.items():
+            self._save(flow, surface, growth)
+
+    def _save(self, flow: Flow, surface: Surface, growth: float = 1.0) -> None:
+        if self.cached and len(surface.node_at) > growth * self._kept[flow] and save_surface(surface):
+            self._kept[flow] = len(surface.node_at)
+
+    def _surface(self, flow: Flow) -> Surface:
+        if flow not in self._surfaces:
+            asked = Question(flow, self.demand.stack, self.demand.target)
+            surface = load_surface(asked) if self.cached else Surface(asked)
+            self._surfaces[flow], self._kept[flow] = surface, len(surface.node_at)
+            if len(self._surfaces) > MOST_SURFACES:
+                self._save(*self._surfaces.popitem(last=False))
+        self._surfaces.move_to_end(flow)
+        return self._surfaces[flow]
+
+    def _flows(
+        self, values: dict[str, NDArray[np.float64]], right: NDArray[np.bool_]
+    ) -> list[tuple[Flow, NDArray[np.int64] | None]]:
+        """Return the flows of the rows that are right, and the rows of each; None for all of them."""
+        flow = self.demand.flow
+        if not right.any():
+            return []
+        if flow is not None and not set(FLOW) & set(values):
+            return [(flow, None if right.all() else np.flatnonzero(right))]
+        rows = np.flatnonzero(right)
+        default = (0, 0.0) if flow is None else (flow.packet_size, flow.interval)
+        own = [
+            values[name][rows] if name in values else np.full(rows.size, given)
+            for name, given in zip(FLOW, default, strict=True)
+        ]
+        both = np.stack(own, axis=1)
+        flows, which = np.unique(both, axis=0, return_inverse=True)
+        order = np.argsort(which.ravel(), kind="stable")
+        parts = np.split(rows[order], np.cumsum(np.bincount(which.ravel()))[:-1])
+        return [(Flow(int(size), float(interval)), part) for (size, interval), part in zip(flows, parts, strict=True)]
+
+    def _predict_flow(
+        self,
+        flow: Flow,
+        rows: NDArray[np.int64] | None,
+        rtt: NDArray[np.float64],
+        loss: NDArray[np.float64],
+        columns: NDArray[np.float64],
+        flags: NDArray[np.bool_],
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        if rows is not None:
+            rtt, loss = rtt[rows], loss[rows]
+        answers = self._surface(flow).answer(rtt, loss, on_progress)
+        everything = slice(None) if rows is None else rows
+        columns[:, everything] = answers.columns
+        flags[0, everything], flags[1, everything] = answers.works, answers.sustainable
+        known = validated_range(self.demand.stack)
+        inside = (rtt >= known.rtt[0]) & (rtt <= known.rtt[1]) & (loss >= known.loss[0]) & (loss <= known.loss[1])
+        unusual = not (
+            known.packet_size[0] <= flow.packet_size <= known.packet_size[1]
+            and known.interval[0] <= flow.interval <= known.interval[1]
+        )
+        self.unchecked += rtt.size if unusual else int(rtt.size - inside.sum())
+        self.solved += answers.solved
+
+
+ALL = "all"
+
+
+class WorkingShares:
+    """Counts the rows that meet the target, as they come in.
+
+    Parameters
+    ----------
+    by : sequence of str
+        Columns that tell groups apart; without any, there is only one group.
+    prefix : str
+        What the names of the added columns begin with.
+
+    Attributes
+    ----------
+    counts : dict
+        By group, a tuple: rows, rows with a prediction, and rows that meet the target.
+    reasons : Counter
+        Rows without a prediction, by the reason.
+
+    Examples
+    --------
+    >>> shares = WorkingShares(["region"])
+    >>> answers = {"works": [True, False, None], "reason": [None, None, "rtt is missing"]}
+    >>> shares.add(pa.record_batch({"region": ["north", "north", "south"], **answers}))
+    >>> [(row["region"], row["works"], row["without_prediction"]) for row in shares.table("Title").rows]
+    [('north', 0.5, 0), ('south', None, 1), ('all', 0.5, 1)]
+    >>> shares.reasons
+    Counter({'rtt is missing': 1})
+    """
+
+    def __init__(self, by: Sequence[str] = (), prefix: str = "") -> None:
+        self.by, self.prefix = tuple(by), prefix
+        self.counts: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.int64]]] = {}
+        self.reasons: Counter[str] = Counter()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the rows of a batch of predictions."""
+        works: Any = batch.column(self.prefix + "works")
+        columns: dict[str, Any] = {str(place): batch.column(name) for place, name in enumerate(self.by)}
+        columns["known"] = pc.cast(pc.is_valid(works), pa.int64())
+        columns["works"] = pc.cast(pc.coalesce(works, pa.scalar(False)), pa.int64())
+        keys = [str(place) for place in range(len(self.by))]
+        grouped = pa.table(columns).group_by(keys).aggregate([("known", "count"), ("known", "sum"), ("works", "sum")])
+        for row in grouped.to_pylist():
+            group = tuple(row[key] for key in keys)
+            count = np.array([row["known_count"], row["known_sum"] or 0, row["works_sum"] or 0], np.int64)
+            self.counts[group] = self.counts.get(group, np.zeros(3, np.int64)) + count
+        reason: Any = batch.column(self.prefix + "reason")
+        if reason.null_count < len(reason):
+            given = pc.value_counts(pc.drop_null(reason)).to_pylist()
+            self.reasons.update({each["values"]: each["counts"] for each in given})
+
+    def table(self, title: str) -> ResultTable:
+        """Return the shares by group and of all rows, with confidence intervals of 95 %."""
+        rows = [self._row(group, self.counts[group]) for group in sorted(self.counts, key=_order)]
+        if self.by or not rows:
+            everything = np.sum(list(self.counts.values()), axis=0) if self.counts else np.zeros(3, np.int64)
+            rows.append(self._row((ALL, *[""] * (len(self.by) - 1))[: len(self.by)], everything))
+        columns = (
+            *(Column(name, name) for name in self.by),
+            Column("rows", "rows", "count"),
+            Column("without_prediction", "without prediction", "count"),
+            Column("works", "inside the working region", "fraction", "low", "high"),
+        )
+        note = "In brackets the interval of 95 % if the rows are a random sample of their group (Clopper and Pearson)."
+        return ResultTable("working-shares", title, columns, rows, note)
+
+    def _row(self, group: tuple[Any, ...], counts: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, Any]:
+        rows, known, working = counts.tolist()
+        share = share_interval(working, known)
+        return {
+            **{name: "none" if value is None else str(value) for name, value in zip(self.by, group, strict=True)},
+            "rows": rows,
+            "without_prediction": rows - known,
+            "works": share.value if known else None,
+            "low": share.low if known else None,
+            "high": share.high if known else None,
+        }
+
+
+def _order(group: tuple[Any, ...]) -> tuple[tuple[bool, str, Any, str], ...]:
+    """Return what sorts groups: numbers as such, nulls last."""
+    return tuple(map(_rank, group))
+
+
+def _rank(value: Any) -> tuple[bool, str, Any, str]:
+    # CSV has its numbers as texts.
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return False, "", float(value), value
+    return value is None, type(value).__name__, 0 if value is None else value, ""

@@ -1,0 +1,188 @@
+"""Two guidelines side by side: what differs, the figures before and after, and both distributions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from tcpdelay.advice.guideline import REPORTED_QUANTILES
+from tcpdelay.report import phrases
+from tcpdelay.report.charts import plot_distribution
+from tcpdelay.report.content import Content, Section, Table, key_figures, scenario_table
+from tcpdelay.units import format_fraction, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from tcpdelay.advice.against import GuidelineComparison
+    from tcpdelay.advice.guideline import Guideline
+    from tcpdelay.report.html import Chart
+
+COLUMNS = ("Before", "After", "Change")
+Shown = Callable[[float], str]
+
+
+def comparison_content(comparison: GuidelineComparison) -> Content:
+    """Return what a report on two guidelines says.
+
+    Examples
+    --------
+    >>> from tcpdelay import guideline
+    >>> from tcpdelay.advice.against import compare_guidelines
+    >>> call = {"rtt": 0.100, "packet_size": 174, "interval": 0.020}
+    >>> comparison_content(compare_guidelines(guideline(loss=0.02, **call), guideline(loss=0.01, **call))).headline
+    'p95 140 ms → 100 ms, 40 ms sooner'
+    """
+    before, after = comparison.before, comparison.after
+    differences = differences_table(comparison)
+    asked = (
+        Section("differences", "What differs", tables=(differences,))
+        if differences.rows
+        else Section("differences", "What differs", ("Nothing: both are the same scenario.",))
+    )
+    return Content(
+        verdict=after.verdict,
+        headline=_headline(before, after),
+        explanation=(
+            f"Before: {phrases.headline(before)}. After: {phrases.headline(after)}.",
+            phrases.expected_error(after.expected_error).replace("; see the end", ", after the change"),
+        ),
+        key_figures=key_figures(after),
+        sections=(
+            asked,
+            Section("delays", "Delays before and after", tables=(delays_table(comparison),)),
+            Section("margins", "How far each may go", tables=(margins_table(comparison),)),
+            Section(
+                "trust",
+                "How far to trust this",
+                tuple(
+                    phrases.sentence(f"{name}: {note}")
+                    for name, found in (("before", before), ("after", after))
+                    for note in found.notes
+                )
+                or ("Both scenarios lie inside the range in which their models were checked.",),
+            ),
+        ),
+    )
+
+
+def _headline(before: Guideline, after: Guideline) -> str:
+    names = [phrases.quantile_name(found.target.quantile) for found in (before, after)]
+    first, second = (
+        "never settles" if math.isinf(found.quantile) else format_time(found.quantile) for found in (before, after)
+    )
+    start = f"{names[0]} {first} → {'' if names[0] == names[1] else names[1] + ' '}{second}"
+    return f"{start}, {_sooner(before.quantile, after.quantile)}"
+
+
+def _sooner(before: float, after: float) -> str:
+    if format_time(before) == format_time(after):
+        return "no change"
+    if math.isinf(before) or math.isinf(after):
+        return "TCP can then carry it" if math.isinf(before) else "TCP can then no longer carry it"
+    return f"{format_time(abs(after - before))} {'sooner' if after < before else 'later'}"
+
+
+def differences_table(comparison: GuidelineComparison) -> Table:
+    """Return those rows of the two scenarios that differ."""
+    pairs = zip(scenario_table(comparison.before).rows, scenario_table(comparison.after).rows, strict=True)
+    rows = tuple((name, before, after) for (name, before), (_, after) in pairs if before != after)
+    return Table(("Scenario", "Before", "After"), rows)
+
+
+def delays_table(comparison: GuidelineComparison) -> Table:
+    """Return mean, jitter, quantiles and late fraction, and the score of a call, before and after."""
+    rows = tuple(_delays(comparison.before, comparison.after))
+    name = phrases.quantile_name(comparison.before.target.quantile)
+    emphasis = next((i for i, row in enumerate(rows) if row[0] == name), None)
+    return Table(("Delay", *COLUMNS), rows, numeric=(1, 2, 3), emphasis=emphasis)
+
+
+def _delays(before: Guideline, after: Guideline) -> Iterator[tuple[str, ...]]:
+    yield _row("mean", before.distribution.mean, after.distribution.mean, format_time)
+    yield _row("jitter", before.distribution.jitter, after.distribution.jitter, format_time)
+    for q in sorted({*REPORTED_QUANTILES, before.target.quantile, after.target.quantile}):
+        yield _row(
+            phrases.quantile_name(q), before.distribution.quantile(q), after.distribution.quantile(q), format_time
+        )
+    limit = after.target.limit
+    shares = before.distribution.late_fraction(limit), after.distribution.late_fraction(limit)
+    yield _row(f"later than {format_time(limit)}", *shares, format_fraction)
+    if before.call is not None and after.call is not None:
+        scores = before.call.best.mos, after.call.best.mos
+        yield ("best MOS", *map("{:.2f}".format, scores), f"{scores[1] - scores[0]:+.2f}")
+    if before.video is not None and after.video is not None:
+        stalls = (before.video.stalls_per_minute, after.video.stalls_per_minute)
+        yield _row("stalls per minute, at most", *stalls, "{:.2g}".format)
+
+
+def _row(name: str, before: float, after: float, shown: Shown) -> tuple[str, ...]:
+    return (
+        name,
+        *("never settles" if math.isinf(value) else shown(value) for value in (before, after)),
+        _ratio(before, after),
+    )
+
+
+def _ratio(before: float, after: float) -> str:
+    """Return by how many percent `after` lies above `before`; a dash where that says nothing."""
+    if not (0 < before < math.inf and 0 <= after < math.inf):
+        return "–"
+    change = after / before - 1
+    if abs(change) < 5e-4:
+        return "none"
+    if change >= 1:
+        return f"{float(f'{after / before:.2g}'):g} times"
+    return f"{100 * change:+.2g} %"
+
+
+def margins_table(comparison: GuidelineComparison) -> Table:
+    """Return the edges of what works, the largest rate and the utilization, before and after."""
+    rows: list[tuple[str, ...]] = []
+    pairs = zip(comparison.before.margins, comparison.after.margins, strict=True)
+    for before, after in pairs:
+        change = "–" if before.edge is None or after.edge is None else _ratio(before.edge, after.edge)
+        name = f"{phrases.QUANTITY[before.quantity]}, up to"
+        rows.append((name, phrases.format_edge(before), phrases.format_edge(after), change))
+    utilizations = comparison.before.utilization, comparison.after.utilization
+    rows.append(("Utilization", *map(format_fraction, utilizations), _ratio(*utilizations)))
+    return Table(("Works with", *COLUMNS), tuple(rows), numeric=(1, 2, 3))
+
+
+def comparison_charts(comparison: GuidelineComparison) -> dict[str, list[Chart]]:
+    """Return the chart of both distributions; none where TCP carries neither flow."""
+    from tcpdelay.report.html import chart
+
+    carried = [found for found in (comparison.before, comparison.after) if math.isfinite(found.distribution.mean)]
+    if not carried:
+        return {}
+    described = "; ".join(
+        f"{name}: half arrive within {format_time(found.distribution.quantile(0.5))}, {phrases.headline(found)}"
+        for name, found in (("before", comparison.before), ("after", comparison.after))
+    )
+    drawn = chart("cdf-chart", "Arrived by then, before and after", described, lambda ax: plot_both(comparison, ax))
+    return {"delays": [drawn]}
+
+
+def plot_both(comparison: GuidelineComparison, ax: Axes) -> Axes:
+    """Draw the cumulative distributions of both; one that TCP cannot carry is left out.
+
+    Parameters
+    ----------
+    comparison : GuidelineComparison
+        The findings.
+    ax : Axes
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+        Delays [s] against shares of the packets.
+    """
+    limit = {"limit": comparison.after.target.limit}
+    for name, found in (("before", comparison.before), ("after", comparison.after)):
+        if math.isfinite(found.distribution.mean):
+            marks = limit if name == "after" or math.isinf(comparison.after.distribution.mean) else {}
+            plot_distribution(found.distribution, ax, kind="cdf", label=name, thresholds=marks)
+    return ax

@@ -1,0 +1,335 @@
+"""Answers of `tcpdelay solve` as text, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any, Literal
+
+from tcpdelay.cli.predict import expected_errors
+from tcpdelay.models.accuracy import in_words
+from tcpdelay.questions.best import Candidate, Choice
+from tcpdelay.questions.largest import WORDS, Edge
+from tcpdelay.questions.playout import SmallestBuffer
+from tcpdelay.questions.quantities import Frontier
+from tcpdelay.questions.sensitivity import Input, Output, Sensitivities
+from tcpdelay.scenario.target import Target
+from tcpdelay.units import format_fraction, format_rate, format_time, told_apart
+
+if TYPE_CHECKING:
+    from tcpdelay.scenario.path import Path
+    from tcpdelay.scenario.source import Flow
+
+Format = Literal["text", "json", "csv"]
+Row = dict[str, Any]
+
+GAP = "  "
+LIMITS = {
+    "delay": "the delay beyond",
+    "capacity": "what TCP can carry",
+    "size of the chain": "the chain, which is too large beyond",
+    "bursts": "the chain, which does not follow such losses in bursts: more may work",
+    "range": "the search, which goes no further",
+    "late packets": "late packets with a shorter one",
+    "score": "the score with a shorter one",
+    "network": "the network: nothing arrives earlier",
+    "target": "the target, which its neighbours miss",
+    "rank": "its neighbours, which are worse",
+    "candidates": "what was offered; it is the first or the last",
+}
+"""What limits an answer, in words."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One answer: facts for people, the same as a record, and what it consists of, if that is more than one row."""
+
+    facts: list[tuple[str, str]]
+    record: Row
+    key: str = ""
+    rows: list[Row] = field(default_factory=list)
+    table: list[list[str]] = field(default_factory=list)
+
+
+def print_answer(answer: object, chosen: Format) -> None:
+    """Print an answer of `tcpdelay.questions` in one of the formats."""
+    found = shown(answer)
+    if chosen == "text":
+        print("\n".join([*_aligned([list(fact) for fact in found.facts]), *_table(found.table)]))
+    elif chosen == "json":
+        print(json.dumps(_finite({**found.record, **({found.key: found.rows} if found.key else {})}), indent=2))
+    else:
+        rows = found.rows or [{**found.record, "notes": "; ".join(found.record["notes"])}]
+        writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@singledispatch
+def shown(answer: object) -> Shown:
+    """Return an answer as it is shown; each kind has its own way."""
+    raise TypeError(f"no answer: {answer!r}")
+
+
+@shown.register
+def _(edge: Edge) -> Shown:
+    words, target = WORDS[edge.quantity], edge.target
+    share = format_fraction(target.quantile)
+    value, fails = told_apart(words, edge.value, edge.fails)
+    delay, limit, delay_beyond = told_apart(format_time, edge.delay, target.limit, edge.delay_beyond)
+    facts = [(f"largest {edge.quantity}", value), ("delay there", f"{share} come within {delay}, asked for {limit}")]
+    if fails:
+        facts.append(("fails", f"{fails}, with {share} within {delay_beyond}" if delay_beyond else fails))
+    facts += [
+        ("limited by", LIMITS[edge.limited_by]),
+        ("found to", format_fraction(edge.tolerance)),
+        ("scenario there", _scenario_in_words(*edge.at)),
+        ("expected error", in_words(edge.expected_error)),
+        *_notes(edge.notes),
+    ]
+    record = {
+        "question": edge.quantity,
+        "value": edge.value,
+        "fails": edge.fails,
+        "limited_by": edge.limited_by,
+        "tolerance": edge.tolerance,
+        "delay": edge.delay,
+        "delay_beyond": edge.delay_beyond,
+        **_demand(target),
+        **_scenario(*edge.at),
+        **expected_errors(edge.expected_error),
+        "notes": edge.notes,
+    }
+    return Shown(facts, record)
+
+
+@shown.register
+def _(buffer: SmallestBuffer) -> Shown:
+    def described(late: str, score: str) -> str:
+        return f"{late} late, score {score}" if score else f"{late} late"
+
+    mos = None if buffer.quality is None else buffer.quality.mos
+    mos_beyond = None if buffer.quality_beyond is None else buffer.quality_beyond.mos
+    value, fails = told_apart(format_time, buffer.value, buffer.fails)
+    late, late_beyond = told_apart(format_fraction, buffer.late_fraction, buffer.late_beyond)
+    score, score_beyond = told_apart(_score, mos, mos_beyond)
+    facts = [("playout buffer", f"{value} from write to playout"), ("with it", described(late, score))]
+    if fails:
+        facts.append(("fails", f"{fails}: {described(late_beyond, score_beyond)}"))
+    facts += [
+        ("limited by", LIMITS[buffer.limited_by]),
+        ("scenario", _scenario_in_words(buffer.flow, buffer.path)),
+        ("expected error", in_words(buffer.expected_error)),
+        *_notes(buffer.notes),
+    ]
+    record = {
+        "question": "playout",
+        "value": buffer.value,
+        "fails": buffer.fails,
+        "limited_by": buffer.limited_by,
+        "tolerance": buffer.tolerance,
+        "late_fraction": buffer.late_fraction,
+        "late_beyond": buffer.late_beyond,
+        "mos": mos,
+        "mos_beyond": mos_beyond,
+        **_scenario(buffer.flow, buffer.path),
+        **expected_errors(buffer.expected_error),
+        "notes": buffer.notes,
+    }
+    return Shown(facts, record)
+
+
+@shown.register
+def _(frontier: Frontier) -> Shown:
+    target = frontier.target
+    facts = [("target", f"{format_fraction(target.quantile)} within {format_time(target.limit)}")]
+    rows: list[Row] = []
+    table = [["round-trip time", "largest loss", "fails", "limited by", "expected error of p95, median"]]
+    for rtt, edge in zip(frontier.rtts, frontier.edges, strict=True):
+        row: Row = {"rtt": rtt, "loss": None, "fails": None, "limited_by": None, "tolerance": None, "notes": ""}
+        if edge is None:
+            table.append([format_time(rtt), "none", "", "", ""])
+        else:
+            error = _share(edge.expected_error.median)
+            works, fails = told_apart(format_fraction, edge.value, edge.fails)
+            table.append([format_time(rtt), works, fails, edge.limited_by, error])
+            row |= {"loss": edge.value, "fails": edge.fails, "limited_by": edge.limited_by, "tolerance": edge.tolerance}
+            row["notes"] = "; ".join(edge.notes)
+        rows.append({**row, **expected_errors(None if edge is None else edge.expected_error)})
+    return Shown(facts, {"question": "frontier", **_demand(target)}, "points", rows, table)
+
+
+@shown.register
+def _(choice: Choice) -> Shown:
+    best, call = choice.best, choice.best.mos is not None
+
+    def named(value: float) -> str:
+        return format_time(value) if choice.quantity == "interval" else f"{value:g}"
+
+    def cells(one: Candidate) -> list[str]:
+        score = [] if one.mos is None else [f"{one.mos:.2f}"]
+        verdict = "best" if one is best else "meets the target" if one.meets_target else "misses the target"
+        size, rate = f"{one.flow.packet_size} B", format_rate(one.wire_rate)
+        return [named(one.value), *score, format_time(one.delay), format_time(one.age), size, rate, verdict]
+
+    facts = [
+        (f"best {choice.quantity}", named(best.value)),
+        ("ahead of the next by", _lead(choice)) if best.mos is None else ("score", f"{best.mos:.2f}"),
+        ("limited by", LIMITS[choice.limited_by]),
+        *([] if choice.fails is None else [("fails", named(choice.fails))]),
+        ("expected error", in_words(choice.expected_error)),
+        *_notes(choice.notes),
+    ]
+    first = f"{format_fraction(choice.target.quantile)} within" if isinstance(choice.target, Target) else "playout"
+    table = [[choice.quantity, *(["score"] if call else []), first, "and to fill", "packet", "on the network", ""]]
+    rows = [
+        {
+            choice.quantity: one.value,
+            "delay": one.delay,
+            "age": one.age,
+            "mos": one.mos,
+            "packet_size": one.flow.packet_size,
+            "interval": one.flow.interval,
+            "wire_rate": one.wire_rate,
+            "meets_target": one.meets_target,
+            "best": one is best,
+            **expected_errors(one.expected_error),
+            "notes": "; ".join(one.notes),
+        }
+        for one in choice.candidates
+    ]
+    record = {
+        "question": choice.quantity,
+        "value": choice.value,
+        "fails": choice.fails,
+        "limited_by": choice.limited_by,
+        "tolerance": choice.tolerance,
+        "lead": choice.lead,
+        **(_demand(choice.target) if isinstance(choice.target, Target) else {"mos": choice.target.mos}),
+        "notes": choice.notes,
+    }
+    return Shown(facts, record, "candidates", rows, [*table, *map(cells, choice.candidates)])
+
+
+INPUTS: dict[Input, tuple[str, Any]] = {
+    "rtt": ("round-trip time", format_time),
+    "loss": ("loss", format_fraction),
+    "packet_size": ("packet size", lambda size: f"{size:g} B"),
+    "interval": ("interval", format_time),
+}
+OUTPUTS: dict[Output, tuple[str, Any]] = {
+    "quantile": ("quantile", format_time),
+    "mean": ("mean", format_time),
+    "late_fraction": ("late", format_fraction),
+}
+
+
+@shown.register
+def _(found: Sensitivities) -> Shown:
+    target = found.target
+    facts = [
+        ("scenario", _scenario_in_words(found.flow, found.path)),
+        ("quantile", f"{format_fraction(target.quantile)}; late is beyond {format_time(target.limit)}"),
+        ("depends most on", INPUTS[found.largest][0]),
+        ("expected error", in_words(found.expected_error)),
+        *_notes(found.notes),
+    ]
+    percent = format_fraction(found.step)
+    head = ["of", "by", f"-{percent}", "now", f"+{percent}", "change", "", "elasticity", "direction"]
+    table, rows = [head], []
+    for entry in found.entries:
+        (name, _), (output, written) = INPUTS[entry.input], OUTPUTS[entry.output]
+        changes = [_change(change) for change in entry.changes]
+        elasticity = "" if math.isnan(entry.elasticity) else f"{entry.elasticity:.2f}"
+        table.append([output, name, *map(written, entry.outputs), *changes, elasticity, entry.direction])
+        row: Row = {"input": entry.input, "output": entry.output}
+        for place, value, result in zip(("low", "now", "high"), entry.inputs, entry.outputs, strict=True):
+            row |= {f"input_{place}": value, f"output_{place}": result}
+        row |= {"change_low": entry.changes[0], "change_high": entry.changes[1]}
+        rows.append({**row, "elasticity": entry.elasticity, "direction": entry.direction})
+    record = {
+        "question": "sensitivity",
+        "step": found.step,
+        **_demand(target),
+        **_scenario(found.flow, found.path),
+        **expected_errors(found.expected_error),
+        "notes": found.notes,
+    }
+    return Shown(facts, record, "entries", rows, table)
+
+
+def _score(mos: float, digits: int) -> str:
+    """Return a score of a call, 1 to 5, in a number of digits."""
+    return f"{mos:.{digits - 1}f}"
+
+
+def _lead(choice: Choice) -> str:
+    """Return in words how far the best is ahead of the next."""
+    if choice.lead == math.inf:
+        return "nothing else meets the target"
+    doubt = "" if choice.certain else ", which is less than the expected error"
+    return f"{100 * max(choice.lead, 0.0):.2g} % of its delay and the time to fill{doubt}"
+
+
+def _demand(target: Target) -> Row:
+    """Return a target as part of a record."""
+    return {"limit": target.limit, "quantile": target.quantile}
+
+
+def _scenario(flow: Flow, path: Path) -> Row:
+    """Return flow and path as part of a record."""
+    return {
+        "rtt": path.rtt,
+        "loss": path.loss,
+        "packet_size": flow.packet_size,
+        "interval": flow.interval,
+        "bitrate": flow.bitrate,
+    }
+
+
+def _scenario_in_words(flow: Flow, path: Path) -> str:
+    """Return flow and path in words."""
+    return (
+        f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}), "
+        f"round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
+    )
+
+
+def _notes(notes: Sequence[str]) -> list[tuple[str, str]]:
+    """Return notes as facts."""
+    return [("note", note.replace("_", " ")) for note in notes]
+
+
+def _share(fraction: float) -> str:
+    """Return a fraction in words, and of none that it is not known."""
+    return "not known" if math.isnan(fraction) else format_fraction(float(f"{fraction:.2g}"))
+
+
+def _change(fraction: float) -> str:
+    """Return a relative change with its sign."""
+    return "" if math.isnan(fraction) else "never" if fraction == math.inf else f"{100 * fraction:+.3g} %"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines, cells of a column below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [GAP.join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table's lines behind an empty one; nothing of an empty table."""
+    return ["", *_aligned(rows)] if rows else []
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON has no number for by None."""
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,118 @@
+"""The edges of what works as a table: whose each row is, and what holds there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tcpdelay.units import format_rate, format_time
+
+if TYPE_CHECKING:
+    from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.questions.region.boundary import WorkingBoundary
+    from tcpdelay.report.result_table import Cell, ResultTable
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The edge of one flow over one stack.
+
+    Parameters
+    ----------
+    app : str or None
+        The application, if it is one.
+    stack : str
+        The profile of the TCP.
+    boundary : WorkingBoundary
+        Where the flow first misses its target.
+    """
+
+    app: str | None
+    stack: str
+    boundary: WorkingBoundary
+
+    def name(self, among: Sequence[Edge]) -> str:
+        """Return what tells this edge from the others of a chart."""
+        parts = []
+        if len({edge.app for edge in among}) > 1:
+            target = self.boundary.target
+            parts.append(f"{self.app}, {_quantile_name(target.quantile)} within {format_time(target.limit)}")
+        if len({edge.stack for edge in among}) > 1:
+            parts.append(self.stack)
+        return "; ".join(parts)
+
+
+def _quantile_name(quantile: float) -> str:
+    from tcpdelay.report.phrases import quantile_name
+
+    return quantile_name(quantile)
+
+
+def edge_table(edges: Sequence[Edge], call: Mapping[str, Any] | None = None) -> ResultTable:
+    """Return a row for each edge and point; with the score of the `call` there, if one is asked for.
+
+    `call` has a codec and a playout delay: seconds, "threshold" or "best".
+    """
+    from tcpdelay.report.result_table import Column, ResultTable
+
+    rows = [row for edge in edges for row in _rows(edge, call)]
+    first = edges[0].boundary
+    apps, stacks = {edge.app for edge in edges}, {edge.stack for edge in edges}
+    targets = {edge.boundary.target for edge in edges}
+    delay = _quantile_name(first.target.quantile) if len(targets) == 1 else "delay"
+    columns = [
+        *([Column("app", "application")] if len(apps) > 1 else []),
+        *([Column("stack", "stack")] if len(stacks) > 1 else []),
+        Column("rtt", "round-trip time", "time"),
+        Column("works_up_to", "works up to a loss of", "fraction"),
+        Column("fails_from", "fails from", "fraction"),
+        Column("quantile_there", f"{delay} at the edge", "time"),
+        *([Column("mos_there", "score", "ratio"), Column("playout_there", "playout", "time")] if call else []),
+    ]
+    flow, target = first.flow, first.target
+    within = f"{_quantile_name(target.quantile)} within {format_time(target.limit)}"
+    title = f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}): {within}"
+    if len(apps) > 1:
+        title = "The largest loss that works" if len(targets) > 1 else f"The largest loss that works: {within}"
+    note = (
+        "The edge is the first failure on the way up, to 1 %.\n"
+        "Without an edge, the smallest loss of the range fails, or the largest one works."
+    )
+    return ResultTable("region", title, columns, rows, note)
+
+
+def _rows(edge: Edge, call: Mapping[str, Any] | None) -> list[dict[str, Cell]]:
+    from tcpdelay.models.chain import DelayModel
+
+    boundary = edge.boundary
+    target = boundary.target
+    rows = []
+    for i, (rtt, works, fails) in enumerate(
+        zip(boundary.at.tolist(), boundary.works_up_to.tolist(), boundary.fails_from.tolist(), strict=True)
+    ):
+        row: dict[str, Cell] = {
+            "app": edge.app,
+            "stack": edge.stack,
+            "rtt": rtt,
+            "works_up_to": works,
+            "fails_from": fails,
+            "quantile_there": None,
+        }
+        scored = dict.fromkeys(("mos_there", "playout_there")) if call else {}
+        if not math.isnan(works):
+            delays = DelayModel(boundary.flow, boundary.path(i, works), boundary.stack).delay_distribution()
+            row["quantile_there"] = delays.quantile(target.quantile)
+            scored = _scored(delays, target.limit, call) if call else {}
+        rows.append({**row, **scored})
+    return rows
+
+
+def _scored(delays: DelayDistribution, limit: float, call: Mapping[str, Any]) -> dict[str, Cell]:
+    """Return the score of a call, and when it plays out."""
+    from tcpdelay.quality.voice import voice_quality
+
+    playout = {"threshold": limit, "best": None}.get(call["playout_delay"], call["playout_delay"])
+    quality = voice_quality(delays, call["codec"], playout)
+    return {"mos_there": quality.mos, "playout_there": quality.playout_delay}

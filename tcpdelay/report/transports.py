@@ -1,0 +1,249 @@
+"""A comparison of transports as table, chart, page and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, tidy, time_axis
+from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE
+from tcpdelay.report.html import environment, inline_svg
+from tcpdelay.report.phrases import quantile_name
+from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.units import format_fraction, format_rate, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from tcpdelay.questions.transports import Carried, Comparison
+
+CHART_WIDTH, ROW_HEIGHT, CHART_EDGES = 6.4, 0.29, 0.9
+"""Sizes of the chart [inches]: its width, the height of a row, and what is above and below them."""
+BAR_HEIGHT = 0.55
+SMALLEST_TIME = 1e-4
+MOST_DECADES = 1.3
+"""Reach of the time axis beyond the limit, as a power of ten; what is later leaves the chart."""
+
+
+def comparison_table(comparison: Comparison) -> ResultTable:
+    """Return all figures of a comparison, one row per contender, in seconds, bit/s and fractions."""
+    columns = [
+        Column("name", "carried by"),
+        Column("mean", "mean", "time"),
+        Column("p50", "p50", "time"),
+        Column("p95", "p95", "time"),
+        Column("p99", "p99", "time"),
+        Column("worst", "worst", "time"),
+        Column("lost_fraction", "lost", "fraction"),
+        Column("late_fraction", f"lost or > {format_time(comparison.target.limit)}", "fraction"),
+        Column("retransmission_fraction", "resent", "fraction"),
+    ]
+    if comparison.others:
+        columns.append(Column("taken", "takes", "rate"))
+    if any(row.predicted is not None for row in comparison.rows):
+        columns.append(Column("predicted_p95", "p95 predicted", "time"))
+    return ResultTable(
+        "comparison",
+        heading(comparison),
+        columns,
+        [_cells(comparison, row) for row in comparison.rows],
+        _note(comparison),
+    )
+
+
+def heading(comparison: Comparison) -> str:
+    """Return what is compared, in a line."""
+    flow, path = comparison.flow, comparison.path
+    return (
+        f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}), "
+        f"round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
+    )
+
+
+def _note(comparison: Comparison) -> str:
+    counted = f"Each simulated for {format_time(comparison.duration)}."
+    words = [
+        counted,
+        "Delays are those of packets that arrive; lost ones never did, and some were given up on purpose.",
+    ]
+    if comparison.others:
+        rate = format_rate(comparison.undisturbed)
+        words.append(f'Without the flow the others get {rate}; "takes" is how much less it is with it.')
+    return " ".join(words)
+
+
+def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
+    result, delays = row.result, row.result.delays
+    late = late_fraction(comparison, row)
+    cells: dict[str, Cell] = {
+        "name": row.contender.name,
+        "title": row.contender.title,
+        "sustainable": result.sustainable,
+        "mean": result.mean_interval.value,
+        "mean_low": result.mean_interval.low,
+        "mean_high": result.mean_interval.high,
+        "p50": math.nan if delays is None else delays.quantile(0.5),
+        "p95": result.p95_interval.value,
+        "p95_low": result.p95_interval.low,
+        "p95_high": result.p95_interval.high,
+        "p99": math.nan if delays is None else delays.quantile(0.99),
+        "worst": math.nan if delays is None else float(delays.values[-1]),
+    }
+    if not result.sustainable:
+        # What was simulated says how long that was only.
+        cells |= {name: math.inf for name, value in cells.items() if isinstance(value, float)}
+    cells |= {
+        "late_fraction": late,
+        "lost_fraction": result.lost / result.offered if result.offered else math.nan,
+        "meets_target": bool(late <= 1 - comparison.target.quantile),
+        "throughput": result.throughput,
+        "retransmission_fraction": result.retransmissions / result.segments_sent if result.segments_sent else math.nan,
+        "sender_delay": result.sender_delay,
+        "network_delay": result.network_delay,
+        "receiver_delay": result.receiver_delay,
+        "others": row.others if comparison.others else None,
+        "taken": comparison.taken(row),
+        "predicted_mean": None if row.predicted is None else row.predicted.mean,
+        "predicted_p95": None if row.predicted is None else row.predicted.quantile(0.95),
+    }
+    return cells
+
+
+def late_fraction(comparison: Comparison, row: Carried) -> float:
+    """Return the share of the packets that are lost or come after the limit: all, in the end, of a growing backlog."""
+    return row.result.late_fraction(comparison.target.limit) if row.result.sustainable else 1.0
+
+
+def to_json(comparison: Comparison) -> str:
+    """Return the comparison as JSON: seconds, bytes, bit/s and fractions; null where a value is infinite or unknown."""
+    flow, path, target, link = comparison.flow, comparison.path, comparison.target, comparison.link
+    record: dict[str, Any] = {
+        "scenario": {
+            "packet_size": flow.packet_size,
+            "interval": flow.interval,
+            "rtt": path.rtt,
+            "loss": path.loss,
+            "loss_burst": path.loss_burst,
+            "limit": target.limit,
+            "quantile": target.quantile,
+            "link": None if link is None else link.rate,
+            "queue": None if link is None else link.capacity,
+            "others": [type(source).__name__ for source in comparison.others],
+            "undisturbed": comparison.undisturbed if comparison.others else None,
+            "duration": comparison.duration,
+            "seed": comparison.seed,
+        },
+        "contenders": comparison_table(comparison).to_records(),
+    }
+    return json.dumps(record, indent=2, allow_nan=False)
+
+
+def to_html(comparison: Comparison) -> str:
+    """Return the comparison as a page that needs nothing from elsewhere."""
+    size = (CHART_WIDTH, CHART_EDGES + ROW_HEIGHT * len(comparison.rows))
+    chart = inline_svg(
+        lambda ax: plot_comparison(comparison, ax),
+        "comparison-chart",
+        "Delays by what carries the flow",
+        "; ".join(_described(row) for row in comparison.rows),
+        size,
+    )
+    table, target = comparison_table(comparison), comparison.target
+    template = environment().get_template("comparison.html.j2")
+    return template.render(
+        heading=table.title,
+        note=table.note,
+        target=f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}",
+        chart=chart,
+        columns=[(column.heading, column.kind != "text") for column in table.columns],
+        rows=[[column.shown(cells) for column in table.columns] for cells in table.rows],
+        meeting=[bool(cells["meets_target"]) for cells in table.rows],
+        titles=[(row.contender.name, row.contender.title) for row in comparison.rows],
+    )
+
+
+def _described(row: Carried) -> str:
+    delays = row.result.delays
+    if delays is None:
+        return f"{row.contender.name}: nothing arrives"
+    if not row.result.sustainable:
+        return f"{row.contender.name}: the backlog grows for ever"
+    return f"{row.contender.name}: p95 {format_time(delays.quantile(0.95))}"
+
+
+def plot_comparison(comparison: Comparison, ax: Axes) -> Axes:
+    """Draw the delays of each contender: a bar from the smallest to the 95th percentile, a line on to the 99th.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The comparison.
+    ax : Axes
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+        Delays [s], logarithmic, one row per contender. What meets the target is blue, the rest orange, and at the right
+        stands the share that is lost or late.
+    """
+    limit, quantile = comparison.target.limit, comparison.target.quantile
+    tidy(ax)
+    ax.set_xscale("log")
+    reach = []
+    for place, row in enumerate(comparison.rows):
+        delays, late = row.result.delays, late_fraction(comparison, row)
+        color = BLUE if late <= 1 - quantile else ORANGE
+        if not row.result.sustainable:
+            ax.annotate(
+                "never settles",
+                (0.0, place),
+                (4, 0),
+                xycoords=ax.get_yaxis_transform(),
+                textcoords="offset points",
+                va="center",
+                fontsize=LABEL_SIZE,
+                color=color,
+            )
+        elif delays is not None:
+            shown = (float(delays.values[0]), *(delays.quantile(q) for q in (0.5, 0.95, 0.99)))
+            first, middle, p95, p99 = (max(delay, SMALLEST_TIME) for delay in shown)
+            # A bar of no length would not be seen.
+            start = first / 1.012
+            ax.barh(place, p95 * 1.012 - start, left=start, height=BAR_HEIGHT, color=color, linewidth=0)
+            ax.plot([p95, p99], [place, place], color=color, linewidth=LINE_WIDTH)
+            ax.plot([middle, middle], [place - BAR_HEIGHT / 2, place + BAR_HEIGHT / 2], color="white", linewidth=1.2)
+            reach += [start, p99]
+        ax.annotate(
+            format_fraction(late),
+            (1.0, place),
+            (8, 0),
+            xycoords=ax.get_yaxis_transform(),
+            textcoords="offset points",
+            va="center",
+            fontsize=LABEL_SIZE,
+            color=color,
+        )
+    names = [row.contender.name for row in comparison.rows]
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    low, high = min([*reach, limit]) / 1.15, min(max([*reach, limit]) * 1.15, limit * 10**MOST_DECADES)
+    ax.set_xlim(low, high)
+    round_ticks(ax.xaxis, low, high)
+    time_axis(ax.xaxis)
+    ax.axvline(limit, color=ax.xaxis.label.get_color(), linewidth=1.0, linestyle=DASHED)
+    note(ax, f"limit {format_time(limit)}", (limit, -0.6), (0, 4), "center", str(ax.xaxis.label.get_color()))
+    ax.annotate(
+        "lost or late",
+        (1.0, -0.6),
+        (8, 4),
+        xycoords=ax.get_yaxis_transform(),
+        textcoords="offset points",
+        va="bottom",
+        fontsize=LABEL_SIZE,
+    )
+    ax.set_xlabel(f"delay: bar to {quantile_name(0.95)} with the median, line to {quantile_name(0.99)}")
+    return ax

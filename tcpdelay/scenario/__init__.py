@@ -1,0 +1,10 @@
+"""What is asked: source, path, TCP stack, target, application presets, encapsulation."""
+
+from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
+from tcpdelay.scenario.target import Target
+
+__all__ = ["Flow", "InvalidValueError", "Linux", "NewReno2008", "Path", "Scenario", "Stack", "Target"]

@@ -1,0 +1,114 @@
+"""Typical real-time applications: what they send, and how late it may come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tcpdelay.scenario.encapsulation import encapsulation
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.target import Target
+
+
+@dataclass(frozen=True)
+class Application:
+    """A preset: what a typical application sends, over what, and the delay it can bear.
+
+    `content` is what its codec puts out; `over` names the encapsulation around each packet of it.
+    """
+
+    name: str
+    title: str
+    content: Flow
+    over: str
+    target: Target
+    basis: str
+    codec: str | None = None
+    """Name in `tcpdelay.quality.voice.CODECS` by which a call is rated; None where it is none."""
+    stands_in: bool = False
+    """Whether `codec` is not the one that is used, but the nearest that can be rated."""
+    video: bool = False
+    """Whether it is a video, which plays from a buffer as long as the target's limit."""
+
+    @property
+    def flow(self) -> Flow:
+        """The flow that TCP carries."""
+        return encapsulation(self.over).around(self.content)
+
+
+_PRESETS = (
+    Application(
+        "voip",
+        "Telephony, G.711",
+        Flow(160, 0.020),
+        "rtp-tcp",
+        Target(0.200, 0.95),
+        "160 B of G.711 every 20 ms, 12 B RTP and 2 B framing (RFC 4571); 95 % within 200 ms (Brosh et al. 2010)",
+        codec="g711",
+    ),
+    Application(
+        "opus",
+        "Voice, Opus 24 kbit/s",
+        Flow(60, 0.020),
+        "rtp-tcp",
+        Target(0.200, 0.95),
+        "60 B of Opus every 20 ms (RFC 6716), 12 B RTP and 2 B framing; 95 % within 200 ms",
+        codec="opus-wb-15",
+        stands_in=True,
+    ),
+    Application(
+        "voice-agent",
+        "Voice agent over WebSocket, PCM",
+        Flow(960, 0.020),
+        "websocket",
+        Target(0.300, 0.95),
+        "960 B of 16-bit PCM at 24 kHz every 20 ms and an 8 B masked WebSocket header (RFC 6455); 95 % within 300 ms",
+        codec="g711",
+        stands_in=True,
+    ),
+    Application(
+        "live-video",
+        "Live video uplink, 2.5 Mbit/s",
+        Flow.from_bitrate(2_500_000, 1448),
+        "tcp",
+        Target(5.0, 0.999),
+        "full segments at 2.5 Mbit/s; all but one packet in a thousand within a start-up delay of 5 s",
+        video=True,
+    ),
+    Application(
+        "remote-control",
+        "Remote control, 50 commands a second",
+        Flow(64, 0.020),
+        "tcp",
+        Target(0.150, 0.99),
+        "64 B every 20 ms; 99 % within 150 ms",
+    ),
+    Application(
+        "game",
+        "Game state, 30 updates a second",
+        Flow(100, 1 / 30),
+        "tcp",
+        Target(0.100, 0.95),
+        "100 B every 33 ms; 95 % within 100 ms",
+    ),
+)
+
+APPLICATIONS = {application.name: application for application in _PRESETS}
+"""The presets by name."""
+
+
+def application(name: str) -> Application:
+    """Return the preset called `name`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such preset; the message lists those that there are.
+
+    Examples
+    --------
+    >>> application("voip").flow
+    Flow(packet_size=174, interval=0.02)
+    """
+    if name not in APPLICATIONS:
+        raise ValueError(f"app must be one of {', '.join(APPLICATIONS)}, got {name!r}")
+    return APPLICATIONS[name]

@@ -1,0 +1,208 @@
+"""What stands around an application's data inside a TCP connection: RTP, TURN, WebSocket, TLS, RTMP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tcpdelay.scenario.source import Flow
+
+TLS_RECORD = 16_384
+"""Largest content of a TLS record [bytes] (RFC 8446, section 5.1)."""
+RTMP_CHUNK = 4096
+"""Chunk size that encoders commonly announce [bytes]; without, RTMP's own is 128."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One protocol around the data: what it adds to each packet.
+
+    Parameters
+    ----------
+    name : str
+        What is added, for people.
+    overhead : callable
+        From the bytes inside, 1 or more, to the bytes added.
+    source : str
+        Where the format is defined.
+    largest : int, optional
+        The most bytes that fit inside [bytes]; as many as there are, by default.
+
+    Examples
+    --------
+    >>> CHANNEL_DATA.overhead(82)
+    6
+    """
+
+    name: str
+    overhead: Callable[[int], int]
+    source: str
+    largest: int | None = None
+
+
+def _fixed(size: int) -> Callable[[int], int]:
+    return lambda _: size
+
+
+def _padded(header: int) -> Callable[[int], int]:
+    """Return the overhead of a header and of padding to a multiple of four."""
+    return lambda size: header + -size % 4
+
+
+def _web_socket(mask: int) -> Callable[[int], int]:
+    return lambda size: 2 + (0 if size <= 125 else 2 if size <= 65_535 else 8) + mask
+
+
+def _records(overhead: int) -> Callable[[int], int]:
+    """Return the overhead of TLS records that hold one write each, or as much of it as they may."""
+    return lambda size: overhead * -(-size // TLS_RECORD)
+
+
+RTP = Layer("RTP header", _fixed(12), "RFC 3550, section 5.1, without extensions")
+SRTP = Layer("SRTP tag", _fixed(10), "RFC 3711, section 4.2 (HMAC-SHA1, 80 bits)")
+FRAMING = Layer("length", _fixed(2), "RFC 4571, section 2", 65_535)
+CHANNEL_DATA = Layer(
+    "ChannelData header and padding",
+    _padded(4),
+    "RFC 8656, sections 12.4 and 12.5: multiples of four bytes over TCP",
+    65_535,
+)
+SEND_INDICATION = Layer(
+    "Send indication and padding",
+    _padded(36),
+    "RFC 8489, sections 5 and 14: STUN header 20, XOR-PEER-ADDRESS of IPv4 12, DATA 4 (RFC 8656, section 11.1)",
+    65_516,
+)
+WEBSOCKET_CLIENT = Layer("WebSocket header, masked", _web_socket(4), "RFC 6455, section 5.2")
+WEBSOCKET_SERVER = Layer("WebSocket header", _web_socket(0), "RFC 6455, section 5.2")
+TLS_1_3 = Layer("TLS 1.3 record", _records(22), "RFC 8446, section 5.2: header 5, content type 1, AEAD tag 16")
+TLS_1_2 = Layer("TLS 1.2 record", _records(29), "RFC 5288, section 3: header 5, explicit nonce 8, AES-GCM tag 16")
+AVC_TAG = Layer("video tag", _fixed(5), "Adobe Flash Video File Format 10.1, E.4.3: VideoTagHeader of AVC")
+RTMP_MESSAGE = Layer(
+    "RTMP chunk headers",
+    lambda size: 8 + (size - 1) // RTMP_CHUNK,
+    "Adobe RTMP 1.0, section 5.3.1: type 1 before a message, type 3 before its later chunks of 4096 bytes",
+)
+
+
+@dataclass(frozen=True)
+class Encapsulation:
+    """How data travels inside TCP: the layers around it, from the inside out.
+
+    Parameters
+    ----------
+    name, title : str
+        What it is called on the command line, and for people.
+    layers : tuple of Layer
+        What is put around the data, innermost first; may be empty.
+
+    Examples
+    --------
+    >>> over = encapsulation("turn-tcp")
+    >>> over.packet_size(60), over.parts(60)
+    (88, [('RTP header', 12), ('SRTP tag', 10), ('ChannelData header and padding', 6)])
+    """
+
+    name: str
+    title: str
+    layers: tuple[Layer, ...]
+
+    def parts(self, payload: int) -> list[tuple[str, int]]:
+        """Return the bytes [bytes] that each layer adds to `payload` [bytes, 1 or more].
+
+        Raises
+        ------
+        ValueError
+            If the payload is larger than a message can be.
+        """
+        size, parts = payload, []
+        for layer in self.layers:
+            if layer.largest is not None and size > layer.largest:
+                most = layer.largest - (size - payload)
+                raise ValueError(f"packet_size must be at most {most} bytes over {self.name}, got {payload}")
+            added = layer.overhead(size)
+            parts.append((layer.name, added))
+            size += added
+        return parts
+
+    def packet_size(self, payload: int) -> int:
+        """Return the bytes that are written to TCP [bytes] for `payload` [bytes, 1 or more]."""
+        return payload + sum(added for _, added in self.parts(payload))
+
+    def largest_payload(self, packet_size: int) -> int:
+        """Return the largest payload [bytes] whose packet is no larger than `packet_size` [bytes, 1 to 65495].
+
+        Raises
+        ------
+        ValueError
+            If not a byte is left.
+
+        Examples
+        --------
+        >>> encapsulation("turn-tls").largest_payload(1448)
+        1398
+        """
+        for payload in range(packet_size, 0, -1):
+            if self.packet_size(payload) <= packet_size:
+                return payload
+        raise ValueError(
+            f"packet_size must be at least {self.packet_size(1)} bytes over {self.name}, got {packet_size}"
+        )
+
+    def around(self, flow: Flow) -> Flow:
+        """Return the flow that TCP carries for a `flow` of bare payloads.
+
+        Examples
+        --------
+        >>> encapsulation("wss").around(Flow(960, 0.020))
+        Flow(packet_size=990, interval=0.02)
+        """
+        return Flow(self.packet_size(flow.packet_size), flow.interval)
+
+    def in_words(self, payload: int) -> str:
+        """Return in one line what becomes of `payload` [bytes, 1 or more].
+
+        Examples
+        --------
+        >>> encapsulation("websocket").in_words(960)
+        '960 bytes over websocket are 968: WebSocket header, masked 8'
+        """
+        added = " + ".join(f"{name} {size}" for name, size in self.parts(payload))
+        return f"{payload} bytes over {self.name} are {self.packet_size(payload)}" + (f": {added}" if added else "")
+
+
+_KNOWN = (
+    Encapsulation("tcp", "as it is", ()),
+    Encapsulation("rtp-tcp", "RTP over TCP", (RTP, FRAMING)),
+    Encapsulation("ice-tcp", "WebRTC over ICE-TCP", (RTP, SRTP, FRAMING)),
+    Encapsulation("turn-tcp", "WebRTC over TURN over TCP", (RTP, SRTP, CHANNEL_DATA)),
+    Encapsulation("turn-tls", "WebRTC over TURN over TLS", (RTP, SRTP, CHANNEL_DATA, TLS_1_3)),
+    Encapsulation("websocket", "WebSocket, from the client", (WEBSOCKET_CLIENT,)),
+    Encapsulation("wss", "WebSocket over TLS, from the client", (WEBSOCKET_CLIENT, TLS_1_3)),
+    Encapsulation("websocket-down", "WebSocket, from the server", (WEBSOCKET_SERVER,)),
+    Encapsulation("wss-down", "WebSocket over TLS, from the server", (WEBSOCKET_SERVER, TLS_1_3)),
+    Encapsulation("tls", "TLS 1.3", (TLS_1_3,)),
+    Encapsulation("rtmp", "RTMP, a frame of H.264 in a message", (AVC_TAG, RTMP_MESSAGE)),
+    Encapsulation("rtmps", "RTMP over TLS", (AVC_TAG, RTMP_MESSAGE, TLS_1_3)),
+)
+
+ENCAPSULATIONS = {known.name: known for known in _KNOWN}
+"""The encapsulations by name."""
+
+
+def encapsulation(name: str) -> Encapsulation:
+    """Return the encapsulation called `name`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such one; the message lists those that there are.
+
+    Examples
+    --------
+    >>> encapsulation("rtp-tcp").packet_size(160)
+    174
+    """
+    if name not in ENCAPSULATIONS:
+        raise ValueError(f"over must be one of {', '.join(ENCAPSULATIONS)}, got {name!r}")
+    return ENCAPSULATIONS[name]

@@ -1,0 +1,89 @@
+"""What is sent: the flow."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tcpdelay.scenario.fields import InvalidValueError, Quantity, declarations, described
+
+
+@described
+class Flow:
+    """A constant-bit-rate source: one packet of fixed size per interval.
+
+    Parameters
+    ----------
+    packet_size : int
+        Application bytes per packet [bytes], 1 to 10 000 000.
+    interval : float
+        Time between two packets [s], 1e-7 to 60.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is no number or is out of its range; a ValueError.
+
+    Examples
+    --------
+    >>> Flow(packet_size=174, interval=0.020).bitrate
+    69600.0
+    """
+
+    packet_size: Annotated[
+        int,
+        Quantity(
+            kind="size", meaning="Application bytes per packet.", low=1, high=10_000_000, unit="bytes", example="174"
+        ),
+    ]
+    interval: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Time between two packets.",
+            low=1e-7,
+            high=60.0,
+            unit="s",
+            example="20ms",
+            hint="the interval is given in seconds: 20 ms is 0.020",
+        ),
+    ]
+
+    @classmethod
+    def from_bitrate(cls, bitrate: float, packet_size: int = 1448) -> Flow:
+        """Return the flow that fills `bitrate` [bit/s, above 0] with packets of `packet_size` [bytes].
+
+        Examples
+        --------
+        >>> Flow.from_bitrate(64_000, packet_size=160).interval
+        0.02
+        """
+        size = cls(packet_size, 1.0).packet_size
+        interval = declarations(cls)["interval"]
+        assert isinstance(interval, Quantity)
+        BITRATE.require("bitrate", bitrate)
+        if bitrate <= 0:
+            raise InvalidValueError("bitrate", bitrate, "be above 0 bit/s")
+        if not interval.low <= 8 * size / bitrate <= interval.high:
+            raise InvalidValueError(
+                "bitrate",
+                bitrate,
+                f"lie between {8 * size / interval.high:g} and {8 * size / interval.low:g} bit/s "
+                f"for packets of {size} bytes",
+            )
+        return cls(size, 8 * size / bitrate)
+
+    @property
+    def packet_rate(self) -> float:
+        """Packets per second [1/s]."""
+        return 1.0 / self.interval
+
+    @property
+    def bitrate(self) -> float:
+        """Application bits per second [bit/s]."""
+        return 8 * self.packet_size / self.interval
+
+
+BITRATE = Quantity(
+    kind="rate", meaning="Application bits per second.", low=0.0, high=1e300, unit="bit/s", example="64kbit/s"
+)
+"""Declaration of the bitrate, which a flow has in place of its packet size or its interval."""

@@ -1,0 +1,213 @@
+"""The TCP implementation that carries the flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity, described
+
+Variant = Literal["newreno", "sack", "reno"]
+BacklogBound = Literal["published", "grow"]
+CongestionControl = Literal["cubic", "reno"]
+StackName = Literal["linux", "newreno_2008"]
+
+Mss: TypeAlias = Annotated[
+    int,
+    Quantity(kind="size", meaning="Largest segment payload.", low=88, high=65495, unit="bytes", example="1448B"),
+]
+WindowValidation: TypeAlias = Annotated[bool, Flag(meaning="Reduce the congestion window after idle time (RFC 2861).")]
+_TIMEOUT_HINT = "the timeout is given in seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A TCP implementation; made by one of the profiles, such as `Stack.linux`."""
+
+    @staticmethod
+    def newreno_2008(
+        variant: Variant = "newreno",
+        limited_transmit: bool = False,
+        window_validation: bool = False,
+        initial_timeout: float | None = None,
+        mss: int = 1448,
+        backlog_bound: BacklogBound = "published",
+    ) -> NewReno2008:
+        """Return the stack of the published chain; the parameters are those of `NewReno2008`.
+
+        Examples
+        --------
+        >>> Stack.newreno_2008(limited_transmit=True).mss
+        1448
+        """
+        return NewReno2008(variant, limited_transmit, window_validation, initial_timeout, mss, backlog_bound)
+
+    @staticmethod
+    def linux(
+        congestion_control: CongestionControl = "cubic",
+        delayed_ack: bool = False,
+        window_validation: bool = True,
+        hz: int = 250,
+        rto_min: float = 0.2,
+        mss: int = 1448,
+    ) -> Linux:
+        """Return the stack of a current Linux kernel; the parameters are those of `Linux`.
+
+        Examples
+        --------
+        >>> Stack.linux(congestion_control="reno").hz
+        250
+        """
+        return Linux(congestion_control, delayed_ack, window_validation, hz, rto_min, mss)
+
+
+@described
+class Linux(Stack):
+    """The TCP of a Linux kernel since 4.18, with SACK, timestamps, RACK, proportional rate reduction and F-RTO.
+
+    Parameters
+    ----------
+    congestion_control : {"cubic", "reno"}
+        How the window grows, and to which share a loss reduces it: 0.7 or a half.
+    delayed_ack : bool
+        Whether the receiver delays acknowledgements by the kernel's rules; if not, it acknowledges each segment at
+        once.
+    window_validation : bool
+        Whether the window decays while the application does not fill it (sysctl net.ipv4.tcp_slow_start_after_idle).
+    hz : int
+        Timer interrupts per second (CONFIG_HZ), 100 to 1000: timers are rounded up to them.
+    rto_min : float
+        Minimum of what the retransmission timeout adds to the smoothed round-trip time [s], 0.001 to 120.
+    mss : int
+        Largest segment payload [bytes], 88 to 65495.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is no number, is out of its range or is not one of the allowed words; a ValueError.
+
+    References
+    ----------
+    RFC 8985 (RACK and tail loss probe), RFC 6937 (proportional rate reduction), RFC 9438 (CUBIC), RFC 5681, RFC 6298,
+    RFC 5682 (F-RTO), RFC 2861 (window validation).
+    """
+
+    congestion_control: Annotated[
+        CongestionControl, Choice(meaning="Congestion control of the sender: cubic (Linux default) or reno.")
+    ] = "cubic"
+    delayed_ack: Annotated[bool, Flag(meaning="Let the receiver delay acknowledgements by the kernel's rules.")] = False
+    window_validation: WindowValidation = True
+    hz: Annotated[
+        int,
+        Quantity(
+            kind="count",
+            meaning="Timer interrupts per second (CONFIG_HZ).",
+            low=100,
+            high=1000,
+            unit="interrupts per second",
+            example="1000",
+        ),
+    ] = 250
+    rto_min: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Minimum retransmission timeout beyond the round-trip time (RTO_MIN); Linux: 200 ms.",
+            low=0.001,
+            high=120.0,
+            unit="s",
+            example="200ms",
+            hint=_TIMEOUT_HINT,
+        ),
+    ] = 0.2
+    mss: Mss = 1448
+
+
+@described
+class NewReno2008(Stack):
+    """The TCP of the published Markov chain (Brosh et al. 2010).
+
+    Parameters
+    ----------
+    variant : {"newreno", "sack", "reno"}
+        How several losses of one window are repaired.
+    limited_transmit : bool
+        RFC 3042: the first two duplicate ACKs each release a new segment.
+    window_validation : bool
+        RFC 2861: the window returns to what the application uses once the backlog is gone.
+    initial_timeout : float, optional
+        First retransmission timeout [s], above 0 to 120; 4 round-trip times by default, as published.
+    mss : int
+        Largest segment payload [bytes], 88 to 65495.
+    backlog_bound : {"published", "grow"}
+        "published" cuts the backlog at 16 packets per packet of load, as printed; the result of a load that TCP
+        cannot carry then depends on that cut. "grow" widens the bound until the mass cut off is below 1e-6, and
+        answers with infinite delays where the load cannot be sustained.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is no number, is out of its range or is not one of the allowed words; a ValueError.
+
+    References
+    ----------
+    Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic",
+    IEEE/ACM Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780.
+    """
+
+    variant: Annotated[Variant, Choice(meaning="How several losses of one window are repaired.")] = "newreno"
+    limited_transmit: Annotated[
+        bool, Flag(meaning="Send a new segment on each of the first two duplicate ACKs (RFC 3042).")
+    ] = False
+    window_validation: WindowValidation = False
+    initial_timeout: (
+        Annotated[
+            float,
+            Quantity(
+                kind="time",
+                meaning="First retransmission timeout.",
+                low=1e-6,
+                high=120.0,
+                unit="s",
+                example="1s",
+                hint=_TIMEOUT_HINT,
+                default_words="4 round-trip times",
+            ),
+        ]
+        | None
+    ) = None
+    mss: Mss = 1448
+    backlog_bound: Annotated[
+        BacklogBound,
+        Choice(meaning="Cut the send buffer off as published, or let its bound grow with the backlog."),
+    ] = "published"
+
+    def first_timeout(self, rtt: float) -> float:
+        """Return the first retransmission timeout [s] on a path of round-trip time `rtt` [s]."""
+        return 4 * rtt if self.initial_timeout is None else self.initial_timeout
+
+
+KnownStack: TypeAlias = NewReno2008 | Linux
+"""A stack of one of the profiles."""
+
+PROFILES: dict[StackName, KnownStack] = {
+    "linux": Stack.linux(),
+    "newreno_2008": Stack.newreno_2008(backlog_bound="grow"),
+}
+"""The stacks by name, with the settings that hold where none are given."""
+DEFAULT_PROFILE: StackName = "linux"
+DEFAULT_STACK: KnownStack = PROFILES[DEFAULT_PROFILE]
+"""The stack that is used where none is given: a current Linux kernel."""
+
+
+def checked_profile(stack: Stack) -> KnownStack:
+    """Return the stack if it comes from one of the profiles.
+
+    Raises
+    ------
+    InvalidValueError
+        If it does not.
+    """
+    if not isinstance(stack, KnownStack):
+        raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()")
+    return stack

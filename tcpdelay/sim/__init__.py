@@ -1,1 +1,0 @@
-"""Packet-level simulation of Linux TCP: what the kernel does, ACK by ACK, in compiled code."""

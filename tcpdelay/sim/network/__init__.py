@@ -1,1 +1,0 @@
-"""Several connections that share one bottleneck, packet by packet, in compiled code."""

@@ -1,1 +1,0 @@
-"""Sweeps: a model or the simulator over a grid of any parameters, on one machine or on many."""
