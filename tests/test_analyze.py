@@ -12,9 +12,8 @@ from pcap_files import ACK, MILLISECOND, PSH, START, SYN, Connection, Packet, pc
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.capture.pcap.clocks import lower_line
-from tcpdelay.capture.pcap.coverage import NEVER, coverage
 from tcpdelay.capture.pcap.segments import unwrapped
-from tcpdelay.capture.pcap.trace import Acknowledgements, DataSegments
+from tcpdelay.capture.pcap.trace import NEVER, Acknowledgements, DataSegments, coverage
 
 KEPT = Path(__file__).parents[1] / "validation" / "pcap"
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcap_files import ACK, MILLISECOND, PSH, START, Connection, Packet, enhanced, interface, pcap, section, tcp
-from tcpdelay.capture.pcap import copies, segments
+from tcpdelay.capture.pcap import segments, stretches
 from tcpdelay.capture.pcap.analysis import analyze_captures
 
 KEPT = Path(__file__).parents[1] / "validation" / "pcap"
@@ -227,7 +227,7 @@ def small_batches(monkeypatch):
     """Read so few segments together that a short connection takes many readings."""
     monkeypatch.setattr(segments, "AT_A_TIME", 128)
     monkeypatch.setattr(segments, "_CHUNK", 64)
-    monkeypatch.setattr(copies, "_FEWEST_SEGMENTS", 40)
+    monkeypatch.setattr(stretches, "_FEWEST_SEGMENTS", 40)
 
 
 @pytest.mark.parametrize("end", ["sender", "receiver"])

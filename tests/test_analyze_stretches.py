@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcap_files import MILLISECOND, START, Connection, Packet, pcap
-from tcpdelay.capture.pcap import condensed, segments, stretches
+from tcpdelay.capture.pcap import connection_analysis, segments, stretches
 from tcpdelay.capture.pcap.analysis import analyze_captures
-from tcpdelay.capture.pcap.condensed import Delays, RoundTripSeries, Series, Table
+from tcpdelay.capture.pcap.connection_analysis import Delays, RoundTripSeries, Series, Table
 from tcpdelay.distribution import DelayDistribution
 
 KEPT = Path(__file__).parents[1] / "validation" / "pcap"
@@ -165,7 +165,7 @@ samples = st.lists(st.lists(st.integers(1, 1000), max_size=30), max_size=30)
 @settings(max_examples=50)
 def test_condensed_round_trips_keep_mean_deviation_and_extremes(parts):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(condensed, "MOST_VALUES", 8)
+        patched.setattr(connection_analysis, "MOST_VALUES", 8)
         series, number = RoundTripSeries(), 0
         for part in parts:
             series.add(np.arange(number, number + len(part), dtype=float), np.array(part, float))
@@ -184,7 +184,7 @@ def test_condensed_round_trips_keep_mean_deviation_and_extremes(parts):
 
 
 def test_a_series_keeps_what_each_column_asks_for(monkeypatch):
-    monkeypatch.setattr(condensed, "MOST_VALUES", 4)
+    monkeypatch.setattr(connection_analysis, "MOST_VALUES", 4)
     series = Series(np.minimum, np.maximum)
     for begin in range(0, 21, 3):
         values = np.arange(begin, begin + 3, dtype=float)
@@ -195,7 +195,7 @@ def test_a_series_keeps_what_each_column_asks_for(monkeypatch):
 
 
 def test_many_different_delays_are_known_to_two_hundredths_of_a_percent(monkeypatch):
-    monkeypatch.setattr(condensed, "MOST_VALUES", 12_000)
+    monkeypatch.setattr(connection_analysis, "MOST_VALUES", 12_000)
     dice = np.random.default_rng(1)
     delays, every = Delays(), []
     for _ in range(10):
@@ -212,8 +212,8 @@ def test_many_different_delays_are_known_to_two_hundredths_of_a_percent(monkeypa
 
 
 def test_a_table_on_disk_returns_its_rows(monkeypatch):
-    monkeypatch.setattr(condensed, "_IN_MEMORY", 100)
-    monkeypatch.setattr(condensed, "BLOCK", 7)
+    monkeypatch.setattr(connection_analysis, "_IN_MEMORY", 100)
+    monkeypatch.setattr(connection_analysis, "BLOCK", 7)
     table = Table()
     for begin in range(0, 50, 10):
         table.add(np.arange(begin, begin + 10), -np.arange(begin, begin + 10))

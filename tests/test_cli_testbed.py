@@ -12,11 +12,11 @@ from synthetic_captures import capture, experiment, flow_run, write
 from tcpdelay.cli.program import main
 from tcpdelay.confidence import mean_interval, quantile_interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.testbed import campaign, host, uml, virtual_kernel
+from tcpdelay.testbed import backends, campaign, virtual_kernel
 from tcpdelay.testbed.backends import SessionFailedError
 from tcpdelay.testbed.campaign import Progress
-from tcpdelay.testbed.kernel_build import KernelBuildError
 from tcpdelay.testbed.specification import Precision, read_specification
+from tcpdelay.testbed.virtual_kernel import KernelBuildError
 
 SPECIFICATION = """\
 name = "mine"
@@ -140,8 +140,8 @@ def test_without_what_it_needs_the_testbed_says_so(refused, monkeypatch, specifi
 def problems(monkeypatch):
     """What each backend says stands in its way, by the name of its class; changed by the tests."""
     problems = {"UmlBackend": [], "VirtualTimeBackend": [], "HostBackend": []}
-    for module, name in ((uml, "UmlBackend"), (uml, "VirtualTimeBackend"), (host, "HostBackend")):
-        monkeypatch.setattr(getattr(module, name), "problems", lambda self: problems[type(self).__name__])
+    for name in ("UmlBackend", "VirtualTimeBackend", "HostBackend"):
+        monkeypatch.setattr(getattr(backends, name), "problems", lambda self: problems[type(self).__name__])
     monkeypatch.setattr(virtual_kernel, "build_requirements", list)
     return problems
 

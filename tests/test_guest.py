@@ -23,9 +23,8 @@ from scipy.stats import binom
 from cli_process import process
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.models.predict import predict_delay
+from tcpdelay.testbed.backends import UmlBackend, VirtualTimeBackend, guests_of
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.guest_process import guests_of
-from tcpdelay.testbed.uml import UmlBackend, VirtualTimeBackend
 
 HZ = 250
 BACKENDS = {"uml": (UmlBackend(), "TESTBED"), "uml-virtual": (VirtualTimeBackend(HZ), "VIRTUAL")}

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.capture.connection import Connection
-from tcpdelay.capture.ss import parse_ss, read_connections, read_ss
+from tcpdelay.capture.ss import Connection, parse_ss, read_connections, read_ss
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

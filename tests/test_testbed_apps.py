@@ -10,14 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from event_loop_driver import MILLISECOND, Stingy, fill, open_descriptors, run_for, run_until
-from tcpdelay.testbed.apps import constant_bit_rate, web
-from tcpdelay.testbed.apps.constant_bit_rate import ConstantBitRateSource, DatagramSource
-from tcpdelay.testbed.apps.greedy import BULK_WRITE, GreedySource, adaptive_source, bulk_source
-from tcpdelay.testbed.apps.packet_log import NOT_READ, PacketLog, StreamPackets, split_evenly
-from tcpdelay.testbed.apps.streams import READ_SIZE, ReceivingStream, SendingStream
-from tcpdelay.testbed.apps.web import WebUser
+from tcpdelay.testbed import apps
+from tcpdelay.testbed.apps import (
+    BULK_WRITE,
+    READ_SIZE,
+    ConstantBitRateSource,
+    DatagramSource,
+    GreedySource,
+    ReceivingStream,
+    SendingStream,
+    WebUser,
+    adaptive_source,
+    bulk_source,
+)
 from tcpdelay.testbed.event_loop import READABLE, EventLoop
-from tcpdelay.testbed.tcp_info import LOSS_STATE, tcp_info, unacknowledged_bytes
+from tcpdelay.testbed.flow_log import (
+    LOSS_STATE,
+    NOT_READ,
+    PacketLog,
+    StreamPackets,
+    split_evenly,
+    tcp_info,
+    unacknowledged_bytes,
+)
 
 # Streams
 
@@ -238,7 +253,7 @@ def test_intelligent_scheduling_avoids_timeouts(connect, monkeypatch):
     def state(connection):
         return SimpleNamespace(ca_state=LOSS_STATE if connection in in_timeout else 0)
 
-    monkeypatch.setattr(constant_bit_rate, "tcp_info", state)
+    monkeypatch.setattr(apps, "tcp_info", state)
     source = source_over(streams, intelligent=True)
     source.tick(1)
     in_timeout.add(streams[1].connection)
@@ -379,9 +394,9 @@ class FakeWorld:
         self.pauses = []
         self.sizes = []
         self.due = []
-        monkeypatch.setattr(web, "SendingStream", lambda loop, connection: self)
-        monkeypatch.setattr(web, "ReceivingStream", self._receiving)
-        monkeypatch.setattr(web.time, "monotonic_ns", lambda: 0)
+        monkeypatch.setattr(apps, "SendingStream", lambda loop, connection: self)
+        monkeypatch.setattr(apps, "ReceivingStream", self._receiving)
+        monkeypatch.setattr(apps.time, "monotonic_ns", lambda: 0)
 
     def at(self, when, handler):
         self.pauses.append(when / 1e9)
@@ -432,7 +447,7 @@ def test_a_user_follows_from_the_seed(monkeypatch):
 
 
 def test_a_user_fetches_until_stopped(loop, connect, monkeypatch):
-    monkeypatch.setattr(web, "MEAN_THINK_TIME", 0.001)
+    monkeypatch.setattr(apps, "MEAN_THINK_TIME", 0.001)
     user = WebUser(loop, lambda established: established(*connect()), 3)
     descriptors = open_descriptors()
     user.think()

@@ -15,8 +15,14 @@ from pathlib import Path
 import pytest
 
 from tcpdelay.testbed import virtual_kernel
-from tcpdelay.testbed.kernel_build import KernelBuildError
-from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, build_kernels, build_requirements, find_kernel, kernel_path
+from tcpdelay.testbed.virtual_kernel import (
+    KERNEL_HZ,
+    KernelBuildError,
+    build_kernels,
+    build_requirements,
+    find_kernel,
+    kernel_path,
+)
 
 needs_programs = pytest.mark.skipif(
     any(shutil.which(program) is None for program in ("make", "patch", "setpriv", "tar")),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tcpdelay.testbed import workplaces
-from tcpdelay.testbed.guest_process import guests_of
-from tcpdelay.testbed.workplaces import parent_of_workplaces, remove_leftovers, workplace
+from tcpdelay.testbed import campaign
+from tcpdelay.testbed.backends import guests_of
+from tcpdelay.testbed.campaign import parent_of_workplaces, remove_leftovers, workplace
 
 pytestmark = pytest.mark.usefixtures("temporary_directory")
 
@@ -40,7 +40,7 @@ def test_a_workplace_in_use_is_left_alone():
 
 HOLDER = """
 import subprocess, sys, time
-from tcpdelay.testbed.workplaces import workplace
+from tcpdelay.testbed.campaign import workplace
 with workplace() as place:
     session = place / "session"
     session.mkdir()
@@ -118,6 +118,6 @@ def test_a_workplace_of_somebody_else_is_not_used(temporary_directory, tmp_path,
     parent_of_workplaces().unlink()
     another = os.getuid() + 1
     (temporary_directory / f"tcpdelay-testbed-{another}").mkdir()
-    monkeypatch.setattr(workplaces.os, "getuid", lambda: another)
+    monkeypatch.setattr(campaign.os, "getuid", lambda: another)
     with pytest.raises(PermissionError, match="belongs to another user"), workplace():
         pass

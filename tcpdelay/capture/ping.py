@@ -15,8 +15,7 @@ from decimal import Decimal
 
 from scipy.special import stdtrit
 
-from tcpdelay.capture.estimate import PathEstimate
-from tcpdelay.capture.recording import read_recording
+from tcpdelay.capture.estimate import PathEstimate, read_recording
 
 _TITLE = re.compile(r"^[ \t]*--- .* ---[ \t]*\r?$", re.MULTILINE)
 # Every run of digits is bounded: the counts of a ping that ran for years have ten.

@@ -49,9 +49,7 @@ def _only_where_it_runs(context: typer.Context) -> None:
 @app.command("check")
 def check() -> None:
     """Say which kernels can be used here, and what to install for the others; exits with 1 if there is none."""
-    from tcpdelay.testbed.backends import Backend
-    from tcpdelay.testbed.host import HostBackend
-    from tcpdelay.testbed.uml import UmlBackend, VirtualTimeBackend
+    from tcpdelay.testbed.backends import Backend, HostBackend, UmlBackend, VirtualTimeBackend
     from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, build_requirements
 
     backends: list[tuple[str, Backend]] = [
@@ -99,8 +97,7 @@ def build_kernel(
     ] = None,
 ) -> None:
     """Build the guest kernels that run in virtual time, into the user's cache; takes some minutes."""
-    from tcpdelay.testbed.kernel_build import KernelBuildError
-    from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, build_kernels
+    from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, KernelBuildError, build_kernels
 
     line = StatusLine()
     try:

@@ -1,16 +1,53 @@
-"""Where experiments can run: this machine's kernel, or a User-Mode Linux guest in real or in virtual time."""
+"""The backends that run sessions: this machine's kernel, or a User-Mode Linux guest in real or in virtual time.
+
+The kernel of this machine needs root and the module sch_netem; guests need neither.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
+from tcpdelay.testbed.event_loop import die_with_parent, fix_addresses
+from tcpdelay.testbed.experiment import VIRTUAL_TIME_START
+from tcpdelay.testbed.flow_log import is_handed_over
+from tcpdelay.testbed.guest import PLAN
 from tcpdelay.testbed.session import Plan
+from tcpdelay.testbed.virtual_kernel import find_kernel
 
 BackendName = Literal["uml-virtual", "uml", "host"]
 
 OnProgress = Callable[[float], None]
+POLL_INTERVAL = 0.2
+HERE = "/proc/self/cwd"
+"""The session's directory, as the guest's kernel finds it on the host: the directory that it was started in.
+
+Named so, it is the same for every session, and the command line, which feeds the guest's entropy, is too.
+"""
+CONSOLE = "console.log"
+MEMORY = "1G"
+TERMINATION_TIME = 5.0
+INIT = """#!/bin/sh
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={path} \\
+  {python} -m tcpdelay.testbed.guest {directory}
+"""
+PREBUILT_HZ = 100
+CONSOLE_TAIL = 3
+GRACE = 120.0
+"""Time that boot, connections and the way down may take, beyond the plan's duration [s]."""
+SILENCE = 300.0
+"""Time without progress after which a guest in virtual time is given up [s]."""
 
 
 class SessionFailedError(RuntimeError):
@@ -71,3 +108,288 @@ def session_progress(directory: Path) -> float:
         return float((directory / "progress").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return 0.0
+
+
+class HostBackend:
+    """Network namespaces on this machine, in a process of their own that takes them along when it ends."""
+
+    name: BackendName = "host"
+    real_time = True
+
+    def problems(self) -> list[str]:
+        """Return what stands in the way: no root, or a kernel without netem."""
+        if os.uname().sysname != "Linux":
+            return ["network namespaces exist on Linux only"]
+        if os.geteuid() != 0:
+            return ["only root may make network namespaces; run as root, or use a User-Mode Linux guest"]
+        check = subprocess.run(
+            [sys.executable, "-m", "tcpdelay.testbed.backends"], capture_output=True, text=True, check=False
+        )
+        return [] if check.returncode == 0 else [check.stderr.strip().splitlines()[-1]]
+
+    def hz(self) -> int:
+        """Return the kernel's tick as its configuration tells, 0 if there is none to read."""
+        try:
+            for line in Path(f"/boot/config-{platform.release()}").read_text(encoding="utf-8").splitlines():
+                if line.startswith("CONFIG_HZ="):
+                    return int(line.removeprefix("CONFIG_HZ="))
+        except OSError:
+            return 0
+        return 0
+
+    def kernel(self, directory: Path) -> str:
+        """Return the release of this machine's kernel."""
+        return platform.release()
+
+    def run(self, plan: Plan, directory: Path, core: int, on_progress: OnProgress) -> None:
+        """Run the plan in a child process, and wait for its end."""
+        plan.write(directory / PLAN)
+        command = [sys.executable, "-m", "tcpdelay.testbed.backends", str(directory)]
+        errors = directory / "error"
+        with errors.open("wb") as stderr:
+            child = subprocess.Popen(
+                command,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stderr=stderr,
+                preexec_fn=lambda: die_with_parent(signal.SIGKILL),
+            )
+        try:
+            while child.poll() is None:
+                on_progress(session_progress(directory))
+                time.sleep(POLL_INTERVAL)
+        finally:
+            child.kill()
+            child.wait()
+        if child.returncode != 0:
+            lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise SessionFailedError(f"the session failed: {lines[-1] if lines else f'status {child.returncode}'}")
+
+
+def write_init(directory: Path) -> None:
+    """Write the script that is the guest's first process, for a session in `directory`."""
+    # The guest has the host's files, so it runs this very interpreter and package.
+    package = Path(__file__).resolve().parents[2]
+    script = directory / "init"
+    script.write_text(
+        INIT.format(path=shlex.quote(str(package)), python=shlex.quote(sys.executable), directory=HERE),
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
+
+
+def start_guest(kernel: Path, directory: Path, arguments: list[str], core: int) -> subprocess.Popen[bytes]:
+    """Boot a guest.
+
+    Parameters
+    ----------
+    kernel : Path
+        A User-Mode Linux binary.
+    directory : Path
+        The session's directory.
+    arguments : list of str
+        Further arguments of the kernel.
+    core : int
+        The processor to pin the guest to: spread over several it is many times slower.
+
+    Returns
+    -------
+    Popen
+        The guest. It ends with this process, or rather with the thread that called.
+    """
+    write_init(directory)
+    command = [
+        str(kernel),
+        f"mem={MEMORY}",
+        *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", f"init={HERE}/init"),
+        *("uml_dir=./", "umid=guest"),
+        *("random.trust_cpu=on", "quiet", "panic=1", "con0=fd:0,fd:1", "con=null", "ssl=null"),
+        *arguments,
+    ]
+    parent = os.getpid()
+
+    def prepare() -> None:
+        # The kernel ends its own processes when it is asked to terminate; killed outright it would leave them behind.
+        die_with_parent(signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+        fix_addresses()
+        os.sched_setaffinity(0, {core})
+
+    with (directory / CONSOLE).open("wb") as console:
+        return subprocess.Popen(
+            command,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
+
+
+def stop_guest(process: subprocess.Popen[bytes]) -> None:
+    """End a guest and all processes of it, if it still runs."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(TERMINATION_TIME)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    # What a guest leaves behind when it dies unasked is in its process group.
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def guests_of(directory: Path) -> list[int]:
+    """Return the processes that work in `directory` or below it, as guests do in their session's."""
+    processes = []
+    # As /proc shows it: without symbolic links.
+    directory = directory.resolve()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                # A directory that is gone is shown with a remark behind its name.
+                place = Path(str((entry / "cwd").readlink()).removesuffix(" (deleted)"))
+                if place.is_relative_to(directory):
+                    processes.append(int(entry.name))
+    return processes
+
+
+class UmlBackend:
+    """A guest of Debian's package user-mode-linux, in real time."""
+
+    name: BackendName = "uml"
+    real_time = True
+
+    def problems(self) -> list[str]:
+        """Return what is missing to run here."""
+        if os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
+            return ["User-Mode Linux runs on Linux on x86-64 only"]
+        missing = []
+        if self._kernel() is None:
+            missing.append(self._remedy())
+        if shutil.which("insmod", path="/sbin:/usr/sbin") is None:
+            missing.append("the program insmod is missing; run: sudo apt-get install kmod")
+        return missing
+
+    def _kernel(self) -> Path | None:
+        found = shutil.which("linux.uml")
+        return Path(found) if found else None
+
+    def _remedy(self) -> str:
+        return "the program linux.uml is missing; run: sudo apt-get install user-mode-linux"
+
+    def _arguments(self, plan: Plan) -> list[str]:
+        return []
+
+    def hz(self) -> int:
+        """Return the tick of Debian's guest kernel."""
+        return PREBUILT_HZ
+
+    def kernel(self, directory: Path) -> str:
+        """Return the guest's kernel release."""
+        return (directory / "kernel").read_text(encoding="ascii")
+
+    def run(self, plan: Plan, directory: Path, core: int, on_progress: OnProgress) -> None:
+        """Boot a guest that runs the plan, and wait for its end."""
+        kernel = self._kernel()
+        if kernel is None:
+            raise SessionFailedError(self._remedy())
+        plan.write(directory / PLAN)
+        guest = start_guest(kernel, directory, self._arguments(plan), core)
+        try:
+            self._wait(guest, plan, directory, on_progress)
+        finally:
+            stop_guest(guest)
+        error = directory / "error"
+        if error.exists():
+            raise SessionFailedError(f"the guest failed: {error.read_text(encoding='utf-8').strip().splitlines()[-1]}")
+        if not all(is_handed_over(directory, number) for number in range(len(plan.experiments))):
+            how = signal.Signals(-guest.returncode).name if guest.returncode < 0 else f"status {guest.returncode}"
+            done = session_progress(directory)
+            raise SessionFailedError(f"the guest ended with {how} at {done:.0%} of its run; {_console(directory)}")
+
+    def _wait(self, guest: subprocess.Popen[bytes], plan: Plan, directory: Path, on_progress: OnProgress) -> None:
+        longest = max(experiment.duration for experiment in plan.experiments)
+        allowed = longest + GRACE if self.real_time else SILENCE
+        done = 0.0
+        deadline = time.monotonic() + allowed
+        while guest.poll() is None:
+            now = session_progress(directory)
+            if now > done and not self.real_time:
+                deadline = time.monotonic() + SILENCE
+            done = now
+            on_progress(done)
+            if time.monotonic() > deadline:
+                raise SessionFailedError(f"the guest was given up at {done:.0%} of its run; {_console(directory)}")
+            time.sleep(POLL_INTERVAL)
+        if not (directory / "kernel").exists():
+            raise SessionFailedError(f"the guest did not boot; {_console(directory)}")
+
+
+class VirtualTimeBackend(UmlBackend):
+    """A guest whose time jumps to the next event whenever all its processes sleep.
+
+    Parameters
+    ----------
+    hz : int
+        Timer interrupts per second of the kernel, as it was built.
+    """
+
+    name: BackendName = "uml-virtual"
+    real_time = False
+
+    def __init__(self, hz: int) -> None:
+        self._hz = hz
+
+    def _kernel(self) -> Path | None:
+        return find_kernel(self._hz)
+
+    def _remedy(self) -> str:
+        return f"no kernel with virtual time at {self._hz} Hz; run: tcpdelay testbed build-kernel --hz {self._hz}"
+
+    def _arguments(self, plan: Plan) -> list[str]:
+        # Zero would mean the host's entropy.
+        return ["time-travel=inf-cpu", f"time-travel-start={VIRTUAL_TIME_START}", f"rngseed={plan.seed + 1}"]
+
+    def hz(self) -> int:
+        """Return the kernel's tick."""
+        return self._hz
+
+
+def _console(directory: Path) -> str:
+    text = (directory / CONSOLE).read_text(encoding="utf-8", errors="replace")
+    # Without the control sequences of a terminal.
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text).splitlines() if line.strip()]
+    return "its console ends with: " + " | ".join(lines[-CONSOLE_TAIL:]) if lines else "its console is empty"
+
+
+def _main(arguments: list[str]) -> int:
+    """Run the session in a directory, or, without one, try whether the kernel has what a session needs."""
+    from pyroute2 import NetlinkError
+
+    from tcpdelay.testbed.experiment import Experiment
+    from tcpdelay.testbed.network import Network
+    from tcpdelay.testbed.session import run_session
+
+    if arguments:
+        directory = Path(arguments[0])
+        run_session(Plan.read(directory / PLAN), directory)
+        return 0
+    try:
+        Network.build(Experiment(rtt=0.01)).close()
+    except (OSError, NetlinkError) as error:
+        missing = (
+            f"this kernel refuses a namespace with veth and netem ({error}); the module sch_netem is often missing"
+        )
+        print(missing, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

@@ -1,37 +1,177 @@
-"""Runs a specification: sessions of experiments side by side, captures written as they finish, nothing done twice."""
+"""A campaign: runs the experiments of a specification, and writes a capture as soon as an experiment is finished.
+
+Sessions run experiments side by side, each session in a directory of its own. Finished captures are not made again.
+Directories and guests that a killed run left behind are removed.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
+from typing import NamedTuple
 
-from tcpdelay.capture.flow_capture import FlowCapture, FlowRun, read_capture, write_capture
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay import __version__
+from tcpdelay.capture.flow_capture import NOT_READ, FlowCapture, FlowRun, read_capture, write_capture
 from tcpdelay.confidence import BATCHES, quantile_interval
 from tcpdelay.files import UNFINISHED, locked
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.testbed.backends import Backend, SessionFailedError
+from tcpdelay.testbed.backends import (
+    Backend,
+    BackendName,
+    HostBackend,
+    SessionFailedError,
+    UmlBackend,
+    VirtualTimeBackend,
+    guests_of,
+)
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.flow_runs import Origin, flow_run
-from tcpdelay.testbed.handover import read_records
-from tcpdelay.testbed.host import HostBackend
+from tcpdelay.testbed.flow_log import FlowRecord, read_records
 from tcpdelay.testbed.session import Plan
 from tcpdelay.testbed.specification import Specification
-from tcpdelay.testbed.uml import UmlBackend, VirtualTimeBackend
-from tcpdelay.testbed.workplaces import workplace
 
+MICROSECOND = 1000
+SAMPLES = {
+    "time": "time",
+    "connection": "connection",
+    "cwnd": "snd_cwnd",
+    "ssthresh": "snd_ssthresh",
+    "unacked": "unacked",
+    "rtt": "rtt",
+    "retransmits": "total_retrans",
+    "reordering": "reordering",
+    "delivery_rate": "delivery_rate",
+}
+"""What a capture keeps of the samples of TCP_INFO, and what the kernel calls it."""
 SHORTEST_TIMEOUT = 0.2
 """What Linux's retransmission timeout adds to the round-trip time at least [s] (TCP_RTO_MIN)."""
 TRACES = ("sender", "receiver")
+
+
+def parent_of_workplaces() -> Path:
+    """Return the directory of this user in which sessions run."""
+    return Path(tempfile.gettempdir(), f"tcpdelay-testbed-{os.getuid()}")
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """Provide an empty directory for sessions, locked while in use, and remove it at the end.
+
+    Raises
+    ------
+    OSError
+        If the directory cannot be made, or belongs to somebody else.
+    """
+    parent = _own_parent()
+    gate = os.open(parent, os.O_RDONLY)
+    try:
+        # One run at a time: until it is locked, a new directory looks like a leftover.
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        remove_leftovers()
+        directory = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
+        lock = os.open(directory, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    finally:
+        os.close(gate)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
+
+
+def remove_leftovers() -> list[Path]:
+    """End the guests of runs that were killed, remove their directories, and return these."""
+    removed = []
+    parent = _own_parent()
+    for directory in sorted(parent.glob("run-*")):
+        lock = None
+        with suppress(OSError):
+            lock = os.open(directory, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for process in guests_of(directory):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            shutil.rmtree(directory, ignore_errors=True)
+            removed.append(directory)
+        if lock is not None:
+            os.close(lock)
+    return removed
+
+
+def _own_parent() -> Path:
+    parent = parent_of_workplaces()
+    parent.mkdir(mode=0o700, exist_ok=True)
+    # In a directory that everybody may write to, somebody else could have made it first.
+    if parent.is_symlink() or parent.stat().st_uid != os.getuid():
+        raise PermissionError(f"{parent} belongs to another user; set TMPDIR to a directory of yours")
+    return parent
+
+
+class Origin(NamedTuple):
+    """Where a run comes from; the fields are those of `FlowRun`."""
+
+    run: int
+    backend: BackendName
+    seed: int
+    hz: int
+    kernel: str
+    recorded: str
+
+
+def flow_run(record: FlowRecord, origin: Origin, stalls: Sequence[int]) -> FlowRun:
+    """Return a measured flow in microseconds since the start of writing.
+
+    Parameters
+    ----------
+    record : FlowRecord
+        What was measured.
+    origin : Origin
+        Where it comes from.
+    stalls : sequence of int
+        Times and lengths of the session's stalls, in turns [ns, monotonic clock].
+    """
+    written = np.array(record.written, np.int64)
+    read = np.array(record.read, np.int64)
+
+    def since_start(times: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (times - record.started + MICROSECOND // 2) // MICROSECOND
+
+    # The runs that prolong an experiment are for its delays; their samples would double the size of a capture.
+    sampled = SAMPLES.items() if origin.run == 0 else ()
+    samples = {kept: np.array(record.samples[kernel_name], np.int64) for kept, kernel_name in sampled}
+    if samples:
+        samples["time"] = since_start(samples["time"])
+    pairs = np.array(stalls, np.int64).reshape(-1, 2)
+    return FlowRun(
+        **origin._asdict(),
+        flow=record.flow,
+        tool=__version__,
+        counters=record.counters,
+        packets=record.packets,
+        written=since_start(written),
+        delay=np.where(read < 0, NOT_READ, (read - written + MICROSECOND // 2) // MICROSECOND),
+        samples=samples,
+        stall_time=since_start(pairs[:, 0]),
+        stall_length=pairs[:, 1] // MICROSECOND,
+        epoch=record.epoch,
+    )
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ MAX_FLOWS = 64
 MAX_CROSS_FLOWS = 400
 MIN_DATAGRAM = 8
 """Size of the number that a datagram carries [bytes]."""
+VIRTUAL_TIME_START = 1_700_000_000_000_000_000
+"""Where the calendar of virtual time begins [ns since 1970]; like the seed, it must not change from run to run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from tcpdelay.testbed.system_calls import mount, power_off
+from tcpdelay.testbed.event_loop import mount, power_off
 
 PLAN = "plan.json"
 WORK_DIRECTORY = Path("/mnt")

@@ -1,25 +1,42 @@
-"""Network namespaces joined by veth pairs: a sender, a receiver, and what lies between.
+"""The network of an experiment: namespaces joined by veth pairs, their queueing disciplines, and packet traces.
 
-The namespaces have no names: they are held by open descriptors alone, so that the kernel removes them, their devices
-and their queues when this process ends, however it ends.
+The namespaces have no names. Only open descriptors hold them, so the kernel removes the namespaces, their devices and
+their queues when this process ends, however it ends.
+
+pyroute2 supports netem without its loss models, and tbf only with a string for every figure. The option blocks of both
+are therefore filled here; framing, sockets and answers are pyroute2's.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ethtool import Ethtool
+from pyroute2.netlink import nla
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_netem, sched_pfifo, sched_tbf
 
+from tcpdelay.testbed.event_loop import die_with_parent, enter_network, unshare_network
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.qdisc import add_bottleneck, add_netem, packet_counts
-from tcpdelay.testbed.system_calls import enter_network, unshare_network
 
+TICK = 64
+"""Unit in which netem and tbf count time [ns] (include/net/pkt_sched.h, PSCHED_SHIFT)."""
+CERTAIN = 2**32 - 1
+NETEM_LIMIT = 200_000
+"""Packets that netem may hold: far more than are ever in flight, so that it never drops for want of room."""
+ROOT_HANDLE = 0x10000
+TBF_BURST = 2000
+"""Bucket of the rate limit [bytes]: one packet, so that it leaves at the link's rate and not in bursts."""
 PORT = 5001
 OFFLOADS = ("tx-tcp-segmentation", "tx-generic-segmentation", "rx-gro")
 BUFFER_LIMIT = 64 * 2**20
@@ -30,6 +47,101 @@ COMMON_SYSCTLS = {
     "net.ipv6.conf.all.disable_ipv6": "1",
     "net.ipv6.conf.default.disable_ipv6": "1",
 }
+SNAP_LENGTH = 128
+"""Bytes kept of each packet: all headers and the options of TCP."""
+
+
+class NetemOptions(sched_netem.options):  # type: ignore[misc]
+    """netem's options with the Gilbert-Elliott loss model of linux/pkt_sched.h (NETEM_LOSS_GE)."""
+
+    nla_map = (*sched_netem.options.nla_map[:5], ("TCA_NETEM_LOSS", "loss_model"), *sched_netem.options.nla_map[6:])
+
+    class loss_model(nla):  # type: ignore[misc]  # noqa: N801, D106 - pyroute2 finds it by this name
+        nla_map = (("NETEM_LOSS_UNSPEC", "none"), ("NETEM_LOSS_GI", "hex"), ("NETEM_LOSS_GE", "gilbert_elliott"))
+
+        class gilbert_elliott(nla):  # type: ignore[misc]  # noqa: N801, D106
+            fields: ClassVar[Any] = (("p", "I"), ("r", "I"), ("h", "I"), ("k1", "I"))
+
+
+def _passed_on(options: dict[str, Any]) -> Any:
+    return options["block"]
+
+
+_OURS = {
+    "netem": SimpleNamespace(parent=sched_netem.parent, options=NetemOptions, get_parameters=_passed_on),
+    "tbf": SimpleNamespace(parent=sched_tbf.parent, options=sched_tbf.options, get_parameters=_passed_on),
+    "bfifo": sched_pfifo,
+}
+plugins.update(_OURS)
+
+
+def add_netem(netlink: IPRoute, device: int, delay: float, loss: float = 0.0, loss_burst: float = 1.0) -> None:
+    """Delay and drop what a device sends.
+
+    Parameters
+    ----------
+    netlink : IPRoute
+        A netlink socket in the device's namespace.
+    device : int
+        Index of the device.
+    delay : float
+        Constant delay [s], from 0 to 274.
+    loss : float
+        Probability that a packet is dropped, 0 to 1.
+    loss_burst : float
+        Mean number of packets dropped in a row, 1 or more; above 1 the losses follow a Gilbert model.
+    """
+    block: dict[str, Any] = {
+        "delay": round(delay * 1e9 / TICK),
+        "limit": NETEM_LIMIT,
+        "loss": 0 if loss_burst > 1 else round(loss * CERTAIN),
+        "gap": 0,
+        "duplicate": 0,
+        "jitter": 0,
+        "attrs": [],
+    }
+    if loss_burst > 1:
+        # Bad state: no packet passes (h = 0), left with probability r = 1 / burst; entered so that its share is `loss`.
+        leave = 1 / loss_burst
+        enter = leave * loss / (1 - loss)
+        model = {"p": round(enter * CERTAIN), "r": round(leave * CERTAIN), "h": 0, "k1": 0}
+        block["attrs"].append(("TCA_NETEM_LOSS", {"attrs": [("NETEM_LOSS_GE", model)]}))
+    _add(netlink, "netem", device, block)
+
+
+def add_bottleneck(
+    netlink: IPRoute, device: int, rate: float, queue_packets: int | None, queue_bytes: int | None
+) -> None:
+    """Limit the rate [bit/s] of a device and drop what does not fit its queue, kept in packets or in bytes."""
+    bytes_per_second = round(rate / 8)
+    parameters = {
+        "rate_cell_log": 3,
+        "rate___reserved": 1,  # the link layer: Ethernet
+        "rate": bytes_per_second,
+        "limit": 2**31,
+        "buffer": round(TBF_BURST * 1e9 / bytes_per_second / TICK),
+    }
+    # pyroute2 fills the rate table from the parameters.
+    block = {"attrs": [("TCA_TBF_PARMS", parameters), ("TCA_TBF_RTAB", True)]}
+    _add(netlink, "tbf", device, block)
+    kind, limit = ("pfifo", queue_packets) if queue_packets is not None else ("bfifo", queue_bytes)
+    netlink.tc("replace", kind, device, handle=2 * ROOT_HANDLE, parent=ROOT_HANDLE + 1, limit=limit)
+
+
+def _add(netlink: IPRoute, kind: str, device: int, block: dict[str, Any]) -> None:
+    netlink.tc("add", kind, device, handle=ROOT_HANDLE, block=block)
+
+
+def packet_counts(netlink: IPRoute, device: int) -> dict[str, int]:
+    """Return what the device's root discipline has counted: the packets it sent on and those it dropped."""
+    for message in netlink.get_qdiscs(device):
+        if message["parent"] == sched_netem.parent:
+            statistics = message.get_attr("TCA_STATS2")
+            return {
+                "sent": statistics.get_attr("TCA_STATS_BASIC")["packets"],
+                "dropped": statistics.get_attr("TCA_STATS_QUEUE")["drops"],
+            }
+    raise OSError(f"device {device} has no queueing discipline")
 
 
 @dataclass
@@ -224,3 +336,53 @@ def kernel_counters(node: Node) -> dict[str, int]:
                         if int(value) > 0:
                             counters[name] = int(value)
     return counters
+
+
+class PacketTraces:
+    """Traces what the sender's and the receiver's devices send and receive, until stopped.
+
+    Parameters
+    ----------
+    network : Network
+        The network of the experiment.
+    path : Path
+        Where to write, to which `.sender.pcap` and `.receiver.pcap` are appended; times are in nanoseconds.
+
+    Raises
+    ------
+    OSError
+        If tcpdump cannot be run.
+    """
+
+    def __init__(self, network: Network, path: Path) -> None:
+        program = shutil.which("tcpdump", path="/usr/bin:/usr/sbin:/bin:/sbin")
+        if program is None:
+            raise FileNotFoundError("packet traces need tcpdump; run: sudo apt-get install tcpdump")
+        self._processes = []
+        for end, node in (("sender", network.sender), ("receiver", network.receiver)):
+            file = path.with_name(f"{path.name}.{end}.pcap")
+            options = ["-Z", "root", "-n", "-U", "--immediate-mode", "--time-stamp-precision=nano"]
+            # A file that it opens itself it wants to give to root, which in a guest of an ordinary user is refused.
+            command = [program, *options, "-s", str(SNAP_LENGTH), "-i", network.device_of(node), "-w", "-"]
+            with file.open("wb") as trace, node.entered():
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=trace,
+                    stderr=subprocess.PIPE,
+                    preexec_fn=lambda: die_with_parent(signal.SIGKILL),
+                )
+            # It says so once it listens, or why it does not.
+            assert process.stderr is not None
+            line = process.stderr.readline().decode(errors="replace").strip()
+            if "listening" not in line:
+                process.kill()
+                raise OSError(f"tcpdump: {line}")
+            self._processes.append(process)
+
+    def stop(self) -> None:
+        """End the traces and finish their files."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.communicate()

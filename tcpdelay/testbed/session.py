@@ -1,26 +1,270 @@
-"""Runs a plan of experiments side by side, on this kernel, and hands over what it measures."""
+"""A session: the experiments of a plan run side by side on this kernel, and their flows are handed over."""
 
 from __future__ import annotations
 
 import json
+import socket
 import time
 from array import array
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tcpdelay.testbed.event_loop import EventLoop
+from tcpdelay.testbed.apps import (
+    ConstantBitRateSource,
+    DatagramSource,
+    GreedySource,
+    ReceivingStream,
+    SendingStream,
+    WebUser,
+    adaptive_source,
+    bulk_source,
+)
+from tcpdelay.testbed.event_loop import READABLE, WRITABLE, EventLoop, wake_exactly
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.handover import write_records
-from tcpdelay.testbed.measurement import NANOSECONDS, Measurement
-from tcpdelay.testbed.system_calls import wake_exactly
+from tcpdelay.testbed.flow_log import FlowRecord, PacketLog, StreamPackets, TcpInfo, tcp_info, write_records
+from tcpdelay.testbed.network import PORT, Network, PacketTraces, kernel_counters
 
+NANOSECONDS = 1_000_000_000
+SEND_BUFFER = 2**20
+RECEIVE_BUFFER = 4 * 2**20
+SAMPLE_INTERVAL = NANOSECONDS // 10
+DRAIN_ROUND_TRIPS = 20
+SHORTEST_DRAIN = 2 * NANOSECONDS
+LONGEST_DRAIN = 20 * NANOSECONDS
+# Constants of linux/socket.h; they need CAP_NET_ADMIN and are not bounded by the sysctls.
+SO_SNDBUFFORCE = 32
+SO_RCVBUFFORCE = 33
+
+Established = Callable[[socket.socket, socket.socket], None]
 HEARTBEAT = 10_000_000
 STALL = 5_000_000
 """Lateness from which on a heartbeat is a stall [ns]."""
 LEAD = NANOSECONDS // 2
 LONGEST_OPENING = 120 * NANOSECONDS
 PROGRESS_STEPS = 200
+
+
+class MeasuredFlow:
+    """One measured flow: its log, its connections and the samples of their TCP_INFO."""
+
+    def __init__(self) -> None:
+        self.log = PacketLog()
+        self.connections: list[socket.socket] = []
+        self.samples = {name: array("q") for name in ("time", "connection", *TcpInfo._fields)}
+
+    def sample(self, now: int) -> None:
+        """Add what the kernel says about each connection at a time [ns]."""
+        for number, connection in enumerate(self.connections):
+            info = tcp_info(connection)
+            self.samples["time"].append(now)
+            self.samples["connection"].append(number)
+            for name, value in zip(TcpInfo._fields, info, strict=True):
+                self.samples[name].append(value)
+
+
+class Measurement:
+    """Runs one experiment in an event loop that it shares with others.
+
+    Parameters
+    ----------
+    loop : EventLoop
+        Where everything happens.
+    experiment : Experiment
+        What to run.
+    seed : int
+        Seed of what the applications draw at random.
+    trace : Path, optional
+        Where to keep packet traces of both ends: `.sender.pcap` and `.receiver.pcap` are appended.
+    """
+
+    def __init__(self, loop: EventLoop, experiment: Experiment, seed: int, trace: Path | None = None) -> None:
+        self.finished = False
+        self._loop = loop
+        self._experiment = experiment
+        self._seed = seed
+        self._network = Network.build(experiment, traced=trace is not None)
+        self._on_close = ExitStack()
+        self._on_close.callback(self._network.close)
+        if trace is not None:
+            self._on_close.callback(PacketTraces(self._network, trace).stop)
+        self._expected: dict[int, Callable[[socket.socket], None]] = {}
+        self._flows: list[MeasuredFlow] = []
+        self._ticks: list[Callable[[int], None]] = []
+        self._greedy: list[GreedySource] = []
+        self._web_users: list[WebUser] = []
+        self._opening = 0
+        self._repetitions: list[int] = []
+        self._deadline = 0
+        self.started = 0
+
+    def open(self) -> None:
+        """Listen, and open all connections of the experiment; `start` may follow once `ready`."""
+        if self._experiment.application != "udp" or self._experiment.bulk_flows or self._experiment.web_flows:
+            self._listen()
+        for _ in range(self._experiment.flows):
+            flow = MeasuredFlow()
+            self._flows.append(flow)
+            if self._experiment.application == "udp":
+                self._open_datagrams(flow)
+            else:
+                self._open_streams(flow)
+        for _ in range(self._experiment.bulk_flows):
+            self._opening += 1
+            self._connect(self._begin_bulk)
+        for user in range(self._experiment.web_flows):
+            self._web_users.append(WebUser(self._loop, self._connect, self._seed * 1000 + user))
+
+    @property
+    def ready(self) -> bool:
+        """Whether every connection is established."""
+        return self._opening == 0
+
+    def start(self, first: int) -> None:
+        """Begin to write at a time [ns, monotonic clock]."""
+        interval = round(self._experiment.interval * NANOSECONDS)
+        self.started = first
+        for number, tick in enumerate(self._ticks):
+            # Side by side, the flows of one experiment are spread over the interval.
+            offset = interval * number // len(self._ticks)
+            self._repetitions.append(self._loop.every(interval, first + offset, tick))
+        for source in self._greedy:
+            self._on_close.callback(source.stop)
+            self._loop.at(first, source.start)
+        for user in self._web_users:
+            self._on_close.callback(user.stop)
+            self._loop.at(first, user.think)
+        # Sampled between two ticks, so that a sample never delays a packet.
+        self._repetitions.append(self._loop.every(SAMPLE_INTERVAL, first + interval // 3, self._sample))
+        self._loop.at(first + round(self._experiment.duration * NANOSECONDS), self._stop)
+
+    def _sample(self, _: int) -> None:
+        now = time.monotonic_ns()
+        for flow in self._flows:
+            flow.sample(now)
+        if self._deadline and (now > self._deadline or not any(flow.log.outstanding for flow in self._flows)):
+            self._finish()
+
+    def _stop(self) -> None:
+        """Write no more, and wait for what is under way."""
+        for repetition in self._repetitions[:-1]:
+            self._loop.cancel(repetition)
+        for source in self._greedy:
+            source.stop()
+        for user in self._web_users:
+            user.stop()
+        drain = round(DRAIN_ROUND_TRIPS * self._experiment.rtt * NANOSECONDS)
+        self._deadline = time.monotonic_ns() + min(max(drain, SHORTEST_DRAIN), LONGEST_DRAIN)
+
+    def _finish(self) -> None:
+        self._loop.cancel(self._repetitions[-1])
+        self.finished = True
+
+    def records(self) -> list[FlowRecord]:
+        """Return what was measured, flow by flow, with the kernel's counters of the whole experiment."""
+        counters = kernel_counters(self._network.sender)
+        epoch = time.time_ns() - (time.monotonic_ns() - self.started)
+        counts = self._network.packet_counts()
+        return [
+            FlowRecord(number, self.started, epoch, counters, counts, flow.log.written, flow.log.read, flow.samples)
+            for number, flow in enumerate(self._flows)
+        ]
+
+    def close(self) -> None:
+        """Give up all sockets and the network."""
+        self._on_close.close()
+
+    def _listen(self) -> None:
+        with self._network.receiver.entered():
+            listener = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        # Before the handshake, which fixes the scale of the window.
+        listener.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
+        listener.bind(("", PORT))
+        listener.listen(1024)
+
+        def accept(_: int) -> None:
+            connection, (_, port) = listener.accept()
+            connection.setblocking(False)
+            self._expected.pop(port)(connection)
+
+        self._loop.watch(listener.fileno(), READABLE, accept)
+        self._on_close.callback(listener.close)
+        self._on_close.callback(self._loop.forget, listener.fileno())
+
+    def _connect(self, established: Established) -> None:
+        """Open a connection and hand on its sending and its receiving socket."""
+        with self._network.sender.entered():
+            sender = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        control = self._experiment.congestion_control.encode()
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._experiment.nodelay))
+        if self._experiment.application == "cbr":
+            # A greedy source is to see what the kernel gives it; a constant bit rate is not to wait for buffers.
+            sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER)
+        sender.bind(("", 0))
+        receiver: list[socket.socket] = []
+
+        def accepted(connection: socket.socket) -> None:
+            receiver.append(connection)
+            established(sender, connection)
+
+        def writable(_: int) -> None:
+            self._loop.forget(sender.fileno())
+            error = sender.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, "no connection to the receiver")
+
+        self._expected[sender.getsockname()[1]] = accepted
+        sender.connect_ex((self._network.receiver_address, PORT))
+        self._loop.watch(sender.fileno(), WRITABLE, writable)
+
+    def _open_streams(self, flow: MeasuredFlow) -> None:
+        experiment = self._experiment
+        streams: list[SendingStream] = []
+        readers: list[StreamPackets] = []
+
+        def established(sender: socket.socket, receiver: socket.socket) -> None:
+            self._opening -= 1
+            reader = StreamPackets(flow.log, experiment.packet_size)
+            flow.connections.append(sender)
+            readers.append(reader)
+            streams.append(SendingStream(self._loop, sender))
+            self._on_close.callback(streams[-1].close)
+            receiving = ReceivingStream(self._loop, receiver, reader.on_data, not experiment.delayed_ack)
+            self._on_close.callback(receiving.close)
+            if experiment.application == "adaptive":
+                size, lowat = experiment.packet_size, experiment.notsent_lowat
+                self._greedy.append(adaptive_source(self._loop, flow.log, reader, sender, size, lowat))
+            elif len(streams) == experiment.connections:
+                intelligent = experiment.scheduling == "intelligent"
+                source = ConstantBitRateSource(
+                    flow.log, streams, readers, experiment.packet_size, experiment.pieces, intelligent
+                )
+                self._ticks.append(source.tick)
+
+        for _ in range(experiment.connections):
+            self._opening += 1
+            self._connect(established)
+
+    def _open_datagrams(self, flow: MeasuredFlow) -> None:
+        with self._network.receiver.entered():
+            receiver = socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        receiver.bind(("", 0))
+        with self._network.sender.entered():
+            sender = socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        sender.connect((self._network.receiver_address, receiver.getsockname()[1]))
+        source = DatagramSource(self._loop, flow.log, sender, receiver, self._experiment.packet_size)
+        self._on_close.callback(source.close)
+        self._ticks.append(source.tick)
+
+    def _begin_bulk(self, sender: socket.socket, receiver: socket.socket) -> None:
+        self._opening -= 1
+        self._greedy.append(bulk_source(self._loop, sender))
+        self._on_close.callback(sender.close)
+        receiving = ReceivingStream(self._loop, receiver, lambda received, now: None, quick_ack=False)
+        self._on_close.callback(receiving.close)
 
 
 @dataclass(frozen=True)

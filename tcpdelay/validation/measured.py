@@ -15,8 +15,7 @@ from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.path import Bottleneck, Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.uml import START
+from tcpdelay.testbed.experiment import VIRTUAL_TIME_START, Experiment
 from tcpdelay.validation.loss_recovery import delays_after_loss
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -209,7 +208,7 @@ def _phase(run: FlowRun) -> float | None:
     """Return how long after a tick the first packet was written [s]: guests in virtual time tick from its start."""
     if run.backend != VIRTUAL_TIME or run.hz == 0:
         return None
-    return ((run.epoch - START) / 1e9) % (1 / run.hz)
+    return ((run.epoch - VIRTUAL_TIME_START) / 1e9) % (1 / run.hz)
 
 
 def _share(share: Interval) -> Interval:

@@ -11,15 +11,13 @@ import numpy as np
 
 from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
 from tcpdelay.capture.pcap.container import CaptureFile
-from tcpdelay.capture.pcap.conversations import chosen, matches, same_connection, survey
-from tcpdelay.capture.pcap.copies import Copies
-from tcpdelay.capture.pcap.decoding import end_in_words
-from tcpdelay.capture.pcap.framing import Framing
+from tcpdelay.capture.pcap.decoding import Framing, end_in_words
 from tcpdelay.capture.pcap.measurement import NANOSECONDS, Measurement, scales_of
+from tcpdelay.capture.pcap.messages import MessageFinder
 from tcpdelay.capture.pcap.places import ConnectionInFile
 from tcpdelay.capture.pcap.round_trips import DELAYED, Side, captured_at, distance_to_receiver
-from tcpdelay.capture.pcap.source import MessageFinder
-from tcpdelay.capture.pcap.stretches import StretchSource, shift_between, stretches
+from tcpdelay.capture.pcap.segments import chosen, matches, same_connection, survey
+from tcpdelay.capture.pcap.stretches import Copies, StretchSource, shift_between, stretches
 from tcpdelay.capture.pcap.trace import Trace
 
 _FAR = 0.1

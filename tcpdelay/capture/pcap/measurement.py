@@ -8,23 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.capture.pcap.clocks import ClockFit, ClockSamples
-from tcpdelay.capture.pcap.condensed import RoundTripSeries, Series, Table
-from tcpdelay.capture.pcap.connection_analysis import WINDOW
-from tcpdelay.capture.pcap.coverage import BEGINNING, NEVER, Coverage, coverage
-from tcpdelay.capture.pcap.deliveries import Deliveries
-from tcpdelay.capture.pcap.matching import match_acknowledgements, match_data
-from tcpdelay.capture.pcap.retransmissions import at_receiver, at_sender, duplicate_acknowledgements
+from tcpdelay.capture.pcap.clocks import ClockFit, ClockSamples, match_acknowledgements, match_data
+from tcpdelay.capture.pcap.connection_analysis import WINDOW, RoundTripSeries, Series, Table
+from tcpdelay.capture.pcap.messages import Deliveries, MessageFinder
 from tcpdelay.capture.pcap.round_trips import (
     AcknowledgedTogether,
     RoundTrips,
     Side,
+    at_receiver,
+    at_sender,
+    duplicate_acknowledgements,
     handshake_times,
     receiver_round_trips,
     sender_round_trips,
 )
-from tcpdelay.capture.pcap.source import MessageFinder
-from tcpdelay.capture.pcap.trace import Flags, Integers, Trace
+from tcpdelay.capture.pcap.trace import BEGINNING, NEVER, Coverage, Flags, Integers, Trace, coverage
 
 NANOSECONDS = 1e9
 

@@ -1,0 +1,383 @@
+"""The applications of an experiment: measured sources, bulk transfers and web users, over non-blocking TCP streams."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+
+from tcpdelay.testbed.event_loop import READABLE, WRITABLE, EventLoop
+from tcpdelay.testbed.flow_log import LOSS_STATE, PacketLog, StreamPackets, split_evenly, tcp_info, unacknowledged_bytes
+
+READ_SIZE = 256 * 1024
+RETRY_INTERVAL = 1_000_000
+"""Pause after a write of which the kernel took nothing [ns]."""
+_ZEROS = memoryview(bytes(READ_SIZE))
+_NUMBER = struct.Struct("!Q")
+BULK_WRITE = 65536
+MEAN_THINK_TIME = 1.0
+MEAN_OBJECT = 12_000
+"""Mean size of an object [bytes], before the cut at `LARGEST_OBJECT`."""
+PARETO_SHAPE = 1.2
+LARGEST_OBJECT = 1_000_000
+NANOSECONDS = 1e9
+Connect = Callable[[Callable[[socket.socket, socket.socket], None]], None]
+
+
+class SendingStream:
+    """The writing end: what the send buffer does not take waits here, counted rather than stored.
+
+    Parameters
+    ----------
+    loop : EventLoop
+        Where to wait for room in the send buffer.
+    connection : socket
+        A connected, non-blocking socket.
+    """
+
+    def __init__(self, loop: EventLoop, connection: socket.socket) -> None:
+        self.connection = connection
+        self.waiting = 0
+        self._loop = loop
+
+    def write(self, size: int) -> None:
+        """Write `size` bytes, at most 256 KiB, in one call, behind whatever waits."""
+        if self.waiting == 0:
+            size -= self._send(size)
+            if size:
+                self._loop.watch(self.connection.fileno(), WRITABLE, self._flush)
+        self.waiting += size
+
+    def _send(self, size: int) -> int:
+        try:
+            return self.connection.send(_ZEROS[:size])
+        except BlockingIOError:
+            return 0
+
+    def _flush(self, _: int) -> None:
+        taken = self._send(min(self.waiting, READ_SIZE))
+        self.waiting -= taken
+        if self.waiting == 0:
+            self._loop.forget(self.connection.fileno())
+        elif taken == 0:
+            self._loop.pause(self.connection.fileno(), RETRY_INTERVAL)
+
+    def close(self) -> None:
+        """Close the connection; what has not been written is lost."""
+        if self.waiting:
+            self._loop.forget(self.connection.fileno())
+        self.connection.close()
+
+
+class ReceivingStream:
+    """The reading end.
+
+    Parameters
+    ----------
+    loop : EventLoop
+        Where to wait for data.
+    connection : socket
+        A connected, non-blocking socket.
+    on_data : callable
+        Called with the bytes read so far and the time [ns] after the read; with 0 bytes more at the end of the stream.
+    quick_ack : bool
+        Whether every segment is to be acknowledged at once.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        connection: socket.socket,
+        on_data: Callable[[int, int], None],
+        quick_ack: bool,
+    ) -> None:
+        self.connection = connection
+        self.received = 0
+        self.ended = False
+        self._loop = loop
+        self._on_data = on_data
+        self._quick_ack = quick_ack
+        self._buffer = bytearray(READ_SIZE)
+        if quick_ack:
+            self._acknowledge_at_once()
+        loop.watch(connection.fileno(), READABLE, self._read)
+
+    def _acknowledge_at_once(self) -> None:
+        # The kernel falls back to delayed acknowledgements by itself, so this is set again after each read.
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+    def _read(self, _: int) -> None:
+        try:
+            size = self.connection.recv_into(self._buffer)
+        except (BlockingIOError, ConnectionError):
+            return
+        # After the read: a stamp taken before it would make the delay too small.
+        now = time.monotonic_ns()
+        if size:
+            if self._quick_ack:
+                self._acknowledge_at_once()
+            self.received += size
+        else:
+            self.ended = True
+            self._loop.forget(self.connection.fileno())
+        self._on_data(self.received, now)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if not self.ended:
+            self._loop.forget(self.connection.fileno())
+            self.ended = True
+        self.connection.close()
+
+
+class ConstantBitRateSource:
+    """Writes a packet per interval into TCP connections.
+
+    Parameters
+    ----------
+    log : PacketLog
+        Where to note the writes.
+    streams : sequence of SendingStream
+        The connections; one packet goes to one of them.
+    readers : sequence of StreamPackets
+        What the other end of each connection expects.
+    packet_size : int
+        Bytes per packet.
+    pieces : int
+        Writes per packet.
+    intelligent : bool
+        Whether a packet goes to the connection outside a timeout that has the least unacknowledged data; else round
+        robin.
+    """
+
+    def __init__(
+        self,
+        log: PacketLog,
+        streams: Sequence[SendingStream],
+        readers: Sequence[StreamPackets],
+        packet_size: int,
+        pieces: int,
+        intelligent: bool,
+    ) -> None:
+        self._log = log
+        self._connections = list(zip(streams, readers, strict=True))
+        self._sizes = split_evenly(packet_size, pieces)
+        self._round = itertools.cycle(range(len(streams)))
+        self._choose: Callable[[], int] = self._least_loaded if intelligent else self._round.__next__
+
+    def tick(self, expirations: int) -> None:
+        """Write the packets that are due: one, or more after a stall."""
+        for _ in range(expirations):
+            stream, reader = self._connections[self._choose()]
+            reader.append(self._log.write(time.monotonic_ns()))
+            for size in self._sizes:
+                stream.write(size)
+
+    def _least_loaded(self) -> int:
+        """Return the connection to use: outside a timeout rather than in one, then the smallest send queue."""
+
+        def load(index: int) -> tuple[bool, int]:
+            stream = self._connections[index][0]
+            in_timeout = tcp_info(stream.connection).ca_state == LOSS_STATE
+            return in_timeout, stream.waiting + unacknowledged_bytes(stream.connection)
+
+        return min(range(len(self._connections)), key=load)
+
+
+class DatagramSource:
+    """Sends a numbered datagram per interval and notes those that arrive.
+
+    Parameters
+    ----------
+    loop : EventLoop
+        Where to wait for arrivals.
+    log : PacketLog
+        Where to note the packets.
+    sender, receiver : socket
+        Non-blocking UDP sockets, the first one connected to the second.
+    packet_size : int
+        Bytes per packet, at least 8.
+    """
+
+    def __init__(
+        self, loop: EventLoop, log: PacketLog, sender: socket.socket, receiver: socket.socket, packet_size: int
+    ) -> None:
+        self._loop = loop
+        self._log = log
+        self._sender = sender
+        self._receiver = receiver
+        self._padding = bytes(packet_size - _NUMBER.size)
+        loop.watch(receiver.fileno(), READABLE, self._read)
+
+    def tick(self, expirations: int) -> None:
+        """Send the packets that are due."""
+        for _ in range(expirations):
+            self._sender.send(_NUMBER.pack(self._log.write(time.monotonic_ns())) + self._padding)
+
+    def _read(self, _: int) -> None:
+        datagram = self._receiver.recv(65536)
+        now = time.monotonic_ns()
+        self._log.arrive(_NUMBER.unpack_from(datagram)[0], now)
+
+    def close(self) -> None:
+        """Close both sockets."""
+        self._loop.forget(self._receiver.fileno())
+        self._sender.close()
+        self._receiver.close()
+
+
+class GreedySource:
+    """Writes fixed amounts whenever the socket has room for them.
+
+    With TCP_NOTSENT_LOWAT the socket has room only while little of what was written is still unsent, so that each
+    write is of fresh data: Linux's relative of MIN_BUF (Goel et al. 2002).
+
+    Parameters
+    ----------
+    loop : EventLoop
+        Where to wait for room.
+    connection : socket
+        A connected, non-blocking socket.
+    size : int
+        Bytes per write.
+    on_packet : callable
+        Called with the time [ns] before the write, once the socket has taken a new packet or a part of it.
+    """
+
+    def __init__(
+        self, loop: EventLoop, connection: socket.socket, size: int, on_packet: Callable[[int], object]
+    ) -> None:
+        self._loop = loop
+        self._connection = connection
+        self._payload = memoryview(bytes(size))
+        self._rest = 0
+        self._on_packet = on_packet
+        self._watching = False
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._watching = True
+        self._loop.watch(self._connection.fileno(), WRITABLE, self._write)
+
+    def _write(self, _: int) -> None:
+        # A packet of which a part has been taken is finished before the next one is begun.
+        begun = self._rest > 0
+        size = self._rest if begun else len(self._payload)
+        now = time.monotonic_ns()
+        try:
+            taken = self._connection.send(self._payload[:size])
+        except BlockingIOError:
+            self._loop.pause(self._connection.fileno(), RETRY_INTERVAL)
+            return
+        self._rest = size - taken
+        if not begun:
+            self._on_packet(now)
+
+    def stop(self) -> None:
+        """Write no more."""
+        if self._watching:
+            self._loop.forget(self._connection.fileno())
+            self._watching = False
+
+
+def adaptive_source(
+    loop: EventLoop,
+    log: PacketLog,
+    reader: StreamPackets,
+    connection: socket.socket,
+    packet_size: int,
+    notsent_lowat: int | None,
+) -> GreedySource:
+    """Return a source of measured packets that writes as fast as the connection allows.
+
+    Parameters
+    ----------
+    loop : EventLoop
+        Where to wait for room.
+    log, reader
+        Where to note the packets.
+    connection : socket
+        A connected, non-blocking socket.
+    packet_size : int
+        Bytes per packet.
+    notsent_lowat : int, optional
+        TCP_NOTSENT_LOWAT [bytes]; without it the send buffer is filled.
+    """
+    if notsent_lowat is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, notsent_lowat)
+    return GreedySource(loop, connection, packet_size, lambda now: reader.append(log.write(now)))
+
+
+def bulk_source(loop: EventLoop, connection: socket.socket) -> GreedySource:
+    """Return a long transfer, not measured."""
+    return GreedySource(loop, connection, BULK_WRITE, lambda _: None)
+
+
+class WebUser:
+    """Fetches objects of Pareto-distributed size, with exponential pauses, until stopped.
+
+    Parameters
+    ----------
+    loop : EventLoop
+        Where to wait.
+    connect : callable
+        Opens a connection and hands both of its sockets on, the server's first.
+    seed : int
+        Seed of the sizes and pauses.
+
+    References
+    ----------
+    Crovella, Bestavros, "Self-Similarity in World Wide Web Traffic", IEEE/ACM Transactions on Networking, 1997: sizes
+    of transferred files are Pareto-distributed with a shape of about 1.2.
+    """
+
+    def __init__(self, loop: EventLoop, connect: Connect, seed: int) -> None:
+        self.fetched = 0
+        self._loop = loop
+        self._connect = connect
+        self._random = random.Random(seed)
+        self._stopped = False
+        self._streams: tuple[SendingStream, ReceivingStream] | None = None
+
+    def think(self) -> None:
+        """Pause, then fetch."""
+        pause = self._random.expovariate(1 / MEAN_THINK_TIME)
+        self._loop.at(time.monotonic_ns() + round(pause * NANOSECONDS), self._fetch)
+
+    def _fetch(self) -> None:
+        if not self._stopped:
+            self._connect(self._serve)
+
+    def _serve(self, server: socket.socket, browser: socket.socket) -> None:
+        if self._stopped:
+            server.close()
+            browser.close()
+            return
+        smallest = MEAN_OBJECT * (PARETO_SHAPE - 1) / PARETO_SHAPE
+        size = min(round(smallest * self._random.paretovariate(PARETO_SHAPE)), LARGEST_OBJECT)
+
+        def on_data(received: int, _: int) -> None:
+            if received == size:
+                self.fetched += 1
+                self._hang_up()
+                if not self._stopped:
+                    self.think()
+
+        sending = SendingStream(self._loop, server)
+        self._streams = sending, ReceivingStream(self._loop, browser, on_data, quick_ack=False)
+        for start in range(0, size, READ_SIZE):
+            sending.write(min(size - start, READ_SIZE))
+
+    def _hang_up(self) -> None:
+        if self._streams is not None:
+            for stream in self._streams:
+                stream.close()
+            self._streams = None
+
+    def stop(self) -> None:
+        """Fetch no more and give up what is under way."""
+        self._stopped = True
+        self._hang_up()

@@ -1,1 +1,0 @@
-"""The programs whose packets are measured, and those that share the path with them."""

@@ -1,0 +1,230 @@
+"""What is recorded of a measured flow, and how it reaches the process that writes captures.
+
+Recorded are the write and read time of each packet and samples of the socket option TCP_INFO. They are handed over as
+plain files in a directory of the run: in a guest, importing the library for Parquet takes longer than a short run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import socket
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+NOT_READ = -1
+SIOCOUTQ = 0x5411
+LOSS_STATE = 4
+"""Value of the congestion avoidance state during a retransmission timeout (linux/tcp.h, TCP_CA_Loss)."""
+# struct tcp_info of linux/tcp.h up to tcpi_snd_wnd, as of Linux 5.4 and later.
+_LAYOUT = struct.Struct("=8B 24I 4Q 6I 4Q 2I 2Q 4I")
+_FIELDS = [
+    *("state", "ca_state", "retransmits", "probes", "backoff", "options", "wscale", "app_limited"),
+    *("rto", "ato", "snd_mss", "rcv_mss", "unacked", "sacked", "lost", "retrans", "fackets"),
+    *("last_data_sent", "last_ack_sent", "last_data_recv", "last_ack_recv"),
+    *("pmtu", "rcv_ssthresh", "rtt", "rttvar", "snd_ssthresh", "snd_cwnd", "advmss", "reordering"),
+    *("rcv_rtt", "rcv_space", "total_retrans"),
+    *("pacing_rate", "max_pacing_rate", "bytes_acked", "bytes_received"),
+    *("segs_out", "segs_in", "notsent_bytes", "min_rtt", "data_segs_in", "data_segs_out"),
+    *("delivery_rate", "busy_time", "rwnd_limited", "sndbuf_limited", "delivered", "delivered_ce"),
+    *("bytes_sent", "bytes_retrans", "dsack_dups", "reord_seen", "rcv_ooopack", "snd_wnd"),
+]
+SUFFIX = ".flow"
+
+
+class PacketLog:
+    """Write and read times of the packets of one flow, in the order of writing [ns, monotonic clock].
+
+    Attributes
+    ----------
+    written, read : array of int
+        The times; `NOT_READ` where a packet has not been read.
+    """
+
+    def __init__(self) -> None:
+        self.written = array("q")
+        self.read = array("q")
+        self.outstanding = 0
+
+    def write(self, when: int) -> int:
+        """Note that a packet was written, with the time before the write; returns its number."""
+        self.written.append(when)
+        self.read.append(NOT_READ)
+        self.outstanding += 1
+        return len(self.written) - 1
+
+    def arrive(self, number: int, when: int) -> None:
+        """Note that a packet was read; a second copy counts for nothing."""
+        if self.read[number] == NOT_READ:
+            self.read[number] = when
+            self.outstanding -= 1
+
+
+class StreamPackets:
+    """The packets of equal size in one byte stream, found again by counting bytes.
+
+    Parameters
+    ----------
+    log : PacketLog
+        Where to note the arrivals.
+    packet_size : int
+        Bytes per packet, above 0.
+    """
+
+    def __init__(self, log: PacketLog, packet_size: int) -> None:
+        self._log = log
+        self._packet_size = packet_size
+        self._numbers = array("q")
+        self._arrived = 0
+
+    def append(self, number: int) -> None:
+        """Note that the packet of that number is the next one in the stream."""
+        self._numbers.append(number)
+
+    def on_data(self, received: int, now: int) -> None:
+        """Note the packets that are complete once `received` bytes have been read by `now` [ns]."""
+        complete = received // self._packet_size
+        while self._arrived < complete:
+            self._log.arrive(self._numbers[self._arrived], now)
+            self._arrived += 1
+
+
+def split_evenly(size: int, pieces: int) -> Sequence[int]:
+    """Return `pieces` sizes that differ by at most one byte and add up to `size`.
+
+    Examples
+    --------
+    >>> split_evenly(10, 4)
+    [3, 3, 2, 2]
+    """
+    quotient, rest = divmod(size, pieces)
+    return [quotient + 1] * rest + [quotient] * (pieces - rest)
+
+
+class TcpInfo(NamedTuple):
+    """The fields of TCP_INFO that a capture keeps; times in us, windows in segments, the rest in counts."""
+
+    ca_state: int
+    backoff: int
+    snd_cwnd: int
+    snd_ssthresh: int
+    unacked: int
+    rtt: int
+    rttvar: int
+    rto: int
+    total_retrans: int
+    reordering: int
+    notsent_bytes: int
+    delivered: int
+    delivery_rate: int
+    dsack_dups: int
+    reord_seen: int
+    data_segs_out: int
+    snd_mss: int
+
+
+_POSITIONS = [_FIELDS.index(field) for field in TcpInfo._fields]
+
+
+def tcp_info(connection: socket.socket) -> TcpInfo:
+    """Return what the kernel knows about a TCP connection.
+
+    Parameters
+    ----------
+    connection : socket
+        A TCP socket, of Linux 5.4 or later.
+
+    Returns
+    -------
+    TcpInfo
+        The connection's state now.
+
+    Examples
+    --------
+    >>> with socket.create_server(("127.0.0.1", 0)) as listener:
+    ...     with socket.create_connection(listener.getsockname()) as connection:
+    ...         info = tcp_info(connection)
+    >>> info.total_retrans, info.snd_cwnd
+    (0, 10)
+    """
+    values = _LAYOUT.unpack_from(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size))
+    return TcpInfo(*[values[position] for position in _POSITIONS])
+
+
+def unacknowledged_bytes(connection: socket.socket) -> int:
+    """Return the bytes in the send buffer that are not acknowledged yet, sent or not (ioctl SIOCOUTQ, tcp(7))."""
+    answer = fcntl.ioctl(connection.fileno(), SIOCOUTQ, bytes(4))
+    return int.from_bytes(answer, "little")
+
+
+@dataclass(frozen=True)
+class FlowRecord:
+    """What was measured of one flow.
+
+    Attributes
+    ----------
+    flow : int
+        Its number within the experiment.
+    started : int
+        When writing began [ns, monotonic clock].
+    epoch : int
+        The same moment on the calendar [ns since 1970].
+    counters : dict of int
+        The kernel's TCP counters of the sender's namespace, by the names of `nstat`.
+    packets : dict of int
+        Packets that the queues of the path sent on and dropped.
+    written, read : array of int
+        Time of each packet's write and read [ns, monotonic clock]; -1 where it was not read.
+    samples : dict of array of int
+        Samples of TCP_INFO, by field.
+    """
+
+    flow: int
+    started: int
+    epoch: int
+    counters: dict[str, int]
+    packets: dict[str, int]
+    written: array[int]
+    read: array[int]
+    samples: dict[str, array[int]]
+
+
+def write_records(directory: Path, experiment: int, records: list[FlowRecord]) -> None:
+    """Hand over the flows of the experiment of that number in the plan; all of them or none."""
+    lines = []
+    with (directory / f"{experiment}.bin").open("wb") as file:
+        for record in records:
+            columns = {"written": record.written, "read": record.read, **record.samples}
+            for column in columns.values():
+                column.tofile(file)
+            lengths = {name: len(column) for name, column in columns.items()}
+            lines.append([record.flow, record.started, record.epoch, record.counters, record.packets, lengths])
+    # The index comes last and all at once: without it there is nothing to be taken for whole.
+    unfinished = directory / f"{experiment}.part"
+    unfinished.write_text(json.dumps(lines), encoding="utf-8")
+    unfinished.replace(directory / f"{experiment}{SUFFIX}")
+
+
+def is_handed_over(directory: Path, experiment: int) -> bool:
+    """Return whether the flows of the experiment of that number are there."""
+    return (directory / f"{experiment}{SUFFIX}").exists()
+
+
+def read_records(directory: Path, experiment: int) -> list[FlowRecord] | None:
+    """Return the flows handed over for the experiment of that number, or None if they are not there (yet)."""
+    if not is_handed_over(directory, experiment):
+        return None
+    index = directory / f"{experiment}{SUFFIX}"
+    records = []
+    with (directory / f"{experiment}.bin").open("rb") as file:
+        for flow, started, epoch, counters, packets, lengths in json.loads(index.read_text(encoding="utf-8")):
+            columns = {name: array("q") for name in lengths}
+            for name, column in columns.items():
+                column.fromfile(file, lengths[name])
+            written, read = columns.pop("written"), columns.pop("read")
+            records.append(FlowRecord(flow, started, epoch, counters, packets, written, read, columns))
+    return records
