@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.scenario.fields import InvalidValueError
+
 BATCHES = 20
 CONFIDENCE = 0.95
 
@@ -151,7 +153,7 @@ def share_interval(count: int, of: int, confidence: float = CONFIDENCE) -> Inter
     Interval(value=0.8, low=0.444, high=0.975)
     """
     if not 0 <= count <= of:
-        raise ValueError(f"count must lie between 0 and the number of trials ({of}), got {count}")
+        raise InvalidValueError("count", count, f"lie between 0 and the number of trials ({of})")
     from scipy.special import betaincinv
 
     beyond = (1 - confidence) / 2
@@ -169,7 +171,7 @@ def _count(sequences: Sequence[NDArray[np.float64]], batches: int) -> int:
     """Return the number of samples, or raise ValueError if there are too few for so many batches."""
     total = sum(len(sequence) for sequence in sequences)
     if batches < 2 or total < batches:
-        raise ValueError(f"batches must lie between 2 and the number of samples ({total}), got {batches}")
+        raise InvalidValueError("batches", batches, f"lie between 2 and the number of samples ({total})")
     return total
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -114,9 +115,9 @@ class DelayDistribution:
                 f"values and weights must be 1-d and of one length, got {values.shape} and {weights.shape}"
             )
         if not values[0] >= 0 or not np.all(values[1:] > values[:-1]):
-            raise ValueError("values must be strictly ascending delays from 0 on")
+            raise InvalidValueError("values", values, "be strictly ascending delays from 0 on")
         if not weights.min() >= 0 or abs(weights.sum() - 1) > WEIGHT_SUM_TOLERANCE:
-            raise ValueError(f"weights must be probabilities that sum to 1, got a sum of {weights.sum()}")
+            raise InvalidValueError("weights", weights, f"be probabilities that sum to 1, not to {weights.sum()}")
 
     @classmethod
     def unsustainable(cls, one_way_delay: float) -> DelayDistribution:
@@ -140,7 +141,7 @@ class DelayDistribution:
         """
         values, counts = np.unique(np.asarray(samples, np.float64), return_counts=True)
         if values.size == 0:
-            raise ValueError("samples must hold at least one delay")
+            raise InvalidValueError("samples", samples, "hold at least one delay")
         return cls(values, counts / counts.sum(), one_way_delay)
 
     @cached_property
@@ -210,7 +211,7 @@ class DelayDistribution:
         """
         wanted = np.asarray(probability, np.float64)
         if not np.all((wanted >= 0) & (wanted <= 1)):
-            raise ValueError(f"probability must lie between 0 and 1, got {probability!r}")
+            raise InvalidValueError("probability", probability, "lie between 0 and 1")
         places = np.searchsorted(self._cumulative, wanted - CUMULATION_NOISE)
         result = self.values[np.minimum(places, self.values.size - 1)]
         return float(result) if wanted.ndim == 0 else result
@@ -223,7 +224,7 @@ class DelayDistribution:
         """Return P(delay > playout_delay): the packets that come too late for a playout after `playout_delay` [s]."""
         limit = np.asarray(playout_delay, np.float64)
         if np.any(np.isnan(limit)):
-            raise ValueError("playout_delay must be a number of seconds, got nan")
+            raise InvalidValueError("playout_delay", np.nan, "be a number of seconds")
         slack = CUMULATION_NOISE * np.where(np.isfinite(limit), np.abs(limit), 0.0)
         first = np.searchsorted(self.values, limit + slack, side="right")
         result = np.minimum(self._beyond[first], 1.0)

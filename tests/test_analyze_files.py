@@ -351,7 +351,7 @@ def test_a_message_size_that_cannot_be(written):
     for size in (0, 10_000_001):
         with pytest.raises(ValueError, match="message_size must lie between 1 and 1e"):
             analyze_captures([file], message_size=size)
-    with pytest.raises(ValueError, match="message_size must be left out unless framing is 'auto', got 174"):
+    with pytest.raises(ValueError, match="message_size must be left out with the framing 'rfc4571', got 174"):
         analyze_captures([file], message_size=174, framing="rfc4571")
     assert analyze_captures([file], message_size=87).messages == 400
 

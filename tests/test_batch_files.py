@@ -110,8 +110,14 @@ def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
             ["twice.csv", "--app", "voip", "-o", "out.parquet"],
             "--output: must be CSV, as the table has several columns",
         ),
-        (["twice.csv", "--app", "voip", "--group", "isp"], "--group: must name one column, got 'isp', which the table"),
-        (["twice.csv", "--app", "voip", "--column", "rtt=isp"], "--column: columns must name one column, got 'isp'"),
+        (
+            ["twice.csv", "--app", "voip", "--group", "isp"],
+            "--group: must name a column that the table has once, got 'isp'",
+        ),
+        (
+            ["twice.csv", "--app", "voip", "--column", "rtt=isp"],
+            "--column: must name a column that the table has once, got 'isp'",
+        ),
         (["users.csv", "--app", "voip", "--column", "rtt"], "'rtt' is no column; write rtt=COLUMN"),
         (["users.csv", "--app", "voip", "--column", "rtt=x"], "--column: columns must be some of user"),
         (["users.csv", "--app", "voip", "--chart", "a.txt"], "--chart: 'a.txt' does not end in one of"),

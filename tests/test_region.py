@@ -235,12 +235,12 @@ def test_progress_counts_every_round_trip_time():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rtt": []}, "rtt must be a list of at least one number"),
-        ({"rtt": [[0.1]]}, "rtt must be a list of at least one number, got an array of shape (1, 1)"),
+        ({"rtt": []}, "rtt must be a number or a list of numbers, one at least"),
+        ({"rtt": [[0.1]]}, "rtt must be a number or a list of numbers, one at least, got [[0.1]]"),
         ({"rtt": "fast"}, "rtt must be a number or a list of numbers, got 'fast'"),
         ({"rtt": 100}, "rtt must be between 1e-06 and 60 s, got 100"),
         ({"rtt": [0.1, np.nan]}, "rtt must be between 1e-06 and 60 s, got nan"),
-        ({"rtt": [0.2, 0.1]}, "rtt must ascend, got [0.2 0.1]"),
+        ({"rtt": [0.2, 0.1]}, "rtt must ascend, got array([0.2, 0.1])"),
         ({"loss": 2}, "loss must be fractions from 0 and below 1, got 2"),
         ({"threshold": 0}, "threshold must be a number of seconds above 0, got 0"),
         ({"quantile": 95}, "quantile must lie between 0 and 1, got 95"),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from scipy.special import betaincinv
 
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 
 Source = Literal["ping", "ss", "pcap", "testbed"]
@@ -68,11 +69,11 @@ class PathEstimate:
 
     def __post_init__(self) -> None:
         if not self.rtt > 0:
-            raise ValueError(f"rtt must be above 0 s, got {self.rtt:g}")
+            raise InvalidValueError("rtt", self.rtt, "be above 0 s")
         if self.sent < 1:
-            raise ValueError(f"sent must be at least 1, got {self.sent}")
+            raise InvalidValueError("sent", self.sent, "be at least 1")
         if not 0 <= self.lost <= self.sent:
-            raise ValueError(f"lost must lie between 0 and sent = {self.sent}, got {self.lost}")
+            raise InvalidValueError("lost", self.lost, f"lie between 0 and sent = {self.sent}")
 
     @property
     def loss(self) -> float:

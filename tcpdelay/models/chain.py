@@ -42,6 +42,7 @@ from tcpdelay.models.solver.stationary import (
     solve_by_sweeps,
 )
 from tcpdelay.models.solver.widening import decay, doublings, late_share, widen
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
@@ -116,7 +117,7 @@ def _profile(flow: Flow, path: Path, stack: Stack) -> Profile:
         return PublishedProfile(flow, path, stack)
     if isinstance(stack, Linux):
         return LinuxProfile(flow, path, stack)
-    raise ValueError(f"stack must come from one of the profiles, such as Stack.linux(), got {stack!r}")
+    raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()")
 
 
 class DelayModel:

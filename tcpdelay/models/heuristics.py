@@ -14,6 +14,7 @@ import numpy as np
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.predict import AnsweredBy, predict_delay
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -66,7 +67,7 @@ def striped_delay(distribution: DelayDistribution, interval: float, connections:
     """
     _check_whole("connections", connections, MOST_CONNECTIONS)
     if not 0 < interval <= 60:
-        raise ValueError(f"interval must lie above 0 and up to 60 s, got {interval!r}")
+        raise InvalidValueError("interval", interval, "lie above 0 and up to 60 s")
     if connections == 1 or not distribution.sustainable:
         return distribution
     shifts = np.arange(connections) * interval
@@ -224,4 +225,4 @@ def joined_delay(spread: DelayDistribution, interval: float, pieces: int) -> Del
 
 def _check_whole(name: str, value: object, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ValueError(f"{name} must be a whole number from 1 to {most}, got {value!r}")
+        raise InvalidValueError(name, value, f"be a whole number from 1 to {most}")

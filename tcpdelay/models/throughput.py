@@ -22,6 +22,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import NewReno2008, Stack, checked_profile
@@ -331,7 +332,7 @@ def _loss_and_scale(rtt: ArrayLike, loss: ArrayLike, mss: ArrayLike) -> tuple[ND
     """Return the loss, kept off 0, and the rate of one segment per round-trip time [bytes/s]."""
     p = _checked("loss", loss, 0.0)
     if np.any(p >= 1):
-        raise ValueError(f"loss must be a fraction from 0 to below 1, got {np.max(p):g}")
+        raise InvalidValueError("loss", np.max(p), "be a fraction from 0 to below 1")
     scale = _checked("mss", mss, 0.0, exclusive=True) / _checked("rtt", rtt, 0.0, exclusive=True)
     return np.maximum(p, _SMALLEST_LOSS), scale
 
@@ -341,11 +342,11 @@ def _checked(name: str, value: ArrayLike, low: float, *, exclusive: bool = False
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a number or an array of numbers, got {value!r:.60}") from None
+        raise InvalidValueError(name, value, "be a number or an array of numbers") from None
     wrong = ~np.isfinite(array) | (array <= low if exclusive else array < low)
     if np.any(wrong):
         relation = "above" if exclusive else "at least"
-        raise ValueError(f"{name} must be finite and {relation} {low:g}, got {array[wrong].flat[0]:g}")
+        raise InvalidValueError(name, array[wrong].flat[0], f"be finite and {relation} {low:g}")
     return array
 
 

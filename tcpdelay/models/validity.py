@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
@@ -83,7 +84,7 @@ def checked_profile(stack: Stack) -> KnownStack:
         If it does not.
     """
     if not isinstance(stack, KnownStack):
-        raise ValueError(f"stack must come from one of the profiles, such as Stack.newreno_2008(), got {stack!r}")
+        raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.newreno_2008()")
     return stack
 
 

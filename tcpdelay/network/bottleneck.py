@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from tcpdelay.models.simulator.records import uniform
-from tcpdelay.scenario.fields import require_flag
+from tcpdelay.scenario.fields import InvalidValueError, require_flag
 
 DROP_TAIL, RED, DRED = range(3)
 """Disciplines."""
@@ -175,7 +175,7 @@ SMALLEST_PACKET = 40
 def check_range(name: str, value: object, low: float, high: float, unit: str) -> None:
     """Raise a ValueError that names the argument unless its value lies within the range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise ValueError(f"{name} must lie between {low:g} and {high:g} {unit}, got {value!r}")
+        raise InvalidValueError(name, value, f"lie between {low:g} and {high:g} {unit}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +241,9 @@ class Bottleneck:
 
     def __post_init__(self) -> None:
         if self.unit not in get_args(Unit):
-            raise ValueError(f"unit must be 'packets' or 'bytes', got {self.unit!r}")
+            raise InvalidValueError("unit", self.unit, "be 'packets' or 'bytes'")
         if self.discipline not in get_args(Discipline):
-            raise ValueError(f"discipline must be 'drop-tail', 'red' or 'dred', got {self.discipline!r}")
+            raise InvalidValueError("discipline", self.discipline, "be 'drop-tail', 'red' or 'dred'")
         scale = SMALLEST_PACKET if self.unit == "bytes" else 1
         check_range("rate", self.rate, SLOWEST, FASTEST, "bit/s")
         check_range("capacity", self.capacity, 1, LONGEST_QUEUE * scale, self.unit)
@@ -253,10 +253,10 @@ class Bottleneck:
         check_range("mean_packet_size", self.mean_packet_size, SMALLEST_PACKET, 65_535, "bytes")
         check_range("min_th", self.min_th, 0, LONGEST_QUEUE * scale, self.unit)
         if not self.min_th < self.max_th:
-            raise ValueError(f"max_th must be above min_th, {self.min_th:g} {self.unit}, got {self.max_th:g}")
+            raise InvalidValueError("max_th", self.max_th, f"be above min_th, {self.min_th:g} {self.unit}")
         if self.discipline == "dred" and not (self.bandwidth_delay_product or 0) > 0:
-            raise ValueError(
-                f"bandwidth_delay_product must be above 0 {self.unit} with 'dred', got {self.bandwidth_delay_product}"
+            raise InvalidValueError(
+                "bandwidth_delay_product", self.bandwidth_delay_product, f"be above 0 {self.unit} with 'dred'"
             )
 
 

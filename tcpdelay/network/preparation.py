@@ -37,6 +37,7 @@ from tcpdelay.network.records import (
 )
 from tcpdelay.network.sources import Bulk, ConstantRate, Sections, Source, Transfers
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
@@ -260,7 +261,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         stack = source.stack
         if isinstance(stack, Linux) and LARGEST_FLIGHT * stack.mss > KEPT * source.flow.packet_size:
             smallest = -(-LARGEST_FLIGHT * stack.mss // KEPT)
-            raise ValueError(f"packet_size must be at least {smallest} bytes, got {source.flow.packet_size}")
+            raise InvalidValueError("packet_size", source.flow.packet_size, f"be at least {smallest} bytes")
     elif isinstance(source, Sections):
         settings |= {
             "application": CONSTANT_RATE,
@@ -280,7 +281,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
             "opened_by_sender": int(source.opened_by == "sender"),
         }
     else:
-        raise ValueError(f"sources must be ConstantRate, Sections, Bulk, Transfers or Web, got {source!r}")
+        raise InvalidValueError("sources", source, "be ConstantRate, Sections, Bulk, Transfers or Web")
     if isinstance(source, (ConstantRate, Bulk)) and source.min_buf is not None:
         settings |= {"min_buf_multiple": source.min_buf.multiple, "min_buf_extra": source.min_buf.extra}
     _set(flow, settings)
@@ -295,7 +296,7 @@ def _bulk(source: Bulk) -> dict[str, float]:
     if isinstance(stack, Classic) and not send_buffer:
         send_buffer = 2 * stack.receiver_window * stack.mss
     if send_buffer and not message <= send_buffer <= WRITES * message:
-        raise ValueError(f"send_buffer must hold 1 to {WRITES} packets, got {send_buffer / message:.3g}")
+        raise InvalidValueError("send_buffer", send_buffer / message, f"hold 1 to {WRITES} packets")
     return {
         "application": BULK,
         "message": message,

@@ -16,6 +16,7 @@ from tcpdelay.network.preparation import NANOSECONDS, SECOND, Network, prepare
 from tcpdelay.network.records import CLASSIC, LINUX, SCP
 from tcpdelay.network.result import FlowResult, NetworkResult, QueueStatistics, SlicedDelays
 from tcpdelay.network.sources import Source
+from tcpdelay.scenario.fields import InvalidValueError
 
 SLICES = 20
 """Equal parts of the time that counts, between which delays are compared to tell how well they are known."""
@@ -68,12 +69,12 @@ def simulate_network(
     (2500, True)
     """
     if not 1 <= len(sources) <= MOST_FLOWS:
-        raise ValueError(f"sources must be 1 to {MOST_FLOWS}, got {len(sources)}")
+        raise InvalidValueError("sources", len(sources), f"be 1 to {MOST_FLOWS}")
     check_range("duration", duration, 1e-6, 1e7, "s")
     if not 0 <= warm_up < duration:
-        raise ValueError(f"warm_up must lie between 0 and duration, {duration:g} s, got {warm_up:g}")
+        raise InvalidValueError("warm_up", warm_up, f"lie between 0 and duration, {duration:g} s")
     if seed < 0:
-        raise ValueError(f"seed must be 0 or more, got {seed}")
+        raise InvalidValueError("seed", seed, "be 0 or more")
     network = prepare(sources, bottleneck, seed, warm_up, duration)
     engine.start(network.tree, network.flows, network.connections, network.wires)
     delays = SlicedDelays()

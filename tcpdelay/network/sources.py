@@ -10,7 +10,7 @@ from tcpdelay.network.bottleneck import SharedPath, check_range
 from tcpdelay.network.dispatching import MOST_CONNECTIONS
 from tcpdelay.network.literature.min_buf import MinBuf, check_min_buf
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
-from tcpdelay.scenario.fields import require_flag
+from tcpdelay.scenario.fields import InvalidValueError, require_flag
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
 
@@ -60,12 +60,12 @@ class Source:
         time_lined = isinstance(self.stack, TimeLined)
         if not isinstance(self.stack, self.kinds) or (time_lined and TimeLined not in self.kinds):
             names = " or ".join(kind.__name__ for kind in self.kinds)
-            raise ValueError(f"stack of {type(self).__name__} must be {names}, got {self.stack!r}")
+            raise InvalidValueError("stack", self.stack, f"be {names} in a {type(self).__name__}")
         check_range("start", self.start, 0, 1e7, "s")
         if not self.stop > self.start:
-            raise ValueError(f"stop must be later than start, {self.start:g} s, got {self.stop:g}")
+            raise InvalidValueError("stop", self.stop, f"be later than start, {self.start:g} s")
         if self.ecn and isinstance(self.stack, Scp):
-            raise ValueError("ecn must be False with Scp, which knows no marks")
+            raise InvalidValueError("ecn", self.ecn, "be False with Scp, which knows no marks")
         if self.header is not None:
             check_range("header", self.header, 0, 1000, "bytes")
 
@@ -147,7 +147,7 @@ class ConstantRate(Source):
         check_range("pieces", self.pieces, 1, min(MOST_PIECES, size), "writes")
         check_range("connections", self.connections, 1, MOST_CONNECTIONS, "connections")
         if self.scheduling not in get_args(Scheduling):
-            raise ValueError(f"scheduling must be 'blind' or 'intelligent', got {self.scheduling!r}")
+            raise InvalidValueError("scheduling", self.scheduling, "be 'blind' or 'intelligent'")
         if self.discard_after is not None:
             check_range("discard_after", self.discard_after, 0, 60, "s")
         check_min_buf(self.min_buf)
@@ -159,19 +159,21 @@ class ConstantRate(Source):
         self._check_keepalive()
         require_flag("forging", self.forging)
         if self.forging and not (type(self.stack) is Classic and self.stack.ack_delay == 0 and not self.dispatched):
-            raise ValueError(f"forging must be False but with plain Classic and an ack_delay of 0, got {self.stack!r}")
+            raise InvalidValueError("forging", self.stack, "be False but with plain Classic and an ack_delay of 0")
         if self.dispatched and type(self.stack) not in (Linux, Classic):
-            raise ValueError("stack must be Linux or Classic where packets are split, spread, discarded or suppressed")
+            raise InvalidValueError(
+                "stack", self.stack, "be Linux or Classic where packets are split, spread, discarded or suppressed"
+            )
 
     def _check_keepalive(self) -> None:
         if self.keepalive_size is None:
             return
         if self.silence is None:
-            raise ValueError(f"keepalive_size must go with talk and silence, got {self.keepalive_size!r} alone")
+            raise InvalidValueError("keepalive_size", self.keepalive_size, "be left out without talk and silence")
         check_range("keepalive_size", self.keepalive_size, 1, self.flow.packet_size, "bytes")
         piece = -(-self.flow.packet_size // self.pieces)
         if isinstance(self.stack, Classic) and self.keepalive_size != piece:
-            raise ValueError(f"keepalive_size must be a piece's with Classic, {piece} bytes, got {self.keepalive_size}")
+            raise InvalidValueError("keepalive_size", self.keepalive_size, f"be a piece's with Classic, {piece} bytes")
 
     @property
     def dispatched(self) -> bool:
@@ -252,7 +254,9 @@ class Bulk(Source):
         if self.packet_size is not None:
             check_range("packet_size", self.packet_size, 500, 65_495, "bytes")
             if isinstance(self.stack, Classic) and self.packet_size != self.stack.mss:
-                raise ValueError(f"packet_size must be the segment's with Classic, {self.stack.mss} bytes")
+                raise InvalidValueError(
+                    "packet_size", self.packet_size, f"be the segment's with Classic, {self.stack.mss} bytes"
+                )
         if isinstance(self.stack, Scp) and (self.send_buffer, self.min_buf) != (None, None):
             raise ValueError("send_buffer and min_buf must be None with Scp, which has no send buffer")
         if self.send_buffer is not None:
@@ -261,7 +265,9 @@ class Bulk(Source):
         if self.notsent_lowat is not None:
             check_range("notsent_lowat", self.notsent_lowat, 1, 4 << 20, "bytes")
             if not isinstance(self.stack, Linux) or self.min_buf is not None:
-                raise ValueError("notsent_lowat must go with Linux and without min_buf")
+                raise InvalidValueError(
+                    "notsent_lowat", self.notsent_lowat, "be left out without Linux and with min_buf"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,9 +309,9 @@ class Transfers(Source):
         check_range("largest_size", self.largest_size, 1, 2e6, "bytes")
         check_range("mean_pause", self.mean_pause, 0, 1e5, "s")
         if self.opened_by not in get_args(Opener):
-            raise ValueError(f"opened_by must be 'receiver' or 'sender', got {self.opened_by!r}")
+            raise InvalidValueError("opened_by", self.opened_by, "be 'receiver' or 'sender'")
         if self.shape is not None and not 1 < self.shape <= 10:
-            raise ValueError(f"shape must be above 1 and at most 10, got {self.shape:g}")
+            raise InvalidValueError("shape", self.shape, "be above 1 and at most 10")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

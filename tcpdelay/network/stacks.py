@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tcpdelay.network.bottleneck import SMALLEST_PACKET, check_range
-from tcpdelay.scenario.fields import require_flag
+from tcpdelay.scenario.fields import InvalidValueError, require_flag
 from tcpdelay.scenario.stack import Stack
 
 Recovery = Literal["reno", "newreno", "sack"]
@@ -73,7 +73,7 @@ class Classic(Stack):
         require_flag("byte_counting", self.byte_counting)
         require_flag("window_validation", self.window_validation)
         if self.recovery not in get_args(Recovery):
-            raise ValueError(f"recovery must be 'reno', 'newreno' or 'sack', got {self.recovery!r}")
+            raise InvalidValueError("recovery", self.recovery, "be 'reno', 'newreno' or 'sack'")
         check_range("mss", self.mss, SMALLEST_PACKET, 65_495, "bytes")
         check_range("receiver_window", self.receiver_window, 1, LARGEST_CLASSIC_WINDOW, "segments")
         check_range("initial_window", self.initial_window, 1, 10, "segments")

@@ -18,6 +18,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tcpdelay.scenario.fields import InvalidValueError
+
 
 @overload
 def mos_from_rating(rating: float) -> float: ...
@@ -77,7 +79,7 @@ def rating_from_mos(mos: ArrayLike) -> float | NDArray[np.float64]:
     """
     score = np.asarray(mos, np.float64)
     if not np.all((score >= 1) & (score <= 4.5)):
-        raise ValueError(f"mos must lie between 1 and 4.5, got {mos!r}")
+        raise InvalidValueError("mos", mos, "lie between 1 and 4.5")
     root = 15 * np.sqrt(-903522 + 1113960 * score - 202500 * score**2)
     h = np.arctan2(root, 18566 - 6750 * score) / 3
     rating: NDArray[np.float64] = 20 / 3 * (8 - math.sqrt(226) * np.cos(h + math.pi / 3))
@@ -156,7 +158,7 @@ class Transmission:
         for each in fields(self):
             low, high = each.metadata["range"]
             if not low <= (value := getattr(self, each.name)) <= high:
-                raise ValueError(f"{each.name} must lie between {low} and {high}, got {value}")
+                raise InvalidValueError(each.name, value, f"lie between {low} and {high}")
 
     @cached_property
     def noise(self) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tcpdelay.distribution import CUMULATION_NOISE, DelayDistribution
+from tcpdelay.scenario.fields import InvalidValueError
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,11 @@ def video_playout(
     (0.02, 30.0, 0.04)
     """
     if not 0 <= buffer < float("inf"):
-        raise ValueError(f"buffer must be a number of seconds from 0 on, got {buffer}")
+        raise InvalidValueError("buffer", buffer, "be a number of seconds from 0 on")
     if not 0 < interval < float("inf"):
-        raise ValueError(f"interval must be a number of seconds above 0, got {interval}")
+        raise InvalidValueError("interval", interval, "be a number of seconds above 0")
     if packets_per_frame < 1:
-        raise ValueError(f"packets_per_frame must be 1 or more, got {packets_per_frame}")
+        raise InvalidValueError("packets_per_frame", packets_per_frame, "be 1 or more")
     late = distribution.late_fraction(float(buffer))
     stalls = _stalls_per_second(distribution, buffer, interval)
     return VideoPlayout(
@@ -141,6 +142,6 @@ def smallest_buffer(distribution: DelayDistribution, late_fraction: float) -> fl
     inf
     """
     if not 0 <= late_fraction < 1:
-        raise ValueError(f"late_fraction must be a share from 0 to below 1, got {late_fraction}")
+        raise InvalidValueError("late_fraction", late_fraction, "be a share from 0 to below 1")
     late = distribution.late_fraction(distribution.values)
     return float(distribution.values[np.argmax(late <= late_fraction + CUMULATION_NOISE)])

@@ -20,6 +20,7 @@ from tcpdelay.quality.emodel import (
     narrowband_terms,
     wideband_terms,
 )
+from tcpdelay.scenario.fields import InvalidValueError
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,13 @@ class Codec:
 
     def __post_init__(self) -> None:
         if not 0 <= self.ie < 95:
-            raise ValueError(f"ie must lie between 0 and 95, got {self.ie}")
+            raise InvalidValueError("ie", self.ie, "lie between 0 and 95")
         if not 0 < self.bpl < float("inf"):
-            raise ValueError(f"bpl must be a number above 0, got {self.bpl}")
+            raise InvalidValueError("bpl", self.bpl, "be a number above 0")
         if not 0.0025 <= self.packet_interval <= 1:
-            raise ValueError(f"packet_interval must lie between 0.0025 s and 1 s, got {self.packet_interval}")
+            raise InvalidValueError("packet_interval", self.packet_interval, "lie between 0.0025 s and 1 s")
         if not 0 <= self.lookahead <= 1:
-            raise ValueError(f"lookahead must lie between 0 s and 1 s, got {self.lookahead}")
+            raise InvalidValueError("lookahead", self.lookahead, "lie between 0 s and 1 s")
 
     @property
     def delay(self) -> float:
@@ -137,7 +138,7 @@ def codec_named(name: str) -> Codec:
     (11, 19.0)
     """
     if name not in CODECS:
-        raise ValueError(f"codec must be one of {', '.join(CODECS)}, got {name!r}")
+        raise InvalidValueError("codec", name, f"be one of {', '.join(CODECS)}")
     return CODECS[name]
 
 
@@ -178,7 +179,7 @@ class VoiceQuality:
 def _resolved(codec: str | Codec, burst_ratio: float) -> Codec:
     """Return the codec itself, with the burst ratio checked."""
     if not 1 <= burst_ratio < float("inf"):
-        raise ValueError(f"burst_ratio must be a number from 1 on, got {burst_ratio}")
+        raise InvalidValueError("burst_ratio", burst_ratio, "be a number from 1 on")
     return codec_named(codec) if isinstance(codec, str) else codec
 
 
@@ -232,9 +233,9 @@ def voice_rating(
     codec = _resolved(codec, burst_ratio)
     delays, losses = np.broadcast_arrays(np.asarray(mouth_to_ear, np.float64), np.asarray(loss, np.float64))
     if not np.all(delays >= 0):
-        raise ValueError("mouth_to_ear must be seconds from 0 on")
+        raise InvalidValueError("mouth_to_ear", delays.min(), "be seconds from 0 on")
     if not np.all((losses >= 0) & (losses <= 1)):
-        raise ValueError("loss must lie between 0 and 1")
+        raise InvalidValueError("loss", losses[~((losses >= 0) & (losses <= 1))].flat[0], "lie between 0 and 1")
     return _terms(delays, losses, codec, burst_ratio, transmission)[0]
 
 
@@ -305,7 +306,7 @@ def voice_quality(
     if playout_delay is None:
         return best_playout_delay(distribution, codec, burst_ratio, transmission)
     if not 0 <= playout_delay < float("inf"):
-        raise ValueError(f"playout_delay must be a number of seconds from 0 on, got {playout_delay}")
+        raise InvalidValueError("playout_delay", playout_delay, "be a number of seconds from 0 on")
     codec = _resolved(codec, burst_ratio)
     delays = np.array([playout_delay], np.float64)
     return _best(delays, distribution.late_fraction(delays), codec, burst_ratio, transmission)

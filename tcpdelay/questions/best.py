@@ -16,6 +16,7 @@ from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.interface import TooLargeError
 from tcpdelay.models.validity import ValidityWarning, validated_range
 from tcpdelay.quality.voice import CODECS, Codec, best_playout_delay, codec_named
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack
@@ -57,7 +58,7 @@ class CallTarget:
         if isinstance(self.codec, str):
             codec_named(self.codec)
         if self.mos is not None and not 1 <= self.mos <= 4.5:
-            raise ValueError(f"mos must lie between 1 and 4.5, got {self.mos}")
+            raise InvalidValueError("mos", self.mos, "lie between 1 and 4.5")
 
     def codec_of(self, interval: float) -> Codec:
         """Return the codec with packets of `interval` [s], 0.0025 to 1."""
@@ -333,7 +334,7 @@ def whole_numbers(name: str, values: Sequence[int]) -> tuple[int, ...]:
     (1, 4)
     """
     if not values or any(value != int(value) or value < 1 for value in values):
-        raise ValueError(f"{name} must hold whole numbers above 0, one at least, got {tuple(values)!r}")
+        raise InvalidValueError(name, tuple(values), "hold whole numbers above 0, one at least")
     return tuple(sorted(set(values)))
 
 

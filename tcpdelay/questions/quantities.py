@@ -19,7 +19,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from tcpdelay.questions.largest import LARGEST_LOAD, Axis, Edge, largest
-from tcpdelay.scenario.fields import bounds
+from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -76,7 +76,7 @@ def bitrate_axis(flow: Flow, path: Path, stack: Stack, grow: Growth = "segments"
     Flow(packet_size=160, interval=0.01)
     """
     if grow not in get_args(Growth):
-        raise ValueError(f"grow must be one of {', '.join(map(repr, get_args(Growth)))}, got {grow!r}")
+        raise InvalidValueError("grow", grow, f"be one of {', '.join(map(repr, get_args(Growth)))}")
     size, interval = flow.packet_size, flow.interval
     mss = int(getattr(stack, "mss", size))
     per_packet = 8 * (size if grow == "rate" else max(mss, size))
@@ -380,7 +380,7 @@ def loss_rtt_frontier(
     """
     chosen = _default_rtts(path, target) if rtts is None else tuple(rtts)
     if not chosen:
-        raise ValueError("rtts must hold at least one round-trip time")
+        raise InvalidValueError("rtts", chosen, "hold at least one round-trip time")
     edges: list[Edge | None] = []
     refusal: ValueError | None = None
     paths = [at_rtt(path, rtt) for rtt in chosen]

@@ -12,6 +12,7 @@ from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.quantities import at_rtt
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
@@ -161,7 +162,7 @@ def sensitivities(
     ('rises', 'rtt', 'rises')
     """
     if not 0.001 <= step <= LARGEST_STEP:
-        raise ValueError(f"step must lie between 0.001 and {LARGEST_STEP:g}, got {step!r}")
+        raise InvalidValueError("step", step, f"lie between 0.001 and {LARGEST_STEP:g}")
     stack = checked_profile(stack)
     places: dict[Input, tuple[float, Callable[[float], tuple[Flow, Path]]]] = {
         "rtt": (path.rtt, lambda value: (flow, at_rtt(path, value))),

@@ -25,6 +25,7 @@ from tcpdelay.network.result import FlowResult, NetworkResult
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import ConstantRate, Source
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
@@ -74,11 +75,13 @@ def shared_path(path: Path) -> SharedPath:
     """
     for name, value in (("ack_loss", path.ack_loss), ("jitter", path.jitter)):
         if value:
-            raise ValueError(f"{name} must be 0 in a comparison, got {value:g}")
+            raise InvalidValueError(name, value, "be 0 in a comparison")
     if path.loss_pattern != "random":
-        raise ValueError(
-            f"loss_pattern must be 'random' in a comparison, got {path.loss_pattern!r}; a link with a queue has losses "
-            "of its own"
+        raise InvalidValueError(
+            "loss_pattern",
+            path.loss_pattern,
+            "be 'random' in a comparison",
+            "a link with a queue has losses of its own",
         )
     return SharedPath(
         access_delay=path.forward_delay,

@@ -13,6 +13,7 @@ from functools import partial
 from tcpdelay.models.heuristics import parallel_delay, split_delay
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.questions.best import CallTarget, Choice, Way, choose, whole_numbers, wire_rate
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack, checked_profile
@@ -77,11 +78,11 @@ def best_interval(
     (0.06, Flow(packet_size=174, interval=0.02))
     """
     if not 0 < bitrate < float("inf"):
-        raise ValueError(f"bitrate must be a number above 0 bit/s, got {bitrate!r}")
+        raise InvalidValueError("bitrate", bitrate, "be a number above 0 bit/s")
     if header != int(header) or header < 0:
-        raise ValueError(f"header must be a whole number of bytes from 0 on, got {header!r}")
+        raise InvalidValueError("header", header, "be a whole number of bytes from 0 on")
     if not intervals:
-        raise ValueError("intervals must hold at least one interval")
+        raise InvalidValueError("intervals", intervals, "hold at least one interval")
     stack = checked_profile(stack)
     flows = [_packed(bitrate, interval, header) for interval in sorted(set(intervals))]
     ways = [
@@ -94,7 +95,7 @@ def best_interval(
 def _packed(bitrate: float, interval: float, header: int) -> Flow:
     """Return the flow whose packets hold the data of one interval, and a header."""
     if not interval > 0:
-        raise ValueError(f"intervals must lie above 0 s, got {interval!r}")
+        raise InvalidValueError("intervals", interval, "lie above 0 s")
     return Flow(max(1, round(bitrate * interval / 8)) + header, interval)
 
 

@@ -27,6 +27,7 @@ from tcpdelay.report.chart_labels import (
 )
 from tcpdelay.report.loss_curve import LossCurve, loss_curve
 from tcpdelay.report.phrases import NEVER, quantile_name
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.units import format_fraction, format_time
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def plot_distribution(
     'log'
     """
     if kind not in get_args(Kind):
-        raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
+        raise InvalidValueError("kind", kind, f"be one of {', '.join(get_args(Kind))}")
     ax = current_axes() if ax is None else ax
     if not np.isfinite(distribution.values[0]):
         return message(ax, NEVER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tcpdelay.scenario.encapsulation import encapsulation
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.target import Target
 
@@ -110,5 +111,5 @@ def application(name: str) -> Application:
     Flow(packet_size=174, interval=0.02)
     """
     if name not in APPLICATIONS:
-        raise ValueError(f"app must be one of {', '.join(APPLICATIONS)}, got {name!r}")
+        raise InvalidValueError("app", name, f"be one of {', '.join(APPLICATIONS)}")
     return APPLICATIONS[name]

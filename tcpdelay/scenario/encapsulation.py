@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 
 TLS_RECORD = 16_384
@@ -119,7 +120,7 @@ class Encapsulation:
         for layer in self.layers:
             if layer.largest is not None and size > layer.largest:
                 most = layer.largest - (size - payload)
-                raise ValueError(f"packet_size must be at most {most} bytes over {self.name}, got {payload}")
+                raise InvalidValueError("packet_size", payload, f"be at most {most} bytes over {self.name}")
             added = layer.overhead(size)
             parts.append((layer.name, added))
             size += added
@@ -145,9 +146,7 @@ class Encapsulation:
         for payload in range(packet_size, 0, -1):
             if self.packet_size(payload) <= packet_size:
                 return payload
-        raise ValueError(
-            f"packet_size must be at least {self.packet_size(1)} bytes over {self.name}, got {packet_size}"
-        )
+        raise InvalidValueError("packet_size", packet_size, f"be at least {self.packet_size(1)} bytes over {self.name}")
 
     def around(self, flow: Flow) -> Flow:
         """Return the flow that TCP carries for a `flow` of bare payloads.
@@ -204,5 +203,5 @@ def encapsulation(name: str) -> Encapsulation:
     174
     """
     if name not in ENCAPSULATIONS:
-        raise ValueError(f"over must be one of {', '.join(ENCAPSULATIONS)}, got {name!r}")
+        raise InvalidValueError("over", name, f"be one of {', '.join(ENCAPSULATIONS)}")
     return ENCAPSULATIONS[name]

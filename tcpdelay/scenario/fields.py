@@ -110,10 +110,15 @@ def shown(value: object) -> str:
 
     Examples
     --------
-    >>> shown(0.05), shown("50ms")
-    ('0.05', "'50ms'")
+    >>> shown(0.05), shown(1_000_000), shown("50ms")
+    ('0.05', '1000000', "'50ms'")
     """
-    return f"{value:g}" if is_number(value) else f"{value!r:.200}"
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return f"{int(value)!s:.200}"
+    if is_number(value):
+        return f"{float(value):.12g}"
+    # An array takes several lines.
+    return f"{value!r:.200}" if isinstance(value, str) else f"{' '.join(repr(value).split()):.200}"
 
 
 def require_flag(name: str, value: object) -> None:

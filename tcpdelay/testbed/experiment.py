@@ -8,7 +8,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from tcpdelay.scenario.fields import bounds
+from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 
@@ -123,10 +123,10 @@ class Experiment:
         ):
             value = getattr(self, name)
             if value not in get_args(allowed):
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(allowed)))}, got {value!r}")
+                raise InvalidValueError(name, value, f"be one of {', '.join(map(repr, get_args(allowed)))}")
         for name in ("nodelay", "delayed_ack", "sack", "slow_start_after_idle"):
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+                raise InvalidValueError(name, getattr(self, name), "be true or false")
         for name, (low, high, unit) in _RANGES.items():
             self._check_range(name, low, high, unit)
         self._check_combination()
@@ -137,9 +137,9 @@ class Experiment:
             return
         whole = name in _WHOLE
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-            raise ValueError(f"{name} must be a {'whole ' if whole else ''}number of {unit}, got {value!r}")
+            raise InvalidValueError(name, value, f"be a {'whole number' if whole else 'number'} of {unit}")
         if not (low <= value <= high and math.isfinite(value)):
-            raise ValueError(f"{name} must lie between {low:g} and {high:g} {unit}, got {value}")
+            raise InvalidValueError(name, value, f"lie between {low:g} and {high:g} {unit}")
         if not whole:
             object.__setattr__(self, name, float(value))
 
@@ -152,13 +152,13 @@ class Experiment:
         if self.application != "cbr" and (self.pieces > 1 or self.connections > 1):
             raise ValueError(f"pieces and connections are for the application 'cbr', not {self.application!r}")
         if self.application == "udp" and self.packet_size < MIN_DATAGRAM:
-            raise ValueError(
-                f"packet_size must be at least {MIN_DATAGRAM} bytes for the application 'udp', got {self.packet_size}"
+            raise InvalidValueError(
+                "packet_size", self.packet_size, f"be at least {MIN_DATAGRAM} bytes for the application 'udp'"
             )
         if self.notsent_lowat is not None and self.application != "adaptive":
             raise ValueError(f"notsent_lowat is for the application 'adaptive', not {self.application!r}")
         if self.pieces > self.packet_size:
-            raise ValueError(f"pieces must not exceed packet_size ({self.packet_size} bytes), got {self.pieces}")
+            raise InvalidValueError("pieces", self.pieces, f"not exceed packet_size ({self.packet_size} bytes)")
         unlimited = self.bottleneck_rate is None and self.loss == 0
         if unlimited and (self.application == "adaptive" or self.bulk_flows):
             raise ValueError("a source that fills its window needs a path with loss or with a bottleneck_rate")

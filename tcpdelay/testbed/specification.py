@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tcpdelay.files import read_toml
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
@@ -119,17 +120,17 @@ def _specification(content: dict[str, Any]) -> Specification:
             raise ValueError(f"{key!r} is no key of a specification; there are {', '.join(sorted(_KEYS))}")
     name = content.get("name")
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,60}", name):
-        raise ValueError(f"name must be up to 61 letters, digits, dots and hyphens, got {name!r}")
+        raise InvalidValueError("name", name, "be up to 61 letters, digits, dots and hyphens")
     backend = content.get("backend", Specification.backend)
     if backend not in get_args(BackendName):
-        raise ValueError(f"backend must be one of {', '.join(map(repr, get_args(BackendName)))}, got {backend!r}")
+        raise InvalidValueError("backend", backend, f"be one of {', '.join(map(repr, get_args(BackendName)))}")
     pcap = content.get("pcap", False)
     if not isinstance(pcap, bool):
-        raise ValueError(f"pcap must be true or false, got {pcap!r}")
+        raise InvalidValueError("pcap", pcap, "be true or false")
     ticks = content.get("hz", list(Specification.hz))
     ticks = ticks if isinstance(ticks, list) else [ticks]
     if not ticks or any(ticks.count(tick) > 1 for tick in ticks):
-        raise ValueError(f"hz must be a whole number or a list of different ones, got {ticks!r}")
+        raise InvalidValueError("hz", ticks, "be a whole number or a list of different ones")
     return Specification(
         name,
         tuple(_experiments(content.get("experiments"))),
@@ -144,14 +145,14 @@ def _specification(content: dict[str, Any]) -> Specification:
 
 def _whole(name: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+        raise InvalidValueError(name, value, f"be a whole number from {low} to {high}")
     return value
 
 
 def _precision(table: object) -> Precision:
     names = [field.name for field in fields(Precision)]
     if not isinstance(table, dict) or sorted(table) != sorted(names):
-        raise ValueError(f"precision must have the keys {', '.join(names)}, got {table!r}")
+        raise InvalidValueError("precision", table, f"have the keys {', '.join(names)}")
     values = {}
     for name in names:
         # A round is at most as long as all before it, and no round may exceed an experiment's longest duration.

@@ -25,6 +25,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TextIO
 
+from tcpdelay.scenario.fields import InvalidValueError
+
 UNPACKING_STEPS = 110
 """Steps of work that unpacking counts for, by the time it takes."""
 KERNEL_STEPS = 1129
@@ -256,7 +258,7 @@ def kernel_path(hz: int) -> Path:
     True
     """
     if hz not in range(100, 1001):
-        raise ValueError(f"hz must be a whole number from 100 to 1000, got {hz!r}")
+        raise InvalidValueError("hz", hz, "be a whole number from 100 to 1000")
     made_with = _data("virtual_time.patch") + _data("virtual_time.config")
     return _cache() / f"linux-{_VERSION}-hz{hz:d}-{hashlib.sha256(made_with.encode()).hexdigest()[:8]}"
 
@@ -337,7 +339,7 @@ def build_kernels(
     """
     paths = {hz: kernel_path(hz) for hz in hz_values}
     if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs must be a whole number of at least 1, got {jobs}")
+        raise InvalidValueError("jobs", jobs, "be a whole number of at least 1")
     if source is not None and not source.is_file():
         raise ValueError(f"source must be the tarball of a Linux {_VERSION}, but {source} is no file")
     cache = _cache()

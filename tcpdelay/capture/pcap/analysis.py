@@ -19,6 +19,7 @@ from tcpdelay.capture.pcap.round_trips import DELAYED, Side, captured_at, distan
 from tcpdelay.capture.pcap.segments import chosen, matches, same_connection, survey
 from tcpdelay.capture.pcap.stretches import Copies, StretchSource, shift_between, stretches
 from tcpdelay.capture.pcap.trace import Trace
+from tcpdelay.scenario.fields import InvalidValueError
 
 _FAR = 0.1
 """Share of the round-trip time from which a capture is not one at the receiver."""
@@ -79,7 +80,7 @@ def analyze_captures(
     (('sender',), 174.0, 0.1)
     """
     if not 1 <= len(captures) <= 2:
-        raise ValueError(f"captures must be one or two files, got {len(captures)}")
+        raise InvalidValueError("captures", len(captures), "be one or two files")
     check_message_size(message_size, framing)
     files = [CaptureFile(path) for path in captures]
     if on_progress is not None:
@@ -161,14 +162,14 @@ def check_message_size(message_size: int | None, framing: Framing) -> None:
     --------
     >>> check_message_size(174, "rfc4571")
     Traceback (most recent call last):
-    ValueError: message_size must be left out unless framing is 'auto', got 174 with 'rfc4571'
+    tcpdelay.scenario.fields.InvalidValueError: message_size must be left out with the framing 'rfc4571', got 174
     """
     if message_size is None:
         return
     if framing != "auto":
-        raise ValueError(f"message_size must be left out unless framing is 'auto', got {message_size} with {framing!r}")
+        raise InvalidValueError("message_size", message_size, f"be left out with the framing {framing!r}")
     if not 1 <= message_size <= MOST_MESSAGE_BYTES:
-        raise ValueError(f"message_size must lie between 1 and {MOST_MESSAGE_BYTES:g} bytes, got {message_size}")
+        raise InvalidValueError("message_size", message_size, f"lie between 1 and {MOST_MESSAGE_BYTES:g} bytes")
 
 
 def _report_progress(files: Sequence[CaptureFile], on_progress: Callable[[int, int], None]) -> None:

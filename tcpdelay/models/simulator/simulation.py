@@ -21,6 +21,7 @@ from tcpdelay.models.simulator.engine import ALL_RULES, advance, new_connection
 from tcpdelay.models.simulator.records import SECOND, Rules, Wire
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
 from tcpdelay.models.simulator.window import PUBLIC_EVENT, public_events
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
@@ -290,22 +291,22 @@ def simulate(
     """
     stack = Stack.linux() if stack is None else stack
     if not isinstance(stack, Linux):
-        raise ValueError(f"stack must be one of Stack.linux(...), got {stack!r}")
+        raise InvalidValueError("stack", stack, "be one of Stack.linux(...)")
     if path.loss_pattern != "random":
-        raise ValueError(
-            f"loss_pattern must be 'random' in a simulation, got {path.loss_pattern!r}; bursts are given by loss_burst"
+        raise InvalidValueError(
+            "loss_pattern", path.loss_pattern, "be 'random' in a simulation", "bursts are given by loss_burst"
         )
     _check("quantile", quantile, 0, 1, "")
     _check("half_width", half_width, 0, 1, "")
     if tick_offset is not None and not 0 <= tick_offset <= 1:
-        raise ValueError(f"tick_offset must lie between 0 and 1 s, got {tick_offset:g}")
+        raise InvalidValueError("tick_offset", tick_offset, "lie between 0 and 1 s")
     if packets is not None and not 1000 <= packets <= 1e9:
-        raise ValueError(f"packets must lie between 1000 and 1e9, got {packets:g}")
+        raise InvalidValueError("packets", packets, "lie between 1000 and 1e9")
     if trace and packets is None:
-        raise ValueError("packets must be given with a trace")
+        raise InvalidValueError("packets", packets, "be given with a trace")
     segments = -(-flow.packet_size // stack.mss) * ((path.rtt + path.jitter) / flow.interval + 1)
     if segments > LARGEST_FLIGHT / 2:
-        raise ValueError(f"rtt must be less than {LARGEST_FLIGHT // 2} segments of the flow long, got {segments:.0f}")
+        raise InvalidValueError("rtt", segments, f"be less than {LARGEST_FLIGHT // 2} segments of the flow long")
     connection, wire = new_connection(flow, path, stack, seed, rules, exact_ties)
     if tick_offset is not None:
         connection.tick_phase += round(tick_offset * SECOND) % connection.tick - connection.tick_phase % connection.tick
@@ -317,7 +318,7 @@ def simulate(
 
 def _check(name: str, value: float, low: float, high: float, unit: str) -> None:
     if not low < value < high:
-        raise ValueError(f"{name} must lie between {low:g} and {high:g}{unit}, got {value:g}")
+        raise InvalidValueError(name, value, f"lie between {low:g} and {high:g}{unit}")
 
 
 def _run(

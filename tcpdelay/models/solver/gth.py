@@ -10,6 +10,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.scenario.fields import InvalidValueError
+
 LARGEST_DENSE_CHAIN = 5000
 
 
@@ -71,6 +73,6 @@ def gth_solve(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"matrix must be square, got shape {matrix.shape}")
     if matrix.shape[0] > LARGEST_DENSE_CHAIN:
-        raise ValueError(f"matrix must have at most {LARGEST_DENSE_CHAIN} rows, got {matrix.shape[0]}")
+        raise InvalidValueError("matrix", matrix.shape[0], f"have at most {LARGEST_DENSE_CHAIN} rows")
     probability: NDArray[np.float64] = eliminate(np.array(matrix, np.float64))
     return probability

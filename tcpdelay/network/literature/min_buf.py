@@ -13,6 +13,7 @@ from typing import Any
 from numba import njit
 
 from tcpdelay.network.bottleneck import check_range
+from tcpdelay.scenario.fields import InvalidValueError
 
 LARGEST_MULTIPLE, LARGEST_EXTRA = 4, 1000
 
@@ -79,7 +80,7 @@ class MinBuf:
 def check_min_buf(value: object) -> None:
     """Raise a ValueError unless the value is a `MinBuf` or None."""
     if value is not None and not isinstance(value, MinBuf):
-        raise ValueError(f"min_buf must be a MinBuf, got {value!r}")
+        raise InvalidValueError("min_buf", value, "be a MinBuf")
 
 
 @njit(cache=True)

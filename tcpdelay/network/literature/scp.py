@@ -29,6 +29,7 @@ from tcpdelay.models.simulator.records import NEVER, RING
 from tcpdelay.network.bottleneck import DROPPED, check_range
 from tcpdelay.network.records import BULK, cross, is_write_due, note_lost, note_read, note_write
 from tcpdelay.network.result import spread
+from tcpdelay.scenario.fields import InvalidValueError
 
 SLOW_START, STEADY, CONGESTED, PAUSED = range(4)
 """States."""
@@ -359,9 +360,9 @@ def _checked(
     rates, errors, others = (np.asarray(value, np.float64) for value in (rate, error, other_error))
     check_range("backlog", backlog, 0.1, 1000, "packets")
     if not np.all(rates > 0):
-        raise ValueError(f"{name} must be above 0 packets/s, got {rate!r}")
+        raise InvalidValueError(name, rate, "be above 0 packets/s")
     for argument, values in (("error", errors), ("other_error", others)):
         if not np.all(values >= 0):
-            raise ValueError(f"{argument} must be 0 s or more, got {values.min():g}")
+            raise InvalidValueError(argument, values.min(), "be 0 s or more")
     broadcast = np.broadcast_arrays(rates, others - errors)
     return broadcast[0], broadcast[1]

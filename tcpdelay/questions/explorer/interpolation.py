@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.questions.explorer.surfaces import CELL, PROBABILITIES, Surfaces, predict_in_processes
+from tcpdelay.scenario.fields import InvalidValueError
 
 SMALLEST_SHARE = 1e-6
 """Late fractions count as this one at least, as 0 has no logarithm."""
@@ -209,7 +210,7 @@ def measure_accuracy(
     5
     """
     if points < 1:
-        raise ValueError(f"points must be 1 or more, got {points}")
+        raise InvalidValueError("points", points, "be 1 or more")
     target = surfaces.application.target
     places = random_places(surfaces, points)
     exact = predict_in_processes(surfaces.application, places, processes, on_progress)

@@ -21,6 +21,7 @@ from tcpdelay.models.validity import LINUX_RANGE
 from tcpdelay.quality.voice import best_playout_delay
 from tcpdelay.questions.quantities import at_bitrate
 from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import DEFAULT_STACK
 
@@ -58,9 +59,9 @@ class Grid:
     def __post_init__(self) -> None:
         for name, least in (("rtts", 2), ("losses", 2), ("bitrates", 3)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name} must be {least} or more, got {getattr(self, name)}")
+                raise InvalidValueError(name, getattr(self, name), f"be {least} or more")
         if self.bitrates % 2 == 0:
-            raise ValueError(f"bitrates must be odd, got {self.bitrates}")
+            raise InvalidValueError("bitrates", self.bitrates, "be odd")
 
     @property
     def rtt(self) -> NDArray[np.float64]:
@@ -221,7 +222,7 @@ def predict_in_processes(
     [0.063, 0.085]
     """
     if processes < 1:
-        raise ValueError(f"processes must be 1 or more, got {processes}")
+        raise InvalidValueError("processes", processes, "be 1 or more")
     cells = np.empty(len(places), CELL)
     # Each part has places from all over: near saturation one takes as long as hundreds elsewhere.
     count = max(len(places) // PART, 1)

@@ -14,6 +14,7 @@ from tcpdelay.models.interface import TooLargeError
 from tcpdelay.models.solver.narrow import Wanted
 from tcpdelay.questions.region.cells import for_each_line
 from tcpdelay.questions.region.question import Question, losses, question, round_trip_times
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -118,11 +119,9 @@ def working_boundary(
     (array([0.058, 0.007]), True)
     """
     if searched not in get_args(Searched):
-        raise ValueError(f"searched must be one of {', '.join(map(repr, get_args(Searched)))}, got {searched!r}")
+        raise InvalidValueError("searched", searched, f"be one of {', '.join(map(repr, get_args(Searched)))}")
     if not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
-        raise ValueError(
-            f"tolerance must lie between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}, got {tolerance}"
-        )
+        raise InvalidValueError("tolerance", tolerance, f"lie between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}")
     asked = question(flow, stack, threshold, quantile)
     rtts, lost = round_trip_times(rtt), losses(loss)
     points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)

@@ -16,6 +16,7 @@ from tcpdelay.models.throughput import utilization_map
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
 from tcpdelay.questions.region.cells import ACCURACIES, Beyond, Playout, solve_cells
 from tcpdelay.questions.region.question import LARGEST_REGION, Question, losses, question, round_trip_times
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 
@@ -90,7 +91,7 @@ def working_region(
     (0.055, 's')
     """
     if beyond not in get_args(Beyond):
-        raise ValueError(f"beyond must be one of {', '.join(map(repr, get_args(Beyond)))}, got {beyond!r}")
+        raise InvalidValueError("beyond", beyond, f"be one of {', '.join(map(repr, get_args(Beyond)))}")
     asked = question(flow, stack, threshold, quantile)
     rtts, lost = round_trip_times(rtt), losses(loss, allow_zero=True)
     if rtts.size * lost.size > LARGEST_REGION:
@@ -157,7 +158,7 @@ def _playout_delay(given: float | str, limit: float) -> float | None:
     if given in ("threshold", "best"):
         return limit if given == "threshold" else None
     if isinstance(given, str) or not 0 < given < float("inf"):
-        raise ValueError(f"playout_delay must be a number of seconds above 0, 'threshold' or 'best', got {given!r}")
+        raise InvalidValueError("playout_delay", given, "be a number of seconds above 0, 'threshold' or 'best'")
     return float(given)
 
 

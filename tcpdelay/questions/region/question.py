@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.scenario.applications import APPLICATIONS
-from tcpdelay.scenario.fields import bounds, is_number, shown
+from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Stack, checked_profile
@@ -64,10 +64,10 @@ def question(flow: Flow | str, stack: Stack | None, threshold: float | None, qua
     if preset is not None:
         flow, target = preset.flow, preset.target
     if not isinstance(flow, Flow):
-        raise ValueError(f"flow must be a Flow or one of {', '.join(APPLICATIONS)}, got {flow!r}")
+        raise InvalidValueError("flow", flow, f"be a Flow or one of {', '.join(APPLICATIONS)}")
     limit = target.limit if threshold is None else threshold
     if not (is_number(limit) and 0 < limit < float("inf")):
-        raise ValueError(f"threshold must be a number of seconds above 0, got {shown(limit)}")
+        raise InvalidValueError("threshold", limit, "be a number of seconds above 0")
     share = target.quantile if quantile is None else quantile
     return Question(flow, DEFAULT_STACK if stack is None else checked_profile(stack), Target(limit, share))
 
@@ -114,9 +114,9 @@ def _ascending(name: str, values: ArrayLike, low: float, high: float, unit: str)
     try:
         array = np.atleast_1d(np.asarray(values, np.float64))
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a number or a list of numbers, got {values!r:.60}") from None
+        raise InvalidValueError(name, values, "be a number or a list of numbers") from None
     if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"{name} must be a list of at least one number, got an array of shape {array.shape}")
+        raise InvalidValueError(name, values, "be a number or a list of numbers, one at least")
     outside = ~((array >= low) & (array <= high))
     if outside.any():
         allowed = (
@@ -124,7 +124,7 @@ def _ascending(name: str, values: ArrayLike, low: float, high: float, unit: str)
             if unit
             else f"fractions {'from' if low == 0 else 'above'} 0 and below 1"
         )
-        raise ValueError(f"{name} must be {allowed}, got {array[outside][0]:g}")
+        raise InvalidValueError(name, array[outside][0], f"be {allowed}")
     if not np.all(np.diff(array) > 0):
-        raise ValueError(f"{name} must ascend, got {np.array2string(array, threshold=6)}")
+        raise InvalidValueError(name, array, "ascend")
     return array

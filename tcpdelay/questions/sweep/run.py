@@ -20,6 +20,7 @@ from tcpdelay.questions.sweep.checkpoint import checkpoint, checkpoint_folder
 from tcpdelay.questions.sweep.evaluation import Results, Rows, evaluate, labelled, program, row_type
 from tcpdelay.questions.sweep.schedule import Progress, Schedule, SweepFailedError, cluster, threads
 from tcpdelay.questions.sweep.specification import SweepSpecification, read_sweep
+from tcpdelay.scenario.fields import InvalidValueError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -84,7 +85,7 @@ def sweep(
     """
     asked = specification if isinstance(specification, SweepSpecification) else read_sweep(specification)
     if scheduler is not None and workers is not None:
-        raise ValueError(f"workers must be left to the scheduler, got {workers!r}")
+        raise InvalidValueError("workers", workers, "be left to the scheduler")
     file = result_file(asked, output)
     if file is not None and file.exists():
         found = finished_result(asked, file)
@@ -141,9 +142,9 @@ def result_file(specification: SweepSpecification, output: str | os.PathLike[str
         return None
     file = Path(named)
     if file.suffix != ".nc":
-        raise ValueError(f"output must be the name of a file that ends in .nc, got {str(file)!r}")
+        raise InvalidValueError("output", str(file), "be the name of a file that ends in .nc")
     if not file.parent.is_dir():
-        raise ValueError(f"output must be in a folder that exists, got {str(file)!r}")
+        raise InvalidValueError("output", str(file), "be in a folder that exists")
     return file
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from tcpdelay.processors import processors
 from tcpdelay.questions.sweep.evaluation import OtherProgramError, Results, Rows, evaluate, program
 from tcpdelay.questions.sweep.specification import SweepSpecification
+from tcpdelay.scenario.fields import InvalidValueError
 
 MOST_THREADS = 256
 CONNECTION_TIME = 10.0
@@ -77,7 +78,7 @@ def threads(number: int | None = None) -> Iterator[Workers]:
     """
     width = processors() if number is None else number
     if not 1 <= width <= MOST_THREADS:
-        raise ValueError(f"workers must be a whole number from 1 to {MOST_THREADS}, got {number!r}")
+        raise InvalidValueError("workers", number, f"be a whole number from 1 to {MOST_THREADS}")
     stop = Event()
     with ThreadPoolExecutor(width, thread_name_prefix="sweep") as pool:
         try:
@@ -105,8 +106,8 @@ def cluster(address: str) -> Iterator[Workers]:
         dask: Any = import_module("dask")
         distributed: Any = import_module("distributed")
     except ImportError:
-        raise ValueError(
-            f"scheduler must be left out where Dask is missing (pip install 'tcpdelay[cluster]'), got {address!r}"
+        raise InvalidValueError(
+            "scheduler", address, "be left out where Dask is missing (pip install 'tcpdelay[cluster]')"
         ) from None
     try:
         # Whoever needs longer is not there; by default Dask tries again for half a minute.
@@ -119,8 +120,8 @@ def cluster(address: str) -> Iterator[Workers]:
             client = distributed.Client(address, timeout=CONNECTION_TIME, set_as_default=False)
     except (OSError, ValueError, TypeError, ImportError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"scheduler must be the address of a running Dask scheduler, got {address!r}: {reason}"
+        raise InvalidValueError(
+            "scheduler", address, f"be the address of a running Dask scheduler ({reason})"
         ) from None
 
     def width() -> int:

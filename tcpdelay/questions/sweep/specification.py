@@ -21,7 +21,7 @@ import numpy as np
 
 from tcpdelay.files import read_toml
 from tcpdelay.models.heuristics import piece_of, share_of
-from tcpdelay.scenario.fields import bounds
+from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, Stack
@@ -151,7 +151,7 @@ def read_value(name: str, written: object) -> Value:
         if isinstance(written, int | float | str):
             return float(written) if kind in SPANNED and kind not in WHOLE else written
     wanted = {"word": "a word in quotes", "flag": "true or false"}.get(kind, "a number, or text with a unit")
-    raise ValueError(f"{name} must be {wanted}, got {written!r:.64}")
+    raise InvalidValueError(name, written, f"be {wanted}")
 
 
 def require_allowed(name: str, value: Value) -> None:
@@ -206,7 +206,7 @@ def scenario_of(values: Mapping[str, Any]) -> Scenario:
     flow, path = _flow(values), Path(**given)
     name = values.get("profile", DEFAULT_PROFILE)
     if name not in PROFILES:
-        raise ValueError(f"profile must be one of {', '.join(map(repr, PROFILES))}, got {name!r}")
+        raise InvalidValueError("profile", name, f"be one of {', '.join(map(repr, PROFILES))}")
     stack = PROFILES[name]
     settings = {key: value for key, value in values.items() if PARAMETERS[key].table == "stack" and key != "profile"}
     for setting in settings:
@@ -382,7 +382,7 @@ def _specification(content: Mapping[str, Any]) -> SweepSpecification:
         if key not in allowed:
             raise ValueError(f"unknown table [{key:.64}]; allowed are {', '.join(f'[{name}]' for name in allowed)}")
         if not isinstance(held, Mapping):
-            raise ValueError(f"{key} must be a table, got {held!r:.64}")
+            raise InvalidValueError(key, held, "be a table")
     fixed: dict[str, Value] = {}
     for table in TABLES:
         with _in_table(table):
@@ -444,9 +444,8 @@ def _axes(content: Mapping[str, Any], fixed: Mapping[str, Value]) -> tuple[Axis,
 
 def _list(name: str, values: object) -> tuple[Value, ...]:
     if not isinstance(values, list | tuple) or not 1 <= len(values) <= MOST_VALUES:
-        raise ValueError(
-            f"{name} must be a list of 1 to {MOST_VALUES} values or a table with {', '.join(_SPAN_KEYS)}, "
-            f"got {values!r:.64}"
+        raise InvalidValueError(
+            name, values, f"be a list of 1 to {MOST_VALUES} values or a table with {', '.join(_SPAN_KEYS)}"
         )
     return tuple(read_value(name, value) for value in values)
 
@@ -507,7 +506,7 @@ def _evaluation(table: Mapping[str, Any]) -> Evaluation:
     _require_keys(table, tuple(asdict(Evaluation())))
     method = table.get("method", "chain")
     if method not in get_args(Method):
-        raise ValueError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, got {method!r:.64}")
+        raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(Method)))}")
     for key in _SIMULATION_KEYS:
         if key in table and method == "chain":
             raise ValueError(f"{key}: goes with method = 'simulation', not with 'chain'")
@@ -525,20 +524,20 @@ def _evaluation(table: Mapping[str, Any]) -> Evaluation:
 def _numbers(name: str, values: object, parse: Any, below: float) -> tuple[float, ...]:
     """Return a list of ascending numbers above 0."""
     if not isinstance(values, list | tuple) or len(values) > MOST_QUANTILES:
-        raise ValueError(f"{name} must be a list of at most {MOST_QUANTILES} values, got {values!r:.64}")
+        raise InvalidValueError(name, values, f"be a list of at most {MOST_QUANTILES} values")
     read = [parse(value, name) if isinstance(value, str) else value for value in values]
     for value in read:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < below:
             allowed = "seconds above 0" if below == math.inf else "fractions above 0 and below 1"
-            raise ValueError(f"{name} must be {allowed}, got {value!r:.64}")
+            raise InvalidValueError(name, value, f"be {allowed}")
     if any(later <= earlier for earlier, later in pairwise(read)):
-        raise ValueError(f"{name} must ascend, got {values!r:.64}")
+        raise InvalidValueError(name, values, "ascend")
     return tuple(float(value) for value in read)
 
 
 def _whole(name: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r:.64}")
+        raise InvalidValueError(name, value, f"be a whole number from {low} to {high}")
     return value
 
 
@@ -546,5 +545,5 @@ def _file(table: Mapping[str, Any]) -> str | None:
     _require_keys(table, ("file",))
     file = table.get("file")
     if file is not None and not (isinstance(file, str) and file.endswith(".nc") and "\0" not in file):
-        raise ValueError(f"file must be the name of a file that ends in .nc, got {file!r:.64}")
+        raise InvalidValueError("file", file, "be the name of a file that ends in .nc")
     return file

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tcpdelay.scenario.fields import bounds
+from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.units import NUMBER, SIZE_ROUNDING, parse_fraction, parse_size, parse_time
@@ -110,7 +110,7 @@ def read_column(batch: pa.RecordBatch, quantity: Quantity, source: Source) -> Ce
     if pa.types.is_null(kind):
         return Cells(np.full(len(column), np.nan), np.full(len(column), MISSING, np.int8))
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
-        raise ValueError(f"{source.column} must be a column of numbers or texts, got {kind}")
+        raise InvalidValueError("columns", f"{source.column}: {kind}", "hold numbers or texts")
     return _checked(pc.cast(column, pa.float64(), safe=False), quantity, source)
 
 
@@ -312,12 +312,12 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
     """
     given: Any = {} if chosen is None else chosen
     if not (isinstance(given, Mapping) and all(isinstance(each, str) for each in given.values())):
-        raise ValueError(f'columns must be a mapping of names, such as {{"rtt": "ping:ms"}}, got {chosen!r}')
+        raise InvalidValueError("columns", chosen, 'be a mapping of names, such as {"rtt": "ping:ms"}')
     present = list(names)
     sources = {}
     for name, where in (chosen or {}).items():
         if name not in QUANTITIES:
-            raise ValueError(f"columns must name some of {', '.join(QUANTITIES)}, got {name!r}")
+            raise InvalidValueError("columns", name, f"name some of {', '.join(QUANTITIES)}")
         sources[name] = _chosen(QUANTITIES[name], where, present)
     for name, quantity in QUANTITIES.items():
         if name in sources:
@@ -326,15 +326,13 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
         spelled = {name: first, **{f"{name}_{unit}": unit for unit in quantity.units}}
         found = [column for column in present if column.strip().lower() in spelled]
         if len(found) > 1:
-            raise ValueError(f"columns must say which one is {name}: the table has {' and '.join(found)}")
+            raise InvalidValueError("columns", found, f"say which column is {name}")
         if found:
             sources[name] = Source(found[0], quantity.units[spelled[found[0].strip().lower()]])
     for name in ("rtt", "loss"):
         if name not in sources:
             units = ", ".join(f"{name}_{unit}" for unit in QUANTITIES[name].units)
-            raise ValueError(
-                f"columns must include {name} or one of {units}, or name another, got {', '.join(present) or 'none'}"
-            )
+            raise InvalidValueError("columns", present, f"include {name} or one of {units}, or name another")
     return sources
 
 
@@ -343,14 +341,14 @@ def _chosen(quantity: Quantity, where: str, present: list[str]) -> Source:
     if where in present:
         column, unit = where, ""
     if (column or where) not in present:
-        raise ValueError(f"columns must be some of {', '.join(present)}, got {column or where!r} for {quantity.name}")
+        raise InvalidValueError("columns", column or where, f"be some of {', '.join(present)} for {quantity.name}")
     require_one("columns", column or where, present)
     if not column or not unit:
         lower = where.lower()
         ending = next((unit for unit in quantity.units if lower.endswith(f"_{unit}")), next(iter(quantity.units)))
         return Source(where, quantity.units[ending])
     if unit not in quantity.units:
-        raise ValueError(f"columns must be in {', '.join(quantity.units)} for {quantity.name}, got {unit!r}")
+        raise InvalidValueError("columns", unit, f"be in {', '.join(quantity.units)} for {quantity.name}")
     return Source(column, quantity.units[unit])
 
 
@@ -361,7 +359,7 @@ def require_one(argument: str, name: str, present: Sequence[str]) -> None:
     --------
     >>> require_one("group", "isp", ["isp", "region", "isp"])
     Traceback (most recent call last):
-    ValueError: group must name one column, got 'isp', which the table has 2 times
+    tcpdelay.scenario.fields.InvalidValueError: group must name a column that the table has once, got 'isp'
     """
-    if (count := present.count(name)) > 1:
-        raise ValueError(f"{argument} must name one column, got {name!r}, which the table has {count} times")
+    if present.count(name) > 1:
+        raise InvalidValueError(argument, name, "name a column that the table has once")

@@ -39,7 +39,7 @@ from tcpdelay.questions.tables.interpolation import LARGEST_LOSS, LARGEST_RTT, S
 from tcpdelay.questions.tables.rows import Demand, RowPredictor, WorkingShares
 from tcpdelay.questions.tables.surface import WORTH_PREPARING, OnPrepared, load_surface, save_surface, surface_path
 from tcpdelay.scenario.applications import application
-from tcpdelay.scenario.fields import is_number, shown
+from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 
@@ -172,7 +172,7 @@ def _as_table(table: Any) -> pa.Table:
         columns = {name: _column(name, column) for name, column in table.items()}
         lengths = {len(column) for column in columns.values()}
         if len(lengths) > 1:
-            raise ValueError(f"table must have columns of one length, got lengths {sorted(lengths)}")
+            raise InvalidValueError("table", sorted(lengths), "have columns of one length")
         return pa.table(columns)
     if _is_data_frame(table):
         try:
@@ -180,20 +180,20 @@ def _as_table(table: Any) -> pa.Table:
         except _NOT_FOR_ARROW as error:
             # Arrow's last words name the column.
             raise ValueError(f"table must have columns that Arrow can hold: {_one_line(*error.args[::-1])}") from error
-    raise ValueError(f"table must be of pyarrow, a pandas DataFrame or a mapping of arrays, got {type(table).__name__}")
+    raise InvalidValueError("table", table, "be of pyarrow, a pandas DataFrame or a mapping of arrays")
 
 
 def _column(name: Any, given: Any) -> Any:
     """Return a column of a mapping for Arrow."""
     if not isinstance(name, str):
-        raise ValueError(f"table must have columns whose names are texts, got {name!r}")
+        raise InvalidValueError("table", name, "have columns whose names are texts")
     try:
         array = np.asarray(given)
         column: Any = pa.array(array.tolist() if array.dtype == object else array) if array.ndim == 1 else None
     except _NOT_FOR_ARROW as error:
         raise ValueError(f"table must have columns that Arrow can hold: {_one_line(name, *error.args)}") from error
     if column is None:
-        raise ValueError(f"table must have columns of one dimension, got the shape {array.shape} for {name!r}")
+        raise InvalidValueError("table", array.shape, f"have columns of one dimension, as {name!r}")
     return column
 
 
@@ -304,7 +304,7 @@ def prepare_surface(
     rtt = known.rtt if rtt is None else _checked("rtt", rtt, SMALLEST_RTT, LARGEST_RTT, " s")
     loss = known.loss if loss is None else _checked("loss", loss, 0.0, LARGEST_LOSS)
     if not (is_number(left) and 0 < left < 1):
-        raise ValueError(f"left must lie above 0 and below 1, got {shown(left)}")
+        raise InvalidValueError("left", left, "lie above 0 and below 1")
     surface, path = load_surface(asked), surface_path(asked)
 
     def keep() -> None:
@@ -337,8 +337,7 @@ def _checked(name: str, given: Any, lowest: float, highest: float, unit: str = "
     ends = list(given) if np.iterable(given) else [given]
     if len(ends) == 2 and all(map(is_number, ends)) and lowest <= ends[0] < ends[1] <= highest:
         return float(ends[0]), float(ends[1])
-    told = " to ".join(map(shown, ends)) if len(ends) == 2 and not isinstance(given, str) else repr(given)
-    raise ValueError(f"{name} must be a range, from low to high, within {lowest:g} to {highest:g}{unit}, got {told}")
+    raise InvalidValueError(name, given, f"be a range, from low to high, within {lowest:g} to {highest:g}{unit}")
 
 
 ROWS_PER_PART = 4 * ROWS_AT_A_TIME
@@ -452,12 +451,14 @@ def run_job(
         schema = predictor.schema(reader.schema)
         missing = [name for name in shares.by if name not in schema.names]
         if missing:
-            raise ValueError(f"group must be one of {', '.join(reader.schema.names)}, got {missing[0]!r}")
+            raise InvalidValueError("group", missing[0], f"be one of {', '.join(reader.schema.names)}")
         for name in shares.by:
             require_one("group", name, schema.names)
         twice = [name for name, count in Counter(schema.names).items() if count > 1]
         if twice and job.target is not None and job.target_format == "parquet":
-            raise ValueError(f"output must be CSV, as the table has several columns of the name {twice[0]!r}")
+            raise InvalidValueError(
+                "output", str(job.target), f"be CSV, as the table has several columns of the name {twice[0]!r}"
+            )
 
         def predicted(batch: pa.RecordBatch) -> pa.RecordBatch:
             nonlocal done

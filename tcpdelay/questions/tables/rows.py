@@ -22,7 +22,7 @@ from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, Source, 
 from tcpdelay.questions.tables.interpolation import COLUMNS
 from tcpdelay.questions.tables.surface import Surface, load_surface, save_surface
 from tcpdelay.report.result_table import Column, ResultTable
-from tcpdelay.scenario.fields import require_flag
+from tcpdelay.scenario.fields import InvalidValueError, require_flag
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import Target
@@ -96,11 +96,11 @@ class RowPredictor:
 
     def __init__(self, demand: Demand, sources: dict[str, Source], prefix: str = "", cached: bool = False) -> None:
         if not isinstance(prefix, str):
-            raise ValueError(f"prefix must be a text, got {prefix!r}")
+            raise InvalidValueError("prefix", prefix, "be a text")
         require_flag("cached", cached)
         missing = [name for name in FLOW if name not in sources]
         if missing and demand.flow is None:
-            raise ValueError(f"flow must be given, as the table has no {' and no '.join(missing)}")
+            raise InvalidValueError("flow", None, f"be given, as the table has no {' and no '.join(missing)}")
         self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
         self.unchecked = self.solved = 0
         self._surfaces: OrderedDict[Flow, Surface] = OrderedDict()
@@ -119,7 +119,9 @@ class RowPredictor:
         added.append(pa.field(self.prefix + "reason", pa.string()))
         taken = [field.name for field in added if field.name in given.names]
         if taken:
-            raise ValueError(f"prefix must keep apart {', '.join(taken)}, which the table has already")
+            raise InvalidValueError(
+                "prefix", self.prefix, f"keep apart {', '.join(taken)}, which the table has already"
+            )
         metadata: Any = given.metadata
         return pa.schema([*given, *added], metadata=metadata)
 
