@@ -226,8 +226,8 @@ def test_one_file_of_both_ends_goes_alone(written):
 def small_batches(monkeypatch):
     """Read so few segments together that a short connection takes many readings."""
     monkeypatch.setattr(segments, "AT_A_TIME", 128)
-    monkeypatch.setattr(segments, "_CHUNK", 64)
-    monkeypatch.setattr(stretches, "_FEWEST_SEGMENTS", 40)
+    monkeypatch.setattr(segments, "CHUNK", 64)
+    monkeypatch.setattr(stretches, "FEWEST_SEGMENTS", 40)
 
 
 @pytest.mark.parametrize("end", ["sender", "receiver"])
@@ -284,8 +284,8 @@ def test_copies_that_begin_late_in_one_of_two_files_are_left_out_of_both(written
 
 
 def test_progress_reaches_no_more_than_its_end(written, monkeypatch):
-    monkeypatch.setattr("tcpdelay.capture.pcap.container._PACKETS_PER_REPORT", 1)
-    monkeypatch.setattr("tcpdelay.capture.pcap.container._BUFFER", 512)
+    monkeypatch.setattr("tcpdelay.capture.pcap.container.PACKETS_PER_REPORT", 1)
+    monkeypatch.setattr("tcpdelay.capture.pcap.container.BUFFER_SIZE", 512)
     connection = Connection(count=1500, size=1400)
     shown = []
     file = written(of_interfaces(connection.sender, connection.receiver))

@@ -25,7 +25,7 @@ def short_stretches(monkeypatch):
         monkeypatch.setattr(stretches, "LENGTH", length)
         monkeypatch.setattr(stretches, "MARGIN", margin)
         monkeypatch.setattr(segments, "AT_A_TIME", at_a_time)
-        monkeypatch.setattr(segments, "_CHUNK", 64)
+        monkeypatch.setattr(segments, "CHUNK", 64)
 
     return short_stretches
 
@@ -107,13 +107,13 @@ def test_a_receiver_that_was_captured_for_a_part_of_the_time(short_stretches, tm
 def test_no_more_than_a_stretch_is_in_memory(short_stretches, tmp_path, monkeypatch):
     short_stretches(500, 100, 128)
     held = []
-    original = stretches.StretchSource._trace
+    original = stretches.StretchSource.stretch
 
-    def trace(source, span):
-        held.append(source._data.size + source._acks.size)
-        return original(source, span)
+    def stretch(source, cut, limit):
+        held.append(source.in_memory)
+        return original(source, cut, limit)
 
-    monkeypatch.setattr(stretches.StretchSource, "_trace", trace)
+    monkeypatch.setattr(stretches.StretchSource, "stretch", stretch)
     # The receiver's capture ends early, and the sender's begins late.
     sender, receiver = DISTURBED.sender[1000:], DISTURBED.receiver[:2000]
     analyze_captures([written(tmp_path, sender, "a"), written(tmp_path, receiver, "b")])
@@ -177,7 +177,7 @@ def test_condensed_round_trips_keep_mean_deviation_and_extremes(parts):
         assert series.mean == pytest.approx(every.mean())
         assert series.deviation == pytest.approx(every.std(), abs=1e-6)
         assert (series.smallest, series.largest) == (every.min(), every.max())
-        step = series._series.step
+        step = series.step
         blocks = [every[begin : begin + step] for begin in range(0, every.size, step)]
         assert series.means == pytest.approx([block.mean() for block in blocks])
         assert series.times.tolist() == list(range(0, every.size, step))
@@ -212,7 +212,7 @@ def test_many_different_delays_are_known_to_two_hundredths_of_a_percent(monkeypa
 
 
 def test_a_table_on_disk_returns_its_rows(monkeypatch):
-    monkeypatch.setattr(connection_analysis, "_IN_MEMORY", 100)
+    monkeypatch.setattr(connection_analysis, "TABLE_BYTES_IN_MEMORY", 100)
     monkeypatch.setattr(connection_analysis, "BLOCK", 7)
     table = Table()
     for begin in range(0, 50, 10):

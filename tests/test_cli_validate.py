@@ -7,8 +7,8 @@ import pytest
 
 from synthetic_captures import capture, write
 from tcpdelay.cli.program import main
-from tcpdelay.validation import simulated
-from tcpdelay.validation.models import MODELS
+from tcpdelay.questions.validation import predictions
+from tcpdelay.questions.validation.predictions import MODELS
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def run(capfd, tmp_path, monkeypatch):
     """Run `tcpdelay validate` in an empty directory; return its exit status, what it printed, and its errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(simulated, "PACKETS", 20_000)
+    monkeypatch.setattr(predictions, "PACKETS", 20_000)
 
     def run(*arguments):
         capfd.readouterr()
@@ -29,7 +29,7 @@ def run(capfd, tmp_path, monkeypatch):
 @pytest.fixture
 def captures(tmp_path):
     """A directory with two captures, where the command looks for them."""
-    directory = tmp_path / "validation" / "captures"
+    directory = tmp_path / "captures"
     rng = np.random.default_rng(3)
     for name in ("one", "two"):
         write(directory / "random-loss", capture(rng.choice([0.010, 0.030], 2000, p=[0.97, 0.03]), name=name))
@@ -38,15 +38,21 @@ def captures(tmp_path):
 
 def test_results_go_where_asked_and_the_summary_is_printed(run, captures, tmp_path):
     status, printed, errors = run("--output", "results")
-    assert (status, errors) == (0, "tables and figures: results\n")
+    assert (status, errors) == (0, "tables: results\n")
     assert "newreno_2008-rto" in printed
     assert "2 captures with 4000 packets" in (tmp_path / "results" / "report.md").read_text()
-    assert not (tmp_path / "validation" / "results").exists()
+    assert not (tmp_path / "validation-results").exists()
 
 
-def test_the_default_directories_are_those_of_a_checkout(run, captures, tmp_path):
+def test_the_default_directories_are_here(run, captures, tmp_path):
     assert run()[0] == 0
-    assert (tmp_path / "validation" / "results" / "summary.csv").is_file()
+    assert {file.name for file in (tmp_path / "validation-results").iterdir()} == {
+        "report.md",
+        "results.json",
+        "captures.csv",
+        "scores.csv",
+        *(f"{table}.{kind}" for table in ("summary", "errors", "other-settings") for kind in ("csv", "md")),
+    }
 
 
 def test_the_summary_comes_in_each_format(run, captures):
@@ -63,7 +69,7 @@ def test_a_broken_capture_is_named_and_left_out(run, captures):
     status, _, errors = run()
     assert status == 0
     warning, _ = errors.splitlines()
-    assert warning.startswith("warning: validation/captures/broken.parquet: is no Parquet file")
+    assert warning.startswith("warning: captures/broken.parquet: is no Parquet file")
 
 
 def refused(result):
@@ -73,10 +79,7 @@ def refused(result):
 
 
 def test_captures_that_are_not_there(run, tmp_path):
-    assert refused(run()) == (
-        "tcpdelay validate: --captures: there is no 'validation/captures' here; run this in a checkout of the "
-        "project, or name a directory with captures\n"
-    )
+    assert refused(run()) == "tcpdelay validate: --captures: 'captures' is no directory\n"
     assert refused(run("--captures", "nowhere")) == "tcpdelay validate: --captures: 'nowhere' is no directory\n"
     (tmp_path / "empty").mkdir()
     assert refused(run("--captures", "empty")).startswith("tcpdelay validate: --captures: 'empty' holds no capture, ")
@@ -99,9 +102,3 @@ def test_an_output_that_is_a_file(run, captures, tmp_path):
     )
     assert refused(run("--output", "results/below")).startswith("tcpdelay validate: --output: 'results/below' ")
     assert (tmp_path / "results").read_text() == "mine"
-
-
-def test_a_damaged_table_of_published_figures(run, captures, tmp_path):
-    (tmp_path / "validation" / "published").mkdir()
-    (tmp_path / "validation" / "published" / "brosh_droptail.csv").write_text("packet_size\n1\n")
-    assert "brosh_droptail.csv: is no table of published figures" in refused(run())

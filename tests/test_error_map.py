@@ -10,10 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.validity import LINUX_RANGE
-from tcpdelay.validation import error_map
-from tcpdelay.validation.error_map import (
+from scoring import error_map
+from scoring.error_map import (
     SimulatedScenario,
     extend,
     random_scenario,
@@ -21,10 +19,19 @@ from tcpdelay.validation.error_map import (
     simulate_scenario,
     write_simulated,
 )
-from tcpdelay.validation.error_map_charts import LOSS, UTILIZATION
-from tcpdelay.validation.error_map_charts import error_map as drawn_map
-from tcpdelay.validation.error_map_scores import error_table, expected_table, groups_table, score_map, worst_table
-from tcpdelay.validation.models import Prediction
+from scoring.error_map_scores import (
+    LOSS,
+    UTILIZATION,
+    error_table,
+    expected_table,
+    groups_table,
+    score_map,
+    worst_table,
+)
+from scoring.error_map_scores import error_map as drawn_map
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.validity import LINUX_RANGE
+from tcpdelay.questions.validation.predictions import Prediction
 
 ROOT = FilePath(__file__).parents[1]
 SCENARIOS = [random_scenario(number) for number in range(400)]
@@ -65,8 +72,8 @@ def test_scenarios_lie_in_the_validated_range_and_off_ties():
 
 
 def test_a_round_trip_of_whole_intervals_is_moved():
-    assert error_map._off_multiples(0.100, 0.020) == 0.100007
-    assert error_map._off_multiples(0.101, 0.020) == 0.101
+    assert error_map.off_multiples(0.100, 0.020) == 0.100007
+    assert error_map.off_multiples(0.101, 0.020) == 0.101
 
 
 def test_the_file_is_extended_and_not_simulated_anew(tmp_path, monkeypatch):

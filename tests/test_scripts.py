@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = sorted(file for folder in ("benchmarks", "validation") for file in (ROOT / folder).rglob("*.py"))
+SCRIPTS = sorted(
+    file
+    for folder in ("benchmarks", "validation")
+    for file in (ROOT / folder).rglob("*.py")
+    if file.parent.name != "scoring"
+)
 WITH_COMMAND_LINE = [script for script in SCRIPTS if "ArgumentParser(" in script.read_text()]
 OF_EXTRA_BENCH = ("pytest_benchmark", "quantecon", "stormpy")
 

@@ -462,7 +462,7 @@ def test_a_user_fetches_until_stopped(loop, connect, monkeypatch):
 def test_stopping_gives_up_an_object_under_way(loop, connect):
     connections = []
     user = WebUser(loop, connections.append, 3)
-    loop.at(0, user._fetch)
+    loop.at(0, user.fetch)
     run_until(loop, lambda: bool(connections))
     sender, receiver = connect()
     connections[0](sender, receiver)

@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scoring import comparisons
+from scoring.comparisons import ratio_interval
+from scoring.drop_tail import drop_tail_table, published_figures
+from scoring.results import HALVED_MODELS, evaluate, figures, halves_table, held_out
 from synthetic_captures import capture, experiment, flow_run, shuffled, write
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.questions.validation import predictions
+from tcpdelay.questions.validation.captures import measure, measure_all
+from tcpdelay.questions.validation.predictions import MODELS, Prediction, Predictions, chain, solve
+from tcpdelay.questions.validation.scores import Score, largest_gap, mean_distance, score
 from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.report.validation import error_row, errors_table, settings_table, summary_table
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.validation import comparisons, models
-from tcpdelay.validation.collection import measure_all
-from tcpdelay.validation.comparisons import ratio_interval
-from tcpdelay.validation.drop_tail import drop_tail_table, published_figures
-from tcpdelay.validation.error_tables import error_row, errors_table, halves_table, settings_table, summary_table
-from tcpdelay.validation.holdout import held_out
-from tcpdelay.validation.measured import measure
-from tcpdelay.validation.models import MODELS, ChainQuestion, Prediction, Predictions, chain, solve
-from tcpdelay.validation.results import evaluate
-from tcpdelay.validation.scores import Score, largest_gap, mean_distance, score
 
 VALIDATION = FilePath(__file__).parents[1] / "validation"
 PACKETS = 4000
@@ -37,7 +37,7 @@ CHAINS = MODELS[:2]
 
 def asked(flow, path):
     """Return what the published chain says."""
-    return solve(ChainQuestion(flow, path, Stack.newreno_2008(backlog_bound="grow")))
+    return solve(Scenario(flow, path, Stack.newreno_2008(backlog_bound="grow")))
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +172,7 @@ def test_the_drop_tail_table_puts_ours_beside_the_published_figures(tmp_path):
     assert (row["published_measured_p95"], row["published_model_p95"], row["web_flows"]) == (0.498, 0.690, 10)
     assert row["p95"] == pytest.approx(0.5)
     path = Path(0.380, 0.016, "correlated", one_way_delay=0.330)
-    ours = models.DelayModel(Flow(174, 0.020), path, Stack.newreno_2008(backlog_bound="grow"))
-    assert row["newreno_2008"] == pytest.approx(ours.delay_distribution().quantile(0.95), rel=1e-3)
+    assert row["newreno_2008"] == pytest.approx(asked(Flow(174, 0.020), path).quantile(0.95), rel=1e-3)
     assert row["error_newreno_2008"] == pytest.approx(row["newreno_2008"] / 0.5 - 1)
     assert unpublished["published_measured_p95"] is None
 
@@ -194,15 +193,13 @@ def test_each_prediction_is_computed_once(of_the_model):
 
 
 def test_another_model_is_one_more_entry(of_the_model):
-    own = chain("later", "a later model", lambda capture: Stack.newreno_2008("sack"), halves=True)
+    own = chain("later", "a later model", lambda capture: Stack.newreno_2008("sack"))
     results = evaluate([of_the_model], {}, [*CHAINS, own])
     assert [row["model"] for row in results.summary.rows] == [*(model.name for model in CHAINS), "later"]
-    halves = next(table for table in results.tables if table.name == "halves")
-    assert {row["model"] for row in halves.rows} == {"later"}
 
 
 def test_a_flow_beyond_what_tcp_carries_is_never_solved(monkeypatch):
-    monkeypatch.setattr(models.DelayModel, "delay_distribution", None)
+    monkeypatch.setattr(predictions, "predict", None)
     prediction = asked(Flow(1448, 0.020), Path(0.300, 0.10))
     assert not prediction.sustainable
     assert prediction.quantile(0.5) == prediction.mean == math.inf
@@ -248,12 +245,12 @@ def test_only_plain_captures_are_scored(of_the_model):
     assert [(one.measured, one.model) for one in scores] == [(of_the_model, model.name) for model in CHAINS]
 
 
-def test_halves_split_what_a_model_asks_for(of_the_model):
-    own = chain("own", "asks", lambda capture: Stack.newreno_2008(backlog_bound="grow"), halves=True)
+def test_errors_of_the_linux_chain_are_split_into_halves(of_the_model):
+    own = chain(HALVED_MODELS[0], "own", lambda capture: Stack.newreno_2008(backlog_bound="grow"))
     captures = [replace(of_the_model, name=f"capture-{number}") for number in range(20)]
     scores = score(captures, Predictions([MODELS[0], own]))
-    out, seen = halves_table(scores, [MODELS[0], own]).rows
-    assert (out["half"], out["model"]) == ("held out", "own")
+    out, seen = halves_table(scores).rows
+    assert (out["half"], out["model"]) == ("held out", "linux")
     assert out["cases"] == sum(held_out(capture.name) for capture in captures)
     assert out["cases"] + seen["cases"] == 20
     assert 0 < out["cases"] < 20
@@ -372,7 +369,8 @@ def files(of_the_model):
     """The files of the results of a few captures."""
     cubic = replace(of_the_model, name="cubic", experiment=replace(of_the_model.experiment, congestion_control="cubic"))
     full = replace(of_the_model, name="full", experiment=replace(of_the_model.experiment, packet_size=1448, loss=0.02))
-    return evaluate([of_the_model, cubic, full], {}, CHAINS).files()
+    results = evaluate([of_the_model, cubic, full], {}, CHAINS)
+    return results.files(figures(results.scores, lambda measured: capture(FLAT)))
 
 
 def test_the_files_hold_tables_figures_and_a_report(files):
@@ -399,7 +397,8 @@ def test_the_figures_say_what_they_show_and_come_out_the_same_again(files, of_th
     assert "newreno_2008" in scatter
     assert "RTT below 50 ms" in scatter
     assert "174 B, RTT 20 ms, loss 1 %" in files["distributions.svg"].decode()
-    again, once_more = (evaluate([of_the_model], {}, CHAINS).files() for _ in range(2))
+    scores = evaluate([of_the_model], {}, CHAINS).scores
+    again, once_more = (figures(scores, lambda measured: capture(FLAT)) for _ in range(2))
     assert again == once_more
 
 

@@ -7,21 +7,29 @@ from pathlib import Path as FilePath
 import numpy as np
 import pytest
 
+from scoring import simulator_tables
+from scoring.delay_figures import delays_after_loss, recovery
+from scoring.results import evaluate, figures
+from scoring.simulator_tables import not_simulated_table
 from synthetic_captures import capture, experiment, flow_run
 from tcpdelay.models.simulator.records import Rules
 from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.questions.validation import predictions
+from tcpdelay.questions.validation.captures import measure
+from tcpdelay.questions.validation.predictions import PACKETS as SIMULATED_PACKETS
+from tcpdelay.questions.validation.predictions import (
+    SIMULATOR,
+    Prediction,
+    Predictions,
+    not_simulated,
+    simulate_flow,
+    simulated_flow,
+    simulated_runs,
+)
+from tcpdelay.questions.validation.scores import Score, score
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.validation import ablation, repeats, simulated
-from tcpdelay.validation.error_tables import not_simulated_table
-from tcpdelay.validation.loss_recovery import delays_after_loss
-from tcpdelay.validation.measured import measure
-from tcpdelay.validation.models import SIMULATOR, Prediction, Predictions
-from tcpdelay.validation.results import evaluate
-from tcpdelay.validation.scores import Score, score
-from tcpdelay.validation.simulated import PACKETS as SIMULATED_PACKETS
-from tcpdelay.validation.simulated import not_simulated, simulate_flow, simulated_flow
 
 PACKETS = 30_000
 FLOW, PATH = Flow(174, 0.020), Path(0.020, 0.03)
@@ -29,27 +37,32 @@ ROOT = FilePath(__file__).parents[1]
 RESULTS = ROOT / "validation" / "results"
 
 
-def of_the_simulator(seed=1, **settings):
+def simulated_capture(seed=1, **settings):
     """Return a capture of simulated delays."""
     delays = simulate(
         FLOW, PATH, Stack.linux(congestion_control="reno"), packets=PACKETS, seed=seed, exact_ties=True, trace=True
     ).read_after
     made = experiment(PACKETS, loss=0.03, duration=PACKETS * FLOW.interval, **settings)
-    return measure(capture([flow_run(delays, spacing=FLOW.interval)], made))
+    return capture([flow_run(delays, spacing=FLOW.interval)], made)
 
 
 @pytest.fixture(scope="module")
-def measured():
-    return of_the_simulator()
+def made():
+    return simulated_capture()
+
+
+@pytest.fixture(scope="module")
+def measured(made):
+    return measure(made)
 
 
 @pytest.fixture(autouse=True)
 def shorter(monkeypatch):
-    monkeypatch.setattr(simulated, "PACKETS", 100_000)
-    monkeypatch.setattr(repeats, "REPEATS", 5)
+    monkeypatch.setattr(predictions, "PACKETS", 100_000)
+    monkeypatch.setattr(simulator_tables, "REPEATS", 5)
 
 
-def test_a_capture_of_simulated_delays_scores_about_zero(measured):
+def test_a_capture_of_simulated_delays_scores_about_zero(made, measured):
     (own,) = score([measured], Predictions([SIMULATOR]))
     for quantity in ("p50", "p95"):
         assert own.error(quantity) == pytest.approx(0, abs=1e-4)
@@ -57,17 +70,18 @@ def test_a_capture_of_simulated_delays_scores_about_zero(measured):
     assert own.largest_gap < 0.01
     assert own.mean_distance < 0.06
     assert own.sustainable_call_right
-    np.testing.assert_allclose(own.prediction.after_loss[1, :4], measured.after_loss[1, :4], atol=1e-4)
+    after_loss = recovery(made, measured)
+    np.testing.assert_allclose(after_loss.simulated[1, :4], after_loss.measured[1, :4], atol=1e-4)
 
 
 def test_predictions_are_the_same_again_and_differ_by_capture(measured):
     question = simulated_flow(measured)
-    one, again = simulate_flow(question)[0], simulate_flow(question)[0]
+    one, again = simulate_flow(question), simulate_flow(question)
     np.testing.assert_array_equal(one.values, again.values)
     assert one.mean == again.mean
     other = simulated_flow(replace(measured, name="other"))
     assert other.seeds != question.seeds
-    assert simulate_flow(other)[0].mean != one.mean
+    assert simulate_flow(other).mean != one.mean
 
 
 def test_the_question_is_the_captures(measured):
@@ -107,18 +121,17 @@ def test_what_is_not_simulated_is_named(measured, settings, reason):
 
 def test_packets_over_several_connections_are_read_in_order(measured):
     question = replace(simulated_flow(measured), connections=2)
-    spread, pattern = simulate_flow(question)
-    assert pattern.size == 0
-    delays = simulated._run(question, 0)
+    spread = simulate_flow(question)
+    (delays,) = simulated_runs(question)
     read = np.arange(delays.size) * FLOW.interval + delays
     assert (np.diff(read) >= -1e-9).all()
-    alone = simulate_flow(replace(question, connections=1))[0]
+    alone = simulate_flow(replace(question, connections=1))
     assert spread.late_fraction(0.011) != pytest.approx(alone.late_fraction(0.011), rel=0.01)
 
 
 def test_a_flow_that_no_run_carries_is_unsustainable(measured):
     question = simulated_flow(measured)
-    delays, _ = simulate_flow(replace(question, flow=Flow(1448, 0.020), path=Path(0.300, 0.10)))
+    delays = simulate_flow(replace(question, flow=Flow(1448, 0.020), path=Path(0.300, 0.10)))
     assert not delays.sustainable
 
 
@@ -135,33 +148,37 @@ def test_the_pattern_after_a_loss_needs_losses_that_are_alone():
 
 
 def test_repeats_enclose_a_simulated_capture_and_not_another(measured):
-    table = repeats.repeats_table("r", "Repeats", [measured])
+    table = simulator_tables.repeats_table("r", "Repeats", [measured])
     (row,) = table.rows
     assert row["between_p50"]
     assert row["between_p95"]
     slower = replace(measured, p95=measured.p95._replace(value=0.5))
-    (row,) = repeats.repeats_table("r", "Repeats", [slower]).rows
+    (row,) = simulator_tables.repeats_table("r", "Repeats", [slower]).rows
     assert not row["between_p95"]
-    assert "3 lie between" in repeats.repeats_table("r", "Repeats", [slower]).note
+    assert "3 lie between" in simulator_tables.repeats_table("r", "Repeats", [slower]).note
 
 
 def test_the_farthest_captures_are_those_beyond_their_intervals(measured):
     near = Score(measured, SIMULATOR.name, Prediction(measured.distribution))
     off = replace(measured, name="off", p95=measured.p95._replace(value=0.5, low=0.4, high=0.6))
-    assert [one.name for one in repeats.farthest([near, Score(off, SIMULATOR.name, near.prediction)])] == ["off"]
+    assert [one.name for one in simulator_tables.farthest([near, Score(off, SIMULATOR.name, near.prediction)])] == [
+        "off"
+    ]
 
 
 def test_leaving_a_rule_out_shows_in_the_errors(measured, monkeypatch):
-    monkeypatch.setattr(ablation, "variants", lambda: {"all rules": Rules(), "all but rack": Rules(rack=False)})
-    every, without = ablation.ablation_table([measured]).rows
+    monkeypatch.setattr(simulator_tables, "variants", lambda: {"all rules": Rules(), "all but rack": Rules(rack=False)})
+    every, without = simulator_tables.ablation_table([measured]).rows
     assert every["cases"] == every["few_cases"] == 1
     assert every["mean_mean"] < without["mean_mean"]
 
 
-def test_the_figure_of_recoveries_is_drawn(measured):
+def test_the_figure_of_recoveries_is_drawn(made, measured):
     cubic = replace(measured.experiment, congestion_control="cubic", loss=0.01)
-    files = evaluate([replace(measured, experiment=cubic)], {}, [SIMULATOR]).files()
-    drawn = files["after-loss.svg"].decode()
+    scores = evaluate([replace(measured, experiment=cubic)], {}, [SIMULATOR]).scores
+    caption, content = figures(scores, lambda capture: made)["after-loss.svg"]
+    assert caption.startswith("Delay of the packets after a single loss")
+    drawn = content.decode()
     assert "packets after the lost one" in drawn
     assert "174 B, RTT 20 ms, loss 1 %" in drawn
 
@@ -189,7 +206,7 @@ def test_the_committed_results_keep_what_the_page_says():
 
 def test_the_committed_ablation_names_every_rule():
     rows = {row["rules"]: row for row in committed("ablation")}
-    assert rows.keys() == ablation.variants().keys()
+    assert rows.keys() == simulator_tables.variants().keys()
     every = rows.pop("all rules")
     assert float(every["mean_mean"]) <= min(float(row["mean_mean"]) for row in rows.values()) * 1.1
     few = {name: float(row["few_median_p95"]) for name, row in rows.items()}
@@ -204,7 +221,7 @@ def test_the_committed_ablation_names_every_rule():
 def test_the_page_says_what_was_done():
     page = (ROOT / "docs" / "validation.md").read_text()
     assert f"{SIMULATED_PACKETS:,} packets per capture".replace(",", " ") in page
-    assert repeats.FARTHEST == len(committed("farthest")) == 12
+    assert simulator_tables.FARTHEST == len(committed("farthest")) == 12
     assert "These twelve" in page
     quiet = [row for row in committed("captures") if row["backend"] == "uml" and float(row["loss"]) == 0]
     assert quiet

@@ -5,12 +5,12 @@ from pathlib import Path as FilePath
 
 import pytest
 
+from scoring import error_map
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.models.validity import LINUX_RANGE, PUBLISHED_RANGE, ValidityWarning, validated_range
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.validation import error_map
 
 COMPARISON = FilePath(__file__).parents[1] / "validation" / "published_droptail.py"
 

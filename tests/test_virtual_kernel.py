@@ -64,7 +64,7 @@ def source_of_patched_files():
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(virtual_kernel, "build_requirements", lambda: ["linux-source-6.1"])
-    monkeypatch.setattr(virtual_kernel, "_SPACE_NEEDED", 0)
+    monkeypatch.setattr(virtual_kernel, "SPACE_NEEDED", 0)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     return tmp_path / "cache" / "tcpdelay" / "kernels"
 
@@ -147,8 +147,8 @@ def test_a_kernel_is_built_again_only_from_another_source(cache, source):
 @pytest.mark.parametrize("changed", ["virtual_time.patch", "virtual_time.config"])
 def test_the_name_follows_what_the_kernel_is_made_of(monkeypatch, changed):
     before = kernel_path(250)
-    read = virtual_kernel._data
-    monkeypatch.setattr(virtual_kernel, "_data", lambda name: read(name) + "#\n" * (name == changed))
+    read = virtual_kernel.packaged_file
+    monkeypatch.setattr(virtual_kernel, "packaged_file", lambda name: read(name) + "#\n" * (name == changed))
     after = kernel_path(250)
     for path in (before, after):
         assert re.fullmatch("linux-6[.]1-hz250-[0-9a-f]{8}", path.name)
@@ -213,7 +213,7 @@ def test_machines_and_places_that_cannot_build_are_told_so(cache, source, monkey
     with pytest.raises(KernelBuildError, match="64-bit x86"):
         build_kernels(source=source())
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr(virtual_kernel, "_SPACE_NEEDED", 2**70)
+    monkeypatch.setattr(virtual_kernel, "SPACE_NEEDED", 2**70)
     with pytest.raises(KernelBuildError, match=r"needs 2 GiB .* GiB are free$"):
         build_kernels(source=source())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))

@@ -1,8 +1,8 @@
 """Compare the chain with the simulator where losses come in bursts: `python validation/bursts.py`.
 
-It takes some minutes, and writes `results/bursts-chain.csv`, a scenario and mean burst a line: chosen ones, and random
-ones of the error map with packets up to a segment and a utilization below 0.9. From these come the errors that
-predictions quote (`tcpdelay/data`).
+The script takes some minutes. It writes `results/bursts-chain.csv` with one line per scenario and mean burst: chosen
+scenarios, and random scenarios of the error map with packets up to one segment and a utilization below 0.9. Predictions
+quote the errors of this comparison (`tcpdelay/models/data`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path as FilePath
 import numpy as np
 import pandas as pd
 
+from scoring.error_map import random_scenario
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.accuracy import WRONG_CALL, ErrorTable, features_of, linux_table_file
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.interface import TooLargeError, UnsupportedError
+from tcpdelay.models.predict import predict
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
-from tcpdelay.validation.error_map import random_scenario
 
 RESULTS = FilePath(__file__).parent / "results"
 TABLE = "bursts-chain.csv"
@@ -45,7 +45,7 @@ MEASURES = ("mean", "p95", "p99")
 
 
 def scenarios(random: int) -> list[tuple[Flow, Path, Linux]]:
-    """Return the chosen scenarios and so many random ones, those of the map that load TCP little enough."""
+    """Return the chosen scenarios and `random` scenarios of the map whose utilization is low enough."""
     chosen = [(Flow(size, interval), Path(rtt, loss), Stack.linux()) for size, interval, rtt, loss in CHOSEN]
     drawn = (random_scenario(number) for number in count())
     fitting = (one for one in drawn if one.flow.packet_size <= one.stack.mss and one.utilization < LARGEST_UTILIZATION)
@@ -53,7 +53,7 @@ def scenarios(random: int) -> list[tuple[Flow, Path, Linux]]:
 
 
 def measures(delays: DelayDistribution | None, name: str) -> dict[str, float]:
-    """Return mean and quantiles [s] under names that begin with `name`; none if there is no answer."""
+    """Return mean and quantiles [s] under names that begin with `name`; NaN if there is no answer."""
     if delays is None:
         return {f"{name}_{measure}": np.nan for measure in MEASURES}
     values = (delays.mean, delays.quantile(0.95), delays.quantile(0.99))
@@ -61,11 +61,8 @@ def measures(delays: DelayDistribution | None, name: str) -> dict[str, float]:
 
 
 def row(flow: Flow, path: Path, stack: Linux) -> dict[str, float | str]:
-    """Return what chain and simulations say; nothing is simulated where the chain has no answer."""
-    try:
-        chain = DelayModel(flow, path, stack).delay_distribution()
-    except (UnsupportedError, TooLargeError):
-        chain = None
+    """Return the figures of the chain and of the simulations; nothing is simulated where the chain has no answer."""
+    chain = predict(Scenario(flow, path, stack), method="chain").distribution
     scenario = {"packet_size": flow.packet_size, "interval": flow.interval, "rtt": path.rtt, "loss": path.loss}
     kernel = {"congestion_control": stack.congestion_control, "hz": stack.hz}
     found = scenario | kernel | {"loss_burst": path.loss_burst} | measures(chain, "chain")
@@ -76,7 +73,7 @@ def row(flow: Flow, path: Path, stack: Linux) -> dict[str, float | str]:
 
 
 def compared(random: int) -> pd.DataFrame:
-    """Return every scenario and mean burst with what chain and simulator, twice, say."""
+    """Return one row per scenario and mean burst: the figures of the chain and of two simulations."""
     rows = []
     for number, (flow, steady, stack) in enumerate(scenarios(random)):
         if number % STEPS == 0:
@@ -87,7 +84,7 @@ def compared(random: int) -> pd.DataFrame:
 
 
 def errors(table: pd.DataFrame) -> ErrorTable:
-    """Return the errors as predictions look them up, against the mean of both simulations."""
+    """Return the table of errors that predictions quote, against the mean of both simulations."""
     answered = table[table["chain_p95"].notna()]
     features = [
         features_of(Flow(one.packet_size, one.interval), Path(one.rtt, one.loss), Stack.linux(one.congestion_control))
@@ -96,7 +93,7 @@ def errors(table: pd.DataFrame) -> ErrorTable:
     off = {}
     for measure in ("p95", "mean"):
         simulated = np.mean([answered[f"seed{seed}_{measure}"] for seed in SEEDS], axis=0)
-        # What one of the simulations never delivers, the chain says is carried.
+        # A simulation is not sustainable where the chain says that TCP carries the flow.
         off[measure] = np.where(np.isfinite(simulated), answered[f"chain_{measure}"] / simulated - 1, -WRONG_CALL)
     cubic = (answered["congestion_control"] == "cubic").to_numpy()
     carried = np.isfinite(answered["chain_mean"].to_numpy())

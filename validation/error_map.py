@@ -2,7 +2,7 @@
 
 `simulate` fills `validation/error-map/simulated.parquet` with simulations of random scenarios, for an hour or so; it
 can be interrupted, and goes on where it was. `score` asks the chain about the same scenarios, and writes the tables
-and the figure of the documentation, and the errors that predictions quote (`tcpdelay/data`).
+and the figure of the documentation, and the errors that predictions quote (`tcpdelay/models/data`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from scoring.error_map import extend, read_simulated
+from scoring.error_map_scores import (
+    FIGURE,
+    error_map,
+    error_table,
+    expected_table,
+    groups_table,
+    score_map,
+    worst_table,
+)
 from tcpdelay.models.accuracy import linux_table_file
-from tcpdelay.validation.error_map import extend, read_simulated
-from tcpdelay.validation.error_map_charts import FIGURE, error_map
-from tcpdelay.validation.error_map_scores import error_table, expected_table, groups_table, score_map, worst_table
 
 HERE = Path(__file__).parent
 SIMULATED = HERE / "error-map" / "simulated.parquet"

@@ -1,4 +1,4 @@
-"""Our chain beside the published figures for a drop-tail router: predictions, and their distance."""
+"""Compare the chain with the published figures for a drop-tail router."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.predict import predict
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 
@@ -67,7 +68,7 @@ def comparisons() -> list[Comparison]:
             def p95(one_way_delay: float, flow: Flow = flow, rtt: float = rtt, loss: float = loss, queue: str = queue):
                 bottleneck = "bytes" if queue == "byte" else "packets"
                 path = Path(rtt, loss, "correlated", bottleneck, one_way_delay)
-                return DelayModel(flow, path, Stack.newreno_2008()).delay_distribution().quantile(0.95)
+                return predict(Scenario(flow, path, Stack.newreno_2008()), method="chain").require().quantile(0.95)
 
             result.append(
                 Comparison(

@@ -1,21 +1,21 @@
 """Score the models against the captures in this directory: `python validation/run.py` writes validation/results/.
 
-Beyond what `tcpdelay validate` does, this repeats some captures by simulation and runs the simulator with each of its
-rules left out, which takes a few minutes more.
+It also repeats some captures by simulation, and runs the simulator without each of its rules. All takes some minutes.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from tcpdelay.validation.ablation import ablation_table
-from tcpdelay.validation.collection import measure_all
-from tcpdelay.validation.drop_tail import published_figures
-from tcpdelay.validation.repeats import farthest, in_bursts, repeats_table
-from tcpdelay.validation.results import evaluate
+from scoring.drop_tail import published_figures
+from scoring.results import evaluate, figures
+from scoring.simulator_tables import ablation_table, farthest, in_bursts, repeats_table
+from tcpdelay.capture.flow_capture import FlowCapture, read_capture
+from tcpdelay.questions.validation.captures import SUFFIX, MeasuredDelay, measure_all
 
 HERE = Path(__file__).parent
 CAPTURES, RESULTS = HERE / "captures", HERE / "results"
@@ -30,11 +30,20 @@ def show(done: int, total: int) -> None:
         print(f"{done} of {total} captures ...", file=sys.stderr)
 
 
+def read(capture: MeasuredDelay) -> FlowCapture:
+    """Return a capture with its single delays."""
+    return read_capture(CAPTURES / capture.collection / f"{capture.name}{SUFFIX}")
+
+
 def main() -> None:
     """Write all results, and print the summary."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--output", type=Path, default=RESULTS, help="directory of the results (%(default)s)")
+    output = parser.parse_args().output
+    output.mkdir(parents=True, exist_ok=True)
     measured = measure_all(CAPTURES, sys.exit, show)
     results = evaluate(measured, published_figures(PUBLISHED), on_progress=show)
-    files = results.files()
+    files = results.files(figures(results.scores, read))
     for table in (
         repeats_table("farthest", "The captures that the simulator is farthest from", farthest(results.scores), show),
         repeats_table("bursts", "Losses in bursts", in_bursts(measured), show),
@@ -42,7 +51,7 @@ def main() -> None:
     ):
         files |= {f"{table.name}.csv": table.to_csv().encode(), f"{table.name}.md": table.to_page().encode()}
     for name, content in files.items():
-        (RESULTS / name).write_bytes(content)
+        (output / name).write_bytes(content)
     results.summary.print_text(Console(), transposed=True)
 
 

@@ -1,4 +1,4 @@
-"""`tcpdelay validate`: the models against captures of the testbed."""
+"""`tcpdelay validate`: the models compared with captures of the testbed."""
 
 from __future__ import annotations
 
@@ -12,47 +12,43 @@ from tcpdelay.cli.errors import ERASE_LINE, counting, predicting, print_warning
 from tcpdelay.cli.output import write_atomically
 
 if TYPE_CHECKING:
-    from tcpdelay.validation.results import Results
+    from tcpdelay.report.validation import Results
 
 Format = Literal["text", "markdown", "json", "csv"]
 
-CAPTURES = Path("validation", "captures")
-OUTPUT = Path("validation", "results")
-PUBLISHED = Path("published", "brosh_droptail.csv")
-"""The published figures, relative to the directory that holds the one of the captures."""
-SUMMARY = "Score the models against captures of real TCP."
+CAPTURES = Path("captures")
+OUTPUT = Path("validation-results")
+SUMMARY = "Compare the models with captures of real TCP."
 EXAMPLES = """
 \b
 Examples:
-  tcpdelay validate                            # in a checkout of the project
-  tcpdelay validate --captures my-captures --output my-results --format markdown
+  tcpdelay validate --captures captures/my-campaign --output my-results
+  tcpdelay validate --captures captures/my-campaign --format markdown
 """
 
 
 def validate(
     captures: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="Captures of the testbed, in .parquet files there and in directories below."),
+        typer.Option(
+            metavar="DIR",
+            help="Directory of captures that `tcpdelay testbed run` wrote, in .parquet files there or further below.",
+        ),
     ] = CAPTURES,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Where all tables and figures go.")
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Directory to which all tables are written.")
     ] = OUTPUT,
     output_format: Annotated[
-        Format, typer.Option("--format", help="How to print the summary; json and csv hold seconds and fractions.")
+        Format, typer.Option("--format", help="Format of the printed summary; json and csv hold seconds and fractions.")
     ] = "text",
 ) -> None:
-    """Score the models against captures of real TCP: tables and figures into a directory, a summary here."""
-    if not captures.exists() and captures == CAPTURES:
-        raise typer.BadParameter(
-            f"--captures: there is no {str(CAPTURES)!r} here; run this in a checkout of the project, or name a "
-            "directory with captures"
-        )
+    """Compare the models with captures of real TCP: write all tables into a directory, and print a summary."""
     if output.exists() and not output.is_dir():
         raise typer.BadParameter(f"--output: {str(output)!r} is a file; name a directory")
     results = _results(captures)
     _write(results, output)
     print_summary(results, output_format)
-    print(f"tables and figures: {output}", file=sys.stderr)
+    print(f"tables: {output}", file=sys.stderr)
 
 
 def print_summary(results: Results, output_format: Format) -> None:
@@ -73,20 +69,21 @@ def print_summary(results: Results, output_format: Format) -> None:
 
 
 def _results(captures: Path) -> Results:
-    from tcpdelay.validation.collection import measure_all
-    from tcpdelay.validation.drop_tail import published_figures
-    from tcpdelay.validation.results import evaluate
+    from tcpdelay.questions.validation.captures import measure_all
+    from tcpdelay.questions.validation.predictions import Predictions
+    from tcpdelay.questions.validation.scores import predictable, score
+    from tcpdelay.report.validation import validation_results
 
     try:
-        published = published_figures(captures.resolve().parent / PUBLISHED)
         measured = measure_all(captures, print_warning, counting("Measuring", "captures"))
         with predicting():
-            return evaluate(measured, published, on_progress=counting("Predicting", "captures"))
+            scores = score(predictable(measured), Predictions(), counting("Predicting", "captures"))
     except ValueError as error:
         raise typer.BadParameter(f"--captures: {error}") from error
     finally:
         if sys.stderr.isatty():
             print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+    return validation_results(measured, scores)
 
 
 def _write(results: Results, output: Path) -> None:
@@ -94,10 +91,5 @@ def _write(results: Results, output: Path) -> None:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise typer.BadParameter(f"--output: {str(output)!r} cannot be made: {error.strerror or error}") from error
-    if sys.stderr.isatty():
-        print("Drawing ...", end="", file=sys.stderr, flush=True)
-    files = results.files()
-    if sys.stderr.isatty():
-        print(ERASE_LINE, end="", file=sys.stderr, flush=True)
-    for name, content in files.items():
+    for name, content in results.files().items():
         write_atomically(output / name, content, "--output")

@@ -345,9 +345,10 @@ class WebUser:
     def think(self) -> None:
         """Pause, then fetch."""
         pause = self._random.expovariate(1 / MEAN_THINK_TIME)
-        self._loop.at(time.monotonic_ns() + round(pause * NANOSECONDS), self._fetch)
+        self._loop.at(time.monotonic_ns() + round(pause * NANOSECONDS), self.fetch)
 
-    def _fetch(self) -> None:
+    def fetch(self) -> None:
+        """Fetch one object over a new connection, unless stopped."""
         if not self._stopped:
             self._connect(self._serve)
 

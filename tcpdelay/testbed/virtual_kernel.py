@@ -25,8 +25,6 @@ from importlib import resources
 from pathlib import Path
 from typing import TextIO
 
-from tcpdelay.scenario.fields import InvalidValueError
-
 UNPACKING_STEPS = 110
 """Steps of work that unpacking counts for, by the time it takes."""
 KERNEL_STEPS = 1129
@@ -53,7 +51,7 @@ _PACKAGE_OF_PROGRAM = {
     "xz": "xz-utils",
 }
 _C_LIBRARY_HEADER = Path("/usr/include/stdio.h")
-_SPACE_NEEDED = 2 * 2**30
+SPACE_NEEDED = 2 * 2**30
 _WORK_PREFIX = "build-"
 
 
@@ -258,8 +256,8 @@ def kernel_path(hz: int) -> Path:
     True
     """
     if hz not in range(100, 1001):
-        raise InvalidValueError("hz", hz, "be a whole number from 100 to 1000")
-    made_with = _data("virtual_time.patch") + _data("virtual_time.config")
+        raise ValueError(f"hz must be a whole number from 100 to 1000, got {hz!r}")
+    made_with = packaged_file("virtual_time.patch") + packaged_file("virtual_time.config")
     return _cache() / f"linux-{_VERSION}-hz{hz:d}-{hashlib.sha256(made_with.encode()).hexdigest()[:8]}"
 
 
@@ -339,7 +337,7 @@ def build_kernels(
     """
     paths = {hz: kernel_path(hz) for hz in hz_values}
     if jobs is not None and jobs < 1:
-        raise InvalidValueError("jobs", jobs, "be a whole number of at least 1")
+        raise ValueError(f"jobs must be a whole number of at least 1, got {jobs}")
     if source is not None and not source.is_file():
         raise ValueError(f"source must be the tarball of a Linux {_VERSION}, but {source} is no file")
     cache = _cache()
@@ -354,10 +352,10 @@ def build_kernels(
             if wanted:
                 with _workplace(cache) as work, (cache / "build.log").open("w", encoding="utf-8") as log:
                     build = KernelBuild(work, log, lock, jobs or len(os.sched_getaffinity(0)), tell, len(wanted))
-                    build.unpack(tarball, _VERSION, _data("virtual_time.patch"))
+                    build.unpack(tarball, _VERSION, packaged_file("virtual_time.patch"))
                     for hz in wanted:
                         name = f"hz{hz}"
-                        build.configure(name, f"{_data('virtual_time.config')}CONFIG_HZ={hz}\n")
+                        build.configure(name, f"{packaged_file('virtual_time.config')}CONFIG_HZ={hz}\n")
                         kernel, release, compiler = build.compile(name)
                         record = {
                             "release": release,
@@ -406,7 +404,7 @@ def _workplace(cache: Path) -> Iterator[Path]:
     """Provide a directory for the build, and remove it afterwards as well as what killed builds left behind."""
     for leftover in cache.glob(f"{_WORK_PREFIX}*"):
         shutil.rmtree(leftover)
-    if (free := shutil.disk_usage(cache).free) < _SPACE_NEEDED:
+    if (free := shutil.disk_usage(cache).free) < SPACE_NEEDED:
         raise KernelBuildError(f"the build needs 2 GiB of disk space in {cache}, where {free / 2**30:.1f} GiB are free")
     with tempfile.TemporaryDirectory(prefix=_WORK_PREFIX, dir=cache) as work:
         yield Path(work)
@@ -436,7 +434,8 @@ def _record_of(kernel: Path) -> Path:
     return kernel.with_name(f"{kernel.name}.json")
 
 
-def _data(name: str) -> str:
+def packaged_file(name: str) -> str:
+    """Return the content of a file that comes with the package: the kernel's patch or configuration."""
     return (resources.files("tcpdelay.testbed") / "kernel" / name).read_text(encoding="utf-8")
 
 

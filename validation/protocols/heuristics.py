@@ -27,8 +27,8 @@ from tcpdelay.network.result import FlowResult
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate, Source, Web
 from tcpdelay.network.stacks import Classic
-from tcpdelay.validation.measured import measure
-from tcpdelay.validation.scores import SAME_DELAY
+from tcpdelay.questions.validation.captures import measure
+from tcpdelay.questions.validation.scores import SAME_DELAY
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "protocols"

@@ -28,7 +28,7 @@ MOST_VALUES = 2**17
 """Values of a series, or different values of a distribution, that are kept as they are."""
 BLOCK = 2**17
 """Rows of a table that are handled at a time."""
-_IN_MEMORY = 2**22
+TABLE_BYTES_IN_MEMORY = 2**22
 """Bytes of a table from which it goes to a temporary file."""
 DelayKind = Literal["write to read", "transmission to read"]
 WINDOW = np.dtype([("time", np.float64), ("flight", np.int64), ("receive_window", np.float64)])
@@ -106,6 +106,11 @@ class RoundTripSeries:
         self.largest = float(np.fmax(self.largest, samples.max()))
 
     @property
+    def step(self) -> int:
+        """Number of consecutive samples in each mean."""
+        return self._series.step
+
+    @property
     def count(self) -> int:
         """Number of samples."""
         return self._series.count
@@ -172,7 +177,7 @@ class Table:
     """Rows of two times [ns], in memory or, if they are many, in a temporary file."""
 
     def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 (lives as long as the table)
+        self._file = tempfile.SpooledTemporaryFile(max_size=TABLE_BYTES_IN_MEMORY)  # noqa: SIM115 (lives as long as the table)
         self.rows = 0
 
     def add(self, first: Integers, second: Integers) -> None:

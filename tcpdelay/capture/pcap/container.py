@@ -29,8 +29,8 @@ MAX_CAPTURED = 2**20
 """Most bytes of one packet; libpcap's limit is a quarter of it."""
 MAX_BLOCK = 2**24
 """Most bytes of one block of a pcapng."""
-_BUFFER = 2**20
-_PACKETS_PER_REPORT = 2**14
+BUFFER_SIZE = 2**20
+PACKETS_PER_REPORT = 2**14
 _LINK_MASK = 0x03FFFFFF
 _LAST_TIME = 2**62
 _GZIP = b"\x1f\x8b"
@@ -243,14 +243,14 @@ class CaptureFile:
         number = seen = 0
         unpacked: Unpacked | None = None
         try:
-            with Path(self.name).open("rb", buffering=_BUFFER) as raw:
+            with Path(self.name).open("rb", buffering=BUFFER_SIZE) as raw:
                 file: BinaryIO = raw
                 if self._unpacked:
                     unpacked = Unpacked(raw)
-                    file = BufferedReader(unpacked, _BUFFER)
+                    file = BufferedReader(unpacked, BUFFER_SIZE)
                 for packet in self._packets(file):
                     number = packet.number
-                    if not number % _PACKETS_PER_REPORT and self.on_progress is not None:
+                    if not number % PACKETS_PER_REPORT and self.on_progress is not None:
                         self._read += raw.tell() - seen
                         seen = raw.tell()
                         self.on_progress(self._read)

@@ -48,7 +48,7 @@ SEGMENT = np.dtype(
 """
 AT_A_TIME = 2**16
 """Segments that are read before they are placed in the stream."""
-_CHUNK = 16384
+CHUNK = 16384
 _DEFAULT_MSS = 1448
 _TIMESTAMPS_LENGTH = 12
 
@@ -371,7 +371,7 @@ class ConnectionSegments:
         chunk: list[tuple[object, ...]] = []
         for row in self._rows():
             chunk.append(row)
-            if len(chunk) == _CHUNK:
+            if len(chunk) == CHUNK:
                 rows[filled : filled + len(chunk)] = chunk
                 filled += len(chunk)
                 chunk.clear()

@@ -28,7 +28,7 @@ _MANY_LIKELY = 1 / 3
 """The same where a segment might be a retransmission or an acknowledgement said again."""
 _FEWEST_LIKELY = 10
 """Copies below which such a share may be chance."""
-_FEWEST_SEGMENTS = 1000
+FEWEST_SEGMENTS = 1000
 """Segments, read together, from which they are judged by themselves, lest copies that begin late go under."""
 _ALMOST_ALL = 0.9
 """Share of the copies that tells how far apart they are: the others may be pairs of different packets."""
@@ -63,7 +63,7 @@ class _Direction:
             self.lags = rows["time"][copies] - rows["time"][order[:-1][same]]
         sure, likely = int(np.count_nonzero(numbered[copies])), int(np.count_nonzero(~numbered[copies]))
         self.segments, self.sure, self.likely = self.segments + rows.size, self.sure + sure, self.likely + likely
-        self._many_at_once |= rows.size >= _FEWEST_SEGMENTS and _are_many(rows.size, sure, likely)
+        self._many_at_once |= rows.size >= FEWEST_SEGMENTS and _are_many(rows.size, sure, likely)
 
     @property
     def many(self) -> bool:
@@ -206,6 +206,11 @@ class StretchSource:
     def framer(self) -> Framer | None:
         """What reads the payload."""
         return self._segments.framer
+
+    @property
+    def in_memory(self) -> int:
+        """Number of segments in memory, of both directions."""
+        return self._data.size + self._acks.size
 
     def begin(self) -> None:
         """Read the first segments, unless that has been done."""

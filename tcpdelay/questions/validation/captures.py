@@ -1,14 +1,16 @@
-"""What a capture says: delays with confidence intervals, losses, and whether TCP carried the flow."""
+"""Captures of the testbed in numbers: delays with confidence intervals, losses, and whether TCP carried the flow."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun
+from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun, read_capture
 from tcpdelay.confidence import Interval, mean_interval, quantile_interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.throughput import connection_utilization
@@ -16,18 +18,18 @@ from tcpdelay.scenario.path import Bottleneck, Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.testbed.experiment import VIRTUAL_TIME_START, Experiment
-from tcpdelay.validation.loss_recovery import delays_after_loss
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 PLAYOUT_DELAYS = (0.150, 0.200, 0.400)
 VIRTUAL_TIME = "uml-virtual"
 
 WARM_UP = 10.0
-"""Time at the start that is left out: the first slow start is no part of the stationary delays [s]."""
+"""Time at the start of a run that is left out [s]: the first slow start does not belong to the stationary delays."""
 LARGEST_WARM_UP_SHARE = 0.1
-"""Largest share of a run that is left out at its start, and half of it at its end."""
+"""Largest share of a run that is left out at its start. Half of that time is left out at its end."""
 MOST_UNREAD = 0.01
-"""Share of packets not read at the run's end up to which the flow may still count as carried."""
+"""Largest share of packets unread at the run's end with which a flow counts as carried."""
+SUFFIX = ".parquet"
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,6 @@ class MeasuredDelay:
         How fast the median delay grew from the first to the last quarter of the runs [s/s].
     distribution : DelayDistribution
         All delays; infinite ones are packets that were not read.
-    after_loss : ndarray, shape (3, n)
-        Delays after an isolated loss, as `tcpdelay.validation.loss_recovery.delays_after_loss` finds them; n is 0
-        where there are too few such losses, or several flows or connections.
     sizes : tuple of int
         Of each flow and run, the packets written.
     phases : tuple
@@ -93,7 +92,6 @@ class MeasuredDelay:
     sustainable: bool
     growth: float
     distribution: DelayDistribution
-    after_loss: NDArray[np.float64]
     sizes: tuple[int, ...]
     phases: tuple[float | None, ...]
 
@@ -141,30 +139,30 @@ class MeasuredDelay:
 
 
 def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
-    """Return what a capture says.
+    """Return the numbers of a capture.
 
     Parameters
     ----------
     capture : FlowCapture
         The capture.
     collection : str
-        Name of what it belongs to.
+        Name of the collection that the capture belongs to.
 
     Returns
     -------
     MeasuredDelay
-        Its numbers. The intervals are by batch means over time; the flows of one run share their batches.
+        The numbers. The intervals come from batch means over time; the flows of one run share their batches.
 
     Raises
     ------
     ValueError
-        If its settings are none of an experiment, or it holds too few packets.
+        If its settings do not describe an experiment, or it holds too few packets.
     """
     try:
         experiment = Experiment.from_table(capture.settings)
     except TypeError as error:
         raise ValueError(f"its settings are damaged: {error}") from None
-    sequences, durations = _by_run(capture, experiment)
+    sequences, durations = delays_by_run(capture, experiment)
     delays = np.concatenate(sequences)
     read = bool(np.isfinite(delays).all())
     quantiles = {name: quantile_interval(sequences, probability) for name, probability in QUANTILES.items()}
@@ -192,20 +190,13 @@ def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
         sustainable=unread <= MOST_UNREAD and _ran_dry(sequences, experiment),
         growth=float(np.mean([_growth(*run) for run in zip(sequences, durations, strict=True)])),
         distribution=DelayDistribution.from_samples(delays, capture.path.forward_delay),
-        after_loss=_after_loss(sequences, experiment),
         sizes=tuple(run.written.size for run in capture.runs),
         phases=tuple(_phase(run) for run in capture.runs),
     )
 
 
-def _after_loss(sequences: Sequence[NDArray[np.float64]], experiment: Experiment) -> NDArray[np.float64]:
-    if experiment.application != "cbr" or experiment.flows > 1 or experiment.connections > 1:
-        return np.empty((0, 0))
-    return delays_after_loss(sequences, experiment.flow, experiment.path)
-
-
 def _phase(run: FlowRun) -> float | None:
-    """Return how long after a tick the first packet was written [s]: guests in virtual time tick from its start."""
+    """Return the time from a tick to the first write [s]; the ticks of a guest in virtual time begin with its clock."""
     if run.backend != VIRTUAL_TIME or run.hz == 0:
         return None
     return ((run.epoch - VIRTUAL_TIME_START) / 1e9) % (1 / run.hz)
@@ -222,11 +213,11 @@ def _share(share: Interval) -> Interval:
     return Interval(share.value, max(share.low, 0.0), min(share.high, 1.0))
 
 
-def _by_run(capture: FlowCapture, experiment: Experiment) -> tuple[list[NDArray[np.float64]], list[float]]:
-    """Return the delays of each run without its two ends, and how long it was written [s].
+def delays_by_run(capture: FlowCapture, experiment: Experiment) -> tuple[list[NDArray[np.float64]], list[float]]:
+    """Return the delays of each run without its two ends, and the time for which the run wrote packets [s].
 
-    The delays are in the order of writing, those of all flows of a run together. Runs can be longer than the experiment
-    says, which is how long the first one is.
+    The delays [s] are in the order of writing, with all flows of a run together. A run can be longer than the
+    experiment's `duration`, which is the duration of the first run.
     """
     warm_up = min(WARM_UP, LARGEST_WARM_UP_SHARE * experiment.duration)
     written: dict[int, list[NDArray[np.int64]]] = {}
@@ -236,7 +227,7 @@ def _by_run(capture: FlowCapture, experiment: Experiment) -> tuple[list[NDArray[
         longest = durations.get(run.run, experiment.duration)
         durations[run.run] = max(longest, float(run.written.max(initial=0)) / MICROSECONDS)
     for run, part in zip(capture.runs, capture.delays(), strict=True):
-        # What is written last may just not have been read yet.
+        # The last packets may have been written too late to be read.
         last = (durations[run.run] - warm_up / 2) * MICROSECONDS
         kept = (run.written >= warm_up * MICROSECONDS) & (run.written <= last)
         written.setdefault(run.run, []).append(run.written[kept])
@@ -251,7 +242,7 @@ def _by_run(capture: FlowCapture, experiment: Experiment) -> tuple[list[NDArray[
 
 
 def _path_loss(runs: Sequence[FlowRun]) -> float:
-    """Return the share of packets dropped on the way there; the flows of a run report the same counts."""
+    """Return the share of packets dropped on the way to the receiver; the flows of a run report the same counts."""
     counts = list({run.run: run.packets for run in runs}.values())
     kept, counted = 1.0, False
     for queue in ("data", "bottleneck"):
@@ -270,9 +261,9 @@ def _mean_rtt(runs: Sequence[FlowRun]) -> float:
 
 
 def _ran_dry(sequences: Sequence[NDArray[np.float64]], experiment: Experiment) -> bool:
-    """Say whether the send buffer was empty at some time in the second half of most runs.
+    """Return whether the send buffer was empty at some time in the second half of most runs.
 
-    A packet that finds it empty takes no longer than the fastest one and a round-trip time in which it is repaired.
+    A packet that finds the buffer empty takes at most one round-trip time, for its repair, longer than the fastest.
     """
     dry = 0
     for sequence in sequences:
@@ -287,3 +278,60 @@ def _growth(sequence: NDArray[np.float64], duration: float) -> float:
     if not np.isfinite(last):
         return float("inf")
     return (last - first) / (0.75 * duration)
+
+
+def measure_all(
+    directory: str | os.PathLike[str],
+    on_broken: Callable[[str], None],
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[MeasuredDelay]:
+    """Measure every capture in a directory and in those below it.
+
+    Parameters
+    ----------
+    directory : str or path-like
+        The directory, with captures in files ending in .parquet. The `collection` of a capture is the name of its
+        directory.
+    on_broken : callable
+        Called for each file that cannot be used, with one line that names it. The file is left out.
+    on_progress : callable, optional
+        Called before each file with the number of files done and of all files.
+
+    Returns
+    -------
+    list of MeasuredDelay
+        In the order of the file names.
+
+    Raises
+    ------
+    ValueError
+        If there is no such directory, no capture in it, or none that can be used.
+
+    Examples
+    --------
+    >>> measure_all("no-such-directory", on_broken=print)
+    Traceback (most recent call last):
+    ValueError: 'no-such-directory' is no directory
+    """
+    root = FilePath(directory)
+    if not root.is_dir():
+        raise ValueError(f"{str(root)!r} is {'a file' if root.exists() else 'no directory'}")
+    files = sorted(file for file in root.rglob(f"*{SUFFIX}") if not file.name.startswith("."))
+    if not files:
+        raise ValueError(f"{str(root)!r} holds no capture, that is, no file ending in {SUFFIX}")
+    measured = []
+    for done, file in enumerate(files):
+        on_progress(done, len(files))
+        collection = "" if file.parent == root else file.parent.name
+        try:
+            capture = read_capture(file)
+        except ValueError as error:
+            on_broken(str(error))
+            continue
+        try:
+            measured.append(measure(capture, collection))
+        except ValueError as error:
+            on_broken(f"{file}: cannot be used: {error}")
+    if not measured:
+        raise ValueError(f"{str(root)!r} holds no capture that can be used: all {len(files)} files are broken")
+    return measured

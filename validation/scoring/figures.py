@@ -1,22 +1,58 @@
-"""Figures of errors: predicted against measured, and their ratio by utilization."""
+"""Figures of errors, and what all figures share: colours, bars of intervals, the style of SVG files."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
+from tcpdelay.questions.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION, Score, rtt_group
 from tcpdelay.report.chart_labels import LABEL_SIZE, round_ticks, tidy, time_axis
-from tcpdelay.validation.chart_parts import COLORS, INK, model_names, with_ends
-from tcpdelay.validation.grouping import rtt_group
-from tcpdelay.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION, Score
+from tcpdelay.report.charts import BLUE, GREEN, ORANGE, PURPLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+INK = "#1b1b1f"
+COLORS = (BLUE, ORANGE, GREEN, PURPLE)
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tcpdelay",
+    "font.size": LABEL_SIZE,
+    "legend.frameon": False,
+    "legend.fontsize": LABEL_SIZE - 1,
+    "figure.facecolor": "white",
+}
+
+
+def with_ends(intervals: Sequence[Interval]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the values, and the lengths of the bars below and above them, shape (2, n)."""
+    table = np.array(intervals, np.float64).reshape(-1, 3)
+    return table[:, 0], np.array([table[:, 0] - table[:, 1], table[:, 2] - table[:, 0]])
+
+
+def model_names(scores: Iterable[Score]) -> list[str]:
+    """Return the names of the models, each once."""
+    return list(dict.fromkeys(score.model for score in scores))
+
+
+def draw_svg(draw: Callable[[Figure], None], size: tuple[float, float]) -> bytes:
+    """Return what `draw` puts on a figure of that size [inches] as SVG."""
+    image = io.BytesIO()
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        figure.savefig(image, format="svg", metadata={"Date": None})
+    return image.getvalue()
 
 
 def draw_scatter(figure: Figure, scores: Sequence[Score]) -> None:

@@ -8,11 +8,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
+from tcpdelay.questions.validation.captures import MeasuredDelay
+from tcpdelay.questions.validation.predictions import Predictions
+from tcpdelay.questions.validation.scores import relative_error
 from tcpdelay.report.result_table import Cell, Column, ResultTable
-from tcpdelay.validation.measured import MeasuredDelay
-from tcpdelay.validation.models import Predictions
-from tcpdelay.validation.scores import relative_error
-from tcpdelay.validation.tables import interval_cells
+from tcpdelay.report.validation import interval_cells
 
 Scenario = tuple[int, str, int]
 """Packet size [bytes], what the queue counts ("packets" or "bytes"), web flows."""

@@ -141,7 +141,7 @@ def random_scenario(number: int) -> MapScenario:
         flow = Flow(
             round(between(*(SINGLE_SEGMENT_SIZE if single else SEVERAL_SEGMENTS_SIZE))), round(between(*INTERVAL), 6)
         )
-        path = Path(rtt=_off_multiples(round(between(*RTT), 6), flow.interval), loss=float(f"{between(*LOSS):.4g}"))
+        path = Path(rtt=off_multiples(round(between(*RTT), 6), flow.interval), loss=float(f"{between(*LOSS):.4g}"))
         control = CONGESTION_CONTROLS[int(random.integers(len(CONGESTION_CONTROLS)))]
         stack = Stack.linux(control, hz=CLOCK_RATES[int(random.integers(len(CLOCK_RATES)))])
         scenario = MapScenario(number, flow, path, stack)
@@ -149,7 +149,7 @@ def random_scenario(number: int) -> MapScenario:
             return scenario
 
 
-def _off_multiples(rtt: float, interval: float) -> float:
+def off_multiples(rtt: float, interval: float) -> float:
     """Return the round-trip time, moved by some us if it is a multiple of the interval [s]."""
     apart = abs(rtt - round(rtt / interval) * interval)
     return round(rtt + NUDGE, 6) if apart < NUDGE / 2 else rtt

@@ -1,28 +1,34 @@
-"""Predictions beside measurements: how far apart, and by how much more than the measurement is uncertain."""
+"""Predictions compared with measurements: errors, their size relative to the measurement's uncertainty, groups."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.validation.measured import QUANTILES, MeasuredDelay
-from tcpdelay.validation.models import Prediction, Predictions
+from tcpdelay.questions.validation.captures import QUANTILES, MeasuredDelay
+from tcpdelay.questions.validation.predictions import Prediction, Predictions
+from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.units import format_fraction, format_time
 
 QUANTITIES = ("p50", "p95", "p99", "mean")
 LARGEST_SUSTAINABLE_UTILIZATION = 0.9
-"""Share of the fair TCP rate below which a case counts as one that TCP should carry."""
+"""Share of the fair TCP rate below which TCP is expected to carry a flow."""
 HALF_WIDTH = 2.09
-"""Standard errors in half the interval of a mean: Student's quantile for 20 batches."""
+"""Half the interval of a mean, in standard errors: Student's quantile for 20 batches."""
 SAME_DELAY = 0.001
 """Delays closer than this count as the same where shares of packets are compared [s].
 
-Delays form a comb, and a tooth that is shifted by a microsecond would else count as a wholly different one."""
+Delays form a comb. Without this tolerance, a tooth that is shifted by a microsecond would count as a different tooth.
+"""
+RTT_GROUPS = (0.050, 0.160)
+UTILIZATION_BANDS = (0.1, 1 / 3, 2 / 3, 0.9)
+_Grouping = tuple[str, Callable[[MeasuredDelay], tuple[float, str]]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Score:
     model : str
         Name of the model.
     prediction : Prediction
-        What it says.
+        The prediction.
     """
 
     measured: MeasuredDelay
@@ -49,25 +55,25 @@ class Score:
         return interval
 
     def predicted(self, quantity: str) -> float:
-        """Return the predicted delay [s], one of `QUANTITIES`; infinite if never, NaN if the chain was not solved."""
+        """Return the predicted delay [s], one of `QUANTITIES`; infinite if not carried, NaN if not solved."""
         return self.prediction.mean if quantity == "mean" else self.prediction.quantile(QUANTILES[quantity])
 
     def error(self, quantity: str) -> float:
-        """Return the prediction's relative error: predicted / measured - 1; NaN where either is not known."""
+        """Return the prediction's relative error: predicted / measured - 1; NaN where either is unknown."""
         return relative_error(self.predicted(quantity), self.measurement(quantity).value)
 
     def error_beyond_interval(self, quantity: str) -> float:
-        """Return the relative distance from the nearest end of the measurement's interval; 0 inside of it."""
+        """Return the relative distance from the nearest end of the measurement's interval; 0 inside the interval."""
         return error_beyond(self.predicted(quantity), self.measurement(quantity))
 
     def inside_interval(self, quantity: str) -> bool:
-        """Say whether the prediction lies within the measurement's interval, or less than `SAME_DELAY` from it."""
+        """Return whether the prediction is within the measurement's interval, or less than `SAME_DELAY` from it."""
         interval = self.measurement(quantity)
         return interval.low - SAME_DELAY <= self.predicted(quantity) <= interval.high + SAME_DELAY
 
     @property
     def standard_errors_apart(self) -> float:
-        """Predicted minus measured mean delay over the measurement's standard error; NaN where it has none."""
+        """Predicted minus measured mean delay, in standard errors of the measurement; NaN if these are unknown."""
         half_width = (self.measured.mean.high - self.measured.mean.low) / 2
         if not 0 < half_width < math.inf:
             return float("nan")
@@ -77,7 +83,7 @@ class Score:
     def mean_distance(self) -> float:
         """Mean distance between equally late packets (Wasserstein-1), relative to the measured mean delay.
 
-        Infinite if never; NaN where either is not known.
+        Infinite if the model says that TCP does not carry the flow; NaN where either is unknown.
         """
         if self.prediction.distribution is None:
             return float("nan")
@@ -85,24 +91,24 @@ class Score:
 
     @cached_property
     def largest_gap(self) -> float:
-        """Largest difference in the share of packets read in time (Kolmogorov-Smirnov); NaN where not known."""
+        """Largest difference in the share of packets read in time (Kolmogorov-Smirnov); NaN if unknown."""
         if self.prediction.distribution is None:
             return float("nan")
         return largest_gap(self.prediction.distribution, self.measured.distribution)
 
     @property
     def sustainable_call_right(self) -> bool:
-        """Whether the model says rightly if TCP carries the flow."""
+        """Whether the model is right about whether TCP carries the flow."""
         return self.prediction.sustainable == self.measured.sustainable
 
     @property
     def comparable(self) -> bool:
-        """Whether delays can be compared: the utilization is below 0.9, and TCP did carry the flow."""
+        """Whether delays can be compared: the utilization is below 0.9, and TCP carried the flow."""
         return self.measured.utilization < LARGEST_SUSTAINABLE_UTILIZATION and self.measured.sustainable
 
 
 def relative_error(predicted: float, measured: float) -> float:
-    """Return predicted / measured - 1, or NaN where that says nothing.
+    """Return predicted / measured - 1; NaN if the measured value is not finite or not positive.
 
     Examples
     --------
@@ -136,13 +142,13 @@ def mean_distance(predicted: DelayDistribution, measured: DelayDistribution) -> 
     Parameters
     ----------
     predicted, measured : DelayDistribution
-        The two.
+        The two distributions.
 
     Returns
     -------
     float
-        The Wasserstein-1 distance over the measured mean; infinite if only the prediction is, NaN if the measured
-        mean is infinite or 0.
+        The Wasserstein-1 distance over the measured mean; infinite if only the predicted mean is infinite, NaN if the
+        measured mean is infinite or 0.
 
     Examples
     --------
@@ -163,19 +169,20 @@ def mean_distance(predicted: DelayDistribution, measured: DelayDistribution) -> 
 
 
 def largest_gap(one: DelayDistribution, other: DelayDistribution, same: float = SAME_DELAY) -> float:
-    """Return the largest difference of two cumulative distributions, up to a shift.
+    """Return the largest difference of two cumulative distributions, with a tolerance for shifted delays.
 
     Parameters
     ----------
     one, other : DelayDistribution
-        The two.
+        The two distributions.
     same : float
         Delays closer than this count as the same [s].
 
     Returns
     -------
     float
-        By how much, at most, one says more packets within a delay than the other within that delay and `same`.
+        The largest excess of one distribution's share of packets within a delay over the other distribution's share
+        within that delay plus `same`.
 
     Examples
     --------
@@ -194,21 +201,26 @@ def largest_gap(one: DelayDistribution, other: DelayDistribution, same: float = 
     return max(excess(one, other), excess(other, one), 0.0)
 
 
+def predictable(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
+    """Return the captures with losses: without loss, the delay is that of the network."""
+    return [capture for capture in measured if capture.experiment.loss > 0 or capture.experiment.routed]
+
+
 def score(
     measured: Sequence[MeasuredDelay],
     predictions: Predictions,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Score]:
-    """Return the score of each model for each capture that it describes.
+    """Return the score of each model for each capture that the model can describe.
 
     Parameters
     ----------
     measured : sequence of MeasuredDelay
         The captures.
     predictions : Predictions
-        The models, and what is already known of them.
+        The models, with the predictions that are known already.
     on_progress : callable, optional
-        Called before each capture with the number of those done and of all.
+        Called before each capture with the number of captures done and of all captures.
 
     Returns
     -------
@@ -223,3 +235,49 @@ def score(
             if prediction is not None:
                 scores.append(Score(capture, name, prediction))
     return scores
+
+
+def rtt_group(rtt: float) -> tuple[int, str]:
+    """Return the rank and the name of the group of round-trip times that `rtt` [s] belongs to.
+
+    Examples
+    --------
+    >>> rtt_group(0.020), rtt_group(0.160)
+    ((0, 'below 50 ms'), (1, '50 ms to 160 ms'))
+    """
+    low, high = (format_time(edge) for edge in RTT_GROUPS)
+    if rtt < RTT_GROUPS[0]:
+        return 0, f"below {low}"
+    return (1, f"{low} to {high}") if rtt <= RTT_GROUPS[1] else (2, f"above {high}")
+
+
+def _utilization_band(measured: MeasuredDelay) -> tuple[float, str]:
+    below = 0.0
+    for place, edge in enumerate(UTILIZATION_BANDS):
+        if measured.utilization < edge:
+            return place, f"{below:.2g} to {edge:.2g}"
+        below = edge
+    return len(UTILIZATION_BANDS), f"{below:.2g} and more"
+
+
+GROUPINGS: Sequence[_Grouping] = (
+    ("RTT", lambda measured: rtt_group(measured.path.rtt)),
+    ("loss", lambda measured: (measured.experiment.loss, format_fraction(measured.experiment.loss))),
+    ("packet size", lambda measured: (measured.flow.packet_size, f"{measured.flow.packet_size} B")),
+    ("interval", lambda measured: (measured.flow.interval, format_time(measured.flow.interval))),
+    ("utilization", _utilization_band),
+    ("HZ", lambda measured: (measured.hz, str(measured.hz))),
+    ("congestion control", lambda measured: (0, measured.experiment.congestion_control)),
+)
+"""The groupings of errors: each returns the rank and the name of a capture's group."""
+
+
+def difference(experiment: Experiment, default: Experiment) -> str:
+    """Return in words the settings of an experiment that differ from the settings of another."""
+    changed = []
+    for field in fields(Experiment):
+        value = getattr(experiment, field.name)
+        if value != getattr(default, field.name):
+            shown = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+            changed.append(f"{field.name} {shown}")
+    return ", ".join(changed)

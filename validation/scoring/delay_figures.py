@@ -1,26 +1,43 @@
-"""Figures of delays: whole distributions, and the 95th percentile by loss."""
+"""Figures of delays: whole distributions, the 95th percentile by loss, and the packets after a single loss."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from scoring.figures import COLORS, INK, model_names, with_ends
+from tcpdelay.capture.flow_capture import FlowCapture
+from tcpdelay.questions.validation.captures import MeasuredDelay, delays_by_run
+from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow, simulated_runs
+from tcpdelay.questions.validation.scores import Score
 from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, linear_time_axis, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import LINE_WIDTH, SMALLEST_SURVIVAL
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
 from tcpdelay.units import format_fraction, format_time
-from tcpdelay.validation.chart_parts import COLORS, INK, model_names, with_ends
-from tcpdelay.validation.measured import MeasuredDelay
-from tcpdelay.validation.scores import Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Case = tuple[float, float, int]
 
+PROBABILITIES = (0.1, 0.5, 0.9)
+"""Quantiles of the delay that are kept of each place after a loss."""
+SLACK = 0.002
+"""Delay beyond the network's from which a packet counts as late [s]: above the noise of real time."""
+QUIET_TIME = 1.0
+"""Time beside a round-trip time in which nothing may have been late before a loss for it to be isolated [s]."""
+LONGEST_PATTERN, SHORTEST_PATTERN = 64, 12
+"""Packets after a loss that are looked at."""
+ROUND_TRIPS = 4
+"""Round-trip times after a loss that are looked at, within the limits above."""
+FEWEST_LOSSES = 20
+Case = tuple[float, float, int]
 MODEL_LINES = ("solid", "dashed", "dotted", "dashdot")
 MARKERS = {"reno": "o", "cubic": "s"}
 OVERLAYS = (
@@ -39,6 +56,61 @@ SHAPE_PROBABILITIES = np.concatenate([np.linspace(0.002, 0.988, 200), 1 - np.geo
 RIGHT_END = 0.9985
 """Quantile up to which distributions are drawn."""
 _STEPS: Literal["steps-post"] = "steps-post"
+RECOVERIES = (
+    (0.020, 0.01, 174),
+    (0.300, 0.01, 174),
+    (0.020, 0.01, 1448),
+    (0.100, 0.01, 1448),
+)
+"""Round-trip time [s], loss and packet size [bytes] of the cases that are drawn: small and large round-trip times."""
+CONTROL = "cubic"
+_SHIFT = 0.16
+"""Half the horizontal distance between measured and simulated points [packets]."""
+_AXIS_HEIGHT = 1.35
+"""Height of the axis relative to the largest delay, which leaves space for the legend."""
+
+
+def delays_after_loss(sequences: Sequence[NDArray[np.float64]], flow: Flow, path: Path) -> NDArray[np.float64]:
+    """Return quantiles of the delays of the packets that follow an isolated loss.
+
+    Delays do not tell losses from one another, so a loss is isolated if no packet before it was late for a while;
+    further losses within the pattern remain in it, and show as the distance between its quantiles.
+
+    Parameters
+    ----------
+    sequences : sequence of ndarray
+        Delays [s] in the order of writing; one array per run.
+    flow : Flow
+        The packets.
+    path : Path
+        Its round-trip time sets how long the pattern is.
+
+    Returns
+    -------
+    ndarray, shape (3, n)
+        The quantiles of `PROBABILITIES` [s] for the lost packet and those after it; n is 0 with fewer than 20 such
+        losses.
+
+    Examples
+    --------
+    >>> delays = np.full(4000, 0.01)
+    >>> delays[99::100], delays[0::100] = 0.05, 0.03
+    >>> delays_after_loss([delays], Flow(174, 0.020), Path(0.020, 0.01))[1, :3].tolist()
+    [0.05, 0.03, 0.01]
+    """
+    quiet = math.ceil((QUIET_TIME + path.rtt) / flow.interval)
+    length = min(max(SHORTEST_PATTERN, 1 + math.ceil(ROUND_TRIPS * path.rtt / flow.interval)), LONGEST_PATTERN)
+    patterns = []
+    for delays in sequences:
+        late = delays > path.forward_delay + SLACK
+        before = np.concatenate([[0], np.cumsum(late)])
+        places = np.arange(quiet, max(quiet, delays.size - length + 1))
+        losses = places[late[places] & (before[places] == before[places - quiet])]
+        patterns.append(delays[losses[:, None] + np.arange(length)])
+    found = np.concatenate(patterns) if patterns else np.empty((0, length))
+    if found.shape[0] < FEWEST_LOSSES:
+        return np.empty((len(PROBABILITIES), 0))
+    return np.asarray(np.quantile(found, PROBABILITIES, axis=0, method="inverted_cdf"), np.float64)
 
 
 def overlay_cases(scores: Sequence[Score]) -> list[tuple[Case, list[Score]]]:
@@ -162,3 +234,72 @@ def _errorbars(ax: Axes, captures: Sequence[MeasuredDelay], color: str, marker: 
 def is_stream(capture: MeasuredDelay, size: int) -> bool:
     """Say whether a capture is of that packet size [bytes] every 20 ms."""
     return capture.flow.packet_size == size and capture.flow.interval == INTERVAL
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """The delays after an isolated loss in one capture, measured and simulated, as `delays_after_loss` returns them."""
+
+    capture: MeasuredDelay
+    measured: NDArray[np.float64]
+    simulated: NDArray[np.float64]
+
+
+def recovery(capture: FlowCapture, numbers: MeasuredDelay) -> Recovery | None:
+    """Return the delays after an isolated loss; None if there are too few losses or nothing to simulate."""
+    simulated = simulated_flow(numbers)
+    if simulated is None:
+        return None
+    sequences, _ = delays_by_run(capture, numbers.experiment)
+    carried = [run for run in simulated_runs(simulated) if np.isfinite(run).any()]
+    found = Recovery(
+        numbers,
+        delays_after_loss(sequences, numbers.experiment.flow, numbers.experiment.path),
+        delays_after_loss(carried, simulated.flow, simulated.path),
+    )
+    return found if found.measured.size and found.simulated.size else None
+
+
+def recovery_cases(measured: Sequence[MeasuredDelay], read: Callable[[MeasuredDelay], FlowCapture]) -> list[Recovery]:
+    """Return each of `RECOVERIES` that was measured; `read` returns a capture with its single delays."""
+    cases: dict[Case, Recovery] = {}
+    for capture in measured:
+        experiment = capture.experiment
+        case = (experiment.rtt, experiment.loss, experiment.packet_size)
+        drawn = experiment.interval == INTERVAL and experiment.congestion_control == CONTROL
+        if drawn and case in RECOVERIES and case not in cases:
+            found = recovery(read(capture), capture)
+            if found is not None:
+                cases[case] = found
+    return [cases[case] for case in RECOVERIES if case in cases]
+
+
+def draw_recoveries(figure: Figure, cases: Sequence[Recovery]) -> None:
+    """Draw the delay of each packet after an isolated loss, measured and simulated, a panel per case."""
+    rows = -(-len(cases) // 2)
+    panels = figure.subplots(rows, 2, squeeze=False).flat
+    for ax, case in zip(panels, cases, strict=False):
+        tidy(ax)
+        linear_time_axis(ax.yaxis)
+        experiment = case.capture.experiment
+        series = (
+            (case.measured, INK, "o", f"measured, {experiment.congestion_control}", -_SHIFT),
+            (case.simulated, COLORS[1], "s", SIMULATOR.name, _SHIFT),
+        )
+        for (low, middle, high), color, marker, label, shift in series:
+            places = np.arange(middle.size) + shift
+            ends = [middle - low, high - middle]
+            ax.errorbar(
+                places, middle, yerr=ends, fmt=marker, markersize=3, mfc="none", linewidth=0.8, color=color, label=label
+            )
+        ax.set_ylim(0.0, _AXIS_HEIGHT * max(case.measured.max(), case.simulated.max()))
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        title = (
+            f"{experiment.packet_size} B, RTT {format_time(experiment.rtt)}, loss {format_fraction(experiment.loss)}"
+        )
+        ax.set_title(title, fontsize=LABEL_SIZE)
+        ax.set_xlabel("packets after the lost one")
+        ax.set_ylabel("delay")
+        ax.legend(loc="upper right")
+    for ax in panels:
+        ax.set_axis_off()

@@ -1,0 +1,1 @@
+"""How far the models' predictions are from captures of real TCP."""

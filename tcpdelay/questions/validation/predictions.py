@@ -1,0 +1,323 @@
+"""The models that are compared with captures, and their predictions; each question to a model is answered once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.predict import chain_model, predict
+from tcpdelay.models.simulator.records import Rules
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.questions.validation.captures import VIRTUAL_TIME, WARM_UP, MeasuredDelay
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import CongestionControl, KnownStack, Linux, Stack
+from tcpdelay.testbed.experiment import Experiment
+
+PACKETS = 400_000
+"""Packets of the simulation of a capture, over all of its runs."""
+FEWEST_PACKETS = 1_000
+"""Packets of the simulation of one connection in one run, at least."""
+SMALLEST_RESERVE = 0.002
+"""Spare capacity of TCP, relative to the flow's rate, below which the chain is not solved.
+
+With less, delays are minutes long and depend on the last digits of the reserve, and the solution takes half a minute.
+"""
+
+
+@dataclass(frozen=True)
+class SimulatedFlow:
+    """The inputs of the simulation of a capture.
+
+    Parameters
+    ----------
+    flow : Flow
+        Packet size and interval.
+    path : Path
+        The network.
+    stack : Linux
+        The kernel's TCP, as in the capture.
+    rules : Rules
+        The rules of the kernel that the simulated sender follows.
+    connections : int
+        Independent connections that carry the packets in turn.
+    packets : tuple of int
+        Number of packets of each run.
+    phases : tuple
+        For each run, the time from a tick of the kernel's clock to the first write [s]; None if it is not known.
+    seeds : tuple of int
+        Seed of each run, derived from the capture's name.
+    ends : bool
+        Whether each run ends with its last write, as a capture does: packets that are not read by then count as never
+        read.
+    """
+
+    flow: Flow
+    path: Path
+    stack: Linux
+    rules: Rules
+    connections: int
+    packets: tuple[int, ...]
+    phases: tuple[float | None, ...]
+    seeds: tuple[int, ...]
+    ends: bool = False
+
+
+def not_simulated(experiment: Experiment) -> str:
+    """Return in a few words why the simulator cannot describe an experiment; an empty string if it can.
+
+    Examples
+    --------
+    >>> not_simulated(Experiment(loss=0.02)), not_simulated(Experiment(loss=0.02, sack=False))
+    ('', 'recovery without SACK')
+    """
+    reasons = {
+        "no TCP": experiment.application == "udp",
+        "a source that fills its window": experiment.application == "adaptive",
+        "a queue shared with other flows": experiment.routed,
+        "writes at the same instant": experiment.pieces > 1,
+        "connections chosen by their state": experiment.connections > 1 and experiment.scheduling != "blind",
+        f"congestion control {experiment.congestion_control}": experiment.congestion_control not in ("reno", "cubic"),
+        "Nagle's algorithm": not experiment.nodelay,
+        "recovery without SACK": not experiment.sack,
+        "a setting of RACK between on and off": experiment.recovery not in (0, 1),
+        "a setting of early retransmission between on and off": experiment.early_retrans not in (0, 3),
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
+
+
+def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
+    """Return the inputs of the simulation of a capture; None if the simulator cannot describe the capture."""
+    experiment = capture.experiment
+    if not_simulated(experiment):
+        return None
+    control = cast(CongestionControl, experiment.congestion_control)
+    return SimulatedFlow(
+        flow=capture.flow,
+        path=_path(capture),
+        stack=Stack.linux(
+            congestion_control=control,
+            delayed_ack=experiment.delayed_ack,
+            window_validation=experiment.slow_start_after_idle,
+            hz=capture.hz,
+        ),
+        rules=Rules(rack=experiment.recovery == 1, tail_loss_probe=experiment.early_retrans == 3),
+        connections=experiment.connections,
+        packets=tuple(max(PACKETS * size // sum(capture.sizes), FEWEST_PACKETS) for size in capture.sizes),
+        phases=capture.phases,
+        seeds=tuple(_seed(f"{capture.name}/{run}") for run in range(len(capture.phases))),
+    )
+
+
+def _path(capture: MeasuredDelay) -> Path:
+    """Return the path of a capture; in real time with the measured round-trip time, as the machine adds to it."""
+    experiment = capture.experiment
+    path = replace(experiment.path, loss_burst=experiment.loss_burst, ack_loss=experiment.ack_loss)
+    return path if capture.backend == VIRTUAL_TIME or not capture.rtt > 0 else replace(path, rtt=capture.rtt)
+
+
+def simulate_flow(simulated: SimulatedFlow) -> DelayDistribution:
+    """Simulate every run of a capture.
+
+    Returns
+    -------
+    DelayDistribution
+        The delays over all runs; not sustainable if TCP carries the flow in less than half of the runs.
+    """
+    runs, path = simulated_runs(simulated), simulated.path
+    if 2 * sum(bool(np.isfinite(run).any()) for run in runs) < len(runs):
+        return DelayDistribution.unsustainable(path.forward_delay)
+    return DelayDistribution.from_samples(np.concatenate(runs), path.forward_delay)
+
+
+def simulated_runs(simulated: SimulatedFlow) -> list[NDArray[np.float64]]:
+    """Return the simulated delays [s] of each run in the order of writing; infinite if TCP does not carry the run."""
+    return [_simulated_run(simulated, number) for number in range(len(simulated.phases))]
+
+
+def _simulated_run(simulated: SimulatedFlow, number: int) -> NDArray[np.float64]:
+    flow, count, phase = simulated.flow, simulated.connections, simulated.phases[number]
+    share = Flow(flow.packet_size, flow.interval * count)
+    packets = max(simulated.packets[number] // count, FEWEST_PACKETS)
+    parts = []
+    for connection in range(count):
+        simulation = simulate(
+            share,
+            simulated.path,
+            simulated.stack,
+            packets=packets,
+            seed=_seed(f"{simulated.seeds[number]}/{connection}"),
+            rules=simulated.rules,
+            # An ACK and a write fall into the same microsecond again and again only in virtual time.
+            exact_ties=phase is not None,
+            tick_offset=None if phase is None else (phase + connection * flow.interval) % (1 / simulated.stack.hz),
+            trace=True,
+        )
+        parts.append(simulation.read_after if simulation.sustainable else np.full(packets, np.inf))
+    delays = np.stack(parts, axis=1).ravel()
+    written = np.arange(delays.size) * flow.interval
+    if count > 1:
+        # The application gets the packets in order, whichever connection they come over.
+        delays = np.asarray(np.maximum.accumulate(written + delays) - written, np.float64)
+    if simulated.ends:
+        counted = written < written[-1] - WARM_UP / 2
+        delays = np.where(written + delays > written[-1], np.inf, delays)[counted]
+    return delays
+
+
+def _seed(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A model's prediction for a flow on a path.
+
+    Parameters
+    ----------
+    distribution : DelayDistribution or None
+        The delays; None where the chain was not solved: TCP has nearly no spare capacity for the flow, or the chain is
+        too large.
+    """
+
+    distribution: DelayDistribution | None
+
+    @property
+    def sustainable(self) -> bool:
+        """Whether TCP carries the flow, with whatever small reserve."""
+        return self.distribution is None or self.distribution.sustainable
+
+    def quantile(self, probability: float) -> float:
+        """Return the quantile [s]; NaN where the chain was not solved."""
+        return float("nan") if self.distribution is None else self.distribution.quantile(probability)
+
+    @property
+    def mean(self) -> float:
+        """Mean delay [s]; NaN where the chain was not solved."""
+        return float("nan") if self.distribution is None else self.distribution.mean
+
+    def late_fraction(self, playout_delay: float) -> float:
+        """Return the share of packets later than `playout_delay` [s]; NaN where the chain was not solved."""
+        return float("nan") if self.distribution is None else self.distribution.late_fraction(playout_delay)
+
+
+NOT_SOLVED = Prediction(None)
+
+
+@dataclass(frozen=True)
+class ScoredModel:
+    """A model that is compared with captures.
+
+    Parameters
+    ----------
+    name : str
+        Name in tables and files.
+    title : str
+        What the model is, in a few words.
+    question : callable
+        Returns everything in a capture that the model's prediction depends on; None if the model cannot describe the
+        capture.
+    answer : callable
+        Returns the prediction for such a question.
+    """
+
+    name: str
+    title: str
+    question: Callable[[MeasuredDelay], Hashable | None]
+    answer: Callable[[Any], Prediction]
+
+
+def chain(name: str, title: str, stack: Callable[[MeasuredDelay], KnownStack], routed: bool = True) -> ScoredModel:
+    """Return a chain as a model that is compared with captures of the default stack in virtual time.
+
+    Parameters
+    ----------
+    name, title : str
+        As for `ScoredModel`.
+    stack : callable
+        Returns the stack that the chain is asked about for a capture.
+    routed : bool
+        Whether the chain also describes flows that compete behind a router.
+    """
+
+    def question(capture: MeasuredDelay) -> Scenario | None:
+        described = capture.plain or (routed and capture.experiment.routed)
+        return Scenario(capture.flow, capture.path, stack(capture)) if described else None
+
+    return ScoredModel(name, title, question, solve)
+
+
+def solve(scenario: Scenario) -> Prediction:
+    """Return the chain's prediction; the chain is not solved if the answer is clear or would take too long."""
+    rate = scenario.flow.packet_rate
+    try:
+        capacity = chain_model(isinstance(scenario.stack, Linux)).capacity(scenario)
+    except ValueError:
+        return NOT_SOLVED
+    # The capacity takes little time. If it is exceeded, no bound of the backlog is wide enough.
+    if capacity <= rate:
+        return Prediction(DelayDistribution.unsustainable(scenario.path.forward_delay))
+    if capacity - rate < SMALLEST_RESERVE * rate:
+        return NOT_SOLVED
+    return Prediction(predict(scenario, method="chain").distribution)
+
+
+def _published(capture: MeasuredDelay) -> KnownStack:
+    return Stack.newreno_2008(backlog_bound="grow")
+
+
+def _published_with_timeout_of_linux(capture: MeasuredDelay) -> KnownStack:
+    timeout = capture.path.rtt + Stack.linux().rto_min
+    return Stack.newreno_2008(initial_timeout=timeout, limited_transmit=True, backlog_bound="grow")
+
+
+def _linux(capture: MeasuredDelay) -> KnownStack:
+    return Stack.linux(cast(CongestionControl, capture.experiment.congestion_control), hz=capture.hz)
+
+
+def _simulate(flow: SimulatedFlow) -> Prediction:
+    return Prediction(simulate_flow(flow))
+
+
+PUBLISHED = chain("newreno_2008", "published chain, first timeout of 4 RTT", _published)
+PUBLISHED_LINUX_TIMEOUT = chain(
+    "newreno_2008-rto",
+    "published chain, first timeout of RTT + 200 ms, limited transmit",
+    _published_with_timeout_of_linux,
+)
+LINUX = chain("linux", "chain of current Linux, of the capture's congestion control", _linux, routed=False)
+SIMULATOR = ScoredModel(
+    "simulator", "Linux TCP simulated ACK by ACK, of the capture's congestion control", simulated_flow, _simulate
+)
+MODELS = (PUBLISHED, PUBLISHED_LINUX_TIMEOUT, LINUX, SIMULATOR)
+
+
+class Predictions:
+    """The models' predictions, each computed once.
+
+    Parameters
+    ----------
+    models : sequence of ScoredModel
+        The models.
+    """
+
+    def __init__(self, models: Sequence[ScoredModel] = MODELS) -> None:
+        self.models = {model.name: model for model in models}
+        self._known: dict[tuple[str, Hashable], Prediction] = {}
+
+    def of(self, name: str, capture: MeasuredDelay) -> Prediction | None:
+        """Return the prediction of the model `name` for a capture; None if the model cannot describe the capture."""
+        model = self.models[name]
+        question = model.question(capture)
+        if question is None:
+            return None
+        if (name, question) not in self._known:
+            self._known[name, question] = model.answer(question)
+        return self._known[name, question]

@@ -1,0 +1,268 @@
+"""The structure of the package: its imports, the order of its folders, its names, and who uses private ones."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "tcpdelay"
+
+ORDER = (
+    ("units", "files", "processors", "confidence"),
+    ("scenario",),
+    ("distribution",),
+    ("models",),
+    ("network", "quality", "capture"),
+    ("testbed",),
+    ("questions",),
+    ("advice",),
+    ("report",),
+    ("cli",),
+    ("__main__",),
+)
+"""Folders and modules of the package, from the bottom up: each imports only itself and what is in earlier lines."""
+CHAIN_CLASSES = {
+    "DelayModel",
+    "LinuxChain",
+    "PublishedChain",
+    "Simulator",
+    "TooLargeError",
+    "UnsupportedError",
+}
+"""Names that only `tcpdelay.models` uses: other code asks `predict` and reads the status of the answer."""
+EMPTY_NAMES = {"utils", "helpers", "common", "misc", "util", "helper"}
+SHARED_FILE_NAMES = {
+    *("delays", "transitions", "profile"),  # of each chain
+    *("engine", "records", "simulation"),  # of one simulated connection, of a simulated network
+    "path",  # of a scenario, of a simulated connection
+    "analysis",  # of packet captures, and the report on it
+    "playout",  # the question, and the advice on it
+    "transports",  # the question, and the report on it
+    "specification",  # of a sweep, of a campaign of the testbed
+    "interpolation",  # of the explorer's grid, of tables
+    "files",  # durable ones, of tables
+}
+"""Names of several modules, where the folder says which is meant."""
+
+
+def modules():
+    """Return the files of the package by the names of their modules."""
+    found = {}
+    for file in sorted((ROOT / PACKAGE).rglob("*.py")):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+MODULES = modules()
+
+
+@cache
+def tree_of(file):
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def absolute(node, module):
+    """Return the module that a `from` statement names, with relative names resolved."""
+    if not node.level:
+        return node.module or ""
+    package = module.split(".") if MODULES[module].name == "__init__.py" else module.split(".")[:-1]
+    return ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+
+
+@cache
+def imports(module):
+    """Return the modules of the package that a module imports anywhere: at its top, in functions, for types alone."""
+    found = set()
+    for node in ast.walk(tree_of(MODULES[module])):
+        if isinstance(node, ast.ImportFrom):
+            base = absolute(node, module)
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            found |= {name if name in MODULES else base for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return frozenset((found & MODULES.keys()) - {module})
+
+
+def circle(module):
+    """Return the shortest chain of imports from a module back to itself; nothing if there is none."""
+    before, waiting = {}, [module]
+    while waiting:
+        here = waiting.pop(0)
+        for there in sorted(imports(here)):
+            if there == module:
+                found = [here]
+                while found[-1] != module:
+                    found.append(before[found[-1]])
+                return [*reversed(found), module]
+            if there not in before:
+                before[there] = here
+                waiting.append(there)
+    return []
+
+
+def test_no_module_imports_itself_through_others():
+    found = []
+    for path in sorted(filter(None, map(circle, MODULES)), key=len):
+        # One circle is told for all that share a module with it.
+        if not any(set(path) & set(told) for told in found):
+            found.append(path)
+    assert not found, "import circles:\n" + "\n".join(" -> ".join(path) for path in found)
+
+
+def rank(module):
+    """Return the place of a module in `ORDER`, and its entry there."""
+    entry = module.split(".")[1]
+    return next(place for place, entries in enumerate(ORDER) if entry in entries), entry
+
+
+def inner_modules():
+    """Return the modules that `ORDER` places: all but the package itself, which imports lazily by its stub."""
+    return [module for module in MODULES if module != PACKAGE]
+
+
+def test_the_order_names_every_folder():
+    assert {module.split(".")[1] for module in inner_modules()} == {entry for entries in ORDER for entry in entries}
+
+
+def test_folders_import_downwards_only():
+    upwards = []
+    for module in inner_modules():
+        place, entry = rank(module)
+        for imported in imports(module) - {PACKAGE}:
+            its_place, its_entry = rank(imported)
+            if its_place > place or (its_place == place and its_entry != entry):
+                upwards.append(f"{module} -> {imported}")
+    assert not upwards, "imports upwards or sideways:\n" + "\n".join(sorted(upwards))
+
+
+def code_names(tree):
+    """Return every name that code uses, imports or reads as an attribute."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield node.name
+
+
+def test_only_models_name_the_classes_of_models():
+    naming = {
+        module: sorted(CHAIN_CLASSES & set(code_names(tree_of(file))))
+        for module, file in MODULES.items()
+        if not module.startswith(f"{PACKAGE}.models")
+    }
+    found = [f"{module}: {', '.join(names)}" for module, names in naming.items() if names]
+    assert not found, "classes of models named outside of models/:\n" + "\n".join(found)
+
+
+def private_names_of_the_package():
+    """Return the private names that the package defines: functions, classes, constants, methods and attributes."""
+    found = set()
+    for file in MODULES.values():
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.add(node.attr)
+    return {name for name in found if is_private(name)}
+
+
+def is_private(name):
+    return name.startswith("_") and not name.endswith("__") and name != "_"
+
+
+PRIVATE = private_names_of_the_package()
+
+
+def private_uses(tree):
+    """Yield line and name of every private name of the package in a program that is no part of it.
+
+    These are attributes of anything but `self` and `cls`, names that are imported, and names in the texts that
+    `setattr` and `getattr` take.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr in PRIVATE:
+            if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}):
+                yield node.lineno, node.attr
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+            yield from ((node.lineno, alias.name) for alias in node.names if is_private(alias.name))
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")).endswith("attr"):
+            for argument in node.args:
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    name = argument.value.rpartition(".")[2]
+                    if is_private(name) and name in PRIVATE:
+                        yield node.lineno, name
+
+
+def programs():
+    """Return the Python in tests, scripts, notebooks and pages, by the name of its file."""
+    found = {}
+    for folder in ("tests", "validation", "benchmarks", "examples"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            found[str(file.relative_to(ROOT))] = [file.read_text(encoding="utf-8")]
+    for file in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+        found[str(file.relative_to(ROOT))] = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    fence = re.compile(r"^```(?:\{code-cell\} *)?(?:python3?|ipython3?)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    for file in [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]:
+        blocks = fence.findall(file.read_text(encoding="utf-8"))
+        found[str(file.relative_to(ROOT))] = [re.sub(r"^(:\w+:.*|[%!].*)$", "", block, flags=re.M) for block in blocks]
+    return found
+
+
+def parsed(text):
+    """Return the tree of a program; of what is no program by itself, such as an excerpt, an empty one."""
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        return ast.parse("")
+
+
+@pytest.mark.parametrize("folder", ["tests", "validation", "benchmarks", "examples", "notebooks", "docs", "README.md"])
+def test_programs_use_public_names_only(folder):
+    found = [
+        f"{file}:{line}: {name}"
+        for file, texts in programs().items()
+        if Path(file).parts[0] == folder
+        for text in texts
+        for line, name in private_uses(parsed(text))
+    ]
+    assert not found, "private names of the package:\n" + "\n".join(found)
+
+
+def test_names_of_modules_say_what_they_hold():
+    empty = [module for module in MODULES if module.rpartition(".")[2] in EMPTY_NAMES]
+    assert not empty
+
+
+def test_a_file_name_occurs_once_or_is_told_apart_by_its_folder():
+    # The modules of the command line bear the names of the commands.
+    files = [module for module, file in MODULES.items() if file.name != "__init__.py" and ".cli." not in module]
+    several = {name for name, count in Counter(module.rpartition(".")[2] for module in files).items() if count > 1}
+    assert not several - SHARED_FILE_NAMES, "one name for several modules"
+
+
+def test_the_wheel_holds_the_package_alone(tmp_path):
+    pytest.importorskip("hatchling")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        files = {name for name in opened.namelist() if ".dist-info/" not in name}
+    assert {name.split("/")[0] for name in files} == {PACKAGE}
+    assert {name for name in files if name.endswith(".py")} == {
+        str(file.relative_to(ROOT)) for file in MODULES.values()
+    }
+    assert {f"{PACKAGE}/py.typed", f"{PACKAGE}/__init__.pyi"} <= files

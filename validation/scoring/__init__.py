@@ -1,0 +1,1 @@
+"""Scores of the models against captures and simulations: tables and figures of the documentation."""

@@ -1,0 +1,197 @@
+"""All results of scoring the models against the project's captures: tables and figures of the documentation."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from scoring import comparisons
+from scoring.comparisons import comparisons_table, pairs_table
+from scoring.delay_figures import (
+    draw_by_loss,
+    draw_overlays,
+    draw_recoveries,
+    is_stream,
+    overlay_cases,
+    recovery_cases,
+)
+from scoring.drop_tail import Scenario, drop_tail_table
+from scoring.figures import draw_errors, draw_scatter, draw_svg
+from scoring.simulator_tables import not_simulated_table
+from tcpdelay.capture.flow_capture import FlowCapture
+from tcpdelay.questions.validation.captures import MeasuredDelay
+from tcpdelay.questions.validation.predictions import MODELS, Predictions, ScoredModel
+from tcpdelay.questions.validation.scores import Score, predictable, score
+from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.report.validation import (
+    GROUP_COLUMNS,
+    LONG_TABLES,
+    Figure,
+    Results,
+    by_model,
+    captures_table,
+    error_row,
+    errors_table,
+    scores_table,
+    settings_table,
+    summary_table,
+)
+
+_TIMER_RATE = re.compile(r"-hz\d+$")
+FIGURES = {
+    "p95-scatter.svg": "Predicted against measured 95th percentile, with the measurement's 95 % interval.",
+    "error-by-utilization.svg": "Predicted over measured 95th percentile by utilization.",
+    "distributions.svg": "Share of packets later than a delay, measured and predicted.",
+    "after-loss.svg": "Delay of the packets after a single loss: median, and where 80 % of them are.",
+    "p95-by-loss-small.svg": "95th percentile by loss, 174 B every 20 ms: points measured, lines predicted.",
+    "p95-by-loss-large.svg": "95th percentile by loss, 1448 B every 20 ms: points measured, lines predicted.",
+}
+HALVED_MODELS = ("linux",)
+"""Models whose errors are also reported for the captures held out from their design, and for the other captures."""
+SMALL, LARGE = 174, 1448
+"""Packet sizes of the figures by loss [bytes]."""
+
+
+def held_out(name: str) -> bool:
+    """Return whether a capture is held out: the design of a model must not have seen it.
+
+    A model that is written while its errors on captures are watched is in effect fitted to these captures: a change
+    that is kept because it reduces the errors may describe the captures rather than TCP. About half of the captures
+    are therefore held out. The design looks at the other half only, and the error that counts is the error on the
+    half held out.
+
+    The split depends only on the capture's name. It can neither be chosen nor drift, and new captures fall into one
+    half or the other by themselves. The two timer rates of one experiment give nearly the same delays, so they share
+    a half.
+
+    Parameters
+    ----------
+    name : str
+        Name of the capture: its file name without the suffix.
+
+    Returns
+    -------
+    bool
+        True for about half of all names; the same for all timer rates of an experiment.
+
+    Examples
+    --------
+    >>> [held_out(f"cbr-174B-20ms-rtt100ms-loss1pct-reno-hz{hz}") for hz in (250, 1000)]
+    [True, True]
+    >>> held_out("cbr-174B-20ms-rtt100ms-loss5pct-cubic-hz250")
+    False
+    """
+    experiment = _TIMER_RATE.sub("", name)
+    return hashlib.sha256(experiment.encode()).digest()[0] % 2 == 1
+
+
+def evaluate(
+    measured: Sequence[MeasuredDelay],
+    published: Mapping[Scenario, Mapping[str, float]],
+    models: Sequence[ScoredModel] = MODELS,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Results:
+    """Score the models against captures, and compare captures with each other.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredDelay
+        The captures.
+    published : mapping
+        Published figures of drop-tail routers by scenario.
+    models : sequence of ScoredModel
+        The models.
+    on_progress : callable, optional
+        Called before each capture with the number of captures done and of all captures.
+
+    Returns
+    -------
+    Results
+        The tables.
+    """
+    predictions = Predictions(models)
+    # Captures behind a router have a table of their own.
+    lossy = [capture for capture in predictable(measured) if not capture.experiment.routed]
+    scores = score(lossy, predictions, on_progress)
+    plain = [one for one in scores if one.measured.plain]
+    clocks, controls = comparisons.clock_rates(measured), comparisons.congestion_controls(measured)
+    tables = [
+        summary_table(plain),
+        errors_table(plain),
+        halves_table(plain),
+        settings_table([one for one in scores if not one.measured.plain and one.measured.experiment.loss_burst == 1]),
+        not_simulated_table(measured),
+        drop_tail_table(measured, published, predictions),
+        comparisons_table(
+            "switches", "Stack switches, each beside the default stack on the same path", comparisons.switches(measured)
+        ),
+        comparisons_table(
+            "heuristics", "What an application can do, each beside the same without", comparisons.heuristics(measured)
+        ),
+        comparisons_table("real-time", "Real time beside virtual time", comparisons.real_time(measured)),
+        pairs_table([*clocks, *controls]),
+        comparisons_table("clock-rates", "Other timer rates beside HZ 250", clocks),
+        comparisons_table("congestion-controls", "CUBIC beside Reno", controls),
+        captures_table(measured),
+        scores_table(scores),
+    ]
+    return Results(models, measured, plain, tables, (*LONG_TABLES, "clock-rates", "congestion-controls"))
+
+
+def figures(scores: Sequence[Score], read: Callable[[MeasuredDelay], FlowCapture]) -> dict[str, Figure]:
+    """Return the figures with their captions by file name.
+
+    Parameters
+    ----------
+    scores : sequence of Score
+        The scores of plain captures.
+    read : callable
+        Returns a capture with its single delays.
+
+    Returns
+    -------
+    dict
+        The figures; a figure that would be empty is left out.
+    """
+    comparable = [score for score in scores if score.comparable]
+    drawn: dict[str, bytes] = {}
+    if comparable:
+        drawn["p95-scatter.svg"] = draw_svg(lambda figure: draw_scatter(figure, comparable), (12.0, 4.6))
+        drawn["error-by-utilization.svg"] = draw_svg(lambda figure: draw_errors(figure, scores), (12.0, 4.2))
+    # Only one timer rate: the curves of the others would cover it.
+    clock = min((score.measured.hz for score in scores), default=0)
+    one_clock = [score for score in scores if score.measured.hz == clock]
+    cases = overlay_cases(one_clock)
+    if cases:
+        height = 3.1 * math.ceil(len(cases) / 2)
+        drawn["distributions.svg"] = draw_svg(lambda figure: draw_overlays(figure, cases), (10.0, height))
+    recoveries = recovery_cases([score.measured for score in one_clock], read)
+    if recoveries:
+        height = 3.1 * math.ceil(len(recoveries) / 2)
+        drawn["after-loss.svg"] = draw_svg(lambda figure: draw_recoveries(figure, recoveries), (10.0, height))
+    for size, name in ((SMALL, "p95-by-loss-small.svg"), (LARGE, "p95-by-loss-large.svg")):
+        own = [score for score in one_clock if is_stream(score.measured, size)]
+        if own:
+            drawn[name] = draw_svg(partial(draw_by_loss, scores=own), (10.0, 5.0))
+    return {name: (FIGURES[name], content) for name, content in drawn.items()}
+
+
+def halves_table(scores: Sequence[Score]) -> ResultTable:
+    """Return the errors of `HALVED_MODELS` on the captures held out from their design, and on the other captures."""
+    rows: list[dict[str, Cell]] = []
+    for model, own in by_model(scores).items():
+        for half, out in (("held out", True), ("seen in design", False)) if model in HALVED_MODELS else ():
+            part = [score for score in own if held_out(score.measured.name) == out]
+            right = sum(score.sustainable_call_right for score in part) / len(part) if part else None
+            errors = error_row([score for score in part if score.comparable])
+            rows.append({"model": model, "half": half, **errors, "sustainable_right": right})
+    columns = (
+        Column("model", "model"),
+        Column("half", "captures"),
+        *GROUP_COLUMNS,
+        Column("sustainable_right", "carried or not: right", "fraction"),
+    )
+    return ResultTable("halves", "Captures held out from a model's design, and the others", columns, rows)

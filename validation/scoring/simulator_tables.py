@@ -1,0 +1,208 @@
+"""Tables of the simulator: captures that it cannot describe, repeats of captures, and the worth of each rule.
+
+Where a few long stalls make up the delays, no capture of some minutes settles. Its confidence interval, which supposes
+that it did, says little. Many simulations of the same experiment, each as long as the capture, show the range of delays
+that chance alone produces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+
+import numpy as np
+
+from tcpdelay.models.simulator.records import Rules
+from tcpdelay.questions.validation.captures import MeasuredDelay
+from tcpdelay.questions.validation.predictions import (
+    SIMULATOR,
+    Prediction,
+    not_simulated,
+    simulate_flow,
+    simulated_flow,
+)
+from tcpdelay.questions.validation.scores import QUANTITIES, SAME_DELAY, Score
+from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.report.validation import error_row
+
+REPEATS = 40
+"""Repeats of each capture: the lowest and the highest enclose 95 % of what chance makes of it."""
+FARTHEST = 12
+"""Captures whose simulated delays are farthest from their intervals that are repeated."""
+EVERY = 5
+"""One in so many captures is simulated: names come in fours of one path, and so all four kinds have their turn."""
+FEW_PACKETS = 4
+"""Packets per round-trip time below which three duplicate acknowledgements hardly come together."""
+ALL_RULES = "all rules"
+
+
+def not_simulated_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
+    """Return what of the captures the simulator does not describe, and how many captures that are."""
+    counts: dict[tuple[str, str], int] = {}
+    for capture in measured:
+        reason = not_simulated(capture.experiment)
+        if reason:
+            key = capture.collection, reason
+            counts[key] = counts.get(key, 0) + 1
+    rows: list[dict[str, Cell]] = [
+        {"collection": collection, "reason": reason, "captures": count}
+        for (collection, reason), count in counts.items()
+    ]
+    columns = (Column("collection", "captures"), Column("reason", "with"), Column("captures", "number", "count"))
+    return ResultTable("not-simulated", "What the simulator does not describe", columns, rows)
+
+
+def farthest(scores: Sequence[Score]) -> list[MeasuredDelay]:
+    """Return the captures that the simulator is farthest from, beyond their own intervals."""
+
+    def distance(score: Score) -> float:
+        return max(abs(score.error_beyond_interval(quantity)) for quantity in QUANTITIES)
+
+    own = [score for score in scores if score.model == SIMULATOR.name and score.comparable]
+    return [score.measured for score in sorted(own, key=distance, reverse=True)[:FARTHEST] if distance(score) > 0]
+
+
+def in_bursts(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
+    """Return the captures with losses in bursts.
+
+    A burst goes on with every segment sent, retransmissions included, so that timeouts double time and again: such
+    delays settle within no affordable capture.
+    """
+    return [capture for capture in measured if capture.experiment.loss_burst > 1]
+
+
+def repeats_table(
+    name: str,
+    title: str,
+    measured: Sequence[MeasuredDelay],
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> ResultTable:
+    """Return each capture beside `REPEATS` simulations of its length: lowest and highest, and whether it lies between.
+
+    Parameters
+    ----------
+    name, title : str
+        As for `ResultTable`.
+    measured : sequence of MeasuredDelay
+        Captures that the simulator describes; others are left out.
+    on_progress : callable, optional
+        Called before each capture with the number of those done and of all.
+
+    Returns
+    -------
+    ResultTable
+        One row per capture.
+    """
+    rows: list[dict[str, Cell]] = []
+    for done, capture in enumerate(measured):
+        on_progress(done, len(measured))
+        simulated = simulated_flow(capture)
+        if simulated is None:
+            continue
+        values: dict[str, list[float]] = {quantity: [] for quantity in QUANTITIES}
+        for repeat in range(REPEATS):
+            seeds = tuple(seed + (repeat + 1) * (1 << 32) for seed in simulated.seeds)
+            prediction = Prediction(simulate_flow(replace(simulated, packets=capture.sizes, seeds=seeds, ends=True)))
+            once = Score(capture, SIMULATOR.name, prediction)
+            for quantity, found in values.items():
+                found.append(once.predicted(quantity))
+        row: dict[str, Cell] = {"capture": capture.name}
+        for quantity, found in values.items():
+            low, high, value = min(found), max(found), getattr(capture, quantity).value
+            row |= {quantity: value, f"lowest_{quantity}": low, f"highest_{quantity}": high}
+            row[f"below_{quantity}"] = float(np.mean(np.array(found) < value))
+            row[f"between_{quantity}"] = bool(low - SAME_DELAY <= value <= high + SAME_DELAY)
+        rows.append(row)
+    columns = (
+        Column("capture", "capture"),
+        *(
+            column
+            for quantity in QUANTITIES
+            for column in (
+                Column(quantity, f"{quantity}, measured", "time"),
+                Column(f"lowest_{quantity}", "simulated: lowest", "time"),
+                Column(f"highest_{quantity}", "highest", "time"),
+            )
+        ),
+    )
+    between = sum(bool(row[f"between_{quantity}"]) for row in rows for quantity in QUANTITIES)
+    note = (
+        f"Each capture beside {REPEATS} simulations as long as it is. Of the {len(rows) * len(QUANTITIES)} measured "
+        f"values {between} lie between the lowest and the highest simulated one, or less than 1 ms from there; by "
+        "chance 95 in 100 would."
+    )
+    return ResultTable(name, title, columns, rows, note if rows else "")
+
+
+def variants() -> dict[str, Rules]:
+    """Return the sets of rules that are compared: all, and all but one.
+
+    Examples
+    --------
+    >>> variants()["all but f_rto"].f_rto
+    False
+    """
+    return {ALL_RULES: Rules()} | {f"all but {rule.name}": Rules(**{rule.name: False}) for rule in fields(Rules)}
+
+
+def cases(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
+    """Return those captures of a collection whose errors are compared: one in `EVERY` of the plain ones with losses."""
+    plain = [capture for capture in measured if capture.plain and capture.experiment.loss > 0]
+    return sorted(plain, key=lambda capture: capture.name)[::EVERY]
+
+
+def ablation_table(
+    measured: Sequence[MeasuredDelay], on_progress: Callable[[str], None] = lambda variant: None
+) -> ResultTable:
+    """Simulate captures with each rule left out.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredDelay
+        The captures.
+    on_progress : callable, optional
+        Called before each set of rules with its name.
+
+    Returns
+    -------
+    ResultTable
+        The simulator's errors, one row per set of rules; all have the same losses.
+    """
+    chosen, rows = cases(measured), []
+    for name, rules in variants().items():
+        on_progress(name)
+        scores = []
+        for capture in chosen:
+            simulated = simulated_flow(capture)
+            if simulated is not None:
+                prediction = Prediction(simulate_flow(replace(simulated, rules=rules)))
+                scores.append(Score(capture, name, prediction))
+        comparable = [score for score in scores if score.comparable]
+        few = [score for score in comparable if score.measured.path.rtt / score.measured.flow.interval < FEW_PACKETS]
+        row: dict[str, Cell] = {"rules": name, **error_row(comparable)}
+        row |= {f"few_{key}": value for key, value in error_row(few).items()}
+        rows.append(row | {"sustainable_right": sum(score.sustainable_call_right for score in scores) / len(scores)})
+    shown = [
+        Column(f"{statistic}_{quantity}", f"{statistic} {quantity}", "distance")
+        for quantity in ("p95", "p99", "mean")
+        for statistic in ("median", "mean")
+    ]
+    columns = (
+        Column("rules", "rules"),
+        Column("cases", "cases", "count"),
+        *shown,
+        Column("median_mean_distance", "median of W1", "distance"),
+        Column("median_largest_gap", "median of KS", "distance"),
+        Column("spread_standard_errors", "spread of standard errors apart", "ratio"),
+        *(Column(f"few_{column.key}", f"fewer than 4: {column.heading}", column.kind) for column in shown[:4]),
+        Column("never", "never", "count"),
+    )
+    return ResultTable(
+        "ablation",
+        "The simulator with one of the kernel's rules left out",
+        columns,
+        rows,
+        f"|simulated / measured - 1| over those of every {EVERY}th capture under random loss that TCP carried with a "
+        f"utilization below 0.9; 'fewer than {FEW_PACKETS}' is over those with fewer than {FEW_PACKETS} packets "
+        "per round-trip time. Means leave out what is predicted never to settle; 'never' counts it.",
+    )
