@@ -5,7 +5,7 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-# Pages import `terminal`, which shows commands with what they print.
+# Pages import `terminal`, which shows commands with their output.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 from sphinx.application import Sphinx
@@ -33,7 +33,7 @@ numpydoc_show_class_members = False
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "auto"
-# docs/notebooks is a link to the repository's notebooks, which are shown with the outputs that were committed.
+# docs/notebooks is a link to the repository's notebooks. They are shown with their committed outputs.
 nb_execution_excludepatterns = ["notebooks/*.ipynb"]
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
@@ -46,7 +46,7 @@ html_title = f"tcpdelay {release}"
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["layout.css"]
-# One list of all pages under their headings, on every page, in place of a row of a few of them at the top.
+# Every page has the list of all pages under their headings at its side, and no row of links at the top.
 html_sidebars = {"**": ["sections.html"], "index": []}
 html_theme_options = {
     "show_toc_level": 2,

@@ -12,7 +12,7 @@ from tcpdelay.scenario.applications import application
 IMAGES = Path(__file__).parent / "images"
 SIZES = {"desktop": (1120, 1500), "phone": (390, 1600)}
 NARROWEST_WINDOW = 500
-"""Width [px] that a window of the browser has at least; a phone's is a frame in it."""
+"""Smallest width of a browser window [px]. The page of a phone is shown in a frame inside such a window."""
 SCHEMES = {"": "1", "-dark": "0"}
 """Suffixes of the files, and the browser's numbers for light and dark."""
 FLAGS = (
@@ -22,7 +22,7 @@ FLAGS = (
 
 
 def photograph(page: Path, image: Path, size: tuple[int, int], scheme: str) -> None:
-    """Write what a browser shows of a page in a window of a size, in one colour scheme."""
+    """Write a picture of a page in a browser window of the given size, in one colour scheme."""
     width, height = size
     with tempfile.TemporaryDirectory() as folder:
         frame = Path(folder) / "frame.html"

@@ -1,4 +1,4 @@
-"""Commands as a reader runs them, shown on a page of the documentation with what they print."""
+"""Commands as a reader runs them, shown on a page of the documentation with their output."""
 
 import os
 import shlex
@@ -19,7 +19,7 @@ def show(command: str, until: str | None = None) -> None:
     command : str
         The command, as a reader types it.
     until : str, optional
-        The line before which the output is cut off; all of it by default.
+        The output is shown up to the line before this line; by default all of it.
 
     Raises
     ------
