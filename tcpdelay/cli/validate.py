@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import ERASE_LINE, counting, predicting, print_warning
-from tcpdelay.cli.output import write_atomically
+from tcpdelay.cli.output import rendered, write_atomically
 
 if TYPE_CHECKING:
     from tcpdelay.validation.results import Results
@@ -32,13 +32,13 @@ Examples:
 def validate(
     captures: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="Captures of the testbed, in .parquet files there and in directories below."),
+        typer.Option(metavar="DIR", help="Directory with captures of the testbed (.parquet), with its subdirectories."),
     ] = CAPTURES,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Where all tables and figures go.")
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Directory for all tables and figures.")
     ] = OUTPUT,
     output_format: Annotated[
-        Format, typer.Option("--format", help="How to print the summary; json and csv hold seconds and fractions.")
+        Format, typer.Option("--format", help="Format of the summary; json and csv hold seconds and fractions.")
     ] = "text",
 ) -> None:
     """Score the models against captures of real TCP: tables and figures into a directory, a summary here."""
@@ -57,8 +57,6 @@ def validate(
 
 def print_summary(results: Results, output_format: Format) -> None:
     """Print each model's errors over all cases."""
-    import json
-
     summary = results.summary
     if output_format == "text":
         from rich.console import Console
@@ -66,10 +64,8 @@ def print_summary(results: Results, output_format: Format) -> None:
         summary.print_text(Console(), transposed=True)
     elif output_format == "markdown":
         print(summary.to_markdown())
-    elif output_format == "csv":
-        print(summary.to_csv(), end="")
     else:
-        print(json.dumps(summary.to_records(), indent=2, allow_nan=False))
+        print(rendered(summary, output_format), end="")
 
 
 def _results(captures: Path) -> Results:
