@@ -13,7 +13,7 @@ import pytest
 import tcpdelay as td
 from tcpdelay.capture.ping import read_ping
 from tcpdelay.capture.ss import read_ss
-from tcpdelay.cli.options import ScenarioOptions
+from tcpdelay.cli.options import OPTIONS, ScenarioOptions
 from tcpdelay.cli.scenario import read_scenario
 from tcpdelay.models.accuracy import PUBLISHED_ERROR
 from tcpdelay.scenario.applications import APPLICATIONS
@@ -66,7 +66,21 @@ def test_predict_prints_what_the_library_predicts(predicted):
         "expected_error_mean_median": error.mean_delay.median,
         "expected_error_mean_mean": error.mean_delay.mean,
         "expected_error_mean_p90": error.mean_delay.p90,
+        "ignored": {},
     }
+
+
+def test_fields_that_the_model_ignored_are_printed_beside_the_answer(run, predicted):
+    ignoring = [*VOIP, "--no-window-validation"]
+    assert predicted(*ignoring)["ignored"] == {"window_validation": "on"}
+    _, printed, _ = run("predict", *ignoring)
+    assert re.search(r"^ignored +window validation \(the chain assumes on\)$", printed, re.MULTILINE)
+    (row,) = csv.DictReader(io.StringIO(run("predict", *ignoring, "--format", "csv")[1]))
+    assert row["ignored"] == "window_validation=on"
+    _, printed, _ = run("solve", "loss", *ignoring)
+    assert re.search(r"^ignored +window validation \(the chain assumes on\)$", printed, re.MULTILINE)
+    assert json.loads(run("solve", "loss", *ignoring, "--format", "json")[1])["ignored"] == {"window_validation": "on"}
+    assert "ignored" not in run("predict", *VOIP)[1]
 
 
 def test_the_published_chain_says_how_far_off_it_was_in_captures(predicted):
@@ -86,7 +100,7 @@ def test_the_published_chain_says_how_far_off_it_was_in_captures(predicted):
 def test_csv_holds_the_same_row_as_json(run, predicted):
     _, printed, _ = run("predict", *VOIP, "--format", "csv")
     (row,) = csv.DictReader(io.StringIO(printed))
-    assert {key: str(value) for key, value in predicted(*VOIP).items()} == row
+    assert {key: str(value or "") if key == "ignored" else str(value) for key, value in predicted(*VOIP).items()} == row
 
 
 def test_text_shows_rounded_numbers_and_the_wanted_quantile(run, predicted):
@@ -148,12 +162,12 @@ def test_an_application_brings_its_flow_and_its_target(predicted, name):
 
 def test_every_argument_of_the_library_is_an_option():
     arguments = {field.name for made in (td.Flow, td.Path, NewReno2008, Linux, td.Target) for field in fields(made)}
-    assert arguments <= {field.name for field in fields(ScenarioOptions)}
-    scenario = read_scenario(ScenarioOptions(rtt=0.1, loss=0.02, bitrate=1e6))
+    assert arguments <= set(OPTIONS)
+    scenario = read_scenario(ScenarioOptions.of(rtt=0.1, loss=0.02, bitrate=1e6))
     assert (scenario.stack, scenario.path) == (DEFAULT_STACK, td.Path(rtt=0.1, loss=0.02))
     assert scenario.target == td.Target(limit=0.2, quantile=0.95)
     given = read_scenario(
-        ScenarioOptions(
+        ScenarioOptions.of(
             rtt=0.1,
             loss=0.02,
             loss_pattern="correlated",
@@ -180,13 +194,13 @@ def test_every_argument_of_the_library_is_an_option():
     assert given.stack == NewReno2008("sack", True, True, 1.0, 1000, "published")
     assert given.target == td.Target(0.3, 0.9)
     linux = {"congestion_control": "reno", "delayed_ack": True, "window_validation": False, "hz": 1000, "rto_min": 0.1}
-    given = read_scenario(ScenarioOptions(rtt=0.1, loss=0.02, bitrate=1e6, stack="linux", mss=536, **linux))
+    given = read_scenario(ScenarioOptions.of(rtt=0.1, loss=0.02, bitrate=1e6, stack="linux", mss=536, **linux))
     assert given.stack == td.Stack.linux(**linux, mss=536)
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_each_stack_has_the_settings_of_the_library_by_default(name):
-    assert read_scenario(ScenarioOptions(rtt=0.1, loss=0.02, bitrate=1e6, stack=name)).stack == PROFILES[name]
+    assert read_scenario(ScenarioOptions.of(rtt=0.1, loss=0.02, bitrate=1e6, stack=name)).stack == PROFILES[name]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +232,7 @@ def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypa
     assert lines["expected error"].startswith("p95 ")
     status, _, errors = run("predict", *VOIP, "--stack", "newreno_2008", "--method", "simulation")
     assert status == 2
-    assert errors.startswith("tcpdelay predict: --method: must be 'chain' with NewReno2008")
+    assert errors.startswith("tcpdelay predict: --stack: must be Stack.linux() in a simulation")
 
 
 def test_a_simulation_that_ends_before_it_is_precise_says_how_to_get_more(run, monkeypatch):
@@ -239,7 +253,9 @@ def test_a_simulation_that_ends_before_it_is_precise_says_how_to_get_more(run, m
 def test_packets_are_for_simulations(run):
     status, printed, errors = run("predict", *VOIP, "--packets", "3000")
     assert (status, printed) == (2, "")
-    assert errors.startswith("tcpdelay predict: --packets: must be left out unless something is simulated, got 3000")
+    assert errors.startswith(
+        "tcpdelay predict: --packets: must be left out unless something is simulated (method 'chain'), got 3000"
+    )
 
 
 def test_an_endless_simulation_has_no_known_error(run, predicted):
@@ -270,11 +286,11 @@ def test_an_ss_recording_brings_its_segment_size_too(tmp_path):
     recording = tmp_path / "ss.txt"
     recording.write_text((EXAMPLES / "ss.txt").read_text().replace(" mss:1448 ", " mss:1200 "))
     connection = read_ss(recording)
-    scenario = read_scenario(ScenarioOptions(ss=str(recording), bitrate=1e5))
+    scenario = read_scenario(ScenarioOptions.of(ss=str(recording), bitrate=1e5))
     assert (scenario.path.rtt, scenario.path.loss) == (connection.rtt, connection.estimate().loss)
     assert scenario.flow.packet_size == scenario.stack.mss == 1200
-    assert read_scenario(ScenarioOptions(ss=str(recording), bitrate=1e5, mss=536)).stack.mss == 536
-    several = ScenarioOptions(ss=str(EXAMPLES / "ss-several.txt"), connection="10.0.3.2:5003", bitrate=1e5)
+    assert read_scenario(ScenarioOptions.of(ss=str(recording), bitrate=1e5, mss=536)).stack.mss == 536
+    several = ScenarioOptions.of(ss=str(EXAMPLES / "ss-several.txt"), connection="10.0.3.2:5003", bitrate=1e5)
     assert read_scenario(several).path.rtt == read_ss(EXAMPLES / "ss-several.txt", "10.0.3.2:5003").rtt
 
 
@@ -339,7 +355,7 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
         ),
         (
             ["report", *VOIP, "--packet-size", "11MB"],
-            "tcpdelay report: --packet-size: must lie between 1 and 1e+07 bytes, got 1.1e+07",
+            "tcpdelay report: --packet-size: must lie between 1 and 1e+07 bytes, got 11000000",
         ),
         (["report", *VOIP, "--mss", "50B"], "tcpdelay report: --mss: must lie between 88 and 65495 bytes, got 50"),
         (
@@ -560,10 +576,10 @@ def test_a_chart_is_drawn_even_where_tcp_cannot_carry_the_load(run, tmp_path):
 
 
 def test_an_interrupt_is_quiet(run, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tcpdelay.models.chain.DelayModel", interrupted)
+    monkeypatch.setattr("tcpdelay.cli.predict.predict_delay", interrupted)
     assert run("predict", *VOIP) == (130, "", "")
     monkeypatch.setattr("typer.main.get_command", interrupted)
     assert run("--help") == (130, "", "")

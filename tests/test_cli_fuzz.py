@@ -2,14 +2,13 @@
 
 import contextlib
 import io
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tcpdelay.cli.options import ScenarioOptions
+from tcpdelay.cli.options import OPTIONS
 from tcpdelay.cli.program import main
 from tcpdelay.models import chain as model
 
@@ -24,7 +23,7 @@ UNITS = st.sampled_from(
 ) | st.sampled_from(["Gbit/s", "bps", " ", "\t", "\u017f", "\u202e", "[red]", "\x1b[0m", "\n", "\U0001f4a5"])
 WORDS = st.sampled_from(["voip", "game", "random", "bytes", "sack", "grow", "json", "csv", "a b", "./", "no/such/file"])
 VALUES = st.builds("{}{}".format, NUMBERS, UNITS) | WORDS | st.text(max_size=12)
-VALUED = [f"--{field.name.replace('_', '-')}" for field in fields(ScenarioOptions) if field.default is not False]
+VALUED = [f"--{name.replace('_', '-')}" for name in OPTIONS]
 GIVEN = st.tuples(st.sampled_from(VALUED), VALUES)
 BASE = st.sampled_from([[], PATH, VOIP, [*PATH, "--bitrate", "64kbit/s"], ["--ping", str(EXAMPLES / "ping.txt")]])
 EXTRA = (

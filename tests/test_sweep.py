@@ -148,7 +148,7 @@ BAD = [
     ),
     ({"evaluate": {"method": "magic"}}, "[evaluate] method must be one of 'chain', 'simulation', got 'magic'"),
     ({"evaluate": {"packets": 5000}}, "[evaluate] packets: goes with method = 'simulation', not with 'chain'"),
-    ({"evaluate": {"quantiles": [0.5, 1.0]}}, "[evaluate] quantiles must be fractions above 0 and below 1, got 1.0"),
+    ({"evaluate": {"quantiles": [0.5, 1.0]}}, "[evaluate] quantiles must be fractions above 0 and below 1, got 1"),
     ({"evaluate": {"quantiles": [0.9, 0.5]}}, "[evaluate] quantiles must ascend, got [0.9, 0.5]"),
     (
         {"evaluate": {"method": "simulation", "packets": 10}},

@@ -1,12 +1,10 @@
-"""`tcpdelay analyze`: what packet captures say of a connection, beside what is predicted for it."""
+"""`tcpdelay analyze`: path, flow and delays of a connection in packet captures, and the prediction for it."""
 
 from __future__ import annotations
 
-import io
-import math
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,22 +13,27 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
-from tcpdelay.cli.options import format_option, output_option
+from tcpdelay.cli.options import OUTPUT, chart_option, choice, field_option, format_option, output_option, quantity
 from tcpdelay.cli.output import (
     format_by_suffix,
     refuse_other_than_chart,
     refuse_same_file,
+    write,
     write_atomically,
     write_chart,
 )
-from tcpdelay.cli.predict import print_record
-from tcpdelay.report.analysis import print_text, record
-from tcpdelay.scenario.target import Target
-from tcpdelay.units import parse_fraction, parse_size, parse_time
+from tcpdelay.report.analysis import (
+    analysis_text,
+    capture_record,
+    captures_text,
+    draw_analysis,
+    draw_captures,
+    record,
+)
+from tcpdelay.report.result_table import record_text, records_text
+from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from tcpdelay.advice.guideline import Guideline
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
@@ -42,6 +45,7 @@ Format = Literal["text", "markdown", "html", "json", "csv"]
 SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
 FramingChoice = Literal["auto", "rfc4571", "length4", "websocket"]
 
+ANALYSIS = "The capture"
 SUMMARY = "Measure path, flow and delays in packet captures of a connection."
 EXAMPLES = """
 \b
@@ -63,7 +67,7 @@ def analyze(
         list[Path],
         typer.Argument(
             metavar="CAPTURE...",
-            help="One or two files, pcap or pcapng: of the sender, the receiver, or both; "
+            help="One or two pcap or pcapng files, captured at the sender, the receiver, or both; "
             "or one capture of the testbed.",
         ),
     ],
@@ -71,65 +75,42 @@ def analyze(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Which connection: either end of it, or a part of that.",
-            show_default="the one with most payload",
+            help="Connection to analyze: the address of either end, or a part of it.",
+            rich_help_panel=ANALYSIS,
+            show_default="the connection with the most payload",
         ),
     ] = None,
     framing: Annotated[
         FramingChoice,
-        typer.Option(help="What tells messages apart: writes, or headers of 2 bytes, 4 bytes or WebSocket."),
+        choice(
+            "--framing",
+            ANALYSIS,
+            "How messages are separated: by writes (auto), or by headers: 2 bytes, 4 bytes, WebSocket.",
+        ),
     ] = "auto",
     message_size: Annotated[
         int | None,
-        typer.Option(
-            parser=lambda text: parse_size(text, "--message-size"),
-            metavar="SIZE",
-            help="Bytes of each message, if all are of one size.",
-            show_default="found out",
-        ),
+        quantity("--message-size", "size", ANALYSIS, "Size of each message, if all have the same size.", "measured"),
     ] = None,
     same_clock: Annotated[
-        bool, typer.Option("--same-clock", help="Both captures were stamped by one clock, so nothing is fitted.")
+        bool, choice("--same-clock", ANALYSIS, "Both captures have time stamps of the same clock.")
     ] = False,
     output_format: Annotated[
         Format | None,
         format_option(
-            "How to write the analysis: text, or json or csv in seconds, bytes and fractions. With --report, how to "
-            "write that: text, markdown, html or json."
+            "Format of the analysis: text, json or csv (in seconds, bytes and fractions). With --report: format of "
+            "the report: text, markdown, html or json."
         ),
     ] = None,
     output: Annotated[
-        Path | None, output_option(".txt, .json or .csv; with --report in .txt, .md, .html or .json")
+        Path | None, output_option(".txt, .json or .csv; with --report .txt, .md, .html or .json")
     ] = None,
-    chart: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw the measured delays beside the predicted ones, as .svg, .png or .pdf.",
-            show_default=False,
-        ),
-    ] = None,
+    chart: Annotated[Path | None, chart_option("the measured delays beside the predicted ones")] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Write the guideline report for the measured path and flow.")
+        bool, choice("--report", OUTPUT, "Write the guideline report for the measured path and flow.")
     ] = False,
-    limit: Annotated[
-        float | None,
-        typer.Option(
-            parser=lambda text: parse_time(text, "--limit"),
-            metavar="TIME",
-            help="Largest delay of any use, for --report.",
-            show_default="200ms",
-        ),
-    ] = None,
-    quantile: Annotated[
-        float | None,
-        typer.Option(
-            parser=lambda text: parse_fraction(text, "--quantile", allow_zero=False),
-            metavar="SHARE",
-            help="Share of the messages that must arrive by then, for --report.",
-            show_default="95%",
-        ),
-    ] = None,
+    limit: Annotated[float | None, field_option("limit", more=" For --report.", default="200ms")] = None,
+    quantile: Annotated[float | None, field_option("quantile", more=" For --report.", default="95%")] = None,
 ) -> None:
     """Measure round-trip time, loss, packets and delays of one TCP connection in packet captures."""
     refuse_other_than_chart(chart, "--chart")
@@ -169,13 +150,10 @@ def analyze(
     if chart is not None:
         with argument_errors("--chart"), predicting():
             predicted = predict(analysis)
-        write_chart(chart, draw(analysis, predicted), "--chart")
+        write_chart(chart, draw_analysis(analysis, predicted), "--chart")
 
-    def printed(chosen: Literal["text", "json", "csv"]) -> None:
-        if chosen == "text":
-            print_text(analysis)
-        else:
-            print_record(record(analysis), chosen)
+    def written(chosen: Literal["text", "json", "csv"]) -> str:
+        return analysis_text(analysis) if chosen == "text" else record_text(record(analysis), chosen)
 
     findings = None
     if report:
@@ -183,7 +161,7 @@ def analyze(
             findings = find_guideline(
                 analysis.flow(), analysis.estimate(), analysis.stack(), find_target(limit, quantile)
             )
-    write_results(printed, findings, chosen, output)
+    write_results(written, findings, chosen, output)
 
 
 def refuse_other_format(chosen: Format, report: bool) -> None:
@@ -207,12 +185,11 @@ def is_of_testbed(file: Path) -> bool:
 def analyze_testbed(file: Path, chosen: Format, output: Path | None, chart: Path | None, target: Target | None) -> None:
     """Print what a capture of the testbed holds, with the guideline report for its path if there is a target."""
     from tcpdelay.capture.flow_capture import read_capture
-    from tcpdelay.cli.testbed import capture_row, draw_captures, print_captures, print_rows
     from tcpdelay.scenario.stack import DEFAULT_STACK
 
     with argument_errors("CAPTURE"):
         capture = read_capture(file)
-        row = capture_row(capture)
+        row = capture_record(capture)
     if chart is not None:
         write_chart(chart, draw_captures([capture]), "--chart")
     findings = None
@@ -220,17 +197,14 @@ def analyze_testbed(file: Path, chosen: Format, output: Path | None, chart: Path
         with argument_errors("--report"):
             findings = find_guideline(capture.flow, capture.estimate(), DEFAULT_STACK, target)
 
-    def printed(chosen: Literal["text", "json", "csv"]) -> None:
-        if chosen == "text":
-            print_captures([row])
-        else:
-            print_rows([row], chosen)
+    def written(chosen: Literal["text", "json", "csv"]) -> str:
+        return captures_text([row]) if chosen == "text" else records_text([row], chosen)
 
-    write_results(printed, findings, chosen, output)
+    write_results(written, findings, chosen, output)
 
 
 def write_results(
-    printed: Callable[[Literal["text", "json", "csv"]], None],
+    written: Callable[[Literal["text", "json", "csv"]], str],
     findings: Guideline | None,
     chosen: Format,
     output: Path | None,
@@ -243,23 +217,18 @@ def write_results(
 
     if findings is None:
         assert chosen in ("text", "json", "csv")
-        page = io.StringIO()
-        with nullcontext() if output is None else redirect_stdout(page):
-            printed(chosen)
-        if output is not None:
-            write_atomically(output, page.getvalue().encode(), "--output")
+        write(written(chosen), output)
         return
     assert chosen != "csv"
     if output is not None:
-        printed("text")
+        print(written("text"), end="")
         write_atomically(output, rendered(findings, chosen).encode(), "--output")
     elif chosen == "text":
         from rich.console import Console
 
         from tcpdelay.report.text import print_report
 
-        printed("text")
-        print()
+        print(written("text"))
         print_report(findings, Console())
     else:
         print(rendered(findings, chosen), end="")
@@ -274,29 +243,9 @@ def predict(analysis: ConnectionAnalysis) -> DelayDistribution:
     return predict_delay(analysis.flow(), analysis.estimate().path(), analysis.stack())
 
 
-def draw(analysis: ConnectionAnalysis, predicted: DelayDistribution) -> Figure:
-    """Return the chart of the shares of messages later than a delay, measured and predicted."""
-    from matplotlib.figure import Figure
-
-    from tcpdelay.report.charts import plot_distribution
-
-    figure = Figure(layout="constrained")
-    axes = figure.subplots()
-    assert analysis.delays is not None
-    for label, delays in ((f"measured, {analysis.delay_kind}", analysis.delays), ("predicted", predicted)):
-        if math.isfinite(delays.values[0]):
-            plot_distribution(delays, axes, kind="survival")
-            axes.lines[-1].set_label(label)
-        else:
-            axes.plot([], [], " ", label=f"{label}: never settles")
-    axes.legend(fontsize="small", frameon=False)
-    axes.set_title(f"{analysis.sender} to {analysis.receiver}", fontsize="medium")
-    return figure
-
-
 def find_target(limit: float | None, quantile: float | None) -> Target:
     """Return the target of the report."""
-    target = Target(limit=0.200 if limit is None else limit)
+    target = Target(limit=DEFAULT_LIMIT if limit is None else limit)
     return target if quantile is None else replace(target, quantile=quantile)
 
 

@@ -1,4 +1,4 @@
-"""`tcpdelay batch`: predictions for a table of paths, and how many of them are inside the working region."""
+"""`tcpdelay batch`: predictions for a table of paths, and the share that meets the target; `tcpdelay prepare`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,27 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, FIRST_TIME, INTERRUPTED, argument_errors, interrupted_once, print_warning
+from tcpdelay.cli.errors import (
+    ERASE_LINE,
+    FIRST_TIME,
+    INTERRUPTED,
+    StatusLine,
+    argument_errors,
+    interrupted_once,
+    print_warning,
+)
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
     PATH_OPTIONS,
     TARGET,
+    Range,
     ScenarioOptions,
     chart_option,
+    choice,
+    number,
     quantity,
+    range_option,
     with_scenario,
 )
 from tcpdelay.cli.output import (
@@ -35,7 +47,7 @@ from tcpdelay.cli.output import (
     write_chart,
 )
 from tcpdelay.cli.scenario import read_demand
-from tcpdelay.units import parse_time
+from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
     from tcpdelay.questions.tables.columns import Source
@@ -45,14 +57,12 @@ if TYPE_CHECKING:
 Format = Literal["text", "csv", "json"]
 TableFormat = Literal["parquet", "csv", "arrow"]
 
-SHOWN_EVERY = 1.0
-"""Time between two lines of progress [s]."""
-LOGGED_EVERY = 30.0
-"""The same where nobody watches."""
+TERMINAL_INTERVAL, FILE_INTERVAL = 1.0, 30.0
+"""Times between two lines of progress, on a terminal and in a file [s]."""
 MOST_REASONS = 3
 """Reasons that are named for rows without a prediction."""
-SUMMARY = "Predict every row of a table, and count what works."
-EXAMPLES = """
+BATCH_SUMMARY = "Predict every row of a table, and count what works."
+BATCH_EXAMPLES = """
 \b
 Examples:
   tcpdelay batch examples/users.csv --app voip
@@ -65,6 +75,20 @@ Columns are rtt and loss, in seconds and fractions unless their names end in
 a unit: rtt_ms, rtt_us, loss_percent. A text may have its own, such as 100ms
 or 2%. packet_size and interval (interval_ms) go before the options.
 A folder as output gets the rows in parts, and an interrupted run goes on there.
+"""
+
+PREPARE_SUMMARY = "Solve a region ahead, so that batch answers at full speed."
+PREPARE_EXAMPLES = """
+\b
+Examples:
+  tcpdelay prepare --app voip --rtt 20ms..200ms --loss 0.1%..5%
+  tcpdelay prepare --app voip
+  tcpdelay prepare --packet-size 1200 --interval 20ms --limit 150ms --left 1%
+
+\b
+Rows in this region are then interpolated, except for the share of --left.
+The whole region takes about ten minutes for voip, longer for larger packets.
+Ctrl-C keeps what has been solved.
 """
 
 
@@ -95,63 +119,49 @@ def batch(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where the rows go with their predictions; a folder ends in /.",
-            rich_help_panel=OUTPUT, show_default="nowhere: only the summary is shown",
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File for the rows with their predictions, or a folder, whose name ends in /.",
+            rich_help_panel=OUTPUT,
+            show_default="none: only the summary is printed",
         ),
     ] = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
-            "--column", parser=_column, metavar="NAME=COLUMN[:UNIT]", rich_help_panel=PATH, show_default=False,
-            help="A column with a name of its own, such as rtt=ping:ms; may be repeated.",
+            "--column",
+            parser=_column,
+            metavar="NAME=COLUMN[:UNIT]",
+            rich_help_panel=PATH,
+            show_default=False,
+            help="A column that is called otherwise, such as rtt=ping:ms; may be repeated.",
         ),
     ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(
-            "--group", metavar="COLUMN", rich_help_panel=OUTPUT, show_default=False,
-            help="Count what works by this column; may be repeated.",
-        ),
+        number("--group", OUTPUT, "Count by this column what works; may be repeated.", False, metavar="COLUMN"),
     ] = None,
-    threshold: Annotated[
-        float | None, quantity("--threshold", parse_time, "TIME", TARGET, "The same as --limit.")
-    ] = None,
+    threshold: Annotated[float | None, quantity("--threshold", "time", TARGET, "The same as --limit.")] = None,
     decimal_comma: Annotated[
-        bool,
-        typer.Option("--decimal-comma", help="Texts in TABLE have a decimal comma, as 80,5.", rich_help_panel=PATH),
+        bool, choice("--decimal-comma", PATH, "Texts in TABLE have a decimal comma, such as 80,5.")
     ] = False,
-    prefix: Annotated[
-        str, typer.Option("--prefix", help="What the names of the added columns begin with.", rich_help_panel=OUTPUT)
-    ] = "",
+    prefix: Annotated[str, choice("--prefix", OUTPUT, "Prefix of the names of the added columns.")] = "",
     table_format: Annotated[
-        TableFormat | None,
-        typer.Option(
-            "--table-format", help="Format of TABLE.", rich_help_panel=OUTPUT, show_default="by its suffix"
-        ),
+        TableFormat | None, choice("--table-format", OUTPUT, "Format of TABLE.", "by its suffix")
     ] = None,
     output_format: Annotated[
         TableFormat | None,
-        typer.Option(
-            "--output-format", help="Format of --output.", rich_help_panel=OUTPUT,
-            show_default="by its suffix, or parquet in a folder",
-        ),
+        choice("--output-format", OUTPUT, "Format of --output.", "by its suffix, or parquet in a folder"),
     ] = None,
-    summary_format: Annotated[
-        Format, typer.Option("--format", help="Format of the summary.", rich_help_panel=OUTPUT)
-    ] = "text",
+    summary_format: Annotated[Format, choice("--format", OUTPUT, "Format of the summary.")] = "text",
     summary: Annotated[
         Path | None,
-        typer.Option(
-            "--summary", metavar="FILE", help="Write the summary to a file.", rich_help_panel=OUTPUT,
-            show_default="the terminal",
-        ),
+        number("--summary", OUTPUT, "Write the summary to a file.", "the terminal", metavar="FILE"),
     ] = None,
     chart: Annotated[Path | None, chart_option("what works by group")] = None,
-    cache: Annotated[
-        bool,
-        typer.Option("--cache/--no-cache", help="Keep surfaces for the next run.", rich_help_panel=OUTPUT),
-    ] = True,
-) -> None:  # fmt: skip
+    cache: Annotated[bool, choice("--cache/--no-cache", OUTPUT, "Keep what has been solved for the next run.")] = True,
+) -> None:
     """Predict the delays of every row of a table, and count the rows that meet the target."""
     refuse_other_than_chart(chart, "--chart")
     for path, option in ((summary, "--summary"), (chart, "--chart")):
@@ -159,7 +169,7 @@ def batch(
             refuse_directory(path, option)
         refuse_missing_folder(path, option)
     refuse_same_file([("TABLE", table)], [("--output", output), ("--summary", summary), ("--chart", chart)])
-    if threshold is not None and options.limit is not None:
+    if threshold is not None and options["limit"] is not None:
         raise typer.BadParameter("--threshold: is the same as --limit; give one of them")
     job = _job(table, table_format, output, output_format)
     if summary is not None and job.writes(summary):
@@ -180,7 +190,7 @@ def batch(
             sources = find_sources(names, _columns(column or ()))
         if decimal_comma:
             sources = {name: replace(source, decimal=",") for name, source in sources.items()}
-        demand = _demand(replace(options, limit=threshold or options.limit), sources)
+        demand = _demand(options.changed(limit=threshold or options["limit"]), sources)
         shares = WorkingShares(group or (), prefix)
         _run(job, demand, sources, shares, cache, raise_swallowed)
     counted = shares.table(_title(demand))
@@ -200,7 +210,7 @@ def batch(
 
 
 def _job(table: Path, table_format: TableFormat | None, output: Path | None, output_format: TableFormat | None) -> Job:
-    """Return from where to where."""
+    """Return the files of the table and of the result."""
     from tcpdelay.questions.tables.files import file_format
     from tcpdelay.questions.tables.predict_many import Job
 
@@ -237,9 +247,9 @@ def _demand(options: ScenarioOptions, sources: Mapping[str, Source]) -> Demand:
         )
     if options.app is None:
         # Never used, as every row has its own.
-        size = 1 if "packet_size" in sources and options.packet_size is None else options.packet_size
-        interval = 1.0 if "interval" in sources and options.interval is None else options.interval
-        options = replace(options, packet_size=size, interval=interval)
+        size = 1 if "packet_size" in sources and options["packet_size"] is None else options["packet_size"]
+        interval = 1.0 if "interval" in sources and options["interval"] is None else options["interval"]
+        options = options.changed(packet_size=size, interval=interval)
     flow, stack, target = read_demand(options)
     return Demand(flow, stack, target)
 
@@ -252,30 +262,30 @@ def _run(
     cache: bool,
     raise_swallowed: Callable[[], None],
 ) -> None:
-    """Predict, and show how far that is."""
-    shown = _Shown()
-    shown.begin()
+    """Predict the rows, and show the progress."""
+    progress = _Progress()
+    progress.begin()
     try:
         with argument_errors(), _readable(job):
             from tcpdelay.questions.tables.predict_many import run_job, unchecked_message
 
             def on_rows(rows: int) -> None:
                 raise_swallowed()
-                shown.rows_done(rows)
+                progress.rows_done(rows)
 
             def on_progress(done: int, of: int) -> None:
                 raise_swallowed()
-                shown.chains(done, of)
+                progress.chains(done, of)
 
             raise_swallowed()
             predictor = run_job(job, demand, sources, shares, cached=cache, on_rows=on_rows, on_progress=on_progress)
     except KeyboardInterrupt:
-        shown.end()
+        progress.end()
         print(f"tcpdelay batch: {_interrupted(job, cache)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    shown.end()
+    progress.end()
     if predictor.unchecked:
-        print_warning(unchecked_message(predictor.unchecked, shown.rows))
+        print_warning(unchecked_message(predictor.unchecked, progress.rows))
     if shares.reasons:
         print_warning(_refused(shares))
 
@@ -300,7 +310,7 @@ def _interrupted(job: Job, cache: bool) -> str:
 
 @contextmanager
 def _readable(job: Job) -> Iterator[None]:
-    """Turn what Arrow says of a file that cannot be read, or written, into one line."""
+    """Turn Arrow's errors about a file into one line."""
     import pyarrow as pa
 
     from tcpdelay.questions.tables.csv_reading import csv_fault, one_line
@@ -318,15 +328,15 @@ def _readable(job: Job) -> Iterator[None]:
         raise typer.BadParameter(f"{table}: {one_line(error)}") from error
 
 
-class _Shown:
-    """What is shown while a table is predicted."""
+class _Progress:
+    """Progress while a table is predicted."""
 
     def __init__(self) -> None:
         self.started = self._last = time.monotonic()
         self.rows = 0
 
     def begin(self) -> None:
-        """Say on a terminal what may take long before there are chains to count."""
+        """Say on a terminal that the kernels may have to be compiled first."""
         if sys.stderr.isatty():
             print(f"Predicting; {FIRST_TIME} ...", end="", file=sys.stderr, flush=True)
 
@@ -344,7 +354,7 @@ class _Shown:
     def _show(self, line: str) -> None:
         now = time.monotonic()
         on_terminal = sys.stderr.isatty()
-        if now - self._last >= (SHOWN_EVERY if on_terminal else LOGGED_EVERY):
+        if now - self._last >= (TERMINAL_INTERVAL if on_terminal else FILE_INTERVAL):
             self._last = now
             print(
                 f"{ERASE_LINE}{line}" if on_terminal else line,
@@ -358,7 +368,7 @@ class _Shown:
         seconds = time.monotonic() - self.started
         if sys.stderr.isatty():
             print(ERASE_LINE, end="", file=sys.stderr, flush=True)
-        if seconds >= LOGGED_EVERY or (sys.stderr.isatty() and seconds >= SHOWN_EVERY):
+        if seconds >= FILE_INTERVAL or (sys.stderr.isatty() and seconds >= TERMINAL_INTERVAL):
             print(f"{self.rows} rows in {seconds:.3g} s, {self.rows / seconds:.3g} a second", file=sys.stderr)
 
 
@@ -367,3 +377,53 @@ def _title(demand: Demand) -> str:
     from tcpdelay.units import format_time
 
     return f"{quantile_name(demand.target.quantile)} within {format_time(demand.target.limit)}"
+
+
+@partial(with_scenario, left_out=PATH_OPTIONS)
+def prepare(
+    options: ScenarioOptions,
+    rtt: Annotated[Range | None, range_option("rtt", "5ms..400ms")] = None,
+    loss: Annotated[Range | None, range_option("loss", "0.01%..10%", zero=True)] = None,
+    left: Annotated[
+        float | None,
+        quantity(
+            "--left",
+            "fraction",
+            OUTPUT,
+            "Share of the region that may be left to be solved row by row.",
+            "0.01%",
+            zero=True,
+        ),
+    ] = None,
+) -> None:
+    """Solve the points that `tcpdelay batch` interpolates between, over a whole region, and keep them."""
+    flow, stack, target = read_demand(options)
+    from tcpdelay.questions.tables.predict_many import prepare_surface
+    from tcpdelay.questions.tables.surface import WORTH_PREPARING
+
+    line = StatusLine()
+    try:
+        with argument_errors(), interrupted_once() as raise_swallowed:
+
+            def on_progress(share: float, chains: int) -> None:
+                raise_swallowed()
+                line.show(f"{chains} chains, {format_fraction(share)} left")
+
+            prepared = prepare_surface(
+                flow,
+                stack,
+                threshold=target.limit,
+                quantile=target.quantile,
+                rtt=None if rtt is None else (rtt.low, rtt.high),
+                loss=None if loss is None else (loss.low, loss.high),
+                left=WORTH_PREPARING if left is None else left,
+                on_progress=on_progress,
+            )
+    except KeyboardInterrupt:
+        line.erase()
+        print("tcpdelay prepare: interrupted; what has been solved is kept, and the next run goes on", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    line.erase()
+    left_over = format_fraction(prepared.left)
+    print(f"{left_over} of the region is left to be solved row by row; {prepared.chains} chains are kept in")
+    print(prepared.path)

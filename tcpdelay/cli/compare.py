@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +13,9 @@ from tcpdelay.cli.options import (
     OUTPUT,
     ScenarioOptions,
     chart_option,
+    choice,
     format_option,
+    number,
     output_option,
     quantity,
     with_scenario,
@@ -24,12 +24,11 @@ from tcpdelay.cli.output import (
     format_by_suffix,
     refuse_other_than_chart,
     refuse_same_file,
-    write_atomically,
+    write,
     write_chart,
 )
 from tcpdelay.cli.scenario import Scenario, measurements, read_scenario
 from tcpdelay.scenario.stack import Linux
-from tcpdelay.units import parse_rate, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,11 +44,11 @@ Discipline = Literal["drop-tail", "red", "dred"]
 
 SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
 FILE_WIDTH = 140
-"""Columns of a table in a text file."""
+"""Columns of a table that no terminal shows."""
 FULL_PACKET = 1500
-"""Bytes of the packets that a queue is measured in."""
+"""Size of a packet in the queue [bytes]."""
 FEWEST_QUEUED = 10
-LINK = "The link it shares"
+LINK = "The shared link"
 SUMMARY = "Compare transports and heuristics on one path."
 EXAMPLES = """
 \b
@@ -68,59 +67,41 @@ The path's own losses are random. A shared link adds those of its queue.
 def compare(
     options: ScenarioOptions,
     link: Annotated[
-        float | None,
-        quantity("--link", parse_rate, "RATE", LINK, "Its rate, such as 3Mbit/s.", "one that nothing waits for"),
+        float | None, quantity("--link", "rate", LINK, "Rate of the link. Example: 3Mbit/s.", "unlimited")
     ] = None,
     queue: Annotated[
         int | None,
-        typer.Option(
-            "--queue",
-            help="Longest queue.",
-            metavar="PACKETS",
-            rich_help_panel=LINK,
-            show_default="one bandwidth-delay product, 10 at least",
-        ),
+        number("--queue", LINK, "Longest queue.", "one bandwidth-delay product, 10 packets or more", metavar="PACKETS"),
     ] = None,
     discipline: Annotated[
         Discipline,
-        typer.Option(
-            "--discipline", help="What the queue drops: the last, some early, or marks first.", rich_help_panel=LINK
+        choice(
+            "--discipline",
+            LINK,
+            "Packets that the queue drops: the last (drop-tail), some early (red), or those beyond a threshold (dred).",
         ),
     ] = "drop-tail",
-    bulk: Annotated[
-        int, typer.Option("--bulk", help="Long transfers beside it.", metavar="NUMBER", rich_help_panel=LINK)
-    ] = 0,
-    web: Annotated[int, typer.Option("--web", help="Web users beside it.", metavar="NUMBER", rich_help_panel=LINK)] = 0,
+    bulk: Annotated[int, number("--bulk", LINK, "Number of long transfers on the link.")] = 0,
+    web: Annotated[int, number("--web", LINK, "Number of web users on the link.")] = 0,
     cbr: Annotated[
-        float | None,
-        quantity("--cbr", parse_rate, "RATE", LINK, "Datagrams of constant bit rate beside it.", "none"),
+        float | None, quantity("--cbr", "rate", LINK, "Bitrate of a datagram flow on the link.", "none")
     ] = None,
     duration: Annotated[
         float | None,
         quantity(
             "--duration",
-            parse_time,
-            "TIME",
+            "time",
             OUTPUT,
-            "Time to simulate for each.",
-            "that of a million packets; less on fast links",
+            "Simulated time of each transport.",
+            "as long as a million packets take; less on fast links",
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", help="Of all that is drawn at random.", metavar="NUMBER", rich_help_panel=OUTPUT)
-    ] = 0,
+    seed: Annotated[int, number("--seed", OUTPUT, "Seed of the random numbers.")] = 0,
     output_format: Annotated[
-        Format | None,
-        format_option("json and csv hold seconds, bit/s and fractions."),
+        Format | None, format_option("Output format; json and csv hold seconds, bit/s and fractions.")
     ] = None,
-    output: Annotated[
-        Path | None,
-        output_option(".html, .md, .csv, .json or .txt"),
-    ] = None,
-    chart: Annotated[
-        Path | None,
-        chart_option("the delays"),
-    ] = None,
+    output: Annotated[Path | None, output_option(".html, .md, .csv, .json or .txt")] = None,
+    chart: Annotated[Path | None, chart_option("the delays")] = None,
 ) -> None:
     """Simulate TCP, what applications can do on top of it, and other transports, each carrying the same flow."""
     refuse_other_than_chart(chart, "--chart")
@@ -139,11 +120,7 @@ def compare(
         comparison = _compared(scenario, shared, others, duration, seed)
     if chart is not None:
         write_chart(chart, _draw(comparison), "--chart")
-    text = _rendered(comparison, chosen)
-    if output is not None:
-        write_atomically(output, text.encode(), "--output")
-    else:
-        print(text, end="")
+    write(_rendered(comparison, chosen), output)
 
 
 def _link(rate: float, queue: int | None, discipline: Discipline, scenario: Scenario) -> Bottleneck:
@@ -170,9 +147,9 @@ def _others(scenario: Scenario, link: Bottleneck | None, bulk: int, web: int, cb
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.stack import Stack
 
-    for name, number in (("--bulk", bulk), ("--web", web)):
-        if number < 0:
-            raise typer.BadParameter(f"{name}: must be 0 or more, got {number}")
+    for name, count in (("--bulk", bulk), ("--web", web)):
+        if count < 0:
+            raise typer.BadParameter(f"{name}: must be 0 or more, got {count}")
     path, stack = shared_path(scenario.path), Stack.linux(delayed_ack=True)
     others: list[Source] = [Bulk(path=path, stack=stack)] * bulk
     others += [Web(path=path, stack=stack)] * web
@@ -219,22 +196,10 @@ def _rendered(comparison: Comparison, chosen: Format) -> str:
 
     table = comparison_table(comparison)
     render: dict[Format, Callable[[], str]] = {
-        "text": partial(_text, comparison),
+        "text": lambda: table.to_text(FILE_WIDTH),
         "markdown": lambda: f"{table.title}\n\n{table.to_page()}",
         "html": lambda: to_html(comparison),
         "json": lambda: to_json(comparison),
         "csv": table.to_csv,
     }
     return render[chosen]().rstrip("\n") + "\n"
-
-
-def _text(comparison: Comparison) -> str:
-    from rich.console import Console
-
-    from tcpdelay.report.transports import comparison_table
-
-    page = io.StringIO()
-    on_terminal = sys.stdout.isatty()
-    width = max(Console().width, 80) if on_terminal else FILE_WIDTH
-    comparison_table(comparison).print_text(Console(file=page, width=width, force_terminal=False, color_system=None))
-    return page.getvalue()

@@ -1,11 +1,7 @@
-"""What is shown while a command works, and how it is interrupted.
-
-What goes wrong, said in one line that names the option, the value and what is allowed.
-"""
+"""Progress, interrupts, and errors in one line that names the option, the value and what is allowed."""
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
 import threading
@@ -17,6 +13,7 @@ from types import FrameType
 import typer
 
 from tcpdelay.models.validity import ValidityWarning
+from tcpdelay.scenario.fields import InvalidValueError
 
 INTERRUPTED = 130
 """Exit status of an interrupted command, as of shells: 128 and the number of the signal."""
@@ -140,7 +137,32 @@ class StatusLine:
             print(ERASE_LINE, end="", file=sys.stderr, flush=True)
 
 
-_ARGUMENT = re.compile(r"([a-z]+(?:_[a-z]+)*) must ")
+_OPTIONS = {
+    "threshold": "--limit",
+    "columns": "--column",
+    "table": "TABLE",
+    "captures": "CAPTURE",
+    "group": "--group",
+    "profile": "--stack",
+    "playout_delay": "--playout",
+    "send_buffer": "--bulk",
+    "sources": "--bulk and --web",
+    "capacity": "--queue",
+    "quantiles": "--quantile",
+    "late_after": "--limit",
+}
+"""The options of arguments that are called otherwise on the command line."""
+
+
+def option_name(argument: str) -> str:
+    """Return the option that gives an argument of the library.
+
+    Examples
+    --------
+    >>> option_name("ack_loss"), option_name("threshold")
+    ('--ack-loss', '--limit')
+    """
+    return _OPTIONS.get(argument) or f"--{argument.replace('_', '-')}"
 
 
 @contextmanager
@@ -150,7 +172,7 @@ def argument_errors(option: str | None = None) -> Iterator[None]:
     Parameters
     ----------
     option : str, optional
-        The option at fault; by default that of the argument which the message names first.
+        The option at fault; by default the option of the argument that the error names.
 
     Examples
     --------
@@ -164,16 +186,13 @@ def argument_errors(option: str | None = None) -> Iterator[None]:
     """
     try:
         yield
+    except InvalidValueError as error:
+        # The hint says how to write the value in Python.
+        own = option_name(error.name)
+        named = f"{own}:" if option in (None, own) else f"{option}: {error.name}"
+        raise typer.BadParameter(f"{named} {error.fault}") from error
     except ValueError as error:
-        message = str(error)
-        argument = _ARGUMENT.match(message)
-        if option is not None:
-            message = f"{option}: {message}"
-        elif argument is not None:
-            # Behind the semicolon stands how Python wants the unit.
-            allowed = message[argument.end(1) + 1 :].partition("; ")[0]
-            message = f"--{argument.group(1).replace('_', '-')}: {allowed}"
-        raise typer.BadParameter(message) from error
+        raise typer.BadParameter(f"{error}" if option is None else f"{option}: {error}") from error
 
 
 def one_line(error: typer.TyperException, command: str) -> str:

@@ -1,4 +1,4 @@
-"""`tcpdelay explore`: a page with sliders, which answers without asking anyone."""
+"""`tcpdelay explore`: a page with sliders that works without a server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Examples:
   tcpdelay explore --app game --points coarse -o game.html
 
 \b
-The page is one file for any browser; nothing has to run or to be reached.
+The page is one file for any browser. It needs no server and no network.
 Fine points take about a minute for voip and much longer for live-video.
 """
 
@@ -63,7 +63,7 @@ def explore(
             parser=_chosen,
             metavar="|".join([*APPLICATIONS, ALL]),
             autocompletion=_names,
-            help="A typical application: its packets, and how late they may come.",
+            help="A typical application: its packets and its target.",
             show_default=DEFAULT,
             rich_help_panel=FLOW,
         ),
@@ -72,16 +72,16 @@ def explore(
         Points,
         typer.Option(
             "--points",
-            help="How closely the predictions lie that the page interpolates from.",
+            help="Spacing of the predictions that the page interpolates between.",
             rich_help_panel=OUTPUT,
         ),
     ] = "fine",
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE", help="The page.", rich_help_panel=OUTPUT),
+        typer.Option("--output", "-o", metavar="FILE", help="File of the page.", rich_help_panel=OUTPUT),
     ] = Path("explorer.html"),
 ) -> None:
-    """Write a page with sliders for round-trip time, loss and bitrate: what works, and how late is what."""
+    """Write a page with sliders for round-trip time, loss and bitrate: what works, and the delays."""
     refuse_directory(output, "--output")
     page = _page((app or _chosen(DEFAULT)).applications, points).encode()
     write_atomically(output, page, "--output")

@@ -1,97 +1,96 @@
-"""The options that describe a scenario on the command line, declared once for all commands.
-
-Options that take a range: two quantities with `..` between them.
-
-A scenario but for some options, as `--against OPTION=VALUE` asks for it.
-"""
+"""The options of a scenario, derived from the declarations of its fields, and options with a range of the path."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from tcpdelay.cli.errors import argument_errors, one_line
+from tcpdelay.cli.errors import argument_errors, one_line, option_name
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
-from tcpdelay.scenario.path import Bottleneck, LossPattern
-from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, BacklogBound, CongestionControl, StackName, Variant
-from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
+from tcpdelay.scenario.fields import PARSERS, WHOLE, Choice, Field, Flag, Kind, Quantity
+from tcpdelay.scenario.scenario import FIELDS, Part
+from tcpdelay.scenario.source import BITRATE
+from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, StackName, profiles_with
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-FLOW, PATH, OUTPUT = "What is sent", "The path it takes", "What comes out"
-TARGET, _TCP = "When it is late", "The TCP that carries it"
-_LINUX, _PUBLISHED = "Of --stack linux", "Of --stack newreno_2008"
+FLOW, PATH, OUTPUT = "What is sent", "The path it takes", "Output"
+TARGET, TCP = "When it is late", "The TCP that carries it"
+_PANELS: dict[Part, str] = {"flow": FLOW, "path": PATH, "stack": TCP, "target": TARGET}
+_METAVARS: dict[Kind, str] = {
+    "time": "TIME",
+    "fraction": "SHARE",
+    "size": "SIZE",
+    "rate": "RATE",
+    "count": "NUMBER",
+    "number": "NUMBER",
+}
+_MEASURED_TOO = {"mss": "that of --ss, or "}
+"""What holds before the default of a field, where a measurement may give the field."""
 
 
 def quantity(
-    name: str, parse: Callable[..., float], metavar: str, panel: str, description: str, default: str | bool = False
+    name: str, kind: Kind, panel: str, description: str, default: str | bool = False, *, zero: bool = False
 ) -> Any:
-    """Return an option whose value has a unit; `default` says in words what holds without it."""
+    """Return an option whose value has a unit; `default` says in words what holds without the option."""
     return typer.Option(
         name,
-        parser=partial(parse, name=name),
-        metavar=metavar,
+        parser=partial(PARSERS[kind], name=name, allow_zero=zero),
+        metavar=_METAVARS[kind],
         help=description,
         rich_help_panel=panel,
         show_default=default,
     )
 
 
+def number(name: str, panel: str, description: str, default: str | bool = True, metavar: str = "NUMBER") -> Any:
+    """Return an option whose value is a number without a unit."""
+    return typer.Option(name, metavar=metavar, help=description, rich_help_panel=panel, show_default=default)
+
+
+def choice(name: str, panel: str, description: str, default: str | bool = True) -> Any:
+    """Return an option whose value is a word or a flag."""
+    return typer.Option(name, help=description, rich_help_panel=panel, show_default=default)
+
+
 def format_option(description: str) -> Any:
     """Return the option of a result's format."""
-    return typer.Option(
-        "--format",
-        help=description,
-        rich_help_panel=OUTPUT,
-        show_default="by the suffix of --output, or text",
-    )
+    return choice("--format", OUTPUT, description, "by the suffix of --output, or text")
 
 
 def output_option(suffixes: str) -> Any:
-    """Return the option of the file that a result goes to; `suffixes` says which ones there are."""
+    """Return the option of the file that a result is written to; `suffixes` lists the allowed ones."""
     return typer.Option(
         "--output",
         "-o",
         metavar="FILE",
-        help=f"Write to a file, such as one in {suffixes}.",
+        help=f"Write the result to a file ({suffixes}).",
         rich_help_panel=OUTPUT,
         show_default="the terminal",
     )
 
 
 def chart_option(what: str) -> Any:
-    """Return the option of the file that a chart goes to; `what` is drawn there."""
+    """Return the option of the file that a chart of `what` is written to."""
     return typer.Option(
         "--chart",
         metavar="FILE",
-        help=f"Draw {what}, as .svg, .png or .pdf.",
+        help=f"Draw {what}: .svg, .png or .pdf.",
         rich_help_panel=OUTPUT,
         show_default=False,
     )
 
 
-def _choice(name: str, panel: str, description: str, default: str | bool = True) -> Any:
-    return typer.Option(name, help=description, rich_help_panel=panel, show_default=default)
-
-
 def _application(name: str) -> Application:
     with argument_errors():
         return application(name)
-
-
-def _application_names() -> list[str]:
-    return list(APPLICATIONS)
 
 
 def application_option(more: str = "") -> Any:
@@ -100,14 +99,14 @@ def application_option(more: str = "") -> Any:
         "--app",
         parser=_application,
         metavar="|".join(APPLICATIONS),
-        autocompletion=_application_names,
-        help=f"A typical application: its packets, and how late they may come. Other options override it.{more}",
+        autocompletion=lambda: list(APPLICATIONS),
+        help=f"A typical application: its packets and its target. Other options override it.{more}",
         rich_help_panel=FLOW,
         show_default=False,
     )
 
 
-_STACK_HELP = "That of a Linux kernel, or the published one of 2008."
+_STACK_HELP = "TCP model: linux (a current kernel) or newreno_2008 (the published chain)."
 
 
 def _profile_name(text: str) -> str:
@@ -124,7 +123,7 @@ def stacks_option(more: str) -> Any:
         metavar="|".join(PROFILES),
         autocompletion=lambda: list(PROFILES),
         help=f"{_STACK_HELP} {more}",
-        rich_help_panel=_TCP,
+        rich_help_panel=TCP,
         show_default=DEFAULT_PROFILE,
     )
 
@@ -134,45 +133,103 @@ def _encapsulation(name: str) -> Encapsulation:
         return encapsulation(name)
 
 
-def _encapsulation_names() -> list[str]:
-    return list(ENCAPSULATIONS)
-
-
 def _file_name(text: str) -> str:
     if not text:
         raise ValueError("the name of the file is empty")
     return text
 
 
-def _file(name: str, description: str) -> Any:
+def _measurement(name: str, description: str) -> Any:
     return typer.Option(
         name, parser=_file_name, metavar="FILE", help=description, rich_help_panel=PATH, show_default=False
     )
+
+
+def _compact(declaration: Field, value: Any) -> str:
+    """Return a value as it is typed on the command line."""
+    return declaration.written(value).replace(" ", "")
+
+
+def shown_default(name: str) -> str | bool:
+    """Return what holds where the option of a field is absent; False where there is no default.
+
+    Examples
+    --------
+    >>> shown_default("jitter"), shown_default("window_validation"), shown_default("rtt")
+    ('0s', 'on for linux, off for newreno_2008', False)
+    """
+    _, declaration = FIELDS[name]
+    if declaration.default_words:
+        return declaration.default_words
+    defaults = {profile: _compact(declaration, getattr(PROFILES[profile], name)) for profile in profiles_with(name)}
+    if not defaults:
+        return False if declaration.default is None else _compact(declaration, declaration.default)
+    if len(set(defaults.values())) == 1:
+        return _MEASURED_TOO.get(name, "") + next(iter(defaults.values()))
+    return ", ".join(f"{value} for {profile}" for profile, value in defaults.items())
+
+
+def _panel(name: str) -> str:
+    part, _ = FIELDS[name]
+    profiles = profiles_with(name)
+    return f"Of --stack {profiles[0]}" if len(profiles) == 1 else _PANELS[part]
+
+
+def described(declaration: Field) -> str:
+    """Return the help of an option with a declaration: the meaning, and an example."""
+    example = getattr(declaration, "example", "")
+    return f"{declaration.meaning} Example: {example}." if example else declaration.meaning
+
+
+def field_option(name: str, *, more: str = "", default: str | None = None) -> Any:
+    """Return the option of a field; `more` is added to its help.
+
+    Examples
+    --------
+    >>> field_option("rtt").help
+    'Round-trip time. Example: 100ms.'
+    """
+    _, declaration = FIELDS[name]
+    option, panel = option_name(name), _panel(name)
+    shown = shown_default(name) if default is None else default
+    help_text = described(declaration) + more
+    if isinstance(declaration, Quantity) and declaration.kind in PARSERS:
+        return quantity(option, declaration.kind, panel, help_text, shown, zero=declaration.zero_allowed)
+    if isinstance(declaration, Quantity):
+        return number(option, panel, help_text, shown)
+    both = f"{option}/--no-{option.removeprefix('--')}"
+    return choice(both if isinstance(declaration, Flag) else option, panel, help_text, shown)
+
+
+def _annotation(name: str) -> Any:
+    """Return the type of a field with its option."""
+    _, declaration = FIELDS[name]
+    read: Any = float
+    if isinstance(declaration, Choice):
+        read = Literal[declaration.words]
+    elif isinstance(declaration, Flag):
+        read = bool
+    elif declaration.kind in WHOLE:
+        read = int
+    return Annotated[read | None, field_option(name)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioOptions:
     """A scenario as given on the command line; None where an option is absent.
 
-    Quantities are in seconds, bytes, bit/s and fractions, as their parsers return them.
+    The options that are written out here are no fields of a scenario. `values` has the fields that are given, by name,
+    in seconds, bytes, bit/s and fractions.
     """
 
     app: Annotated[Application | None, application_option()] = None
-    packet_size: Annotated[
-        int | None, quantity("--packet-size", parse_size, "SIZE", FLOW, "Bytes per packet, such as 174.")
-    ] = None
-    interval: Annotated[
-        float | None,
-        quantity("--interval", parse_time, "TIME", FLOW, "Time from one packet to the next, such as 20ms."),
-    ] = None
     bitrate: Annotated[
         float | None,
         quantity(
             "--bitrate",
-            parse_rate,
-            "RATE",
+            "rate",
             FLOW,
-            "Such as 64kbit/s; beside one of the two above, or alone for full segments.",
+            f"{described(BITRATE)} Give it with one of the two above, or alone for full segments.",
         ),
     ] = None
     over: Annotated[
@@ -181,155 +238,80 @@ class ScenarioOptions:
             "--over",
             parser=_encapsulation,
             metavar="NAME",
-            autocompletion=_encapsulation_names,
-            help=f"What stands around the data inside TCP: {', '.join(ENCAPSULATIONS)}. Sizes and rates above are then "
-            "those of the data alone.",
+            autocompletion=lambda: list(ENCAPSULATIONS),
+            help=f"Protocol headers added to each packet before TCP: {', '.join(ENCAPSULATIONS)}. "
+            "--packet-size and --bitrate then count the data without these headers.",
             rich_help_panel=FLOW,
             show_default="that of --app, or tcp",
         ),
     ] = None
-
-    rtt: Annotated[float | None, quantity("--rtt", parse_time, "TIME", PATH, "Round-trip time, such as 100ms.")] = None
-    loss: Annotated[
-        float | None,
-        quantity("--loss", parse_fraction, "SHARE", PATH, "Share of the segments that is lost, such as 2%."),
-    ] = None
     ping: Annotated[
-        str | None, _file("--ping", "What ping printed; measures --rtt and --loss, unless they are given.")
+        str | None, _measurement("--ping", "Output of ping; gives --rtt and --loss, unless they are given.")
     ] = None
     ss: Annotated[
-        str | None, _file("--ss", "What 'ss -tin' printed; measures --rtt, --loss and --mss, unless they are given.")
+        str | None, _measurement("--ss", "Output of 'ss -tin'; gives --rtt, --loss and --mss, unless they are given.")
     ] = None
     connection: Annotated[
         str | None,
         typer.Option(
             "--connection",
             metavar="ADDRESS",
-            help="Which one, if --ss shows several: either end of it, or a part of that.",
+            help="Connection to read if --ss has several: the address of either end, or a part of it.",
             rich_help_panel=PATH,
             show_default=False,
         ),
     ] = None
-    loss_pattern: Annotated[
-        LossPattern,
-        _choice(
-            "--loss-pattern",
-            PATH,
-            "Independent losses, or the rest of a round with its first, which newreno_2008 knows.",
-        ),
-    ] = "random"
-    bottleneck: Annotated[
-        Bottleneck, _choice("--bottleneck", PATH, "What its queue counts; one of bytes spares small packets.")
-    ] = "packets"
-    one_way_delay: Annotated[
-        float | None,
-        quantity(
-            "--one-way-delay",
-            partial(parse_time, allow_zero=True),
-            "TIME",
-            PATH,
-            "Delay to the receiver without TCP.",
-            "half the round-trip time",
-        ),
-    ] = None
-    loss_burst: Annotated[
-        float | None,
-        typer.Option(
-            "--loss-burst",
-            help="Mean number of segments lost in a row; simulated, or up to 2 by the chain.",
-            rich_help_panel=PATH,
-            metavar="NUMBER",
-            show_default="1",
-        ),
-    ] = None
-    ack_loss: Annotated[
-        float | None,
-        quantity(
-            "--ack-loss", parse_fraction, "SHARE", PATH, "Share of the acknowledgements that is lost; simulated.", "0%"
-        ),
-    ] = None
-    jitter: Annotated[
-        float | None,
-        quantity(
-            "--jitter",
-            partial(parse_time, allow_zero=True),
-            "TIME",
-            PATH,
-            "Largest additional delay of a segment; simulated.",
-            "0ms",
-        ),
-    ] = None
+    stack: Annotated[StackName | None, choice("--stack", TCP, _STACK_HELP, DEFAULT_PROFILE)] = None
+    values: Mapping[str, Any] = field(default_factory=dict)
 
-    limit: Annotated[
-        float | None,
-        quantity("--limit", parse_time, "TIME", TARGET, "Largest delay of any use.", "that of --app, or 200ms"),
-    ] = None
-    quantile: Annotated[
-        float | None,
-        quantity(
-            "--quantile",
-            partial(parse_fraction, allow_zero=False),
-            "SHARE",
-            TARGET,
-            "Share of the packets that must arrive by then.",
-            "that of --app, or 95%",
-        ),
-    ] = None
+    @classmethod
+    def of(cls, **values: Any) -> ScenarioOptions:
+        """Return options by the names of fields and of the other options.
 
-    stack: Annotated[StackName | None, _choice("--stack", _TCP, _STACK_HELP, DEFAULT_PROFILE)] = None
-    mss: Annotated[
-        int | None,
-        quantity("--mss", parse_size, "SIZE", _TCP, "Largest segment payload.", "that of --ss, or 1448B"),
-    ] = None
-    window_validation: Annotated[
-        bool | None,
-        _choice(
-            "--window-validation/--no-window-validation",
-            _TCP,
-            "Smaller windows after idling (RFC 2861).",
-            "on for linux, off for newreno_2008",
-        ),
-    ] = None
+        Examples
+        --------
+        >>> ScenarioOptions.of(rtt=0.1, bitrate=64_000.0)["rtt"]
+        0.1
+        """
+        return cls().changed(**values)
 
-    congestion_control: Annotated[
-        CongestionControl | None,
-        _choice("--congestion-control", _LINUX, "How the window grows and shrinks.", "cubic"),
-    ] = None
-    delayed_ack: Annotated[
-        bool | None,
-        _choice("--delayed-ack/--no-delayed-ack", _LINUX, "Acknowledgements by the kernel's rules for delays.", "off"),
-    ] = None
-    hz: Annotated[
-        int | None,
-        typer.Option("--hz", help="Timer interrupts per second.", rich_help_panel=_LINUX, show_default="250"),
-    ] = None
-    rto_min: Annotated[
-        float | None,
-        quantity("--rto-min", parse_time, "TIME", _LINUX, "Least of a timeout beyond the round-trip time.", "200ms"),
-    ] = None
+    def changed(self, **values: Any) -> ScenarioOptions:
+        """Return the options with other values of some of them; None for an option that is absent."""
+        fields = {name: values.pop(name) for name in list(values) if name in FIELDS}
+        given = {name: value for name, value in {**self.values, **fields}.items() if value is not None}
+        return replace(self, values=given, **values)
 
-    variant: Annotated[
-        Variant | None, _choice("--variant", _PUBLISHED, "How several losses of one window are repaired.", "newreno")
-    ] = None
-    limited_transmit: Annotated[
-        bool | None,
-        _choice(
-            "--limited-transmit/--no-limited-transmit",
-            _PUBLISHED,
-            "New data on the first duplicate ACKs (RFC 3042).",
-            "off",
-        ),
-    ] = None
-    initial_timeout: Annotated[
-        float | None,
-        quantity(
-            "--initial-timeout", parse_time, "TIME", _PUBLISHED, "First retransmission timeout.", "4 round-trip times"
-        ),
-    ] = None
-    backlog_bound: Annotated[
-        BacklogBound | None,
-        _choice("--backlog-bound", _PUBLISHED, "Cut the send buffer off as published, or let it grow.", "grow"),
-    ] = None
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of a field; None where the option is absent."""
+        return self.values.get(name)
+
+
+def _fields_of(part: Part) -> list[str]:
+    return [name for name, (own, _) in FIELDS.items() if own == part]
+
+
+PATH_OPTIONS = (*_fields_of("path"), "ping", "ss", "connection")
+"""The options that describe the path."""
+
+
+def _options() -> dict[str, Any]:
+    """Return the annotation of each option of a scenario by name, in the order of the help."""
+    others = get_type_hints(ScenarioOptions, include_extras=True)
+    of_parts: dict[Part, list[str]] = {
+        part: [name for name, (own, _) in FIELDS.items() if own == part] for part in _PANELS
+    }
+    shared = [name for name in of_parts["stack"] if _panel(name) == TCP]
+    order = [
+        *("app", *of_parts["flow"], "bitrate", "over"),
+        *(*of_parts["path"], "ping", "ss", "connection"),
+        *of_parts["target"],
+        *("stack", *shared, *(name for name in of_parts["stack"] if name not in shared)),
+    ]
+    return {name: others[name] if name in others else _annotation(name) for name in order}
+
+
+OPTIONS = _options()
+"""The options of a scenario: the fields of its parts, and the options of `ScenarioOptions`."""
 
 
 class GroupedHelp(TyperCommand):
@@ -341,38 +323,20 @@ class GroupedHelp(TyperCommand):
         for option in self.get_params(ctx):
             entry = option.get_help_record(ctx)
             if entry is not None:
-                groups.setdefault(getattr(option, "rich_help_panel", None) or "Other", []).append(entry)
+                alone = "Arguments" if option.param_type_name == "argument" else "Other"
+                groups.setdefault(getattr(option, "rich_help_panel", None) or alone, []).append(entry)
         for heading, entries in groups.items():
             with formatter.section(heading):
                 formatter.write_dl(entries)
 
 
-PATH_OPTIONS = (
-    "rtt",
-    "loss",
-    "ping",
-    "ss",
-    "connection",
-    "loss_pattern",
-    "bottleneck",
-    "one_way_delay",
-    "loss_burst",
-    "ack_loss",
-    "jitter",
-)
-"""The options that describe the path, by the names of their fields."""
-
-
 def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
     """Give `command` the options of a scenario but those `left_out`; its first argument takes them together."""
-    scenario_hints = get_type_hints(ScenarioOptions, include_extras=True)
     own_hints = get_type_hints(command, include_extras=True)
-    offered = [field for field in fields(ScenarioOptions) if field.name not in left_out]
+    offered = {name: hint for name, hint in OPTIONS.items() if name not in left_out}
     shared = [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=scenario_hints[field.name]
-        )
-        for field in offered
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in offered.items()
     ]
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=own_hints[name])
@@ -381,7 +345,7 @@ def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) 
 
     @wraps(command)
     def take_options(**values: Any) -> None:
-        command(ScenarioOptions(**{field.name: values.pop(field.name) for field in offered}), **values)
+        command(ScenarioOptions.of(**{name: values.pop(name) for name in offered}), **values)
 
     take_options.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
     return take_options
@@ -424,35 +388,33 @@ def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
     return Range(low, high)
 
 
-def range_option(
-    name: str, parse: Callable[..., float], metavar: str, description: str, default: str
-) -> typer.models.OptionInfo:
-    """Return an option with a range of the path."""
-    option: typer.models.OptionInfo = typer.Option(
-        name,
-        parser=partial(parse_range, name=name, parse=parse),
+def range_option(name: str, default: str, *, zero: bool = False) -> Any:
+    """Return an option with a range of a field of the path."""
+    _, declaration = FIELDS[name]
+    option, metavar = option_name(name), _METAVARS[declaration.kind]
+    return typer.Option(
+        option,
+        parser=partial(parse_range, name=option, parse=partial(PARSERS[declaration.kind], allow_zero=zero)),
         metavar=f"{metavar}{BETWEEN}{metavar}",
-        help=description,
+        help=f"{declaration.meaning} Give the smallest and the largest value.",
         rich_help_panel=PATH,
         show_default=default,
     )
-    return option
 
 
 _PAIR = re.compile(r"(?:--)?([a-z_-]+)=(.+)", re.DOTALL)
-_FLAGS = {name for name, hint in get_type_hints(ScenarioOptions).items() if hint == bool | None}
 _ON_OFF = {"on": "", "off": "no-"}
 
 
 def changed_options(options: ScenarioOptions, changes: Sequence[str]) -> ScenarioOptions:
-    """Return `options` with those changed that `changes` name, each read as the option of the command is.
+    """Return `options` with the changes of `--against`, each read as the option of the command is.
 
     Parameters
     ----------
     options : ScenarioOptions
         What was asked for.
     changes : sequence of str
-        Such as "loss=1%"; the last word on an option counts. A flag takes "on" or "off".
+        Such as "loss=1%"; the last change of an option counts. A flag takes "on" or "off".
 
     Returns
     -------
@@ -462,32 +424,31 @@ def changed_options(options: ScenarioOptions, changes: Sequence[str]) -> Scenari
     Raises
     ------
     typer.BadParameter
-        If a change is no OPTION=VALUE, names no option of a scenario, or its value is none.
+        If a change is no OPTION=VALUE, names no option of a scenario, or its value cannot be read.
 
     Examples
     --------
-    >>> changed_options(ScenarioOptions(rtt=0.1, loss=0.02), ["loss=1%"]).loss
+    >>> changed_options(ScenarioOptions.of(rtt=0.1, loss=0.02), ["loss=1%"])["loss"]
     0.01
     """
-    known = {field.name for field in fields(ScenarioOptions)}
     values: dict[str, Any] = {}
     for change in changes:
         pair = _PAIR.fullmatch(change)
         if pair is None:
             raise typer.BadParameter(f"--against: must be OPTION=VALUE, such as loss=1%, got {change!r}")
         name = pair[1].replace("-", "_")
-        if name not in known:
-            near = get_close_matches(name, sorted(known), n=1)
+        if name not in OPTIONS:
+            near = get_close_matches(name, sorted(OPTIONS), n=1)
             meant = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
             raise typer.BadParameter(f"--against: {pair[1]!r} is no option of a scenario{meant}")
         values[name] = _read(name, pair[2])
-    return replace(options, **values)
+    return options.changed(**values)
 
 
 def _read(name: str, value: str) -> object:
-    """Return the value of one option, read by the same declaration as on the command line."""
+    """Return the value of one option, read as on the command line."""
     option, words = name.replace("_", "-"), [value]
-    if name in _FLAGS:
+    if name in FIELDS and isinstance(FIELDS[name][1], Flag):
         if value not in _ON_OFF:
             raise typer.BadParameter(f"--against: {option} must be on or off, got {value!r}")
         option, words = f"{_ON_OFF[value]}{option}", []
@@ -503,4 +464,4 @@ def _read(name: str, value: str) -> object:
     except typer.BadParameter as error:
         said = one_line(error, "").partition("--")[2]
         raise typer.BadParameter(f"--against: {said}") from error
-    return getattr(read[0], name)
+    return read[0][name] if name in FIELDS else getattr(read[0], name)

@@ -1,15 +1,10 @@
-"""Results into files.
-
-Tables in the format that is asked for.
-"""
+"""Results into files, in the format that is asked for."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import secrets
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -171,19 +166,14 @@ def write_atomically(path: Path, content: bytes, option: str) -> None:
         raise typer.BadParameter(f"{option}: {str(path)!r} cannot be written: {error.strerror or error}") from error
 
 
-FILE_WIDTH = 100
-"""Characters of a line of text that no terminal shows."""
-
-
-def rendered(table: ResultTable, chosen: str) -> str:
+def rendered(table: ResultTable, chosen: Literal["text", "csv", "json"]) -> str:
     """Return a table as CSV, JSON or text."""
-    if chosen == "csv":
-        return table.to_csv()
-    if chosen == "json":
-        return json.dumps(table.to_records(), indent=2) + "\n"
-    from rich.console import Console
+    return {"csv": table.to_csv, "json": table.to_json, "text": table.to_text}[chosen]()
 
-    page = io.StringIO()
-    width = max(Console().width, 80) if sys.stdout.isatty() else FILE_WIDTH
-    table.print_text(Console(file=page, width=width, force_terminal=False, color_system=None))
-    return page.getvalue().rstrip("\n") + "\n"
+
+def write(content: str, output: Path | None) -> None:
+    """Write a text to the file of --output, or print it."""
+    if output is None:
+        print(content, end="")
+    else:
+        write_atomically(output, content.encode(), "--output")

@@ -19,7 +19,6 @@ from tcpdelay.cli import (
     compare,
     explore,
     predict,
-    prepare,
     region,
     report,
     solve,
@@ -49,17 +48,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("report", cls=GroupedHelp, epilog=report.EXAMPLES, short_help=report.SUMMARY)(report.report)
-app.command("predict", cls=GroupedHelp, epilog=predict.EXAMPLES, short_help=predict.SUMMARY)(predict.predict)
-app.command("compare", cls=GroupedHelp, epilog=compare.EXAMPLES, short_help=compare.SUMMARY)(compare.compare)
-app.command("analyze", epilog=analyze.EXAMPLES, short_help=analyze.SUMMARY)(analyze.analyze)
-app.command("solve", cls=GroupedHelp, epilog=solve.EXAMPLES, short_help=solve.SUMMARY)(solve.solve)
-app.command("region", cls=GroupedHelp, epilog=region.EXAMPLES, short_help=region.SUMMARY)(region.region)
-app.command("batch", cls=GroupedHelp, epilog=batch.EXAMPLES, short_help=batch.SUMMARY)(batch.batch)
-app.command("prepare", cls=GroupedHelp, epilog=prepare.EXAMPLES, short_help=prepare.SUMMARY)(prepare.prepare)
-app.command("sweep", epilog=sweep.EXAMPLES, short_help=sweep.SUMMARY)(sweep.sweep)
-app.command("explore", cls=GroupedHelp, epilog=explore.EXAMPLES, short_help=explore.SUMMARY)(explore.explore)
-app.command("validate", cls=GroupedHelp, epilog=validate.EXAMPLES, short_help=validate.SUMMARY)(validate.validate)
+for _command, _summary, _examples in (
+    (report.report, report.SUMMARY, report.EXAMPLES),
+    (predict.predict, predict.SUMMARY, predict.EXAMPLES),
+    (compare.compare, compare.SUMMARY, compare.EXAMPLES),
+    (analyze.analyze, analyze.SUMMARY, analyze.EXAMPLES),
+    (solve.solve, solve.SUMMARY, solve.EXAMPLES),
+    (region.region, region.SUMMARY, region.EXAMPLES),
+    (batch.batch, batch.BATCH_SUMMARY, batch.BATCH_EXAMPLES),
+    (batch.prepare, batch.PREPARE_SUMMARY, batch.PREPARE_EXAMPLES),
+    (sweep.sweep, sweep.SUMMARY, sweep.EXAMPLES),
+    (explore.explore, explore.SUMMARY, explore.EXAMPLES),
+    (validate.validate, validate.SUMMARY, validate.EXAMPLES),
+):
+    app.command(_command.__name__, cls=GroupedHelp, epilog=_examples, short_help=_summary)(_command)
 app.add_typer(testbed.app, name="testbed", short_help=testbed.SUMMARY)
 
 

@@ -18,9 +18,10 @@ from tcpdelay.cli.options import (
     ScenarioOptions,
     application_option,
     chart_option,
+    choice,
     format_option,
+    number,
     output_option,
-    quantity,
     range_option,
     stacks_option,
     with_scenario,
@@ -30,13 +31,14 @@ from tcpdelay.cli.output import (
     refuse_other_than_chart,
     refuse_same_file,
     rendered,
+    write,
     write_atomically,
     write_chart,
 )
 from tcpdelay.cli.scenario import read_demands
 from tcpdelay.report.region_table import Edge, edge_table
 from tcpdelay.scenario.applications import Application
-from tcpdelay.units import parse_fraction, parse_time
+from tcpdelay.units import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +81,7 @@ Of several --app or --stack, a chart has the edges alone.
 
 
 def _parse_playout(text: str, name: str) -> float | str:
-    """Return a time [s], or that the best one is wanted."""
+    """Return a time [s], or the word for the best one."""
     return BEST if text == BEST else parse_time(text, name)
 
 
@@ -88,41 +90,33 @@ def region(
     options: ScenarioOptions,
     app: Annotated[list[Application] | None, application_option(" Give several to compare them.")] = None,
     stack: Annotated[list[Any] | None, stacks_option("Give both to compare them.")] = None,
-    rtt: Annotated[
-        Range | None, range_option("--rtt", parse_time, "TIME", "Range of the round-trip time.", "10ms..400ms")
-    ] = None,
-    loss: Annotated[
-        Range | None,
-        range_option(
-            "--loss",
-            partial(parse_fraction, allow_zero=False),
-            "SHARE",
-            "Range of the share of the segments that is lost.",
-            "0.1%..10%",
-        ),
-    ] = None,
+    rtt: Annotated[Range | None, range_option("rtt", "10ms..400ms")] = None,
+    loss: Annotated[Range | None, range_option("loss", "0.1%..10%")] = None,
     codec: Annotated[
         str | None,
-        typer.Option(
+        number(
             "--codec",
-            help="Rate calls with this codec by the E-model: g711, g729a, opus-wb-15 ...",
+            CALLS,
+            "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
+            "g711, in .nc and with --fill mos",
             metavar="NAME",
-            rich_help_panel=CALLS,
-            show_default="g711, in .nc and with --fill mos",
         ),
     ] = None,
     playout: Annotated[
         Any,
-        quantity(
-            "--playout", _parse_playout, "TIME|best", CALLS, "When a call plays out what it has.", "the target's limit"
+        typer.Option(
+            "--playout",
+            parser=partial(_parse_playout, name="--playout"),
+            metavar="TIME|best",
+            help="Playout delay of a call, from write to playout; best maximises the score.",
+            rich_help_panel=CALLS,
+            show_default="the target's limit",
         ),
     ] = None,
-    points: Annotated[
-        int, typer.Option("--points", metavar="NUMBER", help="Points in each range.", rich_help_panel=OUTPUT)
-    ] = 40,
+    points: Annotated[int, number("--points", OUTPUT, "Number of points in each range.")] = 40,
     output_format: Annotated[
         Format | None,
-        format_option("csv and json hold seconds and fractions; netcdf holds the delays over both."),
+        format_option("Output format; csv and json hold seconds and fractions, netcdf the delays over rtt and loss."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -134,14 +128,14 @@ def region(
     ] = None,
     fill: Annotated[
         Literal["delay", "mos"],
-        typer.Option("--fill", help="What the colours of a chart of one region show.", rich_help_panel=OUTPUT),
+        choice("--fill", OUTPUT, "Quantity shown by the colours of a chart of one region."),
     ] = "delay",
     measured: Annotated[
         Path | None,
         typer.Option(
             "--measured",
             metavar="FILE",
-            help="Draw measurements over the chart: .csv or .parquet with columns rtt and loss, and works or p95.",
+            help="Mark measurements in the chart: .csv or .parquet with the columns rtt and loss, and works or p95.",
             rich_help_panel=OUTPUT,
             show_default=False,
         ),
@@ -197,14 +191,10 @@ def region(
             works = points_measured.meets(targets.pop()) if len(targets) == 1 else points_measured.works
             mark_measured(ax, points_measured.rtt, points_measured.loss, works)
         write_chart(chart, figure, "--chart")
-    if chosen == "netcdf":
-        content = bytes(cells.to_netcdf(engine="scipy"))
-    else:
-        content = rendered(edge_table(edges, call if rated else None), chosen).encode()
-    if output is not None:
-        write_atomically(output, content, "--output")
-    else:
-        print(content.decode(), end="")
+    if chosen != "netcdf":
+        write(rendered(edge_table(edges, call if rated else None), chosen), output)
+    elif output is not None:
+        write_atomically(output, bytes(cells.to_netcdf(engine="scipy")), "--output")
 
 
 def _points(ends: Range, points: int) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from tcpdelay.cli.errors import argument_errors, predicting
 from tcpdelay.cli.options import ScenarioOptions, changed_options, format_option, output_option, with_scenario
 from tcpdelay.cli.output import format_by_suffix, refuse_same_file, write_atomically
 from tcpdelay.cli.scenario import measurements, read_scenario
+from tcpdelay.report.result_table import FILE_WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 Format = Literal["text", "markdown", "html", "json"]
 
 SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json"}
-TEXT_FILE_WIDTH = 100
-"""Columns of a text report in a file."""
 SUMMARY = "Print the guideline: does it work, and what helps?"
 EXAMPLES = """
 \b
@@ -52,14 +51,14 @@ def report(
         typer.Option(
             "--against",
             metavar="OPTION=VALUE",
-            help="Compare with the same scenario but for this, such as stack=newreno_2008; may be given several times.",
-            rich_help_panel="What it is compared with",
+            help="Compare with the scenario that has another value of an option, such as loss=1%; may be repeated.",
+            rich_help_panel="Comparison",
             show_default=False,
         ),
     ] = None,
     output_format: Annotated[
         Format | None,
-        format_option("How to write the report."),
+        format_option("Format of the report."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -106,7 +105,7 @@ def rendered(findings: Guideline | GuidelineComparison, chosen: Format) -> str:
         from rich.console import Console
 
         page = io.StringIO()
-        print_text(findings, Console(file=page, width=TEXT_FILE_WIDTH, force_terminal=False, color_system=None))
+        print_text(findings, Console(file=page, width=FILE_WIDTH, force_terminal=False, color_system=None))
         return page.getvalue()
     render = {"markdown": findings.to_markdown, "html": findings.to_html, "json": findings.to_json}[chosen]
     return render().rstrip("\n") + "\n"

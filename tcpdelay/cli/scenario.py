@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors
+from tcpdelay.cli.errors import argument_errors, option_name
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.output import Named
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import FIELDS, Part
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, Linux, NewReno2008, StackName
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, StackName, profiles_with
+from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.scenario.encapsulation import Encapsulation
 
-SIMULATED = ("loss_burst", "ack_loss", "jitter")
-"""Options of the path that no chain knows, or only short bursts."""
-_SETTINGS = tuple(dict.fromkeys(field.name for profile in (Linux, NewReno2008) for field in fields(profile)))
-"""The settings of all stacks, which the options are named after."""
+_RATE = ("packet_size", "interval")
+"""Fields of the flow that follow from a bitrate."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +52,16 @@ def read_scenario(options: ScenarioOptions) -> Scenario:
     with argument_errors():
         path = _path(options, estimate)
     flow, stack, target = read_demand(options, estimate)
-    # The intervals of a measurement say nothing about what was given in its place.
-    if options.loss is not None:
+    # The intervals of a measurement say nothing about a value that was given in its place.
+    if options["loss"] is not None:
         estimate = None
-    if estimate is not None and options.rtt is not None:
+    if estimate is not None and options["rtt"] is not None:
         estimate = replace(estimate, rtt_interval=None)
     return Scenario(flow, path, stack, target, estimate, options.app)
 
 
 def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) -> tuple[Flow, KnownStack, Target]:
-    """Return all of a scenario but its path; an `estimate` of that may know the segment size.
+    """Return all of a scenario but its path; an `estimate` of the path may know the segment size.
 
     Raises
     ------
@@ -72,11 +71,9 @@ def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) 
     with argument_errors():
         stack = _stack(options, estimate)
         flow = _flow(options, stack.mss) if options.over is None else _encapsulated(options, options.over, stack.mss)
-        target = options.app.target if options.app else Target(limit=0.200)
-        if options.limit is not None:
-            target = replace(target, limit=options.limit)
-        if options.quantile is not None:
-            target = replace(target, quantile=options.quantile)
+        flow = replace(flow, **{name: value for name, value in _given(options, "flow").items() if name not in _RATE})
+        target = options.app.target if options.app else Target(limit=DEFAULT_LIMIT)
+        target = replace(target, **_given(options, "target"))
     return flow, stack, target
 
 
@@ -85,7 +82,7 @@ def read_demands(
 ) -> list[tuple[ScenarioOptions, Flow, KnownStack, Target]]:
     """Return the demand of each of the `apps` over each of the `stacks`, which `options` leaves out, and its options.
 
-    A setting that one of several stacks does not know holds for the others.
+    A setting that only some of the stacks have applies to these stacks.
 
     Raises
     ------
@@ -95,10 +92,12 @@ def read_demands(
     demands = []
     for app in dict.fromkeys(apps) or [None]:
         for stack in dict.fromkeys(stacks) or [DEFAULT_PROFILE]:
-            others = {field.name for name in stacks if name != stack for field in fields(PROFILES[name])}
-            foreign = others - {field.name for field in fields(PROFILES[stack])}
-            absent: dict[str, Any] = dict.fromkeys(foreign & set(_SETTINGS))
-            own = replace(options, app=app, stack=stack, **absent)
+            foreign = [
+                name
+                for name in _given(options, "stack")
+                if stack not in profiles_with(name) and set(stacks) & set(profiles_with(name))
+            ]
+            own = options.changed(app=app, stack=stack, **dict.fromkeys(foreign))
             demands.append((own, *read_demand(own)))
     return demands
 
@@ -106,6 +105,11 @@ def read_demands(
 def measurements(options: ScenarioOptions) -> list[Named]:
     """Return the files that the path is measured from."""
     return [("--ping", options.ping), ("--ss", options.ss)]
+
+
+def _given(options: ScenarioOptions, part: Part) -> dict[str, Any]:
+    """Return the given values of one part of the scenario."""
+    return {name: value for name, value in options.values.items() if FIELDS[name][0] == part}
 
 
 def _estimate(options: ScenarioOptions) -> PathEstimate | None:
@@ -127,39 +131,32 @@ def _estimate(options: ScenarioOptions) -> PathEstimate | None:
 
 
 def _path(options: ScenarioOptions, estimate: PathEstimate | None) -> Path:
-    measured = {"rtt": options.rtt, "loss": options.loss}
-    missing = [f"--{name}" for name, value in measured.items() if value is None]
+    given = _given(options, "path")
+    missing = [f"--{name}" for name in ("rtt", "loss") if name not in given]
     if missing and estimate is None:
         verb = "is" if len(missing) == 1 else "are"
         raise typer.BadParameter(
             f"{' and '.join(missing)} {verb} missing; write --rtt 100ms --loss 2%, or measure with --ping or --ss"
         )
-    arguments: dict[str, Any] = {
-        **{name: value for name, value in measured.items() if value is not None},
-        "loss_pattern": options.loss_pattern,
-        "bottleneck": options.bottleneck,
-        "one_way_delay": options.one_way_delay,
-        **{name: value for name in SIMULATED if (value := getattr(options, name)) is not None},
-    }
-    return Path(**arguments) if estimate is None else estimate.path(**arguments)
+    return Path(**given) if estimate is None else estimate.path(**given)
 
 
 def _encapsulated(options: ScenarioOptions, over: Encapsulation, mss: int) -> Flow:
     """Return the flow inside `over`, and say on stderr what became of a packet."""
-    room = over.largest_payload(mss)
+    largest = over.largest_payload(mss)
     app = options.app
     if app is not None:
         content = app.content
-        if content.packet_size > room:
-            content = Flow.from_bitrate(content.bitrate, room)
-        options = replace(options, app=replace(app, content=content, over="tcp"))
-    bare = _flow(options, room)
+        if content.packet_size > largest:
+            content = Flow.from_bitrate(content.bitrate, largest)
+        options = options.changed(app=replace(app, content=content, over="tcp"))
+    bare = _flow(options, largest)
     print(over.in_words(bare.packet_size), file=sys.stderr)
     return over.around(bare)
 
 
 def _flow(options: ScenarioOptions, mss: int) -> Flow:
-    size, interval, bitrate = options.packet_size, options.interval, options.bitrate
+    size, interval, bitrate = options["packet_size"], options["interval"], options.bitrate
     if size and interval and bitrate:
         raise typer.BadParameter(
             "--packet-size, --interval and --bitrate: give two of them; the third follows from these"
@@ -188,15 +185,12 @@ def _flow(options: ScenarioOptions, mss: int) -> Flow:
 
 def _stack(options: ScenarioOptions, estimate: PathEstimate | None) -> KnownStack:
     name = options.stack or DEFAULT_PROFILE
-    settings: dict[str, Any] = {
-        setting: getattr(options, setting) for setting in _SETTINGS if getattr(options, setting) is not None
-    }
-    known = {field.name for field in fields(PROFILES[name])}
+    settings = _given(options, "stack")
     for setting in settings:
-        if setting not in known:
-            option = f"--{setting.replace('_', '-')}"
-            others = " or ".join(f"--stack {other}" for other, stack in PROFILES.items() if hasattr(stack, setting))
-            raise typer.BadParameter(f"{option}: goes with {others}, not with {name}")
+        owners = profiles_with(setting)
+        if name not in owners:
+            allowed = " or ".join(f"--stack {owner}" for owner in owners)
+            raise typer.BadParameter(f"{option_name(setting)}: goes with {allowed}, not with {name}")
     if estimate is not None and estimate.mss is not None:
         settings.setdefault("mss", estimate.mss)
     return replace(PROFILES[name], **settings)

@@ -1,20 +1,20 @@
-"""`tcpdelay solve`: what a flow or its path may be like, for a target to be met."""
+"""`tcpdelay solve`: the largest quantity, or the best choice, with which a target is met."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 import typer
 
 from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
-from tcpdelay.cli.options import OUTPUT, ScenarioOptions, quantity, with_scenario
+from tcpdelay.cli.options import OUTPUT, ScenarioOptions, choice, number, quantity, with_scenario
+from tcpdelay.cli.predict import FORMAT_HELP
 from tcpdelay.cli.scenario import Scenario, read_scenario
 from tcpdelay.scenario.stack import Linux
-from tcpdelay.units import parse_fraction, parse_size, parse_time
+from tcpdelay.units import parse_time
 
 Question = Literal[
     "bitrate",
@@ -31,7 +31,7 @@ Question = Literal[
 Growth = Literal["segments", "size", "rate"]
 Format = Literal["text", "json", "csv"]
 
-ASKED = "What is asked in particular"
+ASKED = "Details of the question"
 LATE_FRACTION = 0.01
 CALLS: tuple[Question, ...] = ("playout", "interval", "split", "connections")
 GOES_WITH: dict[str, tuple[Question, ...]] = {
@@ -52,22 +52,22 @@ WITHOUT_OVER: dict[Question, str] = {
     "interval": "does not go with solve interval; give the bytes around the data as --header",
 }
 """Why questions about the size of packets do not take --over."""
-SUMMARY = "Ask the other way round: which bitrate, loss, buffer ... will do?"
+SUMMARY = "Find the largest bitrate, loss ... or the smallest buffer for a target."
 EXAMPLES = """
 \b
 Questions:
-  bitrate      the largest that meets the target
-  packet-rate  the largest, of packets of --packet-size
-  playout      the smallest buffer for a share of late packets, or for a call
-  loss, rtt    the largest that the path may have
-  frontier     the largest loss at each round-trip time
-  interval     how much data to put into one packet
-  split        into how many pieces to write each packet
-  connections  over how many of them to spread the packets
-  sensitivity  what the delay depends on
+  bitrate      largest bitrate that meets the target
+  packet-rate  largest packet rate that meets the target (--packet-size)
+  playout      smallest playout buffer for a share of late packets or a call
+  loss, rtt    largest loss or round-trip time that meets the target
+  frontier     largest loss at each round-trip time
+  interval     best packet interval, and so the best packet size
+  split        best number of pieces to write each packet in
+  connections  best number of connections to spread the packets over
+  sensitivity  how the delay depends on each input
 
 \b
-What is asked for need not be given, and does not count if it is.
+The quantity in question need not be given; its value is ignored.
 
 \b
 Examples:
@@ -81,20 +81,18 @@ Examples:
 """
 
 
-def _questions() -> list[str]:
-    """Return what can be asked."""
-    return list(get_args(Question))
+QUESTIONS = list(get_args(Question))
 
 
 def _question(text: str) -> str:
     """Return the question, if it is one."""
-    if text not in _questions():
-        raise ValueError(f"{text!r} is none of {', '.join(_questions())}")
+    if text not in QUESTIONS:
+        raise ValueError(f"{text!r} is none of {', '.join(QUESTIONS)}")
     return text
 
 
-def _listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """Return what reads a list of quantities, with commas between them."""
+def _list_of(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Return a parser of values with commas between them."""
     return lambda text: tuple(parse(part) for part in text.split(","))
 
 
@@ -108,7 +106,7 @@ def _count(text: str) -> int:
 def _list_option(name: str, parse: Callable[[str], Any], metavar: str, description: str, default: str) -> Any:
     """Return an option that takes several values."""
     return typer.Option(
-        name, parser=_listed(parse), metavar=metavar, help=description, rich_help_panel=ASKED, show_default=default
+        name, parser=_list_of(parse), metavar=metavar, help=description, rich_help_panel=ASKED, show_default=default
     )
 
 
@@ -129,71 +127,60 @@ def solve(
         Any,
         typer.Argument(
             parser=_question,
-            autocompletion=_questions,
+            autocompletion=lambda: QUESTIONS,
             metavar="QUESTION",
-            help="Which one; see below.",
+            help="One of the questions below.",
             rich_help_panel=ASKED,
             show_default=False,
         ),
     ],
     grow: Annotated[
         Growth | None,
-        typer.Option(
+        choice(
             "--grow",
-            help="Of bitrate: larger packets up to one segment, then more of them; larger ones; or more of them.",
-            rich_help_panel=ASKED,
-            show_default="segments, or rate if no interval is known",
+            ASKED,
+            "Of bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger "
+            "packets; rate: more packets.",
+            "segments, or rate if no interval is known",
         ),
     ] = None,
     late_fraction: Annotated[
         float | None,
-        quantity("--late-fraction", parse_fraction, "SHARE", ASKED, "Of playout: packets that may be late.", "1%"),
+        quantity("--late-fraction", "fraction", ASKED, "Of playout: largest share of late packets.", "1%", zero=True),
     ] = None,
     codec: Annotated[
         str | None,
-        typer.Option(
+        number(
             "--codec",
-            help="Ask for a call's score (E-model) with this codec: g711, g729a, opus-wb-15 ...",
+            ASKED,
+            "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
+            "the delay counts, not a call's score",
             metavar="NAME",
-            rich_help_panel=ASKED,
-            show_default="the delay is asked for",
         ),
     ] = None,
-    mos: Annotated[
-        float | None,
-        typer.Option(
-            "--mos", help="Least score of a call.", metavar="NUMBER", rich_help_panel=ASKED, show_default="the best"
-        ),
-    ] = None,
-    intervals: Annotated[Any, _times("--intervals", "Of interval: what to choose from.", "10ms,20ms,...,60ms")] = None,
+    mos: Annotated[float | None, number("--mos", ASKED, "Smallest score (MOS) of a call.", "the best score")] = None,
+    intervals: Annotated[Any, _times("--intervals", "Of interval: candidates.", "10ms,20ms,...,60ms")] = None,
     header: Annotated[
         int | None,
         quantity(
             "--header",
-            partial(parse_size, allow_zero=True),
-            "SIZE",
+            "size",
             ASKED,
-            "Of interval: what the application puts before the data.",
+            "Of interval: bytes that the application adds to the data of each packet.",
             "14, RTP and framing",
+            zero=True,
         ),
     ] = None,
-    pieces: Annotated[Any, _counts("--pieces", "Of split: what to choose from.")] = None,
-    connections: Annotated[Any, _counts("--connections", "Of connections: what to choose from.")] = None,
-    rtts: Annotated[Any, _times("--rtts", "Of frontier: round-trip times.", "twelve of them")] = None,
+    pieces: Annotated[Any, _counts("--pieces", "Of split: candidates.")] = None,
+    connections: Annotated[Any, _counts("--connections", "Of connections: candidates.")] = None,
+    rtts: Annotated[Any, _times("--rtts", "Of frontier: round-trip times.", "twelve round-trip times")] = None,
     step: Annotated[
         float | None,
-        quantity("--step", parse_fraction, "SHARE", ASKED, "Of sensitivity: by which inputs are changed.", "10%"),
+        quantity("--step", "fraction", ASKED, "Of sensitivity: relative change of each input.", "10%", zero=True),
     ] = None,
-    output_format: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            help="json and csv hold seconds, bytes, bit/s and fractions; infinite is null in json, inf in csv.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "text",
+    output_format: Annotated[Format, choice("--format", OUTPUT, FORMAT_HELP)] = "text",
 ) -> None:
-    """Search for the value that just meets a target, or choose the best one; say what limits it."""
+    """Find the largest or smallest value that meets a target, or the best choice, and what limits it."""
     given = {
         "--grow": grow,
         "--late-fraction": late_fraction,
@@ -206,28 +193,29 @@ def solve(
         "--rtts": rtts,
         "--step": step,
     }
-    _refuse_strangers(question, given)
+    _refuse_unrelated(question, given)
     if options.over is not None and question in WITHOUT_OVER:
         raise typer.BadParameter(f"--over: {WITHOUT_OVER[question]}")
-    scenario = read_scenario(_with_what_is_asked(question, options))
+    scenario = read_scenario(_without_quantity(question, options))
     particulars = {name: value for name, value in given.items() if value is not None}
     if question == "bitrate":
-        known = options.app is not None or options.interval is not None
+        known = options.app is not None or options["interval"] is not None
         particulars.setdefault("--grow", "segments" if known else "rate")
     with argument_errors():
         try:
             with predicting():
-                from tcpdelay.report.answers import print_answer
+                from tcpdelay.report.answers import answer_text
 
                 answer = _answer(question, scenario, options, particulars)
+                ignored = _ignored(scenario)
         finally:
             if sys.stderr.isatty():
                 print(ERASE_LINE, end="", file=sys.stderr, flush=True)
-    print_answer(answer, output_format)
+    print(answer_text(answer, output_format, ignored), end="")
 
 
-def _refuse_strangers(question: Question, given: dict[str, Any]) -> None:
-    """Raise typer.BadParameter if an option has nothing to do with the question, or contradicts another."""
+def _refuse_unrelated(question: Question, given: dict[str, Any]) -> None:
+    """Raise typer.BadParameter if an option does not belong to the question, or contradicts another option."""
     for option, value in given.items():
         if value is not None and question not in GOES_WITH[option]:
             raise typer.BadParameter(f"{option}: goes with solve {' or '.join(GOES_WITH[option])}, not with {question}")
@@ -235,23 +223,31 @@ def _refuse_strangers(question: Question, given: dict[str, Any]) -> None:
         raise typer.BadParameter("--late-fraction and --codec or --mos: give one of them, a share or a call")
 
 
-def _with_what_is_asked(question: Question, options: ScenarioOptions) -> ScenarioOptions:
-    """Return the options with something in place of what is asked for, which a scenario cannot do without."""
+def _without_quantity(question: Question, options: ScenarioOptions) -> ScenarioOptions:
+    """Return the options with some value for the quantity in question, as a scenario needs one."""
     measured = options.ping is not None or options.ss is not None
-    if question in ("loss", "frontier") and options.loss is None and not measured:
-        options = replace(options, loss=0.0)
-    if question in ("rtt", "frontier") and options.rtt is None and not measured:
-        if options.one_way_delay is not None:
-            raise typer.BadParameter("--one-way-delay: needs --rtt, of which it keeps its share")
-        options = replace(options, rtt=0.1)
+    if question in ("loss", "frontier") and options["loss"] is None and not measured:
+        options = options.changed(loss=0.0)
+    if question in ("rtt", "frontier") and options["rtt"] is None and not measured:
+        if options["one_way_delay"] is not None:
+            raise typer.BadParameter("--one-way-delay: needs --rtt; their ratio is kept")
+        options = options.changed(rtt=0.1)
     if question in ("bitrate", "packet-rate"):
-        options = replace(options, bitrate=None)
+        options = options.changed(bitrate=None)
         if options.app is None:
-            full = options.mss or Linux().mss
-            size = options.packet_size or (full if options.over is None else options.over.largest_payload(full))
-            interval = options.interval or 0.020
-            options = replace(options, packet_size=size, interval=interval)
+            full = options["mss"] or Linux().mss
+            size = options["packet_size"] or (full if options.over is None else options.over.largest_payload(full))
+            options = options.changed(packet_size=size, interval=options["interval"] or 0.020)
     return options
+
+
+def _ignored(scenario: Scenario) -> Mapping[str, str]:
+    """Return the fields of the scenario that the chain ignores, and what it assumes."""
+    from tcpdelay.models.predict import chain_model
+    from tcpdelay.scenario.scenario import Scenario as Asked
+
+    asked = Asked(scenario.flow, scenario.path, scenario.stack)
+    return chain_model(isinstance(scenario.stack, Linux)).supports(asked).ignored
 
 
 def _answer(question: Question, scenario: Scenario, options: ScenarioOptions, particulars: dict[str, Any]) -> object:
@@ -272,30 +268,30 @@ def _answer(question: Question, scenario: Scenario, options: ScenarioOptions, pa
     own = {name.removeprefix("--").replace("-", "_"): value for name, value in particulars.items()}
     codec, mos = own.pop("codec", None), own.pop("mos", None)
     call = None if codec is None and mos is None else CallTarget(codec or "g711", mos)
-    wanted = call or target
-    shown = counting("Tried", "points")
+    demand = call or target
+    progress = counting("Tried", "points")
     if question == "playout":
         if call is not None:
             return playout_for_call(flow, path, stack, call)
         return playout_for_late_fraction(flow, path, stack, own.get("late_fraction", LATE_FRACTION))
     if question == "interval":
         data = _data_rate(scenario, options, own.get("header"))
-        return best_interval(data, path, stack, wanted, **own, on_progress=shown)
+        return best_interval(data, path, stack, demand, **own, on_progress=progress)
     solvers: dict[Question, Callable[[], object]] = {
         "bitrate": lambda: largest_bitrate(flow, path, stack, target, **own),
         "packet-rate": lambda: largest_packet_rate(flow, path, stack, target),
         "loss": lambda: largest_loss(flow, path, stack, target),
         "rtt": lambda: largest_rtt(flow, path, stack, target),
-        "frontier": lambda: loss_rtt_frontier(flow, path, stack, target, **own, on_progress=shown),
-        "split": lambda: best_split(flow, path, stack, wanted, **own, on_progress=shown),
-        "connections": lambda: best_connections(flow, path, stack, wanted, **own, on_progress=shown),
-        "sensitivity": lambda: sensitivities(flow, path, stack, target, **own, on_progress=shown),
+        "frontier": lambda: loss_rtt_frontier(flow, path, stack, target, **own, on_progress=progress),
+        "split": lambda: best_split(flow, path, stack, demand, **own, on_progress=progress),
+        "connections": lambda: best_connections(flow, path, stack, demand, **own, on_progress=progress),
+        "sensitivity": lambda: sensitivities(flow, path, stack, target, **own, on_progress=progress),
     }
     return solvers[question]()
 
 
 def _data_rate(scenario: Scenario, options: ScenarioOptions, header: int | None) -> float:
-    """Return the bitrate without headers: that of --bitrate, or of the packets that are given, less theirs."""
+    """Return the bitrate of the data without headers: --bitrate, or the packets' bitrate less their headers."""
     from tcpdelay.questions.ways import RTP_HEADER
 
     if options.bitrate is not None:

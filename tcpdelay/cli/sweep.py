@@ -1,4 +1,4 @@
-"""`tcpdelay sweep`: a model or the simulator over a grid, here or on a Dask cluster."""
+"""`tcpdelay sweep`: the chain or the simulator at every point of a grid, here or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tcpdelay.questions.sweep.schedule import Progress
     from tcpdelay.questions.sweep.specification import SweepSpecification
 
-SUMMARY = "Evaluate a model or the simulator at every point of a grid."
+SUMMARY = "Ask the chain or the simulator at every point of a grid."
 EXAMPLES = """
 \b
 Examples:
@@ -35,14 +35,14 @@ On a cluster: dask scheduler on one machine, dask worker on all, and then
 
 
 def sweep(
-    specification: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="What is fixed, and what varies.")],
+    specification: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="Fixed parameters and axes of the sweep.")],
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE.nc",
-            help="The result, in netCDF; the specification may name it.",
+            help="File of the result (netCDF); the specification may name it.",
             show_default=False,
         ),
     ] = None,
@@ -50,19 +50,19 @@ def sweep(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Scheduler of the Dask cluster that is to do it, such as tcp://127.0.0.1:8786.",
+            help="Scheduler of a Dask cluster. Example: tcp://127.0.0.1:8786.",
             show_default="this machine",
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(metavar="NUMBER", help="Threads on this machine.", show_default="one for each of its processors"),
+        typer.Option(metavar="NUMBER", help="Threads on this machine.", show_default="one for each processor"),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how many points there are, and about how long they take.")
+        bool, typer.Option("--dry-run", help="Only print the number of points and the expected time.")
     ] = False,
 ) -> None:
-    """Evaluate a model or the simulator at every point of a grid; run again, an interrupted sweep goes on."""
+    """Ask the chain or the simulator at every point of a grid. The same command continues an interrupted sweep."""
     from tcpdelay.questions.sweep.run import result_file
     from tcpdelay.questions.sweep.specification import read_sweep
 
@@ -83,7 +83,7 @@ def sweep(
 
 
 def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers: int | None) -> xr.Dataset:
-    """Run the sweep, and say how far it is, and if it ends too early how to go on."""
+    """Run the sweep with its progress; if it ends early, say how to continue."""
     from tcpdelay.questions.sweep.checkpoint import DamagedCheckpointWarning, checkpoint_folder
     from tcpdelay.questions.sweep.run import sweep as run_sweep
     from tcpdelay.questions.sweep.schedule import SweepFailedError
@@ -99,7 +99,7 @@ def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers
             def show(progress: Progress) -> None:
                 raise_swallowed()
                 last[:] = [progress]
-                line.show(_told(progress))
+                line.show(_progress_line(progress))
 
             return run_sweep(asked, file, scheduler=scheduler, workers=workers, on_progress=show)
     except SweepFailedError as error:
@@ -113,10 +113,10 @@ def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers
         line.erase()
 
 
-def _told(progress: Progress) -> str:
-    hands = "waiting for workers" if progress.workers == 0 else f"{progress.workers} at a time"
+def _progress_line(progress: Progress) -> str:
+    workers = "waiting for workers" if progress.workers == 0 else f"{progress.workers} at a time"
     left = "" if math.isnan(progress.seconds_left) else f", about {_duration(progress.seconds_left)} left"
-    return f"sweeping: {progress.done} of {progress.total} runs, {hands}{left}"
+    return f"sweeping: {progress.done} of {progress.total} runs, {workers}{left}"
 
 
 def _warn_of_refusals(found: xr.Dataset) -> None:

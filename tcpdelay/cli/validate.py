@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import ERASE_LINE, counting, predicting, print_warning
-from tcpdelay.cli.output import write_atomically
+from tcpdelay.cli.output import rendered, write_atomically
 
 if TYPE_CHECKING:
     from tcpdelay.report.validation import Results
@@ -53,8 +53,6 @@ def validate(
 
 def print_summary(results: Results, output_format: Format) -> None:
     """Print each model's errors over all cases."""
-    import json
-
     summary = results.summary
     if output_format == "text":
         from rich.console import Console
@@ -62,10 +60,8 @@ def print_summary(results: Results, output_format: Format) -> None:
         summary.print_text(Console(), transposed=True)
     elif output_format == "markdown":
         print(summary.to_markdown())
-    elif output_format == "csv":
-        print(summary.to_csv(), end="")
     else:
-        print(json.dumps(summary.to_records(), indent=2, allow_nan=False))
+        print(rendered(summary, output_format), end="")
 
 
 def _results(captures: Path) -> Results:

@@ -1,18 +1,24 @@
-"""The analysis of a connection, as a row of numbers and as text."""
+"""Measured connections and captures of the testbed, as records, as text and as charts."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
 from tcpdelay.units import format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from tcpdelay.capture.flow_capture import FlowCapture
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
+    from tcpdelay.distribution import DelayDistribution
 
 
 def record(analysis: ConnectionAnalysis) -> dict[str, Any]:
-    """Return the analysis as one flat row, in seconds, bytes and fractions; None where something is not known."""
+    """Return the analysis as one record, in seconds, bytes and fractions; None where something is not known."""
     from tcpdelay.advice.guideline import REPORTED_QUANTILES
 
     scales = analysis.window_scale or (None, None)
@@ -70,18 +76,15 @@ def record(analysis: ConnectionAnalysis) -> dict[str, Any]:
     return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
 
 
-def print_text(analysis: ConnectionAnalysis) -> None:
-    """Print the analysis for people."""
-    rows = [*_path_rows(analysis), *_tcp_rows(analysis), *_flow_rows(analysis), *_delay_rows(analysis)]
-    print(
+def analysis_text(analysis: ConnectionAnalysis) -> str:
+    """Return the analysis for people."""
+    facts = [*_path_rows(analysis), *_tcp_rows(analysis), *_flow_rows(analysis), *_delay_rows(analysis)]
+    heading = (
         f"{analysis.sender} -> {analysis.receiver}, captured at the {' and at the '.join(analysis.captured_at)}: "
-        f"{analysis.payload} bytes in {format_time(analysis.duration)}"
+        f"{analysis.payload} bytes in {format_time(analysis.duration)}\n"
     )
-    width = max(len(label) for label, _ in rows)
-    for label, value in rows:
-        print(f"{label:<{width}}  {value}")
-    for note in analysis.notes:
-        print(f"note: {note}")
+    notes = "".join(f"note: {note}\n" for note in analysis.notes)
+    return heading + as_text(facts_table(facts), width=UNBROKEN) + notes
 
 
 def _time(seconds: float) -> str:
@@ -164,3 +167,106 @@ def _delay_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
         ("jitter", format_time(delays.jitter)),
         *((f"{format_fraction(q)} within", format_time(delays.quantile(q))) for q in REPORTED_QUANTILES),
     ]
+
+
+def capture_record(capture: FlowCapture) -> dict[str, Any]:
+    """Return the figures of a capture of the testbed as one record, in seconds and fractions."""
+    from tcpdelay.confidence import BATCHES, mean_interval, quantile_interval
+
+    if capture.offered < BATCHES:
+        raise ValueError(f"{capture.name}: holds {capture.offered} packets; intervals take at least {BATCHES}")
+    delays = capture.delays()
+    first = capture.runs[0]
+    row: dict[str, Any] = {
+        "capture": capture.name,
+        "backend": first.backend,
+        "kernel": first.kernel,
+        "hz": first.hz,
+        "offered": capture.offered,
+        "not_read": sum(int((run.delay < 0).sum()) for run in capture.runs),
+    }
+    for name, interval in (
+        ("mean", mean_interval(delays)),
+        *((f"p{100 * q:g}", quantile_interval(delays, q)) for q in (0.5, 0.95, 0.99)),
+    ):
+        row |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    # The flows of one run share the queues of the path.
+    of_runs = {run.run: run for run in capture.runs}.values()
+    dropped = sum(run.packets["data_dropped"] for run in of_runs)
+    sent = sum(run.packets["data_sent"] for run in of_runs)
+    row |= {
+        "configured_loss": capture.settings["loss"],
+        "measured_loss": dropped / max(sent + dropped, 1),
+        "dropped": dropped,
+        "retransmitted": sum(run.counters.get("RetransSegs", 0) for run in of_runs),
+        "timeouts": sum(run.counters.get("TCPTimeouts", 0) for run in of_runs),
+        "longest_stall": max((int(run.stall_length.max(initial=0)) for run in capture.runs), default=0) * 1e-6,
+    }
+    return row
+
+
+def captures_text(records: Sequence[dict[str, Any]]) -> str:
+    """Return the figures of captures of the testbed for people."""
+    return "".join(map(_capture_text, records))
+
+
+def _capture_text(row: dict[str, Any]) -> str:
+    facts = [
+        (
+            f"  {name}",
+            f"{format_time(row[name])} ({format_time(row[f'{name}_low'])} to {format_time(row[f'{name}_high'])})",
+        )
+        for name in ("mean", "p50", "p95", "p99")
+    ]
+    lines = [
+        f"  {row['offered']} packets offered, {row['not_read']} not read before the end",
+        f"  loss {format_fraction(row['measured_loss'])} ({row['dropped']} segments dropped; configured "
+        f"{format_fraction(row['configured_loss'])}), {row['retransmitted']} retransmitted, "
+        f"{row['timeouts']} timeouts",
+    ]
+    if row["longest_stall"] > 0:
+        lines.append(f"  the guest stalled, for {format_time(row['longest_stall'])} at the longest")
+    heading = f"{row['capture']}: {row['backend']}, Linux {row['kernel']}, {row['hz']} Hz\n"
+    return heading + as_text(facts_table(facts), width=UNBROKEN) + "\n".join(lines) + "\n"
+
+
+def draw_curves(curves: Sequence[tuple[str, DelayDistribution]], title: str) -> Figure:
+    """Return a chart of the shares of packets later than a delay, one curve for each distribution."""
+    from matplotlib.figure import Figure
+
+    from tcpdelay.report.charts import plot_distribution
+
+    figure = Figure(layout="constrained")
+    axes = figure.subplots()
+    for label, distribution in curves:
+        if math.isfinite(distribution.values[0]):
+            plot_distribution(distribution, axes, kind="survival")
+            axes.lines[-1].set_label(label)
+        elif len(curves) > 1:
+            axes.plot([], [], " ", label=f"{label}: never settles")
+        else:
+            # Says that nothing ever arrived.
+            plot_distribution(distribution, axes, kind="survival")
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(fontsize="small", frameon=False)
+    axes.set_title(title, fontsize="medium")
+    return figure
+
+
+def draw_captures(captures: Sequence[FlowCapture]) -> Figure:
+    """Return the chart of captures of the testbed; beside a single capture, of the prediction for its path."""
+    from tcpdelay.models.predict import predict_delay
+
+    alone = len(captures) == 1
+    curves = [("measured" if alone else capture.name, capture.delay_distribution()) for capture in captures]
+    settings = captures[0].settings
+    if alone and settings["application"] == "cbr" and settings["bottleneck_rate"] is None:
+        curves.append(("predicted", predict_delay(captures[0].flow, captures[0].path)))
+    return draw_curves(curves, captures[0].name if alone else "")
+
+
+def draw_analysis(analysis: ConnectionAnalysis, predicted: DelayDistribution) -> Figure:
+    """Return the chart of the measured delays of a connection, and of the predicted ones."""
+    assert analysis.delays is not None
+    curves = [(f"measured, {analysis.delay_kind}", analysis.delays), ("predicted", predicted)]
+    return draw_curves(curves, f"{analysis.sender} to {analysis.receiver}")

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Literal
 
-from tcpdelay.cli.predict import expected_errors
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.questions.best import Candidate, Choice
 from tcpdelay.questions.largest import WORDS, Edge
 from tcpdelay.questions.playout import SmallestBuffer
 from tcpdelay.questions.quantities import Frontier
 from tcpdelay.questions.sensitivity import Input, Output, Sensitivities
+from tcpdelay.report.prediction import expected_errors, ignored_in_words, scenario_in_words, scenario_record
+from tcpdelay.report.result_table import UNBROKEN, as_text, cells_table, facts_table, to_csv, to_json
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, format_rate, format_time, told_apart
 
 if TYPE_CHECKING:
-    from tcpdelay.scenario.path import Path
-    from tcpdelay.scenario.source import Flow
+    from rich.console import RenderableType
 
 Format = Literal["text", "json", "csv"]
 Row = dict[str, Any]
 
-GAP = "  "
 LIMITS = {
     "delay": "the delay beyond",
     "capacity": "what TCP can carry",
@@ -46,38 +42,53 @@ LIMITS = {
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One answer: facts for people, the same as a record, and what it consists of, if that is more than one row."""
+class RenderedAnswer:
+    """An answer in all forms.
+
+    Parameters
+    ----------
+    facts : list of (str, str)
+        The answer for people.
+    record : dict
+        The same in numbers: seconds, bytes, bit/s and fractions.
+    key : str
+        Name of `rows` in JSON.
+    rows : list of dict
+        What the answer consists of, if it has several parts.
+    headings, cells : list
+        `rows` as a table for people.
+    """
 
     facts: list[tuple[str, str]]
     record: Row
     key: str = ""
     rows: list[Row] = field(default_factory=list)
-    table: list[list[str]] = field(default_factory=list)
+    headings: list[str] = field(default_factory=list)
+    cells: list[list[str]] = field(default_factory=list)
 
 
-def print_answer(answer: object, chosen: Format) -> None:
-    """Print an answer of `tcpdelay.questions` in one of the formats."""
-    found = shown(answer)
+def answer_text(answer: object, chosen: Format, ignored: Mapping[str, str]) -> str:
+    """Return an answer of `tcpdelay.questions` in one of the formats, with the fields that the chain ignored."""
+    found = rendered(answer)
     if chosen == "text":
-        print("\n".join([*_aligned([list(fact) for fact in found.facts]), *_table(found.table)]))
-    elif chosen == "json":
-        print(json.dumps(_finite({**found.record, **({found.key: found.rows} if found.key else {})}), indent=2))
-    else:
-        rows = found.rows or [{**found.record, "notes": "; ".join(found.record["notes"])}]
-        writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        parts: list[RenderableType] = [facts_table([*found.facts, *ignored_in_words(ignored, "chain")])]
+        if found.cells:
+            parts += ["", cells_table(found.headings, found.cells)]
+        return as_text(*parts, width=UNBROKEN).rstrip("\n") + "\n"
+    record = {**found.record, "ignored": dict(ignored)}
+    if chosen == "json":
+        return to_json({**record, **({found.key: found.rows} if found.key else {})})
+    return to_csv([{**row, "ignored": record["ignored"]} for row in found.rows] or [record])
 
 
 @singledispatch
-def shown(answer: object) -> Shown:
-    """Return an answer as it is shown; each kind has its own way."""
+def rendered(answer: object) -> RenderedAnswer:
+    """Return an answer in all forms; each kind of answer has its own function."""
     raise TypeError(f"no answer: {answer!r}")
 
 
-@shown.register
-def _(edge: Edge) -> Shown:
+@rendered.register
+def _(edge: Edge) -> RenderedAnswer:
     words, target = WORDS[edge.quantity], edge.target
     share = format_fraction(target.quantile)
     value, fails = told_apart(words, edge.value, edge.fails)
@@ -88,7 +99,7 @@ def _(edge: Edge) -> Shown:
     facts += [
         ("limited by", LIMITS[edge.limited_by]),
         ("found to", format_fraction(edge.tolerance)),
-        ("scenario there", _scenario_in_words(*edge.at)),
+        ("scenario there", scenario_in_words(*edge.at)),
         ("expected error", in_words(edge.expected_error)),
         *_notes(edge.notes),
     ]
@@ -101,15 +112,15 @@ def _(edge: Edge) -> Shown:
         "delay": edge.delay,
         "delay_beyond": edge.delay_beyond,
         **_demand(target),
-        **_scenario(*edge.at),
+        **scenario_record(*edge.at),
         **expected_errors(edge.expected_error),
         "notes": edge.notes,
     }
-    return Shown(facts, record)
+    return RenderedAnswer(facts, record)
 
 
-@shown.register
-def _(buffer: SmallestBuffer) -> Shown:
+@rendered.register
+def _(buffer: SmallestBuffer) -> RenderedAnswer:
     def described(late: str, score: str) -> str:
         return f"{late} late, score {score}" if score else f"{late} late"
 
@@ -123,7 +134,7 @@ def _(buffer: SmallestBuffer) -> Shown:
         facts.append(("fails", f"{fails}: {described(late_beyond, score_beyond)}"))
     facts += [
         ("limited by", LIMITS[buffer.limited_by]),
-        ("scenario", _scenario_in_words(buffer.flow, buffer.path)),
+        ("scenario", scenario_in_words(buffer.flow, buffer.path)),
         ("expected error", in_words(buffer.expected_error)),
         *_notes(buffer.notes),
     ]
@@ -137,35 +148,36 @@ def _(buffer: SmallestBuffer) -> Shown:
         "late_beyond": buffer.late_beyond,
         "mos": mos,
         "mos_beyond": mos_beyond,
-        **_scenario(buffer.flow, buffer.path),
+        **scenario_record(buffer.flow, buffer.path),
         **expected_errors(buffer.expected_error),
         "notes": buffer.notes,
     }
-    return Shown(facts, record)
+    return RenderedAnswer(facts, record)
 
 
-@shown.register
-def _(frontier: Frontier) -> Shown:
+@rendered.register
+def _(frontier: Frontier) -> RenderedAnswer:
     target = frontier.target
     facts = [("target", f"{format_fraction(target.quantile)} within {format_time(target.limit)}")]
     rows: list[Row] = []
-    table = [["round-trip time", "largest loss", "fails", "limited by", "expected error of p95, median"]]
+    headings = ["round-trip time", "largest loss", "fails", "limited by", "expected error of p95, median"]
+    cells: list[list[str]] = []
     for rtt, edge in zip(frontier.rtts, frontier.edges, strict=True):
         row: Row = {"rtt": rtt, "loss": None, "fails": None, "limited_by": None, "tolerance": None, "notes": ""}
         if edge is None:
-            table.append([format_time(rtt), "none", "", "", ""])
+            cells.append([format_time(rtt), "none", "", "", ""])
         else:
             error = _share(edge.expected_error.median)
             works, fails = told_apart(format_fraction, edge.value, edge.fails)
-            table.append([format_time(rtt), works, fails, edge.limited_by, error])
+            cells.append([format_time(rtt), works, fails, edge.limited_by, error])
             row |= {"loss": edge.value, "fails": edge.fails, "limited_by": edge.limited_by, "tolerance": edge.tolerance}
             row["notes"] = "; ".join(edge.notes)
         rows.append({**row, **expected_errors(None if edge is None else edge.expected_error)})
-    return Shown(facts, {"question": "frontier", **_demand(target)}, "points", rows, table)
+    return RenderedAnswer(facts, {"question": "frontier", **_demand(target)}, "points", rows, headings, cells)
 
 
-@shown.register
-def _(choice: Choice) -> Shown:
+@rendered.register
+def _(choice: Choice) -> RenderedAnswer:
     best, call = choice.best, choice.best.mos is not None
 
     def named(value: float) -> str:
@@ -186,7 +198,7 @@ def _(choice: Choice) -> Shown:
         *_notes(choice.notes),
     ]
     first = f"{format_fraction(choice.target.quantile)} within" if isinstance(choice.target, Target) else "playout"
-    table = [[choice.quantity, *(["score"] if call else []), first, "and to fill", "packet", "on the network", ""]]
+    headings = [choice.quantity, *(["score"] if call else []), first, "and to fill", "packet", "on the network", ""]
     rows = [
         {
             choice.quantity: one.value,
@@ -213,7 +225,7 @@ def _(choice: Choice) -> Shown:
         **(_demand(choice.target) if isinstance(choice.target, Target) else {"mos": choice.target.mos}),
         "notes": choice.notes,
     }
-    return Shown(facts, record, "candidates", rows, [*table, *map(cells, choice.candidates)])
+    return RenderedAnswer(facts, record, "candidates", rows, headings, list(map(cells, choice.candidates)))
 
 
 INPUTS: dict[Input, tuple[str, Any]] = {
@@ -229,38 +241,39 @@ OUTPUTS: dict[Output, tuple[str, Any]] = {
 }
 
 
-@shown.register
-def _(found: Sensitivities) -> Shown:
+@rendered.register
+def _(found: Sensitivities) -> RenderedAnswer:
     target = found.target
     facts = [
-        ("scenario", _scenario_in_words(found.flow, found.path)),
+        ("scenario", scenario_in_words(found.flow, found.path)),
         ("quantile", f"{format_fraction(target.quantile)}; late is beyond {format_time(target.limit)}"),
         ("depends most on", INPUTS[found.largest][0]),
         ("expected error", in_words(found.expected_error)),
         *_notes(found.notes),
     ]
     percent = format_fraction(found.step)
-    head = ["of", "by", f"-{percent}", "now", f"+{percent}", "change", "", "elasticity", "direction"]
-    table, rows = [head], []
+    headings = ["of", "by", f"-{percent}", "now", f"+{percent}", "change", "", "elasticity", "direction"]
+    cells: list[list[str]] = []
+    rows: list[Row] = []
     for entry in found.entries:
         (name, _), (output, written) = INPUTS[entry.input], OUTPUTS[entry.output]
         changes = [_change(change) for change in entry.changes]
         elasticity = "" if math.isnan(entry.elasticity) else f"{entry.elasticity:.2f}"
-        table.append([output, name, *map(written, entry.outputs), *changes, elasticity, entry.direction])
-        row: Row = {"input": entry.input, "output": entry.output}
+        cells.append([output, name, *map(written, entry.outputs), *changes, elasticity, entry.direction])
+        point: Row = {"input": entry.input, "output": entry.output}
         for place, value, result in zip(("low", "now", "high"), entry.inputs, entry.outputs, strict=True):
-            row |= {f"input_{place}": value, f"output_{place}": result}
-        row |= {"change_low": entry.changes[0], "change_high": entry.changes[1]}
-        rows.append({**row, "elasticity": entry.elasticity, "direction": entry.direction})
+            point |= {f"input_{place}": value, f"output_{place}": result}
+        point |= {"change_low": entry.changes[0], "change_high": entry.changes[1]}
+        rows.append({**point, "elasticity": entry.elasticity, "direction": entry.direction})
     record = {
         "question": "sensitivity",
         "step": found.step,
         **_demand(target),
-        **_scenario(found.flow, found.path),
+        **scenario_record(found.flow, found.path),
         **expected_errors(found.expected_error),
         "notes": found.notes,
     }
-    return Shown(facts, record, "entries", rows, table)
+    return RenderedAnswer(facts, record, "entries", rows, headings, cells)
 
 
 def _score(mos: float, digits: int) -> str:
@@ -281,55 +294,16 @@ def _demand(target: Target) -> Row:
     return {"limit": target.limit, "quantile": target.quantile}
 
 
-def _scenario(flow: Flow, path: Path) -> Row:
-    """Return flow and path as part of a record."""
-    return {
-        "rtt": path.rtt,
-        "loss": path.loss,
-        "packet_size": flow.packet_size,
-        "interval": flow.interval,
-        "bitrate": flow.bitrate,
-    }
-
-
-def _scenario_in_words(flow: Flow, path: Path) -> str:
-    """Return flow and path in words."""
-    return (
-        f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}), "
-        f"round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
-    )
-
-
 def _notes(notes: Sequence[str]) -> list[tuple[str, str]]:
     """Return notes as facts."""
     return [("note", note.replace("_", " ")) for note in notes]
 
 
 def _share(fraction: float) -> str:
-    """Return a fraction in words, and of none that it is not known."""
+    """Return a fraction in words, or that it is not known."""
     return "not known" if math.isnan(fraction) else format_fraction(float(f"{fraction:.2g}"))
 
 
 def _change(fraction: float) -> str:
     """Return a relative change with its sign."""
     return "" if math.isnan(fraction) else "never" if fraction == math.inf else f"{100 * fraction:+.3g} %"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines, cells of a column below each other."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [GAP.join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table's lines behind an empty one; nothing of an empty table."""
-    return ["", *_aligned(rows)] if rows else []
-
-
-def _finite(value: Any) -> Any:
-    """Replace what JSON has no number for by None."""
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,23 +1,132 @@
-"""A table of results: numbers for programs (CSV, JSON) and formatted for people (text, Markdown)."""
+"""Results for programs (JSON, CSV) and for people (aligned text, Markdown): facts, records and tables."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from tcpdelay.units import format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
 Cell = str | float | int | bool | None
 UNKNOWN = "–"
 DIGITS = 6
 """Significant digits of numbers in files; no measurement is more precise."""
+FILE_WIDTH = 100
+"""Columns of a text that no terminal shows."""
+UNBROKEN = 10_000
+"""Columns of a text whose lines are not broken."""
+
+
+def to_json(content: Any) -> str:
+    """Return content as JSON; null stands for a number that is infinite or not known.
+
+    Examples
+    --------
+    >>> print(to_json({"p95": float("inf"), "notes": ("a", "b")}), end="")
+    {
+      "p95": null,
+      "notes": [
+        "a",
+        "b"
+      ]
+    }
+    """
+    return json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
+
+
+def _finite(content: Any) -> Any:
+    """Replace numbers that JSON does not have by None."""
+    if isinstance(content, Mapping):
+        return {key: _finite(entry) for key, entry in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(entry) for entry in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]], keys: Sequence[str] | None = None) -> str:
+    """Return records as CSV; inf is infinite, an empty cell is not known, several texts stand between semicolons.
+
+    Examples
+    --------
+    >>> print(to_csv([{"p95": float("inf"), "mos": None, "notes": ("a", "b")}]), end="")
+    p95,mos,notes
+    inf,,a; b
+    """
+    page = io.StringIO()
+    columns = keys or list(dict.fromkeys(key for row in rows for key in row))
+    table = csv.DictWriter(page, columns, lineterminator="\n", restval="")
+    table.writeheader()
+    table.writerows({key: _csv_cell(value) for key, value in row.items()} for row in rows)
+    return page.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    if value is None or value != value:
+        return ""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key}={entry}" for key, entry in value.items())
+    return "; ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def record_text(record: Mapping[str, Any], chosen: Literal["json", "csv"]) -> str:
+    """Return one record as a JSON object, or as CSV with a header."""
+    return to_json(record) if chosen == "json" else to_csv([record])
+
+
+def records_text(records: Sequence[Mapping[str, Any]], chosen: Literal["json", "csv"]) -> str:
+    """Return records as a JSON array, or as CSV with a header."""
+    return to_json(records) if chosen == "json" else to_csv(records)
+
+
+def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
+    """Return facts below each other: what it is, and the value."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for fact in facts:
+        table.add_row(*map(Text, fact))
+    return table
+
+
+def cells_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", *, wrap: bool = False
+) -> Table:
+    """Return cells below headings; the first column holds names, the other columns values."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, heading in enumerate(headings):
+        table.add_column(Text(heading), justify="right" if i else "left", no_wrap=i == 0 and not wrap)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def as_text(*parts: RenderableType, width: int = FILE_WIDTH) -> str:
+    """Return what rich draws as plain text, as wide as the terminal if there is one, and else `width` columns."""
+    from rich.console import Console
+
+    page = io.StringIO()
+    columns = max(Console().width, 80) if sys.stdout.isatty() else width
+    console = Console(file=page, width=columns, force_terminal=False, color_system=None)
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 
 def _text(value: Cell) -> str:
@@ -127,24 +236,20 @@ class ResultTable:
 
     def to_csv(self) -> str:
         """Return all values as CSV: seconds and fractions; inf is infinite, empty is not known."""
-        keys = list(dict.fromkeys(key for row in self.rows for key in row)) or [column.key for column in self.columns]
-        page = io.StringIO()
-        table = csv.DictWriter(page, keys, lineterminator="\n", restval="")
-        table.writeheader()
-        for row in self.rows:
-            known = {key: _rounded(value) for key, value in row.items()}
-            table.writerow({key: "" if value is None or value != value else value for key, value in known.items()})
-        return page.getvalue()
+        rows = [{key: _rounded(value) for key, value in row.items()} for row in self.rows]
+        return to_csv(rows, None if rows else [column.key for column in self.columns])
 
     def to_records(self) -> list[dict[str, Cell]]:
         """Return all values as JSON takes them: None where a value is infinite or not known."""
-        return [
-            {
-                key: None if isinstance(value, float) and not math.isfinite(value) else _rounded(value)
-                for key, value in row.items()
-            }
-            for row in self.rows
-        ]
+        return [{key: _finite(_rounded(value)) for key, value in row.items()} for row in self.rows]
+
+    def to_json(self) -> str:
+        """Return all values as JSON."""
+        return to_json(self.to_records())
+
+    def to_text(self, width: int = FILE_WIDTH) -> str:
+        """Return what people see as aligned text, as wide as the terminal if there is one."""
+        return as_text(*self._parts(transposed=False), width=width).rstrip("\n") + "\n"
 
     def to_markdown(self) -> str:
         """Return what people see as a table in Markdown."""
@@ -165,17 +270,14 @@ class ResultTable:
 
     def print_text(self, console: Console, *, transposed: bool = False) -> None:
         """Print what people see on a terminal; `transposed` with one column per row, for broad tables of few rows."""
-        from rich import box
-        from rich.table import Table
+        for part in self._parts(transposed=transposed):
+            console.print(part)
+
+    def _parts(self, *, transposed: bool) -> list[RenderableType]:
+        """Return the table and its note."""
         from rich.text import Text
 
-        table = Table(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        shown = [[column.heading, *(column.shown(row) for row in self.rows)] for column in self.columns]
-        lines = shown if transposed else list(zip(*shown, strict=True))
-        for i, heading in enumerate(lines[0]):
-            table.add_column(Text(heading), justify="right" if i else "left", no_wrap=i == 0 and not transposed)
-        for line in lines[1:]:
-            table.add_row(*map(Text, line))
-        console.print(table)
-        if self.note:
-            console.print(Text(self.note))
+        columns = [[column.heading, *(column.shown(row) for row in self.rows)] for column in self.columns]
+        lines = columns if transposed else [list(line) for line in zip(*columns, strict=True)]
+        table = cells_table(lines[0], lines[1:], self.title, wrap=transposed)
+        return [table, Text(self.note)] if self.note else [table]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,7 @@ from typing import (
 )
 
 import pydantic.dataclasses
-from annotated_types import Ge, GroupedMetadata, Le, Lt
+from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
 from pydantic import BeforeValidator, ConfigDict, ValidationError
 
 from tcpdelay.units import format_fraction, format_rate, format_time, parse_fraction, parse_rate, parse_size, parse_time
@@ -90,8 +91,13 @@ class InvalidValueError(ValueError):
         super().__init__(name, value, allowed, hint)
         self.name, self.value, self.allowed, self.hint = name, value, allowed, hint
 
+    @property
+    def fault(self) -> str:
+        """What is wrong, without the name and the hint."""
+        return f"must {self.allowed}, got {shown(self.value)}"
+
     def __str__(self) -> str:
-        return f"{self.name} must {self.allowed}, got {shown(self.value)}" + (f"; {self.hint}" if self.hint else "")
+        return f"{self.name} {self.fault}" + (f"; {self.hint}" if self.hint else "")
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -152,19 +158,42 @@ class Field(GroupedMetadata):
         What the field is, in one plain sentence; also the help of the command-line option.
     default_words : str
         What holds where the field is left out, if its default does not say it.
+    default : object
+        The default of the field, None where it must be given; filled in from the class.
     """
 
     kind: Kind
     meaning: str
     default_words: str = ""
+    default: Any = None
+
+    @property
+    def long_name(self) -> str:
+        """The meaning as a heading: its first clause, with a small letter."""
+        clause = self.meaning.partition(". ")[0].partition(":")[0].removesuffix(".")
+        return clause if clause[:2].isupper() else clause[0].lower() + clause[1:]
+
+    @property
+    def units(self) -> str | None:
+        """The unit in the form of netCDF; None of words and flags."""
+        return UNITS[self.kind]
 
     def __iter__(self) -> Iterator[object]:
         """Yield what pydantic validates with."""
         raise TypeError("a declaration is a Quantity, a Choice or a Flag")
 
+    def allows(self, value: object) -> bool:
+        """Return whether a value is allowed, whatever the other fields are."""
+        raise TypeError("a declaration is a Quantity, a Choice or a Flag")
+
     def refusal(self, name: str, value: object) -> InvalidValueError:
         """Return the error for a value that the declaration does not allow."""
         raise TypeError("a declaration is a Quantity, a Choice or a Flag")
+
+    def require(self, name: str, value: object) -> None:
+        """Raise InvalidValueError if a value is not allowed."""
+        if not self.allows(value):
+            raise self.refusal(name, value)
 
     def read(self, name: str, written: object) -> Value:
         """Return a value as Python takes it from a text with a unit, or from what a configuration file holds.
@@ -195,8 +224,8 @@ class Quantity(Field):
         A value as written on the command line.
     hint : str
         How to write the value in Python; shown where it is too large, as by a percentage or milliseconds.
-    high_excluded : bool
-        Whether `high` itself is not allowed.
+    low_excluded, high_excluded : bool
+        Whether `low` or `high` itself is not allowed.
     allowed : str
         What is allowed, after the word "must", where unit and range do not say it well.
 
@@ -214,14 +243,28 @@ class Quantity(Field):
     unit: str
     example: str
     hint: str = ""
+    low_excluded: bool = False
     high_excluded: bool = False
     allowed: str = ""
+
+    @property
+    def zero_allowed(self) -> bool:
+        """Whether 0 is a value."""
+        return self.low <= 0 and not (self.low == 0 and self.low_excluded)
 
     def __iter__(self) -> Iterator[object]:
         """Yield what pydantic validates with."""
         yield BeforeValidator(_as_whole if self.kind in WHOLE else _as_number)
-        yield Ge(self.low)
+        yield Gt(self.low) if self.low_excluded else Ge(self.low)
         yield Lt(self.high) if self.high_excluded else Le(self.high)
+
+    def allows(self, value: object) -> bool:
+        """Return whether a value is a number in the range, and whole if it has to be."""
+        if not is_number(value) or not self.low <= value <= self.high:
+            return False
+        if (self.low_excluded and value == self.low) or (self.high_excluded and value == self.high):
+            return False
+        return self.kind not in WHOLE or value == int(value)
 
     def refusal(self, name: str, value: object) -> InvalidValueError:
         """Return the error for a value that is no number, not whole or out of range."""
@@ -239,11 +282,6 @@ class Quantity(Field):
             return InvalidValueError(name, value, "be a fraction from 0 to below 1", hint)
         hint = self.hint if number > self.high else ""
         return InvalidValueError(name, value, f"lie between {self.low:g} and {self.high:g} {self.unit}", hint)
-
-    def require(self, name: str, value: object) -> None:
-        """Raise InvalidValueError if a value is no number or out of range; for a quantity that is no field."""
-        if not is_number(value) or not self.low <= value <= self.high:
-            raise self.refusal(name, value)
 
     def read(self, name: str, written: object) -> Value:
         """Return a value from a text with a unit, or from a number."""
@@ -271,6 +309,10 @@ class Choice(Field):
         """Yield nothing: pydantic knows the words from the type."""
         return iter(())
 
+    def allows(self, value: object) -> bool:
+        """Return whether a value is one of the words."""
+        return value in self.words
+
     def refusal(self, name: str, value: object) -> InvalidValueError:
         """Return the error for a word that is not allowed."""
         return InvalidValueError(name, value, f"be one of {', '.join(map(repr, self.words))}")
@@ -291,6 +333,10 @@ class Flag(Field):
     def __iter__(self) -> Iterator[object]:
         """Yield what pydantic validates with: a number is no flag."""
         yield pydantic.Strict()
+
+    def allows(self, value: object) -> bool:
+        """Return whether a value is a flag."""
+        return isinstance(value, bool)
 
     def refusal(self, name: str, value: object) -> InvalidValueError:
         """Return the error for a value that is neither True nor False."""
@@ -328,7 +374,8 @@ def _declared_fields(described: Any) -> Iterator[tuple[str, Field]]:
         declaration = next(entry for entry in declared.__metadata__ if isinstance(entry, Field))
         if isinstance(declaration, Choice):
             declaration = dataclasses.replace(declaration, words=get_args(declared.__origin__))
-        yield field.name, declaration
+        default = None if field.default is dataclasses.MISSING else field.default
+        yield field.name, dataclasses.replace(declaration, default=default)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -349,8 +396,25 @@ def described(cls: type[Described]) -> type[Described]:
 
     validated.__init__ = __init__
     _DECLARATIONS[validated] = dict(_declared_fields(validated))
+    _show_plainly(validated)
     result: type[Described] = validated
     return result
+
+
+def _show_plainly(described: Any) -> None:
+    """Let `help` show types and defaults, without the declarations."""
+    types = get_type_hints(described)
+    arguments = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+            annotation=types[field.name],
+        )
+        for field in dataclasses.fields(described)
+    ]
+    described.__signature__ = inspect.Signature(arguments)
+    described.__annotations__ = {field.name: types[field.name] for field in dataclasses.fields(described)}
 
 
 def _first_fault(described: type, error: ValidationError) -> Exception:

@@ -61,8 +61,6 @@ class Flow:
         interval = declarations(cls)["interval"]
         assert isinstance(interval, Quantity)
         BITRATE.require("bitrate", bitrate)
-        if bitrate <= 0:
-            raise InvalidValueError("bitrate", bitrate, "be above 0 bit/s")
         if not interval.low <= 8 * size / bitrate <= interval.high:
             raise InvalidValueError(
                 "bitrate",
@@ -84,6 +82,13 @@ class Flow:
 
 
 BITRATE = Quantity(
-    kind="rate", meaning="Application bits per second.", low=0.0, high=1e300, unit="bit/s", example="64kbit/s"
+    kind="rate",
+    meaning="Application bits per second.",
+    low=0.0,
+    low_excluded=True,
+    high=1e300,
+    unit="bit/s",
+    example="64kbit/s",
+    allowed="be above 0 bit/s",
 )
 """Declaration of the bitrate, which a flow has in place of its packet size or its interval."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity, described
+from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity, declarations, described
 
 Variant = Literal["newreno", "sack", "reno"]
 BacklogBound = Literal["published", "grow"]
@@ -198,6 +198,17 @@ PROFILES: dict[StackName, KnownStack] = {
 DEFAULT_PROFILE: StackName = "linux"
 DEFAULT_STACK: KnownStack = PROFILES[DEFAULT_PROFILE]
 """The stack that is used where none is given: a current Linux kernel."""
+
+
+def profiles_with(setting: str) -> list[StackName]:
+    """Return the names of the profiles that have a setting.
+
+    Examples
+    --------
+    >>> profiles_with("hz"), profiles_with("mss")
+    (['linux'], ['linux', 'newreno_2008'])
+    """
+    return [name for name, stack in PROFILES.items() if setting in declarations(type(stack))]
 
 
 def checked_profile(stack: Stack) -> KnownStack:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tcpdelay.scenario.fields import InvalidValueError, Quantity, described
+from tcpdelay.scenario.fields import Quantity, described
 
 ROUNDING = 1e-9
 """Relative difference by which a delay may be beyond the limit: that of sums in another order."""
@@ -40,6 +40,7 @@ class Target:
             kind="time",
             meaning="Latest useful arrival: packets later than this count as late.",
             low=0.0,
+            low_excluded=True,
             high=1e300,
             unit="s",
             example="200ms",
@@ -53,6 +54,7 @@ class Target:
             kind="fraction",
             meaning="Share of the packets that must arrive by then.",
             low=0.0,
+            low_excluded=True,
             high=1.0,
             high_excluded=True,
             unit="fraction of packets",
@@ -73,9 +75,3 @@ class Target:
         (True, False)
         """
         return delay <= self.limit * (1 + ROUNDING)
-
-    def __post_init__(self) -> None:
-        if self.limit == 0:
-            raise InvalidValueError("limit", self.limit, "be a number of seconds above 0")
-        if self.quantile == 0:
-            raise InvalidValueError("quantile", self.quantile, "lie between 0 and 1")

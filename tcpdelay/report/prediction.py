@@ -1,0 +1,116 @@
+"""A prediction as one record, as text and as a chart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
+from tcpdelay.units import format_fraction, format_rate, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from tcpdelay.distribution import DelayDistribution, ExpectedError
+    from tcpdelay.scenario.path import Path
+    from tcpdelay.scenario.source import Flow
+    from tcpdelay.scenario.target import Target
+
+
+def scenario_record(flow: Flow, path: Path) -> dict[str, Any]:
+    """Return flow and path as part of a record, in seconds, bytes, bit/s and fractions."""
+    return {
+        "rtt": path.rtt,
+        "loss": path.loss,
+        "packet_size": flow.packet_size,
+        "interval": flow.interval,
+        "bitrate": flow.bitrate,
+    }
+
+
+def scenario_in_words(flow: Flow, path: Path) -> str:
+    """Return flow and path in words."""
+    return (
+        f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}), "
+        f"round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
+    )
+
+
+def expected_errors(error: ExpectedError | None) -> dict[str, Any]:
+    """Return the expected error of a prediction by name, as fractions; None where it is not known."""
+    row: dict[str, Any] = {
+        "expected_error_source": error and error.source,
+        "expected_error_cases": error and error.cases,
+    }
+    for quantity, spread in (("p95", error), ("mean", error and error.mean_delay)):
+        for statistic in ("median", "mean", "p90"):
+            size = math.nan if spread is None else float(getattr(spread, statistic))
+            row[f"expected_error_{quantity}_{statistic}"] = None if math.isnan(size) else size
+    return row
+
+
+def ignored_in_words(ignored: Mapping[str, str], method: str) -> list[tuple[str, str]]:
+    """Return the fields that a model ignored as a fact for people; nothing if the model ignored none.
+
+    Examples
+    --------
+    >>> ignored_in_words({"window_validation": "on"}, "chain")
+    [('ignored', 'window validation (the chain assumes on)')]
+    """
+    named = [f"{name.replace('_', ' ')} (the {method} assumes {assumed})" for name, assumed in ignored.items()]
+    return [("ignored", ", ".join(named))] if named else []
+
+
+def prediction_record(flow: Flow, path: Path, target: Target, distribution: DelayDistribution) -> dict[str, Any]:
+    """Return scenario and prediction as one record, in seconds, bytes, bit/s and fractions."""
+    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+
+    return {
+        **scenario_record(flow, path),
+        "limit": target.limit,
+        "quantile": target.quantile,
+        "mean": distribution.mean,
+        "jitter": distribution.jitter,
+        **{f"p{100 * q:g}": distribution.quantile(q) for q in REPORTED_QUANTILES},
+        "target_quantile": distribution.quantile(target.quantile),
+        "late_fraction": distribution.late_fraction(target.limit),
+        "sustainable": distribution.sustainable,
+        "method": distribution.method,
+        **expected_errors(distribution.expected_error),
+        "ignored": dict(distribution.ignored),
+    }
+
+
+def prediction_text(flow: Flow, path: Path, target: Target, distribution: DelayDistribution) -> str:
+    """Return the prediction for people."""
+    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+    from tcpdelay.models.accuracy import in_words
+
+    error = distribution.expected_error
+    late = format_fraction(distribution.late_fraction(target.limit))
+    facts = [
+        ("mean", format_time(distribution.mean)),
+        ("jitter", format_time(distribution.jitter)),
+        *(
+            (f"{format_fraction(q)} come within", format_time(distribution.quantile(q)))
+            for q in sorted({*REPORTED_QUANTILES, target.quantile})
+        ),
+        (f"later than {format_time(target.limit)}", late),
+        ("sustainable", "yes" if distribution.sustainable else "no: the backlog grows for ever"),
+        ("method", distribution.method),
+        ("expected error", "not known" if error is None else in_words(error)),
+        *ignored_in_words(distribution.ignored, distribution.method),
+    ]
+    return f"{scenario_in_words(flow, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
+
+
+def draw_prediction(distribution: DelayDistribution, limit: float) -> Figure:
+    """Return the chart of a distribution with a mark at `limit` [s]."""
+    from matplotlib.figure import Figure
+
+    from tcpdelay.report.charts import plot_distribution
+
+    figure = Figure(layout="constrained")
+    plot_distribution(distribution, figure.subplots(), thresholds={"limit": limit})
+    return figure
