@@ -11,7 +11,7 @@ from .network.result import FlowResult, NetworkResult, QueueStatistics
 from .network.simulation import simulate_network
 from .network.sources import Bulk, ConstantRate, Transfers, Web
 from .network.stacks import Classic, Udp
-from .questions.best import CallTarget
+from .quality.voice import CallTarget
 from .questions.playout import playout_for_call, playout_for_late_fraction
 from .questions.quantities import (
     largest_bitrate,

@@ -256,7 +256,7 @@ def _with_what_is_asked(question: Question, options: ScenarioOptions) -> Scenari
 
 def _answer(question: Question, scenario: Scenario, options: ScenarioOptions, particulars: dict[str, Any]) -> object:
     """Return the answer to a question."""
-    from tcpdelay.questions.best import CallTarget
+    from tcpdelay.quality.voice import CallTarget
     from tcpdelay.questions.playout import playout_for_call, playout_for_late_fraction
     from tcpdelay.questions.quantities import (
         largest_bitrate,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.distribution import CUMULATION_NOISE, DelayDistribution
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.interface import DelayParts, TooLargeError
 from tcpdelay.models.linux.profile import LinuxProfile
 from tcpdelay.models.published.delays import PublishedProfile
@@ -45,6 +45,7 @@ from tcpdelay.models.solver.widening import decay, doublings, late_share, widen
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
+from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -257,7 +258,8 @@ class DelayModel:
 
     def meets(self, limit: float, quantile: float) -> bool:
         """Return whether a share `quantile` of the packets arrives within `limit` [s]."""
-        return self.lateness(limit, quantile) <= 1 - quantile + CUMULATION_NOISE
+        target = Target(limit, quantile)
+        return target.allows(self.lateness(target.latest, quantile))
 
     def lateness(self, limit: float, quantile: float) -> float:
         """Return the share of packets later than `limit` [s], to be compared with 1 - `quantile`; 1 where not carried.
