@@ -11,15 +11,15 @@ from .network.result import FlowResult, NetworkResult, QueueStatistics
 from .network.simulation import simulate_network
 from .network.sources import Bulk, ConstantRate, Transfers, Web
 from .network.stacks import Classic, Udp
-from .questions.best import CallTarget
-from .questions.playout import playout_for_call, playout_for_late_fraction
-from .questions.quantities import (
+from .quality.voice import CallTarget
+from .questions.largest import (
     largest_bitrate,
     largest_loss,
     largest_packet_rate,
     largest_rtt,
     loss_rtt_frontier,
 )
+from .questions.playout import playout_for_call, playout_for_late_fraction
 from .questions.region.boundary import WorkingBoundary, working_boundary
 from .questions.region.dataset import working_region
 from .questions.sensitivity import sensitivities

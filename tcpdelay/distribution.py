@@ -61,6 +61,10 @@ class ExpectedError(Spread):
     source: str
 
 
+UNKNOWN_ERROR = ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, "")
+"""The expected error of a prediction whose error is not known."""
+
+
 @dataclass(frozen=True)
 class DelayDistribution:
     """Delays from write to in-order read, and how likely each is.

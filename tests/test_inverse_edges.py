@@ -113,13 +113,13 @@ def _value_or_zero(solve, target):
 
 @given(edge=st.floats(0.011, 99.0), start=st.floats(0.01, 100.0))
 def test_a_bracket_holds_the_edge(edge, start):
-    found = bracket(lambda value: value <= edge, start, 0.01, 100.0)
+    found = bracket(lambda value: -1.0 if value <= edge else 1.0, start, 0.01, 100.0)
     assert found.inside <= edge < found.outside <= found.inside * 1.01
 
 
 def test_a_bracket_ends_where_the_search_does():
-    assert bracket(lambda value: True, 1.0, 0.1, 10.0).outside is None
-    nothing = bracket(lambda value: False, 1.0, 0.1, 10.0)
+    assert bracket(lambda value: -1.0, 1.0, 0.1, 10.0).outside is None
+    nothing = bracket(lambda value: 1.0, 1.0, 0.1, 10.0)
     assert (nothing.inside, nothing.outside) == (None, 0.1)
 
 

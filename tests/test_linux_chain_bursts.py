@@ -168,7 +168,7 @@ def test_auto_simulates_only_bursts_that_are_too_long_for_the_chain(monkeypatch)
 
 def test_an_edge_where_the_answer_is_not_known_is_a_lower_bound():
     def works(known_to, met_to):
-        return lambda value: None if value > known_to else value <= met_to
+        return lambda value: None if value > known_to else value - met_to
 
     for start in (1.0, 20.0):
         found = bracket(works(8.0, 4.0), start, 0.1, 100.0)

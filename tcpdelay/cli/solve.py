@@ -252,15 +252,15 @@ def _ignored(scenario: Scenario) -> Mapping[str, str]:
 
 def _answer(question: Question, scenario: Scenario, options: ScenarioOptions, particulars: dict[str, Any]) -> object:
     """Return the answer to a question."""
-    from tcpdelay.questions.best import CallTarget
-    from tcpdelay.questions.playout import playout_for_call, playout_for_late_fraction
-    from tcpdelay.questions.quantities import (
+    from tcpdelay.quality.voice import CallTarget
+    from tcpdelay.questions.largest import (
         largest_bitrate,
         largest_loss,
         largest_packet_rate,
         largest_rtt,
         loss_rtt_frontier,
     )
+    from tcpdelay.questions.playout import playout_for_call, playout_for_late_fraction
     from tcpdelay.questions.sensitivity import sensitivities
     from tcpdelay.questions.ways import best_connections, best_interval, best_split
 

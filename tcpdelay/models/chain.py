@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.distribution import CUMULATION_NOISE, DelayDistribution
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.interface import DelayParts, TooLargeError
 from tcpdelay.models.linux.profile import LinuxProfile
 from tcpdelay.models.published.delays import PublishedProfile
@@ -46,6 +46,7 @@ from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
+from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -258,7 +259,8 @@ class DelayModel:
 
     def meets(self, limit: float, quantile: float) -> bool:
         """Return whether a share `quantile` of the packets arrives within `limit` [s]."""
-        return self.lateness(limit, quantile) <= 1 - quantile + CUMULATION_NOISE
+        target = Target(limit, quantile)
+        return target.allows(self.lateness(target.latest, quantile))
 
     def lateness(self, limit: float, quantile: float) -> float:
         """Return the share of packets later than `limit` [s], to be compared with 1 - `quantile`; 1 where not carried.
@@ -281,23 +283,38 @@ class DelayModel:
         allowed, before = 1 - quantile, np.inf
         for rows, solution, cut in self._solutions(tolerance=TOLERANCE_OF_LATENESS * allowed):
             distribution, bound = self._distribution(rows, solution), int(rows["bound"][0]) * self.flow.interval
-            if not self._profile.grows or cut < max(SETTLED * allowed, NEGLIGIBLE_TRUNCATION):
+            if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
                 return distribution.late_fraction(limit)
             if distribution.quantile(quantile) > limit:
                 # A wider bound only lets the backlog grow.
                 return max(late_share(distribution, limit, bound), distribution.late_fraction(limit))
-            late = late_share(distribution, limit, bound)
-            change, before = abs(late - before), late
-            if change <= CLOSE * allowed or change < abs(late - allowed) / CLEAR:
+            if cut < SETTLED * allowed:
+                late = distribution.late_fraction(limit)
+            else:
+                late = late_share(distribution, limit, bound)
+                change, before = abs(late - before), late
+                if change > CLOSE * allowed and change >= abs(late - allowed) / CLEAR:
+                    continue
                 late = late + change if change <= CLOSE * allowed else late
-                return late if late > allowed or self._fits(rows, solution, cut) else 1.0
+            fits = late > allowed or self._fits(rows, solution, cut)
+            if fits is None:
+                return self.delay_distribution().late_fraction(limit)
+            return late if fits else 1.0
         return 1.0
 
-    def _fits(self, rows: Rows, solution: Solution, cut: float) -> bool:
-        """Say whether the bound that it would take to hold the backlog is one that is solved."""
+    def _fits(self, rows: Rows, solution: Solution, cut: float) -> bool | None:
+        """Return whether a backlog bound large enough for this load is within the solver's limit.
+
+        None where the estimated bound is within a factor of two of the limit, so that only a solution can tell.
+        """
         phases, bound = self._structure[0], int(rows["bound"][0])
         steps = doublings(cut, decay(phases, rows, solution.probability), bound, NEGLIGIBLE_TRUNCATION)
-        return int(self._rows_within(bound * 2**steps)["offset"][-1]) <= self._largest_grown
+        if self._cells_within(bound * 2 ** (steps + 1)) <= self._largest_grown:
+            return True
+        return None if self._cells_within(bound * 2 ** (steps - 1)) <= self._largest_grown else False
+
+    def _cells_within(self, bound: int) -> int:
+        return int(self._rows_within(bound)["offset"][-1])
 
     @cached_property
     def _largest_grown(self) -> int:

@@ -20,7 +20,6 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008
-from tcpdelay.scenario.target import ROUNDING
 
 
 class _ChainModel:
@@ -36,13 +35,13 @@ class _ChainModel:
         self._honoured = frozenset(fields - set(self.assumed))
 
     def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
-        raise TypeError("a chain says what it refuses")
+        raise NotImplementedError
 
     def supports(self, scenario: Scenario) -> Support:
         """Return which fields the chain honours, ignores and refuses."""
         if not isinstance(scenario.stack, self.stack):
-            wanted = "Linux" if self.stack is Linux else "NewReno2008"
-            return Support(frozenset(), refused=(UnsupportedError("stack", scenario.stack, f"be a {wanted}"),))
+            refused = UnsupportedError("stack", scenario.stack, f"be a {self.stack.__name__}")
+            return Support(frozenset(), refused=(refused,))
         ignored = {
             name: declarations(self.stack)[name].written(value)
             for name, value in self.assumed.items()
@@ -56,20 +55,23 @@ class _ChainModel:
         answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
         if support.refused:
             return answered("unsupported", refusal=support.refused[0])
+        parts = (scenario.flow, scenario.path, scenario.stack)
         target = requested.target
         decided = target if requested.precision == "decision" else None
         if decided is not None and not decided.is_met_by(scenario.path.forward_delay):
             return answered("bound", lateness=1.0)
         try:
-            model = DelayModel(scenario.flow, scenario.path, scenario.stack)
+            model = DelayModel(*parts)
             if decided is not None:
-                late = model.lateness(decided.limit * (1 + ROUNDING), decided.quantile)
-                return answered("bound", lateness=late, sustainable=late < 1)
+                late = model.lateness(decided.latest, decided.quantile)
+                error = partial(expected_error, *parts, carried=late < 1)
+                return answered("bound", lateness=late, sustainable=late < 1, look_up_error=error)
             return self._figures(model, answered, requested, support.ignored)
         except TooLargeError as error:
-            return answered("too large", refusal=error)
+            refusal = error
         except MemoryError:
-            return answered("too large", refusal=TooLargeError("the chain needs more memory than there is"))
+            refusal = TooLargeError("the chain needs more memory than there is")
+        return answered("too large", refusal=refusal, look_up_error=partial(expected_error, *parts, carried=False))
 
     def _figures(self, model: DelayModel, answered: Any, requested: Requested, ignored: Mapping[str, str]) -> Answer:
         wanted = _wanted(requested)
@@ -80,6 +82,9 @@ class _ChainModel:
             more["distribution"] = _predicted(solved, model, ignored)
         else:
             found = model.summary_up_to(wanted)
+            more["look_up_error"] = partial(
+                expected_error, model.flow, model.path, model.stack, carried=found.sustainable
+            )
         if requested.parts:
             more |= {"parts": model.delay_parts, "backlogged_time_fraction": model.backlogged_time_fraction}
         answer: Answer = answered(
@@ -94,17 +99,20 @@ class _ChainModel:
         return answer
 
     def capacity(self, scenario: Scenario) -> float:
-        """Return the packet rate [1/s] that TCP carries at most; infinite without loss."""
-        for refused in self.supports(scenario).refused:
-            raise refused
-        drift = DelayModel(scenario.flow, scenario.path, scenario.stack).backlog_drift
+        """Return the largest packet rate [1/s] that TCP carries; infinite without loss, NaN where it is not known."""
+        if self.supports(scenario).refused:
+            return np.nan
+        try:
+            drift = DelayModel(scenario.flow, scenario.path, scenario.stack).backlog_drift
+        except TooLargeError:
+            return np.nan
         return scenario.flow.packet_rate - drift
 
 
 def _wanted(requested: Requested) -> Wanted:
     target = requested.target
     bounded = requested.precision == "bound" and target is not None
-    limit = target.limit * (1 + ROUNDING) if bounded and target is not None else np.inf
+    limit = target.latest if bounded and target is not None else np.inf
     share = target.quantile if target is not None else 0.5
     return Wanted(np.array(requested.quantiles), np.array(requested.late_after), limit, share)
 

@@ -6,13 +6,14 @@ A model is anything with the methods of `Model`; `tcpdelay.predict` takes a user
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.distribution import CUMULATION_NOISE, DelayDistribution, ExpectedError
+from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
@@ -22,7 +23,7 @@ Status = Literal["exact", "bound", "estimated", "not carried", "too large", "uns
 
 "exact": those of the model, to rounding. "bound": lower bounds of delays that miss the target for certain. "estimated":
 simulated, with a statistical error. "not carried": the backlog grows for as long as the flow sends, and delays are
-infinite. "too large": the model has no room for the scenario. "unsupported": it refuses a field.
+infinite. "too large": the scenario needs more memory than the model may take. "unsupported": the model refuses a field.
 """
 Precision = Literal["exact", "bound", "decision"]
 
@@ -44,9 +45,10 @@ class Support:
     honoured : frozenset of str
         Fields that the model takes into account, whatever their value.
     ignored : mapping of str to str
-        Fields that it does not, and what it assumes in place of the given value; those with that value are left out.
+        Fields that the model does not take into account, with the value that it assumes. Fields that have the assumed
+        value are left out.
     refused : tuple of UnsupportedError
-        Fields whose value it refuses, with the reason.
+        Fields whose value the model refuses, with the reason.
     """
 
     honoured: frozenset[str]
@@ -65,11 +67,11 @@ class Requested:
     late_after : tuple of float
         Delays [s] of the late fractions.
     precision : {"exact", "bound", "decision"}
-        "exact": all figures. "bound": where `target` is missed for certain, lower bounds of the delays will do, which
-        near saturation saves nearly all of the work. "decision": nothing but `Answer.lateness` counts, as far as it
-        takes to compare it with what `target` allows.
+        "exact": all figures. "bound": where `target` is certainly missed, lower bounds of the delays suffice; near
+        saturation this saves nearly all of the work. "decision": only `Answer.lateness` is needed, and only as
+        precisely as the comparison with the share of late packets that `target` allows requires.
     target : Target, optional
-        The demand that "bound" and "decision" are about.
+        The target of "bound" and "decision".
     distribution : bool
         Whether the whole distribution is needed, or only the figures above.
     parts : bool
@@ -118,6 +120,21 @@ class DelayParts:
     timeouts: float
 
 
+def assumptions(method: str, ignored: Mapping[str, str]) -> tuple[str, ...]:
+    """Return one sentence for each field that a model ignores.
+
+    Examples
+    --------
+    >>> assumptions("chain", {"window_validation": "on"})
+    ('the chain does not model window validation and assumes that it is on; `--method simulation` models it',)
+    """
+    hint = "" if method == "simulation" else "; `--method simulation` models it"
+    return tuple(
+        f"the {method} does not model {name.replace('_', ' ')} and assumes that it is {assumed}{hint}"
+        for name, assumed in ignored.items()
+    )
+
+
 _NOTHING: NDArray[np.float64] = np.empty(0)
 
 
@@ -146,8 +163,8 @@ class Answer:
     distribution : DelayDistribution, optional
         The whole distribution, if requested.
     lateness : float
-        For precision "decision", the share of packets later than the target's limit, to be compared with what the
-        target allows; 1 where the flow is not carried or the model has no room for it.
+        For precision "decision", the share of packets later than the target's limit, to be compared with the share that
+        the target allows; 1 where TCP cannot carry the flow, or the chain would be too large to hold its backlog.
     parts : DelayParts, optional
         Parts of the mean delay, if requested and known.
     backlogged_time_fraction : float
@@ -156,6 +173,8 @@ class Answer:
         Fields that the model ignored, and what it assumed.
     refusal : ValueError, optional
         Why there is no answer, for "too large" and "unsupported".
+    look_up_error : callable, optional
+        Returns the expected error of the answer.
     """
 
     scenario: Scenario
@@ -173,16 +192,47 @@ class Answer:
     backlogged_time_fraction: float = np.nan
     ignored: Mapping[str, str] = field(default_factory=dict)
     refusal: ValueError | None = None
+    look_up_error: Callable[[], ExpectedError] | None = field(default=None, repr=False, compare=False)
 
     @property
     def answered(self) -> bool:
         """Whether the model has an answer."""
         return self.refusal is None
 
-    @property
+    @cached_property
     def expected_error(self) -> ExpectedError | None:
-        """How far the answer is probably off; None where that is not known."""
+        """How far the answer is probably off; None where that is not known.
+
+        It is looked up when first asked for, as the look-up takes as long as an answer.
+        """
+        if self.look_up_error is not None:
+            return self.look_up_error()
         return None if self.distribution is None else self.distribution.expected_error
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """One sentence for each field of the scenario that the model ignored: what it assumed instead."""
+        return assumptions(self.method, self.ignored)
+
+    def restated(self, requested: Requested) -> Answer | None:
+        """Return the answer to another request about the same scenario, or None if this answer does not hold it."""
+        if requested == self.requested:
+            return self
+        if self.status == "unsupported":
+            return replace(self, requested=requested)
+        asked, found = self.requested, self.distribution
+        if found is None or asked.precision != "exact" or (requested.parts and self.parts is None):
+            return None
+        if (asked.packets, asked.seed) != (requested.packets, requested.seed):
+            return None
+        target = requested.target
+        return replace(
+            self,
+            requested=requested,
+            quantiles=found.quantile(np.array(requested.quantiles)),
+            late_fractions=found.late_fraction(np.array(requested.late_after)),
+            lateness=np.nan if target is None else found.late_fraction(target.latest),
+        )
 
     def require(self) -> DelayDistribution:
         """Return the distribution.
@@ -209,7 +259,7 @@ class Answer:
         if self.refusal is not None:
             return False
         if self.requested.precision == "decision":
-            return self.lateness <= 1 - target.quantile + CUMULATION_NOISE
+            return target.allows(self.lateness)
         if self.distribution is not None:
             return self.distribution.meets(target)
         if target.quantile not in self.requested.quantiles:
@@ -230,15 +280,12 @@ class Model(Protocol):
         ...
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
-        """Return the answer; a scenario that is refused or too large is one with that status."""
+        """Return the answer; its status says if the scenario is refused or too large."""
         ...
 
     def capacity(self, scenario: Scenario) -> float:
-        """Return the packet rate [1/s] that TCP carries at most for packets written like these; infinite without loss.
+        """Return the largest packet rate [1/s] that TCP carries for packets written like these; infinite without loss.
 
-        Raises
-        ------
-        ValueError
-            If the model refuses the scenario or has no room for it.
+        NaN where the model does not know: it refuses the scenario, has too little memory for it, or only simulates.
         """
         ...

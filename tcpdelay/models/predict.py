@@ -1,8 +1,12 @@
-"""The door to the models: the only caller of their answers."""
+"""The door to the models: every question, report and command asks here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -15,7 +19,7 @@ from tcpdelay.scenario.stack import Linux, Stack
 
 if TYPE_CHECKING:
     from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.models.interface import Answer, Model, Requested
+    from tcpdelay.models.interface import Answer, Model, Requested, Support
 
 AnsweredBy = Literal["chain", "simulation", "auto"]
 
@@ -38,6 +42,109 @@ def simulator() -> Model:
     from tcpdelay.models.simulator.model import Simulator
 
     return Simulator()
+
+
+@dataclass
+class _Answered:
+    """Answers and capacities that a command has found so far."""
+
+    answers: dict[tuple[Scenario, AnsweredBy | Model], list[Answer]] = field(default_factory=dict)
+    capacities: dict[tuple[Scenario, AnsweredBy | Model], float] = field(default_factory=dict)
+
+
+_answered: ContextVar[_Answered | None] = ContextVar("answered", default=None)
+
+
+@contextmanager
+def solved_once() -> Iterator[None]:
+    """Remember what `predict` and `capacity` answer within this context, so that no scenario is solved twice.
+
+    Contexts may be nested: the outermost one holds the answers, and forgets them at its end. Answers are remembered
+    within one thread.
+
+    Examples
+    --------
+    >>> scenario = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))
+    >>> with solved_once():
+    ...     predict(scenario) is predict(scenario)
+    True
+    """
+    if _answered.get() is not None:
+        yield
+        return
+    token = _answered.set(_Answered())
+    try:
+        yield
+    finally:
+        _answered.reset(token)
+
+
+def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model:
+    """Return the model that `method` names; "auto" names the chain, which "auto" asks first.
+
+    Raises
+    ------
+    InvalidValueError
+        If `method` is unknown.
+    """
+    if not isinstance(method, str):
+        return method
+    if method not in get_args(AnsweredBy):
+        raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(AnsweredBy)))}")
+    return simulator() if method == "simulation" else chain_model(isinstance(scenario.stack, Linux))
+
+
+def supports(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Support:
+    """Return which fields of a scenario a model honours, ignores and refuses.
+
+    Examples
+    --------
+    >>> linux = Stack.linux(window_validation=False)
+    >>> dict(supports(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), linux)).ignored)
+    {'window_validation': 'on'}
+    """
+    return model_for(scenario, method).supports(scenario)
+
+
+def capacity(scenario: Scenario, method: AnsweredBy | Model = "chain") -> float:
+    """Return the largest packet rate [1/s] that TCP carries for packets written like those of a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario; TCP carries its flow where the flow's packet rate is below the capacity.
+    method : {"chain", "simulation", "auto"} or Model
+        Which model answers.
+
+    Returns
+    -------
+    float
+        The rate; infinite without loss, NaN where the model does not know it.
+
+    Examples
+    --------
+    >>> capacity(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))) > 50
+    True
+    """
+    answered = _answered.get()
+    if answered is None:
+        return model_for(scenario, method).capacity(scenario)
+    key = (scenario, method)
+    if key not in answered.capacities:
+        answered.capacities[key] = model_for(scenario, method).capacity(scenario)
+    return answered.capacities[key]
+
+
+def carries(scenario: Scenario, method: AnsweredBy | Model = "chain") -> bool | None:
+    """Return whether TCP carries a flow without a backlog that grows for as long as it sends; None if not known.
+
+    Examples
+    --------
+    >>> carries(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)))
+    True
+    """
+    largest = capacity(scenario, method)
+    return None if math.isnan(largest) else scenario.flow.packet_rate < largest
 
 
 def predict(scenario: Scenario, requested: Requested | None = None, method: AnsweredBy | Model = "auto") -> Answer:
@@ -72,14 +179,22 @@ def predict(scenario: Scenario, requested: Requested | None = None, method: Answ
     from tcpdelay.models.interface import WHOLE_DISTRIBUTION
 
     asked = WHOLE_DISTRIBUTION if requested is None else requested
-    if not isinstance(method, str):
-        return method.answer(scenario, asked)
-    if method not in get_args(AnsweredBy):
-        raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(AnsweredBy)))}")
-    if method == "simulation":
-        return simulator().answer(scenario, asked)
-    chain = chain_model(isinstance(scenario.stack, Linux))
-    if method == "chain" or simulator().supports(scenario).refused:
+    answered = _answered.get()
+    if answered is None:
+        return _answer(scenario, asked, method)
+    known = answered.answers.setdefault((scenario, method), [])
+    for answer in known:
+        restated = answer.restated(asked)
+        if restated is not None:
+            return restated
+    known.append(_answer(scenario, asked, method))
+    return known[-1]
+
+
+def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) -> Answer:
+    """Ask the model, or the models in turn for "auto"."""
+    chain = model_for(scenario, method)
+    if method != "auto" or simulator().supports(scenario).refused:
         return chain.answer(scenario, asked)
     if validated_range(scenario.stack).exceeded_by(scenario.flow, scenario.path):
         return simulator().answer(scenario, asked)

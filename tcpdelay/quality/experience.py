@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.quality.video import VideoPlayout, video_playout
-from tcpdelay.quality.voice import Codec, VoiceQuality, best_playout_delay, voice_quality
-from tcpdelay.questions.best import CallTarget
+from tcpdelay.quality.voice import CallTarget, Codec, VoiceQuality, best_playout_delay, voice_quality
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.target import Target

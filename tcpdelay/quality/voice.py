@@ -5,7 +5,7 @@ How a call over TCP is rated: what comes too late for its playout is lost, and w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -368,3 +368,56 @@ def best_playout_delay(
     if delays.size == 0:
         return _best(np.array([np.inf]), np.ones(1), codec, burst_ratio, transmission)
     return _best(delays, distribution.late_fraction(delays), codec, burst_ratio, transmission)
+
+
+@dataclass(frozen=True)
+class CallTarget:
+    """A demand on a call over TCP.
+
+    Parameters
+    ----------
+    codec : str or Codec
+        A name in `tcpdelay.quality.CODECS`, or your own codec. Its packets are taken to be as long as the flow's
+        interval.
+    mos : float, optional
+        Smallest mean opinion score, 1 to 4.5; without it, the best score is sought.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    References
+    ----------
+    ITU-T G.107 (the E-model).
+
+    Examples
+    --------
+    >>> CallTarget("g711", mos=4.0).codec_of(0.040).packet_interval
+    0.04
+    """
+
+    codec: str | Codec = "g711"
+    mos: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.codec, str):
+            codec_named(self.codec)
+        if self.mos is not None and not 1 <= self.mos <= 4.5:
+            raise ValueError(f"mos must lie between 1 and 4.5, got {self.mos}")
+
+    def codec_of(self, interval: float) -> Codec:
+        """Return the codec with packets of `interval` [s], 0.0025 to 1."""
+        codec = CODECS[self.codec] if isinstance(self.codec, str) else self.codec
+        return replace(codec, packet_interval=interval)
+
+    def is_met_by(self, call: VoiceQuality) -> bool:
+        """Return whether a call is played at all, and has the score.
+
+        Examples
+        --------
+        >>> delays = DelayDistribution(np.array([0.05, 0.15]), np.array([0.95, 0.05]), one_way_delay=0.05)
+        >>> CallTarget(mos=4.0).is_met_by(best_playout_delay(delays))
+        True
+        """
+        return call.playout_delay < np.inf and (self.mos is None or call.mos >= self.mos)

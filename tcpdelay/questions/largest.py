@@ -1,127 +1,42 @@
-"""The largest value of a quantity with which a target is met, and what keeps it from being larger."""
+"""The largest bitrate, packet rate, loss or round-trip time with which a target is met."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tcpdelay.distribution import CUMULATION_NOISE, ExpectedError
-from tcpdelay.models.accuracy import expected_error
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.interface import TooLargeError, UnsupportedError
+import numpy as np
+
+from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
+from tcpdelay.models.predict import carries, predict, supports
 from tcpdelay.models.validity import validated_range
-from tcpdelay.questions.search import Bracket, bracket, bracket_by_excess
+from tcpdelay.questions.quantities import (
+    FORMATS,
+    MAX_RTT,
+    Axis,
+    Growth,
+    Quantity,
+    at_rtt,
+    bitrate_axis,
+    loss_axis,
+    packet_rate_axis,
+    rtt_axis,
+)
+from tcpdelay.questions.search import edge_of
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
 from tcpdelay.scenario.target import Target
-from tcpdelay.units import DIGITS, format_fraction, format_rate, format_time, told_apart
+from tcpdelay.units import format_fraction, format_time, told_apart
 
-Quantity = Literal["bitrate", "packet rate", "loss", "rtt"]
 Limit = Literal["delay", "capacity", "size of the chain", "bursts", "range"]
 
-LARGEST_LOAD = 200
-"""Packets per round-trip time up to which a search goes; beyond, a single point takes too long."""
-SMALLEST_SHARE = 1e-3
-"""Share of what a target allows to be late below which it does not matter how much is late."""
 SCAN_FACTOR = 4.0
-"""Factor between the values that are looked at for the best that can be had."""
-
-
-def format_packet_rate(rate: float, digits: int = DIGITS) -> str:
-    """Return a packet rate [1/s] in words.
-
-    Examples
-    --------
-    >>> format_packet_rate(50), format_packet_rate(999.7)
-    ('50 packets/s', '1000 packets/s')
-    """
-    decimals = max(digits - len(f"{rate:.0f}"), 0)
-    # Three digits of 999.5 and more would be written 1e+03.
-    return f"{rate:.{digits}g} packets/s" if rate < 999.5 else f"{rate:.{decimals}f} packets/s"
-
-
-WORDS: dict[Quantity, Callable[..., str]] = {
-    "bitrate": format_rate,
-    "packet rate": format_packet_rate,
-    "loss": format_fraction,
-    "rtt": format_time,
-}
-"""How a value of each quantity is written."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One quantity of a scenario, everything else unchanged.
-
-    Parameters
-    ----------
-    quantity : {"bitrate", "packet rate", "loss", "rtt"}
-        What is varied.
-    place : callable
-        Returns flow and path at a value of it [bit/s, 1/s, fraction, s].
-    lowest, highest : float
-        Values between which a search goes, above 0.
-    """
-
-    quantity: Quantity
-    place: Callable[[float], tuple[Flow, Path]]
-    lowest: float
-    highest: float
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Lowest and highest value."""
-        return self.lowest, self.highest
-
-    def search(self, stack: Stack, target: Target, start: float) -> Bracket:
-        """Return both sides of the edge that a walk from `start` meets first."""
-        return bracket_by_excess(lambda value: excess_lateness(*self.place(value), stack, target), start, *self.ends)
-
-
-def meets(flow: Flow, path: Path, stack: Stack, target: Target) -> bool | None:
-    """Say whether the chain predicts that a target is met; what is too large is not promised.
-
-    Returns
-    -------
-    bool or None
-        None for losses in bursts that the chain does not follow.
-    """
-    if path.forward_delay > target.limit:
-        return False
-    try:
-        return DelayModel(flow, path, stack).meets(target.limit, target.quantile)
-    except TooLargeError:
-        return False
-    except UnsupportedError:
-        return None
-
-
-def excess_lateness(flow: Flow, path: Path, stack: Stack, target: Target) -> float | None:
-    """Return the logarithm of late packets over those that a target allows; what is too large is taken as all late.
-
-    Near saturation the share of late packets falls exponentially with the distance from it, so that its logarithm is
-    almost a straight line over whatever is varied.
-
-    Returns
-    -------
-    float or None
-        0 or less where the target is met; None for losses in bursts that the chain does not follow.
-    """
-    allowed = 1 - target.quantile
-    late = 1.0
-    if path.forward_delay <= target.limit:
-        try:
-            late = DelayModel(flow, path, stack).lateness(target.limit, target.quantile)
-        except TooLargeError:
-            pass
-        except UnsupportedError:
-            return None
-    return (
-        0.0 if allowed < late <= allowed + CUMULATION_NOISE else math.log(max(late, SMALLEST_SHARE * allowed) / allowed)
-    )
+"""Ratio of the values that are tried to find the shortest delay where no value meets the target."""
 
 
 @dataclass(frozen=True)
@@ -131,21 +46,22 @@ class Edge:
     Parameters
     ----------
     quantity : {"bitrate", "packet rate", "loss", "rtt"}
-        What was asked for.
+        The quantity that is varied.
     value : float
-        Its largest value that works [bit/s, 1/s, fraction, s].
+        Largest value that meets the target [bit/s, 1/s, fraction, s].
     fails : float or None
-        The next value above that was tried and does not; None where the search ended first.
+        The next larger value that was tried, which misses the target; None where the search ended before one was found.
     limited_by : {"delay", "capacity", "size of the chain", "bursts", "range"}
-        What is wrong with the value that fails: its delay is too long; TCP cannot carry the flow at all; no chain can
-        be solved for it; the chain does not follow its losses in bursts, so it may work. Or that the search goes no
-        further.
+        Why `fails` misses the target: "delay", its delay is too long; "capacity", TCP cannot carry the flow; "size of
+        the chain", the chain would be too large; "bursts", the model refuses losses in bursts of this length, so the
+        target may be met. "range": the search ended at the largest value allowed.
     tolerance : float
-        How far the two are apart, as a fraction of `value`; 0 where nothing fails.
+        Relative difference of `fails` and `value`; 0 where no value fails.
     delay : float
         The target's quantile of the delay [s] at `value`.
     delay_beyond : float or None
-        The same at `fails`, infinite where TCP cannot carry the flow; None where nothing fails, or no chain is solved.
+        The target's quantile of the delay [s] at `fails`; infinite where TCP cannot carry the flow, None where no value
+        fails or the model has no answer.
     target : Target
         The demand on the delay.
     stack : Stack
@@ -154,6 +70,8 @@ class Edge:
         The scenarios of the two values; `beyond` is None where nothing fails.
     expected_error : ExpectedError
         How far the prediction at `value` is probably off.
+    assumptions : tuple of str
+        One sentence for each field of the scenario that the model ignores.
     """
 
     quantity: Quantity
@@ -168,27 +86,24 @@ class Edge:
     at: tuple[Flow, Path]
     beyond: tuple[Flow, Path] | None
     expected_error: ExpectedError
+    assumptions: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the scenario at `value` lies outside the range in which the model has been checked."""
-        return tuple(validated_range(self.stack).exceeded_by(*self.at))
-
-
-def _quantile(flow: Flow, path: Path, stack: Stack, target: Target) -> float:
-    """Return the target's quantile [s] as the chain predicts it."""
-    return DelayModel(flow, path, stack).delay_distribution().quantile(target.quantile)
+        """Fields at `value` that lie outside the range in which the model has been checked, or that it ignores."""
+        return (*validated_range(self.stack).exceeded_by(*self.at), *self.assumptions)
 
 
 def largest(axis: Axis, stack: Stack, target: Target) -> Edge:
-    """Return the largest value on an axis that meets a target, coming down from the top in steps of 1.41.
+    """Return the largest value on an axis that meets a target.
 
-    Coming down, as a low value need not work for a higher one to: few packets bring few duplicate acknowledgements.
+    The search comes down from the top, as a larger value may work where a smaller one does not: at low packet rates,
+    losses are followed by few duplicate acknowledgements.
 
     Parameters
     ----------
     axis : Axis
-        What to vary, and how far.
+        The quantity to vary, and its range.
     stack : Stack
         The TCP implementation.
     target : Target
@@ -202,7 +117,7 @@ def largest(axis: Axis, stack: Stack, target: Target) -> Edge:
     Raises
     ------
     ValueError
-        If no value meets the target; the message says what the best is.
+        If no value meets the target; the message names the best value. Also if the model refuses the scenario.
 
     Examples
     --------
@@ -212,27 +127,39 @@ def largest(axis: Axis, stack: Stack, target: Target) -> Edge:
     'range'
     """
     stack = checked_profile(stack)
-    found = bracket(lambda value: _certainly_meets(*axis.place(value), stack, target), axis.highest, *axis.ends)
+    found = _largest(axis, stack, target)
+    if found is None:
+        raise ValueError(_nothing_meets(axis, stack, target))
+    return found
+
+
+def _largest(axis: Axis, stack: KnownStack, target: Target) -> Edge | None:
+    """Return the largest value on an axis that meets a target; None if no value does."""
+    for refused in supports(Scenario(*axis.place(axis.lowest), stack)).refused:
+        raise refused
+    found = edge_of(axis, stack, target, axis.highest)
     if found.inside is None:
-        raise ValueError(f"no {axis.quantity} meets the target: {_best_reachable(axis, stack, target)}")
+        return None
     at = axis.place(found.inside)
     beyond = None if found.outside is None else axis.place(found.outside)
     value = _exact(axis.quantity, at, found.inside)
     fails = None if found.outside is None or beyond is None else _exact(axis.quantity, beyond, found.outside)
-    limit, delay_beyond = ("range", None) if beyond is None else _limit(*beyond, stack, target)
+    limit, delay_beyond = ("range", None) if beyond is None else _limit(Scenario(*beyond, stack), target)
+    answer = predict(Scenario(*at, stack), method="chain")
     return Edge(
         quantity=axis.quantity,
         value=value,
         fails=fails,
         limited_by=limit,
         tolerance=0.0 if fails is None else fails / value - 1,
-        delay=_quantile(*at, stack, target),
+        delay=answer.require().quantile(target.quantile),
         delay_beyond=delay_beyond,
         target=target,
         stack=stack,
         at=at,
         beyond=beyond,
-        expected_error=expected_error(*at, stack),
+        expected_error=answer.expected_error or UNKNOWN_ERROR,
+        assumptions=answer.assumptions,
     )
 
 
@@ -241,41 +168,284 @@ def _exact(quantity: Quantity, scenario: tuple[Flow, Path], searched: float) -> 
     return scenario[0].bitrate if quantity == "bitrate" else searched
 
 
-def _certainly_meets(flow: Flow, path: Path, stack: Stack, target: Target) -> bool | None:
-    """Say whether a target is met, also with all of the backlog: a quick yes looks at most of it."""
-    return meets(flow, path, stack, target) and _quantile(flow, path, stack, target) <= target.limit
-
-
-def _limit(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Limit, float | None]:
-    """Return what is wrong with a scenario that misses the target, and the target's quantile of its delay [s]."""
-    try:
-        if DelayModel(flow, path, stack).backlog_drift >= 0:
-            return "capacity", math.inf
-        delay = _quantile(flow, path, stack, target)
-    except TooLargeError:
-        return "size of the chain", None
-    except UnsupportedError:
-        return "bursts", None
+def _limit(scenario: Scenario, target: Target) -> tuple[Limit, float | None]:
+    """Return why a scenario misses the target, and the target's quantile of its delay [s]."""
+    if carries(scenario) is False:
+        return "capacity", math.inf
+    answer = predict(scenario, method="chain")
+    if not answer.answered:
+        return "bursts" if answer.status == "unsupported" else "size of the chain", None
+    delay = answer.require().quantile(target.quantile)
     return "capacity" if delay == math.inf else "delay", delay
 
 
-def _best_reachable(axis: Axis, stack: Stack, target: Target) -> str:
-    """Say which value has the shortest delay, and how long that is."""
-    best, least = axis.lowest, math.inf
+def _nothing_meets(axis: Axis, stack: KnownStack, target: Target) -> str:
+    """Return the message that no value meets the target, with the value that has the shortest delay."""
+    best, shortest = axis.lowest, math.inf
     value = axis.lowest
     while value <= axis.highest:
-        try:
-            delay = _quantile(*axis.place(value), stack, target)
-        except (TooLargeError, UnsupportedError):
+        answer = predict(Scenario(*axis.place(value), stack), method="chain")
+        if not answer.answered or not answer.sustainable:
             break
-        if delay == math.inf:
-            break
-        if delay < least:
-            best, least = value, delay
+        delay = answer.require().quantile(target.quantile)
+        if delay < shortest:
+            best, shortest = value, delay
         value *= SCAN_FACTOR
     share = format_fraction(target.quantile)
-    reached, limit = told_apart(format_time, least, target.limit)
-    if least == math.inf:
-        return f"TCP carries no such flow, and so not {share} within {limit}"
-    at_best = WORDS[axis.quantity](best)
-    return f"at best, with {at_best}, {share} come within {reached}, and not within {limit}"
+    reached, limit = told_apart(format_time, shortest, target.limit)
+    nothing = f"no {axis.quantity} meets the target"
+    if shortest == math.inf:
+        return f"{nothing}: TCP carries no such flow, and so not {share} within {limit}"
+    return f"{nothing}: at best, with {FORMATS[axis.quantity](best)}, {share} come within {reached}, not within {limit}"
+
+
+def largest_bitrate(flow: Flow, path: Path, stack: Stack, target: Target, grow: Growth = "segments") -> Edge:
+    """Return the largest bitrate that meets a target.
+
+    Parameters
+    ----------
+    flow : Flow
+        Its interval is used, or with ``grow="rate"`` its packet size; its bitrate is not.
+    path : Path
+        The path.
+    stack : Stack
+        The TCP implementation.
+    target : Target
+        The demand on the delay.
+    grow : {"segments", "size", "rate"}
+        "segments": packets at the flow's interval grow up to one segment; beyond, packets of one segment become more
+        frequent (as with ``--app ... --bitrate``). "size": packets at the flow's interval grow without limit. "rate":
+        packets of the flow's size become more frequent.
+
+    Returns
+    -------
+    Edge
+        The bitrate [bit/s], to one percent or one byte per packet.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or no bitrate meets the target; the message names the best value.
+
+    References
+    ----------
+    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
+
+    Examples
+    --------
+    >>> flow, path = Flow(174, 0.020), Path(rtt=0.100, loss=0.02)
+    >>> edge = largest_bitrate(flow, path, Stack.linux(), Target(0.2))
+    >>> edge.delay <= 0.2 < edge.delay_beyond, edge.tolerance <= 0.01
+    (True, True)
+    """
+    return largest(bitrate_axis(flow, path, stack, grow), stack, target)
+
+
+def largest_packet_rate(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
+    """Return the largest rate of packets of one size that meets a target.
+
+    Parameters
+    ----------
+    flow : Flow
+        Its packet size is used, its interval is not.
+    path : Path
+        The path.
+    stack : Stack
+        The TCP implementation.
+    target : Target
+        The demand on the delay.
+
+    Returns
+    -------
+    Edge
+        The packet rate [1/s], to one percent.
+
+    Raises
+    ------
+    ValueError
+        If no rate meets the target; the message names the best value.
+
+    References
+    ----------
+    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
+
+    Examples
+    --------
+    >>> edge = largest_packet_rate(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(), Target(0.2))
+    >>> edge.value > 50, edge.at[0].packet_size
+    (True, 174)
+    """
+    return largest(packet_rate_axis(flow, path, stack), stack, target)
+
+
+def largest_loss(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
+    """Return the largest loss with which a target is met.
+
+    Parameters
+    ----------
+    flow : Flow
+        The flow.
+    path : Path
+        The path; its loss is not used.
+    stack : Stack
+        The TCP implementation.
+    target : Target
+        The demand on the delay.
+
+    Returns
+    -------
+    Edge
+        The loss, a fraction, to one percent of it.
+
+    Raises
+    ------
+    ValueError
+        If not even a loss of 1e-6 meets the target; the message names the best value.
+
+    References
+    ----------
+    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
+
+    Examples
+    --------
+    >>> edge = largest_loss(Flow(174, 0.020), Path(rtt=0.100, loss=0), Stack.linux(), Target(0.2))
+    >>> 0.05 < edge.value < edge.fails < 0.07, edge.limited_by
+    (True, 'delay')
+    """
+    return largest(loss_axis(flow, path), stack, target)
+
+
+def largest_rtt(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
+    """Return the longest round-trip time with which a target is met.
+
+    Parameters
+    ----------
+    flow : Flow
+        The flow.
+    path : Path
+        The path; a given one-way delay keeps its share of the round-trip time, which is otherwise not used.
+    stack : Stack
+        The TCP implementation.
+    target : Target
+        The demand on the delay.
+
+    Returns
+    -------
+    Edge
+        The round-trip time [s], to one percent.
+
+    Raises
+    ------
+    ValueError
+        If no round-trip time meets the target; the message names the best value.
+
+    References
+    ----------
+    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
+
+    Examples
+    --------
+    >>> edge = largest_rtt(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(), Target(0.2))
+    >>> 0.12 < edge.value < edge.fails < 0.15
+    True
+    """
+    return largest(rtt_axis(flow, path), stack, target)
+
+
+POINTS = 12
+SHORTEST_RTT = 0.010
+FARTHEST_SHARE = 0.9
+"""One-way delay at the longest default round-trip time, as a share of the limit."""
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The edge of the working region in the plane of round-trip time and loss.
+
+    Parameters
+    ----------
+    rtts : tuple of float
+        Round-trip times [s].
+    edges : tuple of Edge or None
+        The largest loss at each; None where no loss meets the target.
+    target : Target
+        The demand on the delay.
+    """
+
+    rtts: tuple[float, ...]
+    edges: tuple[Edge | None, ...]
+    target: Target
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """The largest losses, fractions; 0 where even the smallest is too much."""
+        return tuple(0.0 if edge is None else edge.value for edge in self.edges)
+
+
+def loss_rtt_frontier(
+    flow: Flow,
+    path: Path,
+    stack: Stack,
+    target: Target,
+    rtts: Sequence[float] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Frontier:
+    """Return the largest loss that meets a target at each of several round-trip times.
+
+    Parameters
+    ----------
+    flow : Flow
+        The flow.
+    path : Path
+        The path; its loss is not used, and its round-trip time only for the share of it that a given one-way delay has.
+    stack : Stack
+        The TCP implementation.
+    target : Target
+        The demand on the delay.
+    rtts : sequence of float, optional
+        Round-trip times [s], 1e-6 to 60, at least one; by default twelve, from 10 ms to the round-trip time whose
+        one-way delay is nine tenths of the limit.
+    on_progress : callable, optional
+        Called after each round-trip time with the number of them done and the number of all.
+
+    Returns
+    -------
+    Frontier
+        The losses, each to one percent.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range, or no loss meets the target at any of the round-trip times.
+
+    References
+    ----------
+    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
+
+    Examples
+    --------
+    >>> path = Path(rtt=0.100, loss=0.02)
+    >>> found = loss_rtt_frontier(Flow(174, 0.020), path, Stack.linux(), Target(0.2), rtts=(0.05, 0.1, 0.2, 0.5))
+    >>> found.losses[0] > found.losses[1] > found.losses[2] > found.losses[3]
+    True
+    """
+    chosen = _default_rtts(path, target) if rtts is None else tuple(rtts)
+    if not chosen:
+        raise InvalidValueError("rtts", chosen, "hold at least one round-trip time")
+    edges: list[Edge | None] = []
+    axes = [loss_axis(flow, at_rtt(path, rtt)) for rtt in chosen]
+    for done, axis in enumerate(axes, 1):
+        edges.append(_largest(axis, checked_profile(stack), target))
+        if on_progress is not None:
+            on_progress(done, len(chosen))
+    if not any(edges):
+        raise ValueError(_nothing_meets(axes[0], checked_profile(stack), target))
+    return Frontier(chosen, tuple(edges), target)
+
+
+def _default_rtts(path: Path, target: Target) -> tuple[float, ...]:
+    """Return round-trip times in equal ratios [s]."""
+    share = path.forward_delay / path.rtt
+    longest = min(MAX_RTT, FARTHEST_SHARE * target.limit / share if share > 0 else math.inf)
+    shortest = min(SHORTEST_RTT, longest / 2)
+    return tuple(float(f"{rtt:.3g}") for rtt in np.geomspace(shortest, longest, POINTS))

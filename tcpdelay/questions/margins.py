@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.interface import UnsupportedError
-from tcpdelay.questions.largest import Axis
-from tcpdelay.questions.quantities import SMALLEST_LOSS, bitrate_axis, loss_axis, rtt_axis
-from tcpdelay.questions.search import Bracket, bracket
+from tcpdelay.models.predict import carries
+from tcpdelay.questions.quantities import SMALLEST_LOSS, Axis, bitrate_axis, loss_axis, rtt_axis
+from tcpdelay.questions.search import Bracket, bracket, edge_of
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 
-LARGEST_SCALE = 64.0
+LARGEST_RATIO = 64.0
+"""Ratio of the bitrates at the ends of the search to the present bitrate, either way."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Margin:
     Parameters
     ----------
     quantity : str
-        What is varied: "loss", "rtt" or "bitrate".
+        The quantity that is varied: "loss", "rtt" or "bitrate".
     now : float
         Its value in the scenario [fraction, s, bit/s].
     edge : float or None
-        Largest value up to which the target is met, going up from a scenario that meets it, or coming down from one
-        that does not; None if none was found.
+        Largest value up to which the target is met: the search goes up from a scenario that meets the target, and down
+        from one that misses it. None if no value was found.
     at_least : bool
-        True where the search ended with the target still met, or where losses come in longer bursts than the chain
-        can follow beyond, so that the edge may lie beyond `edge`.
+        Whether the edge may lie beyond `edge`: the search ended with the target still met, or the model refuses losses
+        in bursts of the length beyond it.
     """
 
     quantity: str
@@ -45,23 +45,23 @@ def _margin(quantity: str, now: float, found: Bracket) -> Margin:
     return Margin(quantity, now, found.inside, at_least=found.outside is None or not found.known)
 
 
-def _bitrates(flow: Flow, path: Path, stack: Stack) -> Axis:
-    """Return the axis of the bitrate, as far as it is of interest from the present one."""
+def _bitrates(flow: Flow, path: Path, stack: KnownStack) -> Axis:
+    """Return the axis of the bitrate, limited to bitrates near the present one."""
     axis = bitrate_axis(flow, path, stack)
-    highest = max(flow.bitrate, min(axis.highest, LARGEST_SCALE * flow.bitrate))
-    return replace(axis, lowest=flow.bitrate / LARGEST_SCALE, highest=highest)
+    highest = max(flow.bitrate, min(axis.highest, LARGEST_RATIO * flow.bitrate))
+    return replace(axis, lowest=flow.bitrate / LARGEST_RATIO, highest=highest)
 
 
 def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack) -> Margin:
-    """Return the highest bitrate that TCP carries without a backlog that grows for ever.
+    """Return the highest bitrate that TCP carries without a backlog that grows for as long as the flow sends.
 
-    It is where the mean drift of the chain's backlog turns positive, found to one percent. Between it and what is
-    comfortable lies a region of long delays: see `tcpdelay.models.throughput.connection_utilization`.
+    At this bitrate the mean drift of the chain's backlog turns positive. It is found to one percent. Somewhat below it,
+    delays are already long: see `tcpdelay.models.throughput.connection_utilization`.
 
     Parameters
     ----------
     flow : Flow
-        Its packets grow with the bitrate up to one segment; beyond, they become more frequent.
+        The flow. Its packets grow with the bitrate up to one segment; beyond, they become more frequent.
     path, stack
         The rest of the scenario.
 
@@ -76,22 +76,20 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack) -> Margin:
     >>> largest_sustainable_rate(flow, path, Stack.newreno_2008()).edge > flow.bitrate
     True
     """
+    stack = checked_profile(stack)
     axis = _bitrates(flow, path, stack)
 
-    def sustainable(bitrate: float) -> bool | None:
-        try:
-            return DelayModel(*axis.place(bitrate), stack).backlog_drift < 0
-        except UnsupportedError:
-            return None
+    def excess(bitrate: float) -> float | None:
+        carried = carries(Scenario(*axis.place(bitrate), stack))
+        return None if carried is None else -1.0 if carried else 1.0
 
-    found = bracket(sustainable, flow.bitrate, axis.lowest, axis.highest)
-    return _margin("bitrate", flow.bitrate, found)
+    return _margin("bitrate", flow.bitrate, bracket(excess, flow.bitrate, axis.lowest, axis.highest))
 
 
 def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margin, Margin, Margin]:
-    """Return how far loss, round-trip time and bitrate may go, each with the others unchanged.
+    """Return how far loss, round-trip time and bitrate may go, each with the other quantities unchanged.
 
-    The edge is found to one percent. A given one-way delay keeps its share of the round-trip time.
+    The edges are found to one percent. A given one-way delay keeps its share of the round-trip time.
 
     Parameters
     ----------
@@ -101,7 +99,7 @@ def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margi
     Returns
     -------
     tuple of Margin
-        For the loss, the round-trip time and the bitrate.
+        The margins of the loss, the round-trip time and the bitrate.
 
     Examples
     --------
@@ -109,9 +107,10 @@ def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margi
     >>> loss.now < loss.edge < 0.1
     True
     """
+    stack = checked_profile(stack)
     first_loss = max(path.loss, SMALLEST_LOSS)
     return (
-        _margin("loss", path.loss, loss_axis(flow, path).search(stack, target, first_loss)),
-        _margin("rtt", path.rtt, rtt_axis(flow, path).search(stack, target, path.rtt)),
-        _margin("bitrate", flow.bitrate, _bitrates(flow, path, stack).search(stack, target, flow.bitrate)),
+        _margin("loss", path.loss, edge_of(loss_axis(flow, path), stack, target, first_loss)),
+        _margin("rtt", path.rtt, edge_of(rtt_axis(flow, path), stack, target, path.rtt)),
+        _margin("bitrate", flow.bitrate, edge_of(_bitrates(flow, path, stack), stack, target, flow.bitrate)),
     )

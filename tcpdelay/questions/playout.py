@@ -12,8 +12,7 @@ from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.validity import validated_range
 from tcpdelay.quality.video import smallest_buffer
-from tcpdelay.quality.voice import VoiceQuality, best_playout_delay, voice_mos, voice_quality
-from tcpdelay.questions.best import CallTarget
+from tcpdelay.quality.voice import CallTarget, VoiceQuality, best_playout_delay, voice_mos, voice_quality
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile

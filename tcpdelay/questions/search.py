@@ -1,4 +1,4 @@
-"""Where something stops to work along one quantity: a walk, then a search between its last two steps."""
+"""The search for the edge of what works along one quantity: a walk, then root finding between its last two values."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-STEPS_PER_DOUBLING = 2
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.models.interface import Answer, Requested
+from tcpdelay.models.predict import predict
+from tcpdelay.questions.quantities import Axis
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.stack import KnownStack
+from tcpdelay.scenario.target import Target
+
+STEP = math.sqrt(2)
+"""Ratio of two neighbouring values of the walk."""
 RELATIVE_TOLERANCE = 0.01
-NEAREST_TO_AN_END = 0.9
-"""Least distance, in tolerances, of a value tried from both ends of what is left: so the last one ends the search."""
-STEPS_PER_HALVING = 3
-"""Every so many steps what is left is halved, should interpolation go slowly."""
+SMALLEST_SHARE = 1e-3
+"""Smallest share of late packets, relative to the share that a target allows, that the search distinguishes."""
+ALL_LATE = 1.0
+SMALLEST_EXCESS = 1e-9
+"""Excess that stands for 0, so that its sign says on which side of the edge a value lies."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +33,12 @@ class Bracket:
     Parameters
     ----------
     inside : float or None
-        Largest value found that works; None if none was met.
+        Largest value found that works; None if no value works.
     outside : float or None
-        Smallest value above it found that does not, or the last one tried if none was met; None if the search ended
-        with the highest value allowed, which works.
+        Smallest value found above `inside` that does not work, or the last value tried if none works. None if the
+        search ended with the highest value allowed, which works.
     known : bool
-        Whether it is known that `outside` does not work, rather than that there is no answer for it.
+        False where there is no answer at `outside`, so that it may work.
     """
 
     inside: float | None
@@ -34,112 +46,141 @@ class Bracket:
     known: bool = True
 
 
-def bracket(works: Callable[[float], bool | None], start: float, lowest: float, highest: float) -> Bracket:
-    """Walk from `start` to where `works` changes, then bisect to one percent.
+def bracket(
+    excess: Callable[[float], float | None],
+    start: float,
+    lowest: float,
+    highest: float,
+    tolerance: float = RELATIVE_TOLERANCE,
+) -> Bracket:
+    """Return both sides of the edge of what works that a walk from `start` meets first.
 
-    From a value that works the walk goes up, else down, in steps of a factor of the square root of two.
-
-    Parameters
-    ----------
-    works : callable
-        Says of a value whether it works; None where there is no answer, and there the walk turns as well.
-    start : float
-        Where the walk begins, above 0.
-    lowest, highest : float
-        How far it goes, above 0.
-
-    Returns
-    -------
-    Bracket
-        Both sides of the edge, no more than one percent apart.
-
-    Examples
-    --------
-    >>> found = bracket(lambda value: value < 3, start=1.0, lowest=0.1, highest=100.0)
-    >>> found.inside < 3 <= found.outside, found.outside / found.inside < 1.01
-    (True, True)
-    >>> bracket(lambda value: value < 3, start=1.0, lowest=0.1, highest=2.0)
-    Bracket(inside=2.0, outside=None, known=True)
-    """
-
-    def excess(value: float) -> float | None:
-        found = works(value)
-        return None if found is None else -1.0 if found else 1.0
-
-    return bracket_by_excess(excess, start, lowest, highest)
-
-
-def bracket_by_excess(excess: Callable[[float], float | None], start: float, lowest: float, highest: float) -> Bracket:
-    """Walk from `start` as `bracket` does, then interpolate by how far values are from working.
-
-    Between the last two steps the next value is where a straight line through the excesses, over the logarithm of the
-    value, is 0; the excess of an end that stays is halved, as in the Illinois variant of the regula falsi.
+    From a value that works the walk goes up, otherwise down, in ratios of the square root of two. Between its last two
+    values, SciPy's `find_root` (Chandrupatla's method) searches over the logarithm of the value. The walk is our own:
+    `scipy.optimize.elementwise.bracket_root` doubles its steps, and would step over a range of values that works
+    between two ranges that do not.
 
     Parameters
     ----------
     excess : callable
-        Says of a value how far it is from working: finite, and up to 0 where it works; None where there is no answer.
-    start, lowest, highest : float
-        As in `bracket`.
+        Returns how far a value is from working: finite, and 0 or less where it works; None where there is no answer,
+        and there the walk turns as well.
+    start : float
+        Where the walk begins, above 0.
+    lowest, highest : float
+        Range of the walk, above 0.
+    tolerance : float
+        Largest relative difference of the two sides.
 
     Returns
     -------
     Bracket
-        Both sides of the edge, no more than one percent apart.
+        Both sides of the edge.
 
     References
     ----------
-    Dowell and Jarratt, "A modified regula falsi method for computing the root of an equation", BIT 11 (1971).
+    Chandrupatla, "A new hybrid quadratic/bisection algorithm for finding the zero of a nonlinear function without using
+    derivatives", Advances in Engineering Software 28 (1997).
 
     Examples
     --------
-    >>> tried = []
-    >>> found = bracket_by_excess(lambda value: tried.append(value) or value**2 - 9, 1.0, lowest=0.1, highest=100.0)
-    >>> found.inside <= 3 < found.outside, found.outside / found.inside < 1.01, len(tried)
-    (True, True, 9)
+    >>> found = bracket(lambda value: value**2 - 9, start=1.0, lowest=0.1, highest=100.0)
+    >>> found.inside <= 3 < found.outside, found.outside / found.inside < 1.01
+    (True, True)
+    >>> bracket(lambda value: value - 3, start=1.0, lowest=0.1, highest=2.0)
+    Bracket(inside=2.0, outside=None, known=True)
     """
-    step = 2 ** (1 / STEPS_PER_DOUBLING)
-    inside = start
-    now = excess(start)
-    if now is not None and now <= 0:
-        below = now
-        while inside < highest:
-            outside = min(inside * step, highest)
-            now = excess(outside)
-            if now is None or now > 0:
-                break
-            inside, below = outside, now
-        else:
+    found: dict[float, float | None] = {}
+
+    def works(value: float) -> bool:
+        found[value] = excess(value)
+        known = found[value]
+        return known is not None and known <= 0
+
+    if works(start):
+        inside = start
+        while inside < highest and works(outside := min(inside * STEP, highest)):
+            inside = outside
+        if inside == highest:
             return Bracket(highest, None)
     else:
         outside = start
-        while True:
-            if outside <= lowest:
-                return Bracket(None, outside)
-            inside = max(outside / step, lowest)
-            found = excess(inside)
-            if found is not None and found <= 0:
-                below = found
-                break
-            outside, now = inside, found
-    return _narrowed(excess, inside, below, outside, now)
+        while outside > lowest and not works(inside := max(outside / STEP, lowest)):
+            outside = inside
+        if outside <= lowest:
+            return Bracket(None, outside)
+    inside, outside = _narrowed(excess, found, inside, outside, tolerance)
+    return Bracket(inside, outside, known=found[outside] is not None)
 
 
 def _narrowed(
-    excess: Callable[[float], float | None], inside: float, below: float, outside: float, above: float | None
-) -> Bracket:
-    """Narrow what lies between `inside` and `outside`, with excesses `below` and `above` 0."""
-    weights, known, step = [1.0, 1.0], above is not None, 0
-    while outside / inside > 1 + RELATIVE_TOLERANCE:
-        step += 1
-        place = 0.5
-        if above is not None and step % STEPS_PER_HALVING:
-            place = -below * weights[0] / (above * weights[1] - below * weights[0])
-        nearest = min(NEAREST_TO_AN_END * math.log(1 + RELATIVE_TOLERANCE) / math.log(outside / inside), 0.5)
-        middle = inside * (outside / inside) ** min(max(place, nearest), 1 - nearest)
-        found = excess(middle)
-        if found is not None and found <= 0:
-            inside, below, weights = middle, found, [1.0, weights[1] / 2]
-        else:
-            outside, above, known, weights = middle, found, found is not None, [weights[0] / 2, 1.0]
-    return Bracket(inside, outside, known=known)
+    excess: Callable[[float], float | None],
+    found: dict[float, float | None],
+    inside: float,
+    outside: float,
+    tolerance: float,
+) -> tuple[float, float]:
+    """Bring the two sides of an edge to within a relative `tolerance`; `found` holds what is known."""
+    if outside <= inside * (1 + tolerance):
+        return inside, outside
+    # Imported when needed: SciPy's optimization takes a while to load.
+    from scipy.optimize.elementwise import find_root
+
+    value_at = {math.log(inside): inside, math.log(outside): outside}
+
+    def signed(place: float) -> float:
+        value = value_at.setdefault(place, math.exp(place))
+        if value not in found:
+            found[value] = excess(value)
+        distance = found[value]
+        if distance is None:
+            return ALL_LATE
+        return distance if distance > 0 else min(distance, -SMALLEST_EXCESS)
+
+    def all_signed(places: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.array([signed(place) for place in places.ravel().tolist()]).reshape(places.shape)
+
+    low, high = value_at
+    result = find_root(
+        all_signed,
+        (low, high),
+        tolerances={"xatol": math.log1p(tolerance), "xrtol": 0.0, "fatol": 0.0, "frtol": 0.0},
+    )
+    ends = sorted(float(end) for end in result.bracket)
+    return value_at[ends[0]], value_at[ends[1]]
+
+
+def excess_lateness(answer: Answer, target: Target) -> float | None:
+    """Return the logarithm of the share of late packets over the share that a target allows.
+
+    Near saturation the share of late packets falls exponentially with the distance from saturation, so that its
+    logarithm is nearly linear in the quantity that is varied. A scenario that is too large counts as all late.
+
+    Parameters
+    ----------
+    answer : Answer
+        The answer to a request with precision "decision".
+    target : Target
+        The demand on the delay.
+
+    Returns
+    -------
+    float or None
+        0 or less where the target is met; None where the model refuses the scenario.
+    """
+    if answer.status == "unsupported":
+        return None
+    allowed = 1 - target.quantile
+    late = answer.lateness if answer.answered else ALL_LATE
+    distance = math.log(max(late, SMALLEST_SHARE * allowed) / allowed)
+    return min(distance, 0.0) if answer.meets(target) else max(distance, SMALLEST_EXCESS)
+
+
+def edge_of(axis: Axis, stack: KnownStack, target: Target, start: float) -> Bracket:
+    """Return both sides of the edge of what meets a target, as `bracket` finds it from `start` on an axis."""
+    requested = Requested(precision="decision", target=target)
+
+    def excess(value: float) -> float | None:
+        return excess_lateness(predict(Scenario(*axis.place(value), stack), requested, "chain"), target)
+
+    return bracket(excess, start, axis.lowest, axis.highest)

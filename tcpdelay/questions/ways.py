@@ -1,18 +1,14 @@
-"""How much to put into one packet: the best packetization interval at a given bitrate.
-
-Into how many pieces to write each packet.
-
-Over how many connections to spread the packets.
-"""
+"""Ways to send the same data: the packetization interval, writes per packet, and connections."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tcpdelay.models.heuristics import parallel_delay, split_delay
-from tcpdelay.models.predict import predict_delay
-from tcpdelay.questions.best import CallTarget, Choice, Way, choose, whole_numbers, wire_rate
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
+from tcpdelay.quality.voice import CallTarget
+from tcpdelay.questions.best import Choice, Way, best, whole_numbers, wire_rate
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -34,38 +30,39 @@ def best_interval(
     header: int = RTP_HEADER,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Choice:
-    """Return the interval at which data of a constant bitrate is best packed into packets.
+    """Return the best packetization interval for data of a constant bitrate.
 
-    Short intervals mean headers and losses more often, long ones a wait for the packet to fill and fewer duplicate
-    acknowledgements. The best is that with the oldest byte the youngest when it is read: the interval, and the target's
-    quantile of the delay, together are shortest. Of a call the best score counts, which has the interval in it.
+    Short intervals mean more headers and more frequent losses. With long intervals a packet takes longer to fill, and
+    losses are followed by fewer duplicate acknowledgements. The best interval has the smallest sum of interval and
+    target quantile of the delay, which is the age of a packet's first byte when it is read. For a call, the best
+    interval has the best score; the score includes the interval.
 
     Parameters
     ----------
     bitrate : float
-        The data alone, without headers [bit/s], above 0.
+        Bit rate of the data without headers [bit/s], above 0.
     path : Path
         The path.
     stack : Stack
         The TCP implementation.
     target : Target or CallTarget
-        The demand on the delay from write to read, without the interval, as in all predictions; or on a call.
+        The demand on the delay from write to read, which excludes the interval; or the demand on a call.
     intervals : sequence of float
-        What to choose from [s], each 1e-7 to 60.
+        Candidates [s], each 1e-7 to 60.
     header : int
-        Bytes that the application puts before the data of each packet, from 0 on.
+        Bytes that the application puts before the data of each packet, 0 or more.
     on_progress : callable, optional
-        Is told after each interval how many are done, and of how many.
+        Called after each interval with the number of intervals done and the number of all intervals.
 
     Returns
     -------
     Choice
-        The best interval [s]; the rate on the network of each holds the headers of TCP and IP too.
+        The best interval [s]. The wire rates include the headers of TCP and IP.
 
     Raises
     ------
     ValueError
-        If a value is out of its range, or no interval meets the target; the message says what the best is.
+        If a value is out of its range, or no interval meets the target; the message names the best interval.
 
     References
     ----------
@@ -82,24 +79,26 @@ def best_interval(
     if header != int(header) or header < 0:
         raise InvalidValueError("header", header, "be a whole number of bytes from 0 on")
     if not intervals:
-        raise InvalidValueError("intervals", intervals, "hold at least one interval")
+        raise InvalidValueError("intervals", tuple(intervals), "hold at least one interval")
     stack = checked_profile(stack)
     flows = [_packed(bitrate, interval, header) for interval in sorted(set(intervals))]
-    ways = [
-        Way(flow.interval, flow, flow, wire_rate(flow, stack.mss), partial(predict_delay, flow, path, stack))
-        for flow in flows
-    ]
-    return choose("interval", ways, path, stack, target, on_progress)
+    ways = [Way(flow.interval, flow, flow, wire_rate(flow, stack.mss), _unchanged) for flow in flows]
+    return best("interval", ways, path, stack, target, on_progress)
+
+
+def _unchanged(delays: DelayDistribution) -> DelayDistribution:
+    return delays
 
 
 def _packed(bitrate: float, interval: float, header: int) -> Flow:
-    """Return the flow whose packets hold the data of one interval, and a header."""
+    """Return the flow whose packets hold the data of one interval and a header."""
     if not interval > 0:
         raise InvalidValueError("intervals", interval, "lie above 0 s")
     return Flow(max(1, round(bitrate * interval / 8)) + header, interval)
 
 
 PIECES = (1, 2, 4)
+"""Numbers of writes per packet that are tried by default."""
 
 
 def best_split(
@@ -110,7 +109,7 @@ def best_split(
     pieces: Sequence[int] = PIECES,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Choice:
-    """Return the number of pieces to write each packet in, so that it is read soonest.
+    """Return the number of writes per packet with which packets are read soonest.
 
     Parameters
     ----------
@@ -121,22 +120,22 @@ def best_split(
     stack : Stack
         The TCP implementation.
     target : Target or CallTarget
-        What is demanded.
+        The demand on the delay or on the call.
     pieces : sequence of int
-        What to choose from, each 1 to 64 and at most the bytes of a packet.
+        Candidates, each 1 to 64 and at most the bytes of a packet.
     on_progress : callable, optional
-        Is told after each number how many are done, and of how many.
+        Called after each number with the count of numbers done and the count of all numbers.
 
     Returns
     -------
     Choice
-        The best number; among equals the smallest. Its expected error is that of the chain, not of the approximation
-        that `tcpdelay.models.heuristics.split_delay` makes beyond it.
+        The best number; the smallest of equally good ones. The expected error is the error of the chain; it does not
+        include the approximation in `tcpdelay.models.heuristics.split_delay`.
 
     Raises
     ------
     ValueError
-        If a value is out of its range, or no number meets the target; the message says what the best is.
+        If a value is out of its range, or no number meets the target; the message names the best number.
 
     References
     ----------
@@ -150,13 +149,14 @@ def best_split(
     stack = checked_profile(stack)
     ways = []
     for number in whole_numbers("pieces", pieces):
-        piece = Flow(-(-flow.packet_size // number), flow.interval / number)
-        predict = partial(split_delay, flow, path, stack, number)
-        ways.append(Way(number, flow, piece, wire_rate(piece, stack.mss), predict))
-    return choose("pieces", ways, path, stack, target, on_progress)
+        piece = piece_of(flow, number)
+        combined = partial(joined_delay, interval=flow.interval, pieces=number)
+        ways.append(Way(number, flow, piece, wire_rate(piece, stack.mss), combined))
+    return best("pieces", ways, path, stack, target, on_progress)
 
 
 CONNECTIONS = (1, 2, 4)
+"""Numbers of connections that are tried by default."""
 
 
 def best_connections(
@@ -167,7 +167,7 @@ def best_connections(
     connections: Sequence[int] = CONNECTIONS,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Choice:
-    """Return the number of connections on which packets in turn are read, in order, soonest.
+    """Return the number of connections with which packets are read soonest, if they take turns and are read in order.
 
     Parameters
     ----------
@@ -178,21 +178,21 @@ def best_connections(
     stack : Stack
         The TCP implementation.
     target : Target or CallTarget
-        What is demanded.
+        The demand on the delay or on the call.
     connections : sequence of int
-        What to choose from, each 1 to 64.
+        Candidates, each 1 to 64.
     on_progress : callable, optional
-        Is told after each number how many are done, and of how many.
+        Called after each number with the count of numbers done and the count of all numbers.
 
     Returns
     -------
     Choice
-        The best number; among equals the smallest.
+        The best number; the smallest of equally good ones.
 
     Raises
     ------
     ValueError
-        If a value is out of its range, or no number meets the target; the message says what the best is.
+        If a value is out of its range, or no number meets the target; the message names the best number.
 
     References
     ----------
@@ -206,7 +206,7 @@ def best_connections(
     stack = checked_profile(stack)
     ways = []
     for number in whole_numbers("connections", connections):
-        share = Flow(flow.packet_size, flow.interval * number)
-        predict = partial(parallel_delay, flow, path, stack, number)
-        ways.append(Way(number, flow, share, wire_rate(flow, stack.mss), predict))
-    return choose("connections", ways, path, stack, target, on_progress)
+        share = share_of(flow, number)
+        combined = partial(striped_delay, interval=flow.interval, connections=number)
+        ways.append(Way(number, flow, share, wire_rate(flow, stack.mss), combined))
+    return best("connections", ways, path, stack, target, on_progress)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.questions.best import Candidate, Choice
-from tcpdelay.questions.largest import WORDS, Edge
+from tcpdelay.questions.largest import Edge, Frontier
 from tcpdelay.questions.playout import SmallestBuffer
-from tcpdelay.questions.quantities import Frontier
+from tcpdelay.questions.quantities import FORMATS
 from tcpdelay.questions.sensitivity import Input, Output, Sensitivities
 from tcpdelay.report.prediction import expected_errors, ignored_in_words, scenario_in_words, scenario_record
 from tcpdelay.report.result_table import UNBROKEN, as_text, cells_table, facts_table, to_csv, to_json
@@ -89,7 +89,7 @@ def rendered(answer: object) -> RenderedAnswer:
 
 @rendered.register
 def _(edge: Edge) -> RenderedAnswer:
-    words, target = WORDS[edge.quantity], edge.target
+    words, target = FORMATS[edge.quantity], edge.target
     share = format_fraction(target.quantile)
     value, fails = told_apart(words, edge.value, edge.fails)
     delay, limit, delay_beyond = told_apart(format_time, edge.delay, target.limit, edge.delay_beyond)

@@ -8,6 +8,8 @@ from tcpdelay.scenario.fields import Quantity, described
 
 ROUNDING = 1e-9
 """Relative difference by which a delay may be beyond the limit: that of sums in another order."""
+SHARE_ROUNDING = 1e-12
+"""Difference by which a share of late packets may be beyond what is allowed: rounding of a sum of probabilities."""
 DEFAULT_LIMIT = 0.200
 """Limit where neither it nor an application is given [s]."""
 
@@ -74,4 +76,22 @@ class Target:
         >>> Target(limit=0.2).is_met_by(0.2 + 1e-15), Target(limit=0.2).is_met_by(0.201)
         (True, False)
         """
-        return delay <= self.limit * (1 + ROUNDING)
+        return delay <= self.latest
+
+    @property
+    def latest(self) -> float:
+        """Longest delay [s] that is within the limit, rounding included."""
+        return self.limit * (1 + ROUNDING)
+
+    def allows(self, late_fraction: float) -> bool:
+        """Return whether so few packets are later than `latest` that the target is met.
+
+        This is `is_met_by` in terms of the share of late packets: the quantile is within the limit exactly where the
+        share of later packets is at most 1 - quantile.
+
+        Examples
+        --------
+        >>> Target(limit=0.2).allows(0.05), Target(limit=0.2).allows(0.051)
+        (True, False)
+        """
+        return late_fraction <= 1 - self.quantile + SHARE_ROUNDING

@@ -55,8 +55,8 @@ class Simulator:
         )
 
     def capacity(self, scenario: Scenario) -> float:
-        """Raise UnsupportedError: a simulation says only whether one rate is carried."""
-        raise UnsupportedError("method", self.name, "be 'chain' for the largest rate that TCP carries")
+        """Return NaN: a simulation says only whether TCP carries one rate."""
+        return np.nan
 
 
 def _refusals(scenario: Scenario) -> Iterator[UnsupportedError]:
