@@ -215,14 +215,14 @@ def draw_by_loss(figure: Figure, scores: Sequence[Score]) -> None:
     figure.legend(loc="outside right upper")
 
 
-def _lines(scores: Sequence[Score]) -> set[tuple[tuple[float, float], ...]]:
+def _lines(scores: Sequence[Score]) -> list[tuple[tuple[float, float], ...]]:
     """Return a model's predictions by loss for each congestion control; one line where they are the same for all."""
     controls: dict[str, set[tuple[float, float]]] = {}
     for score in scores:
         if math.isfinite(delay := score.predicted("p95")):
             experiment = score.measured.experiment
             controls.setdefault(experiment.congestion_control, set()).add((experiment.loss, delay))
-    return {tuple(sorted(line)) for line in controls.values()}
+    return sorted({tuple(sorted(line)) for line in controls.values()})
 
 
 def _errorbars(ax: Axes, captures: Sequence[MeasuredDelay], color: str, marker: str) -> None:

@@ -14,30 +14,30 @@ from tcpdelay.capture.pcap.stretches import shift_between
 from tcpdelay.capture.pcap.trace import Flags, Integers, Trace
 
 SHORTEST = 10.0
-"""Span of the samples below which no skew is looked for [s]."""
+"""Shortest span of samples from which a skew is estimated [s]."""
 MAX_SKEW = 1e-3
-"""Largest skew that is believed; quartz clocks keep within a fifth of a thousandth."""
+"""Largest credible skew; quartz clocks keep within 0.2 ms per second."""
 _FEWEST = 20
 _MOST_PIECES = 20
 
 
 @dataclass(frozen=True)
 class ClockFit:
-    """How the receiver's clock differs from the sender's.
+    """The offset and skew of the receiver's clock against the sender's.
 
     Attributes
     ----------
     origin : int
         Time of the sender's clock at which the offset holds [ns].
     offset : float
-        What the receiver's clock shows more than the sender's [s].
+        Time of the receiver's clock minus time of the sender's [s].
     skew : float
-        What it gains per second; 0 where that could not be told.
+        Growth of the offset per second; 0 where it cannot be estimated.
     residual : float
         By how much the two directions disagree about the offset over the capture [s]: half of the change that the
         fitted lines of both leave together. A steady difference of the two directions' delays does not show in it.
     forward_base, backward_base : float
-        Smallest delays of the two directions [s], equal by assumption unless the clocks were said to be one.
+        Smallest delays of the two directions [s]; equal by assumption, unless both captures have one clock.
     """
 
     origin: int
@@ -48,14 +48,14 @@ class ClockFit:
     backward_base: float
 
     def to_sender(self, times: Integers) -> Integers:
-        """Return times of the receiver's clock [ns] in the sender's."""
+        """Convert times of the receiver's clock to the sender's clock [ns]."""
         since = times - self.origin - round(self.offset * 1e9)
         corrected = since - np.rint(since * (self.skew / (1 + self.skew))).astype(np.int64)
         return np.asarray(self.origin + corrected, np.int64)
 
 
 class LowerHull:
-    """The lower convex hull of points that come some at a time."""
+    """The lower convex hull of points that are added in batches."""
 
     def __init__(self) -> None:
         self.x = self.y = np.empty(0)
@@ -79,7 +79,7 @@ class LowerHull:
         self.x, self.y = x[hull], y[hull]
 
     def line(self) -> tuple[float, float]:
-        """Return what `lower_line` does, of all points."""
+        """Return `lower_line` of all points."""
         middle = self._sum / self.count
         if self.x.size == 1:
             return float(self.y[0]), 0.0
@@ -88,7 +88,7 @@ class LowerHull:
         return float(self.y[b - 1] - slope * self.x[b - 1]), slope
 
     def height(self, slope: float) -> float:
-        """Return the height at x = 0 of the highest line of that slope below all points."""
+        """Return the height at x = 0 of the highest line with this slope below all points."""
         return float((self.y - slope * self.x).min())
 
 
@@ -106,7 +106,7 @@ def lower_line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, f
     Returns
     -------
     tuple of float
-        Height of the line at x = 0, and its slope; 0 where all `x` are the same.
+        Height of the line at x = 0, and its slope; the slope is 0 if all `x` are equal.
 
     Examples
     --------
@@ -119,8 +119,8 @@ def lower_line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, f
 
 
 def _lower_hull(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int]:
-    """Return the lower convex hull by Andrew's monotone chain, among the points that may belong to it."""
-    # Of points above one another only the lowest can; in long captures the lowest of each of many spans keeps it short.
+    """Return the lower convex hull by Andrew's monotone chain."""
+    # Only the lowest of points with the same x can be on the hull. In long captures, the points are first thinned out.
     spans = np.minimum(((x - x[0]) * (50_000 / max(float(x[-1] - x[0]), 1e-9))).astype(np.int64), 49_999)
     order = np.lexsort((y, spans))
     candidates = np.sort(order[np.concatenate([[True], np.diff(spans[order]) > 0])])
@@ -140,12 +140,12 @@ def _lower_hull(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int]:
 
 
 class ClockSamples:
-    """Packets that both captures hold, of which nothing is kept but what tells how the clocks differ.
+    """The difference of two clocks, from packets that both captures hold. Only the convex hulls are kept.
 
     Parameters
     ----------
     same_clock : bool
-        Whether all times come from one clock, so that nothing is to be fitted.
+        Whether all times are from one clock, so that nothing is fitted.
     """
 
     def __init__(self, same_clock: bool = False) -> None:
@@ -172,7 +172,7 @@ class ClockSamples:
             hull.add((at_sender - self._origin) / 1e9, sign * (at_receiver - at_sender) / 1e9)
 
     def fit(self) -> ClockFit:
-        """Return how the receiver's clock differs from the sender's.
+        """Return the offset and skew of the receiver's clock against the sender's.
 
         Returns
         -------
@@ -197,7 +197,7 @@ class ClockSamples:
             (_, rising), (_, falling) = forward.line(), backward.line()
             skew = (rising - falling) / 2
             residual = abs(rising + falling) * span / 2
-            # One clock is then set, not slow.
+            # Then one of the clocks was set; it is not slow.
             if abs(skew) > MAX_SKEW:
                 skew = 0.0
         low_forward, low_backward = forward.height(skew), backward.height(-skew)
@@ -207,18 +207,18 @@ class ClockSamples:
 
 @dataclass(frozen=True)
 class Transmissions:
-    """The packets that the sender put on the wire, as far as the receiver's capture covers them.
+    """The sender's packets on the wire, as far as the receiver's capture covers them.
 
     Attributes
     ----------
     sent, arrived : ndarray of int64
-        Time of each at the sender, and of its arrival by the receiver's clock [ns]; 0 where it was lost.
+        Time of each packet at the sender, and of its arrival by the receiver's clock [ns]; 0 if it was lost.
     lost : ndarray of bool
-        Which did not arrive.
+        Whether a packet was lost.
     known : ndarray of bool
-        Which transmission it was is certain, not only that one of several of the same bytes arrived.
+        Whether the arrival belongs to this transmission for certain, and not to another one of the same bytes.
     duplicated : int
-        Arrivals beyond what was sent: duplicated by the network, or missing in the sender's capture.
+        Arrivals without a transmission: duplicated by the network, or missing in the sender's capture.
     """
 
     sent: Integers
@@ -242,12 +242,12 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     Returns
     -------
     Transmissions
-        In the order of sending: those that count in this stretch, by the last byte they hold.
+        The packets that count in this stretch by their last byte, in the order of sending.
 
     Raises
     ------
     ValueError
-        If the segments are larger than packets can be, or overlap as no TCP does.
+        If segments are larger than packets can be, or overlap as TCP never does.
     """
     data, arrivals = sender.data, receiver.data
     counts = sender.wire_packets(data.end - data.start)
@@ -257,7 +257,7 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     place = np.arange(of.size) - np.repeat(np.cumsum(counts) - counts, counts)
     ends = np.minimum(data.start[of] + (place + 1) * sender.mss, data.end[of])
     marks = np.unique(ends)
-    # Every transmission and arrival of a mark's byte; `own` where the mark is the end of a packet itself.
+    # Every transmission and arrival of the byte at a mark; `own` where the mark is the end of that packet.
     low = np.searchsorted(marks, data.start[of] + place * sender.mss, side="right")
     high = np.searchsorted(marks, ends, side="right")
     shift = shift_between(receiver.base, sender.base)
@@ -275,7 +275,7 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     )
     key_sent, key_arrived = key[: packet.size], key[packet.size :]
     sent_of, arrived_of = np.bincount(key_sent, minlength=keys.size), np.bincount(key_arrived, minlength=keys.size)
-    # Of several of one key the earliest are taken for lost: a sender repeats what was lost until it arrives.
+    # Among transmissions of one key the earliest count as lost: a sender repeats lost data until they arrive.
     order = np.argsort(key_sent, kind="stable")
     rank = np.empty(packet.size, np.int64)
     rank[order] = np.arange(packet.size) - np.repeat(np.cumsum(sent_of) - sent_of, sent_of)
@@ -294,7 +294,7 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
 
 
 def _expanded(low: Integers, high: Integers) -> tuple[Integers, Integers]:
-    """Return all pairs of an index and a number from `low` to below `high` of that index."""
+    """Return all pairs of an index i and a number from `low[i]` to `high[i]` - 1."""
     counts = np.maximum(high - low, 0)
     owner = np.repeat(np.arange(low.size), counts)
     return owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - low, counts)
@@ -313,7 +313,7 @@ def match_acknowledgements(sender: Trace, receiver: Trace) -> tuple[Integers, In
     Returns
     -------
     tuple of ndarray
-        Those that count in this stretch, by ascending time at the sender; perhaps empty.
+        The times that count in this stretch, ascending at the sender; possibly none.
     """
     keys = []
     for trace in (sender, receiver):

@@ -15,16 +15,16 @@ Side = Literal["sender", "receiver"]
 
 _NANOSECONDS = 1e9
 _FEWEST_WHOLE = 10
-"""Samples of acknowledgements for two or more segments from which those for one are left out."""
+"""Samples from ACKs of two or more segments that suffice to leave out the samples from ACKs of one segment."""
 _SMALL = 0.1
 _AT_ONCE = 1e-3
 _AT_THE_END = 0.9
 DELAYED = 0.1
-"""Share of acknowledgements for two or more segments from which acknowledgements count as delayed."""
+"""Share of ACKs of two or more segments from which acknowledgements count as delayed."""
 _REORDERING_TIME = 3_000_000
-"""Time within which a segment counts as overtaken where neither timestamp nor identification tells [ns]."""
+"""Time [ns] within which a late segment counts as overtaken, if neither timestamp nor identification decides."""
 _MOST_IN_REPORT = 1000
-"""Repetitions that one report of duplicates is taken to speak of."""
+"""Largest number of repetitions that one report of duplicates (D-SACK) is taken to cover."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class RoundTrips:
     Attributes
     ----------
     end : ndarray of int64
-        When each sample ended [ns].
+        Time at which each sample ended [ns].
     rtt : ndarray of float
         The samples [s], by ascending time.
     single : ndarray of bool
-        Which came from an acknowledgement of one segment only, which may have waited for a second one.
+        Whether the sample is from an acknowledgement of one segment, which may have waited for a second segment.
     """
 
     end: Integers
@@ -46,19 +46,19 @@ class RoundTrips:
     single: Flags
 
     def counted(self, span: Span) -> RoundTrips:
-        """Return the samples that ended in a span."""
+        """Return the samples that ended within a span."""
         during = span.during(self.end)
         return RoundTrips(self.end[during], self.rtt[during], self.single[during])
 
 
 @dataclass
 class AcknowledgedTogether:
-    """How many acknowledgements of new data there are, where nothing was sent again, and how many cover several.
+    """Counts of acknowledgements of new data that cover no retransmission.
 
     Attributes
     ----------
     several, all : int
-        Those for two and more segments, and all.
+        Number of acknowledgements of two or more segments, and of all.
     """
 
     several: int = 0
@@ -66,18 +66,18 @@ class AcknowledgedTogether:
 
     @property
     def share(self) -> float:
-        """Share of those for two and more segments."""
+        """Share of the acknowledgements of two or more segments."""
         return self.several / self.all if self.all else 0.0
 
     @property
     def singles_wait(self) -> bool:
-        """Whether acknowledgements are delayed and those for several segments tell the round-trip time well enough."""
+        """Whether acknowledgements are delayed, and the ones of several segments suffice for the round-trip time."""
         return self.share > DELAYED and self.several >= _FEWEST_WHOLE
 
 
 @dataclass(frozen=True)
 class _Advances:
-    """Acknowledgements of new data: index, and the first and last of the original segments that each covers."""
+    """Acknowledgements of new data: index, and first and last original segment that each acknowledgement covers."""
 
     index: Integers
     low: Integers
@@ -86,7 +86,7 @@ class _Advances:
 
 
 def _advances(trace: Trace, original: Integers, resent: Flags) -> _Advances:
-    """Return the acknowledgements of new data; `clean` are those that cover no segment sent twice."""
+    """Return the acknowledgements of new data; `clean` marks the ones that cover no segment sent twice."""
     acks, ends = trace.acks, trace.data.end[original]
     highest = np.maximum.accumulate(acks.ack)
     before = np.concatenate([[np.int64(0)], highest[:-1]])
@@ -95,7 +95,7 @@ def _advances(trace: Trace, original: Integers, resent: Flags) -> _Advances:
     index = np.flatnonzero((highest > before) & (last >= low))
     twice = np.concatenate([[0], np.cumsum(resent[original])])
     clean = twice[last[index] + 1] == twice[low[index]]
-    # Captured before the segment itself: the order of two devices, or a damaged capture.
+    # An ACK captured before its segment: two devices out of order, or a damaged capture.
     clean &= acks.time[index] >= trace.data.time[original[last[index]]]
     return _Advances(index, low[index], last[index], clean)
 
@@ -115,14 +115,14 @@ def sender_round_trips(trace: Trace, original: Integers, resent: Flags, together
     original : ndarray of int64
         Indices of the segments with new data.
     resent : ndarray of bool
-        Which segments were sent again, or are repetitions.
+        Whether a segment was sent again, or is a repetition.
     together : AcknowledgedTogether
-        Where the acknowledgements are counted.
+        The counts, to which this stretch is added.
 
     Returns
     -------
     RoundTrips
-        The samples that end in this stretch, perhaps none.
+        The samples that end in this stretch; possibly none.
     """
     acks, data = trace.acks, trace.data
     found = _advances(trace, original, resent)
@@ -142,7 +142,7 @@ def sender_round_trips(trace: Trace, original: Integers, resent: Flags, together
 
 
 def _by_sack(trace: Trace, original: Integers, resent: Flags) -> tuple[Integers, Integers]:
-    """Return times of acknowledgement and transmission of segments that a block of SACK reported first."""
+    """Return the times of acknowledgement and transmission of segments that SACK reported first."""
     acks, data = trace.acks, trace.data
     right = np.where(acks.blocks > 0, acks.right[:, 0], 0)
     reached = np.maximum.accumulate(np.maximum(right, acks.ack))
@@ -156,7 +156,7 @@ def _by_sack(trace: Trace, original: Integers, resent: Flags) -> tuple[Integers,
 
 
 def _by_echo(trace: Trace, found: _Advances, original: Integers) -> tuple[Integers, Integers]:
-    """Return the same of repetitions that an acknowledgement names by their timestamp."""
+    """Return the times of acknowledgement and transmission of repetitions whose timestamp was echoed."""
     acks, data = trace.acks, trace.data
     doubtful = found.index[~found.clean]
     doubtful = doubtful[acks.stamped[doubtful]]
@@ -165,7 +165,7 @@ def _by_echo(trace: Trace, found: _Advances, original: Integers) -> tuple[Intege
     echoed = acks.tsecr[doubtful]
     low = np.searchsorted(data.tsval[order], echoed)
     high = np.searchsorted(data.tsval[order], echoed, side="right")
-    # Several segments of one tick of the sender's clock cannot be told apart.
+    # Segments of one tick of the sender's clock cannot be distinguished.
     single = high - low == 1
     sent, answered = order[low[single]], doubtful[single]
     begins = np.concatenate([[np.int64(0)], np.maximum.accumulate(acks.ack)[:-1]])[answered]
@@ -174,7 +174,7 @@ def _by_echo(trace: Trace, found: _Advances, original: Integers) -> tuple[Intege
 
 
 def receiver_round_trips(trace: Trace) -> RoundTrips:
-    """Return upper bounds of the round-trip time from acknowledgements to the data that echo their timestamp.
+    """Return upper bounds of the round-trip time: from an acknowledgement to the data that echo its timestamp.
 
     The sender answers an acknowledgement with the next segment that it sends anyway, so each sample holds what the
     sender waited besides the round-trip time; the smallest ones are close to it.
@@ -203,12 +203,12 @@ def receiver_round_trips(trace: Trace) -> RoundTrips:
 
 
 def handshake_times(trace: Trace) -> tuple[float, float] | None:
-    """Return the time from the first SYN to the second, and from there to its acknowledgement [s].
+    """Return the time from the first SYN to the second SYN, and from there to its acknowledgement [s].
 
     Returns
     -------
     tuple of float or None
-        The round-trip time seen from the opener's side and from the other end's; None where no handshake was seen.
+        The round-trip times that both ends see, the opener first; None if the handshake was not captured.
     """
     sender, receiver, end = trace.sender.time, trace.receiver.time, trace.handshake_end
     if sender is None or receiver is None or end is None:
@@ -217,12 +217,12 @@ def handshake_times(trace: Trace) -> tuple[float, float] | None:
 
 
 def distance_to_receiver(trace: Trace) -> float:
-    """Return a small time from data or a SYN to its acknowledgement [s]; 0 where nothing was acknowledged."""
+    """Return a small quantile of the time from data or a SYN to its ACK [s]; 0 if nothing was acknowledged."""
     acks, data = trace.acks, trace.data
     covering = acks.first_covering(data.end)
     waits = np.append(acks.time, 0)[covering] - data.time
     waits = waits[(covering < acks.size) & (waits >= 0)]
-    # An acknowledgement just behind a needless repetition answers the original, so the smallest of all will not do.
+    # An ACK just behind a needless repetition answers the original, so the minimum would be too small.
     distance = float(np.quantile(waits, _SMALL)) / _NANOSECONDS if waits.size else math.inf
     shake = handshake_times(trace)
     if shake is not None:
@@ -231,7 +231,7 @@ def distance_to_receiver(trace: Trace) -> float:
 
 
 def distance_to_sender(trace: Trace) -> float:
-    """Return the smallest time from an acknowledgement or a SYN to its echo by the sender [s]; infinite without any."""
+    """Return the smallest time from an ACK or a SYN to its echo by the sender [s]; infinite without echoes."""
     echoes = receiver_round_trips(trace).rtt
     distance = float(echoes.min()) if echoes.size else math.inf
     shake = handshake_times(trace)
@@ -241,7 +241,7 @@ def distance_to_sender(trace: Trace) -> float:
 
 
 def captured_at(trace: Trace) -> tuple[Side, bool]:
-    """Return the end that a capture was made at, or next to.
+    """Return the end at which a capture was made, or the nearer end.
 
     At the sender, acknowledgements come a round-trip time after the data; at the receiver at once, and there it is the
     echo of their timestamps that takes the round-trip time. Where nothing tells how far the sender is, a capture whose
@@ -256,13 +256,13 @@ def captured_at(trace: Trace) -> tuple[Side, bool]:
     Returns
     -------
     tuple of Side and bool
-        The nearer end, and whether it is so near that the other distance is at least nine tenths of the whole.
+        The nearer end, and whether the distance to the other end is at least nine tenths of the whole.
     """
     to_receiver, to_sender = distance_to_receiver(trace), distance_to_sender(trace)
     if math.isinf(to_sender):
         return ("sender" if to_receiver > _AT_ONCE else "receiver"), True
     if to_receiver + to_sender <= _AT_ONCE:
-        # On one machine both are equally near, and the sender's view says more.
+        # On one machine both ends are equally near; a capture at the sender shows more.
         return "sender", True
     nearer: Side = "sender" if to_receiver >= to_sender else "receiver"
     return nearer, max(to_receiver, to_sender) >= _AT_THE_END * (to_receiver + to_sender)
@@ -279,13 +279,13 @@ class Sent:
     Attributes
     ----------
     original : ndarray of int64
-        Indices of those that hold new data only.
+        Indices of the segments that hold only new data.
     repetition : ndarray of bool
-        Which were sent again.
+        Whether a segment is a repetition.
     resent : ndarray of bool
-        Which are repetitions or were repeated.
+        Whether a segment is a repetition or was repeated.
     spurious : ndarray of bool
-        Which repetitions were needless, as the receiver reported.
+        Whether a repetition was needless, as the receiver reported.
     """
 
     original: Integers
@@ -301,11 +301,11 @@ class Arrived:
     Attributes
     ----------
     repetition : ndarray of bool
-        Which filled a gap and had been sent again.
+        Whether a segment is a retransmission that filled a gap.
     reordered : ndarray of bool
-        Which came late but for the first time.
+        Whether a segment was overtaken by a later one.
     duplicate : ndarray of bool
-        Which held nothing new.
+        Whether a segment held nothing new.
     """
 
     repetition: Flags
@@ -314,7 +314,7 @@ class Arrived:
 
 
 def at_sender(trace: Trace, pieces: Coverage) -> Sent:
-    """Tell repetitions from new segments in a capture at the sender.
+    """Classify the segments of a capture at the sender: new data, repetitions, needless repetitions.
 
     A repetition was needless if the receiver reports it as a duplicate (D-SACK, RFC 2883), or if the acknowledgement
     that covers it echoes a timestamp older than its own (Eifel, RFC 3522). Neither sees those whose acknowledgements
@@ -325,7 +325,7 @@ def at_sender(trace: Trace, pieces: Coverage) -> Sent:
     trace : Trace
         The capture.
     pieces : Coverage
-        Its stream in pieces.
+        The stream in pieces.
 
     Returns
     -------
@@ -346,7 +346,7 @@ def at_sender(trace: Trace, pieces: Coverage) -> Sent:
 
 
 def _keep_alive(data: DataSegments, acks: Acknowledgements, before: Integers) -> Flags:
-    """Return which segments are probes of one byte that had been acknowledged (RFC 9293, 3.8.4)."""
+    """Return which segments are keep-alive probes: one byte that was acknowledged before (RFC 9293, 3.8.4)."""
     covered = acks.first_covering(data.end)
     known = np.append(acks.time, np.iinfo(np.int64).max)[covered] < data.time
     probes: Flags = (data.end - data.start == 1) & (data.end == before) & known
@@ -354,13 +354,13 @@ def _keep_alive(data: DataSegments, acks: Acknowledgements, before: Integers) ->
 
 
 def _by_eifel(data: DataSegments, acks: Acknowledgements, repetition: Flags) -> Flags:
-    """Return which repetitions were acknowledged by an answer to an earlier transmission."""
+    """Return which repetitions were acknowledged by the answer to an earlier transmission (Eifel)."""
     spurious = np.zeros(data.size, np.bool_)
     again = np.flatnonzero(repetition & data.stamped)
     covering = acks.first_covering(data.end[again])
     again, covering = again[covering < acks.size], covering[covering < acks.size]
     begins = np.concatenate([[np.int64(0)], np.maximum.accumulate(acks.ack)[:-1]])[covering]
-    # Only the segment at the left edge is the one whose timestamp the receiver echoes (RFC 7323, 4.3).
+    # The receiver echoes the timestamp of the segment at the left edge of its window (RFC 7323, 4.3).
     leftmost = (data.start[again] <= begins) & (acks.time[covering] > data.time[again]) & acks.stamped[covering]
     older = (acks.tsecr[covering] - data.tsval[again]).view(np.int32) < 0
     spurious[again[leftmost & older]] = True
@@ -368,7 +368,7 @@ def _by_eifel(data: DataSegments, acks: Acknowledgements, repetition: Flags) -> 
 
 
 def _mark_reported(data: DataSegments, acks: Acknowledgements, repetition: Flags, spurious: Flags) -> None:
-    """Mark the repetitions that lie in a block of D-SACK: one at or below the acknowledgement, or within the next."""
+    """Mark the repetitions in a D-SACK block: a block at or below the ACK, or within the next block (RFC 2883)."""
     left, right = acks.left[:, 0], acks.right[:, 0]
     below = right <= acks.ack
     within = (acks.blocks > 1) & (left >= acks.left[:, 1]) & (right <= acks.right[:, 1])
@@ -383,14 +383,14 @@ def _mark_reported(data: DataSegments, acks: Acknowledgements, repetition: Flags
         near = near[(data.time[near] < acks.time[report]) & ~reported[near]]
         reached = right[report]
         for i in near[::-1].tolist():
-            # One that is only partly a duplicate was needed for the rest.
+            # A repetition that is only partly a duplicate was needed for the rest.
             if data.end[i] <= reached:
                 reported[i] = spurious[i] = True
                 reached = data.start[i]
 
 
 def at_receiver(trace: Trace, pieces: Coverage) -> Arrived:
-    """Tell repetitions from reordered segments in a capture at the receiver.
+    """Classify the segments of a capture at the receiver: retransmitted, reordered, duplicate.
 
     A segment that comes behind a later one was overtaken if its timestamp, or where that is equal its IPv4
     identification, is older than that of the one that overtook it; else it was sent again. Where neither tells, one
@@ -401,7 +401,7 @@ def at_receiver(trace: Trace, pieces: Coverage) -> Arrived:
     trace : Trace
         The capture.
     pieces : Coverage
-        Its stream in pieces.
+        The stream in pieces.
 
     Returns
     -------
@@ -429,7 +429,7 @@ def at_receiver(trace: Trace, pieces: Coverage) -> Arrived:
 
 
 def duplicate_acknowledgements(trace: Trace) -> int:
-    """Return how many acknowledgements repeat the one before: no payload, same number, same window (RFC 5681, 2).
+    """Return the number of duplicate ACKs: no payload, same number and window as the ACK before (RFC 5681, 2).
 
     Parameters
     ----------
@@ -439,7 +439,7 @@ def duplicate_acknowledgements(trace: Trace) -> int:
     Returns
     -------
     int
-        Their number in this stretch, while data were outstanding.
+        Number of duplicate ACKs in this stretch while data were outstanding.
     """
     acks, data = trace.acks, trace.data
     behind = np.searchsorted(data.time, acks.time[1:], side="right")

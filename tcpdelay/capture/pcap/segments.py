@@ -18,7 +18,7 @@ from tcpdelay.capture.pcap.decoding import LINKS, Framer, Segment, end_in_words,
 from tcpdelay.capture.pcap.trace import Handshake, Integers
 
 MOST_CONNECTIONS = 2**15
-"""Connections kept track of at a time; beyond, those that have long been idle with little payload are forgotten."""
+"""Largest number of connections that are tracked; beyond it, idle connections with little payload are forgotten."""
 _MOST_LISTED = 10
 
 Pair = tuple[bytes, bytes]
@@ -42,12 +42,12 @@ SEGMENT = np.dtype(
         ("blocks", np.uint8),
     ]
 )
-"""What is kept of a segment: 69 bytes, with the first two blocks of SACK.
+"""The record of a segment: 69 bytes, with the first two blocks of SACK.
 
 `start` is where the payload of a forward segment begins in the stream, `position` what a backward one acknowledges.
 """
 AT_A_TIME = 2**16
-"""Segments that are read before they are placed in the stream."""
+"""Number of segments that are placed in the stream together."""
 CHUNK = 16384
 _DEFAULT_MSS = 1448
 _TIMESTAMPS_LENGTH = 12
@@ -60,17 +60,17 @@ class Conversation:
     Attributes
     ----------
     pair : tuple of bytes
-        Its two ends, the smaller one first.
+        The two ends, in ascending order.
     first_packet, last_packet : int
-        Numbers of its first and its last packet in the capture.
+        Numbers of the first and the last packet of the connection in the capture.
     opened_by : tuple of int and bytes, optional
-        Sequence number and source of its SYN, by which a later connection between the same ends is told from it.
+        Sequence number and source of the SYN; they distinguish a later connection between the same ends.
     payload : list of int
         Bytes of payload sent by either end, retransmissions included.
     largest : list of int
-        Largest payload of one segment, of either end.
+        Largest payload of one segment, for each end.
     first_seq : list of int or None
-        First sequence number seen of either end.
+        First sequence number seen, for each end.
     """
 
     pair: Pair
@@ -83,16 +83,16 @@ class Conversation:
 
     @property
     def sender(self) -> int:
-        """Which end sent more payload: 0 or 1."""
+        """Index of the end that sent more payload: 0 or 1."""
         return int(self.payload[1] > self.payload[0])
 
     @property
     def seqs(self) -> list[int]:
-        """First sequence numbers of its ends, as far as known, the smaller one first."""
+        """Known first sequence numbers of both ends, in ascending order."""
         return sorted(seq for seq in self.first_seq if seq is not None)
 
     def in_words(self) -> str:
-        """Return both ends, the sender first, and its payload."""
+        """Return in words both ends, the sender first, and the sender's payload."""
         sender = self.sender
         source, target = self.pair[sender], self.pair[1 - sender]
         return f"{end_in_words(source)} -> {end_in_words(target)} ({self.payload[sender]} bytes)"
@@ -100,16 +100,16 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What one capture holds.
+    """The connections of one capture.
 
     Attributes
     ----------
     name : str
         The file, for messages.
     conversations : list of Conversation
-        Its connections, the one with the most payload first.
+        The connections, by descending payload.
     forgotten : int
-        How many more there were with payload, at least: idle ones with little, of a capture of very many.
+        Smallest possible number of connections with payload that were forgotten.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Overview:
 
 
 class _Register:
-    """The connections found so far, no more than `MOST_CONNECTIONS`."""
+    """The connections found so far, at most `MOST_CONNECTIONS`."""
 
     def __init__(self, wanted: Callable[[Conversation], bool]) -> None:
         self._wanted = wanted
@@ -127,7 +127,7 @@ class _Register:
         self.forgotten = 0
 
     def of(self, segment: Segment, pair: Pair, number: int) -> Conversation:
-        """Return the connection that a segment belongs to; a SYN of another number begins a new one."""
+        """Return the connection of a segment; a SYN with another sequence number begins a new connection."""
         known = self._current.get(pair)
         if segment.flags & (TH_SYN | TH_ACK) == TH_SYN:
             opened_by = (segment.seq, segment.source)
@@ -146,7 +146,7 @@ class _Register:
         return conversation
 
     def _forget(self) -> None:
-        """Keep those that are wanted, the quarter with the most payload, and of the rest the last quarter in use."""
+        """Keep the requested connections, the quarter with the most payload, and the quarter that was used last."""
         ordered = self.all()
         kept = [one for one in ordered if self._wanted(one)][: MOST_CONNECTIONS // 2]
         chosen = set(map(id, kept))
@@ -161,29 +161,29 @@ class _Register:
         self._earlier = [one for one in self._earlier if id(one) in chosen]
 
     def all(self) -> list[Conversation]:
-        """Return all, the one with the most payload first."""
+        """Return all connections by descending payload."""
         return sorted([*self._current.values(), *self._earlier], key=lambda one: -max(one.payload))
 
 
 def survey(capture: CaptureFile, wanted: Callable[[Conversation], bool] | None = None) -> Overview:
-    """Read a capture through and return its connections.
+    """Read a whole capture and return its connections.
 
     Parameters
     ----------
     capture : CaptureFile
         The capture.
     wanted : callable, optional
-        Which connections are not to be forgotten, however many there are.
+        Returns whether a connection must not be forgotten.
 
     Returns
     -------
     Overview
-        With at least one connection that carries payload.
+        The connections; at least one carries payload.
 
     Raises
     ------
     ValueError
-        If the file is damaged, has a link layer that is not known, or holds no TCP connection with payload.
+        If the file is damaged, has an unknown link layer, or holds no TCP connection with payload.
     """
     register = _Register(wanted or (lambda one: False))
     any_packet = False
@@ -215,24 +215,24 @@ def survey(capture: CaptureFile, wanted: Callable[[Conversation], bool] | None =
 
 
 def matches(wanted: str) -> Callable[[Conversation], bool]:
-    """Return what tells whether an end of a connection has `wanted` in its address."""
+    """Return a function that tells whether the address of an end of a connection contains `wanted`."""
     return lambda one: any(wanted in end_in_words(end) for end in one.pair)
 
 
 def chosen(overview: Overview, wanted: str | None) -> Conversation:
-    """Return the connection with the most payload, or the one that is wanted.
+    """Return the connection with the most payload, or the requested connection.
 
     Parameters
     ----------
     overview : Overview
-        What the capture holds.
+        The connections of the capture.
     wanted : str or None
-        Either end, such as "10.0.0.2:5001", or a part of it; whole ends go first.
+        Either end, such as "10.0.0.2:5001", or a part of it; a match with a whole end takes precedence.
 
     Returns
     -------
     Conversation
-        It carries payload.
+        A connection that carries payload.
 
     Raises
     ------
@@ -255,14 +255,14 @@ def chosen(overview: Overview, wanted: str | None) -> Conversation:
 
 
 def same_connection(overview: Overview, conversation: Conversation) -> Conversation:
-    """Return the connection of a second capture that is `conversation` of a first.
+    """Return the connection of a second capture that is the same as `conversation` of the first capture.
 
     Addresses may differ, as behind a translation of addresses; then the first sequence numbers are looked for.
 
     Raises
     ------
     ValueError
-        If the second capture does not hold it.
+        If the second capture does not hold the connection.
     """
     of_pair = [one for one in overview.conversations if one.pair == conversation.pair]
     of_numbers = [one for one in overview.conversations if one.seqs == conversation.seqs]
@@ -282,16 +282,16 @@ def _listed(conversations: Sequence[Conversation]) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some consecutive segments of a connection, by ascending time.
+    """Consecutive segments of a connection, by ascending time.
 
     Attributes
     ----------
     data, acks : ndarray of SEGMENT
-        Those with payload of the sender, and those of the other end that acknowledge.
+        The sender's segments with payload, and the acknowledgements of the other end.
     first, last : int
-        Times of the first and the last segment, of these or any other kind [ns].
+        Times of the first and the last segment of any kind [ns].
     handshake_end : int, optional
-        When the end that sent the first SYN answered the other's [ns], if these show it.
+        Time at which the end that sent the first SYN answered the other end's SYN [ns], if captured here.
     """
 
     data: NDArray[np.void]
@@ -311,18 +311,18 @@ class ConnectionSegments:
     conversation : Conversation
         The connection, as the first pass found it.
     sender : bytes
-        The end of it whose payload is analysed.
+        The end whose payload is analysed.
     framer : Framer, optional
-        What reads the payload of the sender's segments for the ends of messages.
+        Finds the ends of messages in the sender's payload.
     kept : callable, optional
-        Tells which of the connection's packets count; by default all do.
+        Returns whether a packet of the connection counts; by default all packets do.
     label : str
-        What the name of the file is followed by, to tell parts of it apart.
+        Text appended to the name of the file, to distinguish its parts.
 
     Attributes
     ----------
     name : str
-        The file, and what part of it.
+        The file, with the label of the part.
     base : int
         Sequence number of the first byte of the stream, modulo 2^32; known from the first batch on.
     shakes : dict
@@ -350,7 +350,7 @@ class ConnectionSegments:
 
     @property
     def mss(self) -> tuple[int, bool]:
-        """Largest payload of a packet on the wire [bytes], and whether SYNs tell, or only what was seen."""
+        """Largest payload of a packet on the wire [bytes], and whether it is from the SYNs or the largest seen."""
         sender, receiver = self.shakes[True], self.shakes[False]
         options = [shake.mss for shake in (sender, receiver) if shake.mss]
         mss = self._largest if self._largest <= _DEFAULT_MSS + _TIMESTAMPS_LENGTH else _DEFAULT_MSS
@@ -434,7 +434,7 @@ class ConnectionSegments:
             )
 
     def _batch(self, rows: NDArray[np.void]) -> Batch:
-        """Place segments in the stream, behind those of the batch before."""
+        """Place segments in the stream, after the segments of the previous batch."""
         times = rows["time"]
         if np.any(np.diff(times) < 0):
             # Several queues of a device may deliver slightly out of order.
@@ -447,9 +447,9 @@ class ConnectionSegments:
         return Batch(data, acks, int(times[0]), int(times[-1]), self._handshake_end(rows))
 
     def _place_data(self, sent: NDArray[np.void]) -> NDArray[np.void]:
-        """Return the segments with payload, `start` filled in."""
+        """Return the segments with payload, with `start` filled in."""
         syn = sent["flags"] & TH_SYN != 0
-        # A SYN takes one sequence number itself.
+        # A SYN takes one sequence number.
         begin = sent["seq"] + syn
         carries = sent["length"] > 0
         if begin.size:
@@ -466,9 +466,9 @@ class ConnectionSegments:
         return sent[carries]
 
     def _place_acknowledgements(self, acks: NDArray[np.void], data: NDArray[np.void]) -> None:
-        """Fill in `position`, next to the highest byte that was seen before each."""
+        """Fill in `position`: the position nearest to the highest byte that was seen before the acknowledgement."""
         if self._placed is None and acks.size:
-            # The sender has not been heard yet.
+            # No segment of the sender has been captured yet.
             self.base, self._placed, self._newest = int(acks["ack"][0]), 0, acks["ack"][0]
         highest = np.maximum.accumulate(np.concatenate([[self._highest], data["start"] + data["length"]]))
         near = highest[np.searchsorted(data["time"], acks["time"], side="right")]
@@ -485,7 +485,7 @@ class ConnectionSegments:
 
 
 def placed(numbers: NDArray[np.uint32], near: Integers, base: int) -> Integers:
-    """Return the position in the stream, of all that have these numbers modulo 2^32, that is nearest to `near`.
+    """Return the position nearest to `near` among all positions that equal `numbers` modulo 2^32.
 
     Examples
     --------
@@ -497,17 +497,17 @@ def placed(numbers: NDArray[np.uint32], near: Integers, base: int) -> Integers:
 
 
 def unwrapped(numbers: NDArray[np.uint32]) -> Integers:
-    """Return sequence numbers without the wrap at 2^32, each next to the one before it.
+    """Return sequence numbers without the wrap at 2^32: each is the nearest possible to its predecessor.
 
     Parameters
     ----------
     numbers : ndarray of uint32
-        Numbers modulo 2^32, such that each is within 2^31 of the one before.
+        Numbers modulo 2^32; each is within 2^31 of its predecessor.
 
     Returns
     -------
     ndarray of int64
-        The same numbers modulo 2^32; the first as it is.
+        Numbers that equal the given ones modulo 2^32; the first is unchanged.
 
     Examples
     --------

@@ -20,22 +20,22 @@ from tcpdelay.capture.pcap.segments import SEGMENT, ConnectionSegments, placed
 from tcpdelay.capture.pcap.trace import Acknowledgements, DataSegments, Flags, Integers, Span, Trace
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-"""Spreads numbers over 64 bits, so that what is equal is sorted side by side, and quickly."""
+"""Multiplier that spreads numbers over 64 bits, so that sorting puts equal segments side by side quickly."""
 _COMPARED = ("seq", "ack", "length", "tsval", "tsecr", "left", "right", "window", "ip_id", "flags")
 _MANY = 0.1
-"""Share of segments that are copies from which a capture shows packets twice."""
+"""Share of copies among the segments from which the capture is taken to show packets twice."""
 _MANY_LIKELY = 1 / 3
-"""The same where a segment might be a retransmission or an acknowledgement said again."""
+"""The same share where a copy might be a retransmission or a repeated acknowledgement."""
 _FEWEST_LIKELY = 10
-"""Copies below which such a share may be chance."""
+"""Number of copies below which such a share may be chance."""
 FEWEST_SEGMENTS = 1000
-"""Segments, read together, from which they are judged by themselves, lest copies that begin late go under."""
+"""Segments of one reading from which the reading is judged by itself, so that copies that begin late are found."""
 _ALMOST_ALL = 0.9
-"""Share of the copies that tells how far apart they are: the others may be pairs of different packets."""
+"""Share of the copies that determines their distance: the rest may be pairs of different packets."""
 LENGTH = 2**18
-"""Segments of either direction, together, that count in one stretch."""
+"""Segments of both directions together that count in one stretch."""
 MARGIN = 2**16
-"""Segments before and behind them that are in memory as well."""
+"""Segments before and behind the stretch that are in memory as well."""
 _WHOLE = Span()
 
 
@@ -48,10 +48,10 @@ class _Direction:
         self._many_at_once = False
 
     def add(self, rows: NDArray[np.void], numbered: Flags) -> None:
-        """Count in some more rows; `numbered` are those of which no two would be equal."""
+        """Count further rows; `numbered` marks rows of which no two would be equal without copies."""
         sent = rows["seq"].astype(np.uint64) << np.uint64(32) | rows["tsval"]
         answered = rows["ack"].astype(np.uint64) << np.uint64(16) | rows["ip_id"]
-        # Rows are by ascending time, which a stable sort keeps.
+        # The rows are by ascending time. A stable sort keeps that order among equal rows.
         order = np.argsort((sent * _ODD ^ answered) * _ODD, kind="stable")
         same = np.ones(max(rows.size - 1, 0), np.bool_)
         for name in _COMPARED:
@@ -67,22 +67,22 @@ class _Direction:
 
     @property
     def many(self) -> bool:
-        """Whether they are so many, of all or of those read together, that packets were captured twice."""
+        """Whether there are so many copies, in all or in one reading, that packets were captured twice."""
         return self._many_at_once or _are_many(self.segments, self.sure, self.likely)
 
     @property
     def lag(self) -> int:
-        """How much later nine in ten of the last copies came, at most [ns]."""
+        """Largest delay of a copy after its original, for nine in ten of the last copies [ns]."""
         return int(np.quantile(self.lags, _ALMOST_ALL)) if self.lags.size else 0
 
 
 def _are_many(segments: int, sure: int, likely: int) -> bool:
-    """Return whether so many of some segments are copies that packets were captured twice."""
+    """Return whether there are so many copies among the segments that packets were captured twice."""
     return sure > _MANY * segments or (sure + likely > _MANY_LIKELY * segments and likely >= _FEWEST_LIKELY)
 
 
 class Copies:
-    """Counts the segments of a connection that equal an earlier one in all that TCP and IPv4 number.
+    """Counts the segments of a connection that equal an earlier segment in all numbers of TCP and IPv4.
 
     A retransmission has another identification or a later timestamp. Where a stack sends neither, no connection that
     works sends half of its segments again.
@@ -102,30 +102,30 @@ class Copies:
         self._data, self._acks = _Direction(), _Direction()
 
     def add(self, data: NDArray[np.void], acks: NDArray[np.void]) -> None:
-        """Count in some more rows of `segments.SEGMENT`, by ascending time."""
+        """Count further rows of `segments.SEGMENT`, by ascending time."""
         self._data.add(data, data["stamped"] | (data["ip_id"] != 0))
-        # Acknowledgements are said again at once, within a tick of the timestamps, and with neither for ever.
+        # Acknowledgements are repeated within a tick of the timestamps; without timestamps and identification, always.
         told_apart = acks[acks["stamped"] | (acks["ip_id"] != 0)]
         self._acks.add(told_apart, told_apart["ip_id"] != 0)
 
     @property
     def many(self) -> bool:
-        """Whether they are so many that packets were captured twice."""
+        """Whether there are so many copies that packets were captured twice."""
         return self._data.many or self._acks.many
 
     @property
     def count(self) -> int:
-        """How many there are, of both directions."""
+        """Number of copies in both directions."""
         return sum(each.sure + each.likely for each in (self._data, self._acks))
 
     @property
     def lags(self) -> tuple[int, int]:
-        """How much later nine in ten of the last copies came, at most, of data and of acknowledgements [ns]."""
+        """Largest delay of nine in ten of the last copies, for data and for acknowledgements [ns]."""
         return self._data.lag, self._acks.lag
 
 
 class FirstOnly:
-    """Tells the first copies from those that follow within a time.
+    """Distinguishes the first copy of a packet from further copies within a time.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class FirstOnly:
         self._seen: OrderedDict[tuple[object, ...], int] = OrderedDict()
 
     def __call__(self, packet: Packet, segment: Segment) -> bool:
-        """Return whether a packet is the first of its kind."""
+        """Return whether a packet is the first copy."""
         seen, oldest = self._seen, packet.time - self._within
         while seen and next(iter(seen.values())) < oldest:
             seen.popitem(last=False)
@@ -158,7 +158,7 @@ class FirstOnly:
 
 
 class _Cut(NamedTuple):
-    """Where a stretch may end: the time before which its segments lie, and the highest byte they reach."""
+    """The end of a stretch: the time before which its segments lie, and the highest byte that they reach."""
 
     time: int
     position: int
@@ -177,11 +177,11 @@ class StretchSource:
     name : str
         The file.
     first, last : int
-        Times of the first segment, and of the last one so far [ns].
+        Times of the first segment and of the last segment read so far [ns].
     misplaced : int
-        Segments that came so late in the file, by their times, that their stretch was over. They are left out.
+        Segments whose stretch was over when they were read, by their times. They are left out.
     copies : Copies
-        Segments that occur twice, as far as read.
+        Segments read so far that occur twice.
     """
 
     def __init__(self, segments: ConnectionSegments) -> None:
@@ -204,7 +204,7 @@ class StretchSource:
 
     @property
     def framer(self) -> Framer | None:
-        """What reads the payload."""
+        """The framer that reads the payload."""
         return self._segments.framer
 
     @property
@@ -213,17 +213,17 @@ class StretchSource:
         return self._data.size + self._acks.size
 
     def begin(self) -> None:
-        """Read the first segments, unless that has been done."""
+        """Read the first segments, unless they have been read."""
         if self.first == _WHOLE.end:
             self._read()
 
     def beginning(self) -> Trace:
-        """Return the first segments as one stretch; before any other is asked for."""
+        """Return the first segments as one stretch; only before `stretch` is called."""
         self.begin()
         return self._trace(_WHOLE)
 
     def cut(self) -> _Cut | None:
-        """Read on, and return where the next stretch may end; None if all that is left may be in it."""
+        """Read on, and return where the next stretch may end; None if it may hold all remaining segments."""
         begin = self._span.end
         while not self._ended:
             remaining = sum(np.count_nonzero(rows["time"] >= begin) for rows in (self._data, self._acks))
@@ -263,14 +263,14 @@ class StretchSource:
         return joined
 
     def stretch(self, cut: _Cut | None, limit: int) -> Trace:
-        """Return the next stretch, which goes to byte `limit` of the stream, and forget what lies before its margin.
+        """Return the next stretch, up to byte `limit` of the stream, and forget the segments before its margin.
 
         Parameters
         ----------
         cut : _Cut or None
-            What `cut` returned.
+            The return value of `cut`.
         limit : int
-            The position; that of `cut`, or a lower one.
+            The position: the position of the cut, or a lower one.
         """
         if cut is not None and cut.position == limit:
             end = cut.time
@@ -364,7 +364,7 @@ def stretches(sources: Sequence[StretchSource]) -> Iterator[tuple[Trace, ...]]:
 
 
 def shift_between(base: int, other: int) -> int:
-    """Return what has to be added to positions that count from sequence number `base` so that they do from `other`.
+    """Return the shift from positions that count from sequence number `base` to positions that count from `other`.
 
     Examples
     --------
