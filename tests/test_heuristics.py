@@ -12,13 +12,12 @@ import tcpdelay as td
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
 from tcpdelay.models.simulator.records import CONNECTION, LOSS, OPEN
 from tcpdelay.models.simulator.window import restart_after_idle
-from tcpdelay.network import engine
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.dispatching import UNREAD, _least_loaded, accept, collect, discard, expected_delay
+from tcpdelay.network.dispatching import UNREAD, accept, collect, discard, expected_delay, least_loaded
 from tcpdelay.network.preparation import prepare
 from tcpdelay.network.records import DELAY_BITS
 from tcpdelay.network.result import SlicedDelays
-from tcpdelay.network.simulation import _advance, simulate_network
+from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate
 from tcpdelay.network.stacks import Classic, Udp
 
@@ -32,15 +31,13 @@ CLASSIC = Classic(receiver_window=60)
 
 def started(packets=100, stack=LINUX, path=PATH, **how):
     source = ConstantRate(flow=VOICE, path=path, stack=stack, stop=packets * VOICE.interval, **how)
-    network = prepare([source], FAST, 0, 0.0, 1000.0)
-    engine.start(network.tree, network.flows, network.connections, network.wires)
-    return network
+    return prepare([source], FAST, 0, 0.0, 1000.0)
 
 
 def delays_of(network, until=200.0):
     """Return how many packets had which delay [ms]."""
     delays = SlicedDelays()
-    _advance(network, delays, until)
+    network.advance(until, delays)
     delays.end_slice()
     values, counts = delays.histogram(0)
     return dict(zip((values / 1e3).tolist(), counts.tolist(), strict=True))
@@ -60,24 +57,25 @@ def test_blind_packets_take_turns(stack):
 
 def test_the_intelligent_choice_is_the_smallest_queue_outside_a_timeout():
     network = started(connections=3, scheduling="intelligent")
-    d, connections = network.dispatchers[0], network.connections
+    d = network.dispatchers[0]
     for state, queues, expected in [
         ([OPEN, OPEN, OPEN], [0, 0, 0], 0),
         ([OPEN, OPEN, OPEN], [300, 200, 200], 1),
         ([OPEN, LOSS, OPEN], [300, 0, 299], 2),
         ([LOSS, LOSS, LOSS], [300, 299, 400], 1),
     ]:
-        for c, ca_state, queue in zip(connections.linux, state, queues, strict=True):
+        for c, ca_state, queue in zip(network.connections, state, queues, strict=True):
             c.ca_state, c.written, c.snd_una = ca_state, 1000 + queue, 1000
-        assert _least_loaded(d, network.flows, connections) == expected
+        assert least_loaded(d, network.flows, network.carriers) == expected
 
 
 def test_the_intelligent_choice_of_classic_avoids_a_backed_off_timer():
     network = started(connections=2, scheduling="intelligent", stack=CLASSIC)
-    network.connections.classic.written[:] = 1, 5
-    assert _least_loaded(network.dispatchers[0], network.flows, network.connections) == 0
-    network.connections.classic[0].backoff = 1
-    assert _least_loaded(network.dispatchers[0], network.flows, network.connections) == 1
+    for connection, written in zip(network.connections, (1, 5), strict=True):
+        connection.written = written
+    assert least_loaded(network.dispatchers[0], network.flows, network.carriers) == 0
+    network.connections[0].backoff = 1
+    assert least_loaded(network.dispatchers[0], network.flows, network.carriers) == 1
 
 
 def test_intelligent_packets_avoid_a_connection_with_a_loss():
@@ -152,7 +150,7 @@ def test_what_does_not_fit_the_window_is_sent_in_full_segments():
     # wait until the first ACKs.
     network = started(6, pieces=4)
     delays_of(network, 0.149)
-    connection = network.connections.linux[0]
+    connection = network.connections[0]
     assert network.flows[0].segments_sent == 10
     # 174 bytes in four pieces are two of 44 bytes and two of 43.
     assert connection.snd_nxt == 2 * 174 + 88

@@ -27,8 +27,7 @@ class Sender:
         self.network = prepare([source], FAST, seed, 0.0, 1000.0)
         self.flow, self.wire = self.network.flows[0], self.network.wires[0]
         self.is_classic = isinstance(stack, Classic)
-        connections = self.network.connections
-        self.connection = (connections.classic if self.is_classic else connections.linux)[0]
+        self.connection = self.network.connections[0]
 
     def step(self):
         step = classic.step if self.is_classic else linux.step

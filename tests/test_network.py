@@ -11,14 +11,13 @@ import tcpdelay as td
 from tcpdelay.models.simulator.engine import advance, new_connection
 from tcpdelay.models.simulator.simulation import DIGITS
 from tcpdelay.models.throughput import padhye_rate, square_root_rate
-from tcpdelay.network import engine
 from tcpdelay.network import result as delays_module
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.literature.classic import CLASSIC, _heed_mark
+from tcpdelay.network.literature.classic import CLASSIC, heed_mark
 from tcpdelay.network.preparation import prepare
 from tcpdelay.network.records import DELAY_BITS
 from tcpdelay.network.result import SlicedDelays
-from tcpdelay.network.simulation import _advance, simulate_network
+from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate, Source, Transfers, Web
 from tcpdelay.network.stacks import Classic, Udp
 
@@ -30,14 +29,12 @@ LINUX = td.Stack.linux()
 
 
 def started(sources, bottleneck=FAST, until=100.0):
-    network = prepare(sources, bottleneck, 0, 0.0, until)
-    engine.start(network.tree, network.flows, network.connections, network.wires)
-    return network
+    return prepare(sources, bottleneck, 0, 0.0, until)
 
 
 def delays_of(network, until=200.0):
     delays = SlicedDelays()
-    _advance(network, delays, until)
+    network.advance(until, delays)
     delays.end_slice()
     return [delays.histogram(number) for number in range(network.flows.size)]
 
@@ -57,7 +54,7 @@ def test_alone_on_a_fast_link_a_flow_is_as_late_as_on_a_path(control, delayed_ac
     # The same losses, and the same phase of the clock.
     network.generators[0].bit_generator.state = wire.random.bit_generator.state
     network.flows[0].until_loss = connection.until_loss
-    network.connections.linux[0].tick_phase = connection.tick_phase
+    network.connections[0].tick_phase = connection.tick_phase
     ((values, counts),) = delays_of(network, packets * flow.interval + 60)
     advance(connection, wire, packets)
     expected = np.unique(wire.delays_of(0, packets)[0], return_counts=True)
@@ -225,7 +222,7 @@ def classic_delays_after_a_loss(stack, interval, lost=50, packets=100):
     ((values, counts),) = delays_of(network, source.stop + 100)
     assert counts.sum() == packets
     assert network.flows[0].segments_lost == 1
-    return dict(zip((values / 1e3).tolist(), counts.tolist(), strict=True)), network.connections.classic[0]
+    return dict(zip((values / 1e3).tolist(), counts.tolist(), strict=True)), network.connections[0]
 
 
 @pytest.mark.parametrize("recovery", ["reno", "newreno", "sack"])
@@ -289,10 +286,10 @@ def test_a_round_trip_of_marks_halves_the_window_once():
     connection.cwnd, connection.snd_una, connection.snd_max, connection.ecn_recover = 40.0, 100, 140, -1
     for acknowledged in (100, 101, 120, 140):
         connection.snd_una = acknowledged
-        _heed_mark(connection)
+        heed_mark(connection)
         assert connection.cwnd == 20
     connection.snd_una, connection.snd_max = 141, 161
-    _heed_mark(connection)
+    heed_mark(connection)
     assert connection.cwnd == 10
 
 
@@ -350,9 +347,9 @@ def test_memory_does_not_grow_with_time():
     network = started([source], Bottleneck(1e7, 100), until=1e6)
     delays = SlicedDelays()
     for until in (200, 2000):
-        _advance(network, delays, float(until))
+        network.advance(until, delays)
     assert network.flows[0].packets_written > 1.2e6
-    assert delays._keys.size < 500_000
+    assert delays.current_slice[0].size < 500_000
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from tcpdelay.network.bottleneck import DROPPED, LINK, Bottleneck, enqueue
-from tcpdelay.network.preparation import _prepare_link
+from tcpdelay.network.bottleneck import DROPPED, LINK, Bottleneck, enqueue, prepare_link
 
 SLOTS = 5
 
@@ -17,7 +16,7 @@ SLOTS = 5
 def link_of(bottleneck, seed=0):
     links = np.zeros(1, LINK).view(np.recarray)
     random = np.random.default_rng(seed)
-    _prepare_link(links[0], bottleneck, random)
+    prepare_link(links[0], bottleneck, random)
     return links, random
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.models.simulator.records import NEVER, RING
-from tcpdelay.network import engine
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.literature import scp
 from tcpdelay.network.literature.scp import CONGESTED, PAUSED, SLOW_START, STEADY, scp_rate_beside, scp_share
@@ -31,7 +30,7 @@ class Script:
     def __init__(self, bulk=True):
         source = Bulk(path=PATH, stack=Scp()) if bulk else ConstantRate(flow=VOICE, path=PATH, stack=Scp())
         self.network = prepare([source], FAST, 0, 0.0, 1e6)
-        self.flow, self.wire, self.s = self.network.flows[0], self.network.wires[0], self.network.connections.scp[0]
+        self.flow, self.wire, self.s = self.network.flows[0], self.network.wires[0], self.network.connections[0]
         self.flow.count_from = NEVER
         if not bulk:
             self.flow.next_write, self.flow.stop = NEVER, 0
@@ -276,21 +275,12 @@ def test_a_wrong_base_rtt_pays_as_the_closed_form_says(rate, one_way, offset):
     network = prepare(
         [Bulk(path=path, stack=Scp(), start=start) for start in (0, offset)], Bottleneck(rate, 1000), 1, 0, 1e3
     )
-    engine.start(network.tree, network.flows, network.connections, network.wires)
     carried = []
     for until in (300, 600):
-        arguments = (
-            network.fresh,
-            network.wires,
-            network.link,
-            network.samples,
-            network.dispatchers,
-            until * 1_000_000,
-        )
-        while not engine.advance(network.tree, network.flows, network.connections, *arguments):
-            network.samples[0].used = 0
+        network.advance(until)
         carried.append(network.flows.segments_carried.copy())
-    errors = np.maximum(network.connections.scp.base_rtt / 1e6 - 2 * one_way - PACKET / rate, 0)
+    base_rtts = np.array([connection.base_rtt for connection in network.connections]) / 1e6
+    errors = np.maximum(base_rtts - 2 * one_way - PACKET / rate, 0)
     shares = carried[1] - carried[0]
     # To half a packet of the window, some ten of which are in use.
     assert shares[0] / shares.sum() == pytest.approx(scp_share(rate / PACKET, *errors), abs=0.03)

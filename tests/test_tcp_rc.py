@@ -10,9 +10,8 @@ from tcpdelay.models.simulator.acknowledgement import on_acknowledgement
 from tcpdelay.models.simulator.engine import new_connection
 from tcpdelay.models.simulator.records import ACKNOWLEDGEMENT, NEVER
 from tcpdelay.models.simulator.sender import send_new
-from tcpdelay.network import engine
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.literature import classic
+from tcpdelay.network.literature import classic_receiver
 from tcpdelay.network.preparation import prepare
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate
@@ -36,7 +35,7 @@ class Receiver:
         )
         self.network = prepare([source], FAST, 0, 0.0, 100.0)
         self.flow, self.wire = self.network.flows[0], self.network.wires[0]
-        self.connection, self.samples = self.network.connections.classic[0], self.network.samples[0]
+        self.connection, self.samples = self.network.connections[0], self.network.samples[0]
         self.connection.snd_max = self.connection.written = self.connection.snd_nxt = sent
         for number in range(sent):
             self.wire.segments[number].sent = number * INTERVAL
@@ -45,13 +44,13 @@ class Receiver:
         """Let a packet arrive, by default one way after it was written; return what acknowledgements leave."""
         before = self.connection.next_ack
         time = number * INTERVAL + ONE_WAY if time is None else time
-        classic._arrive(self.flow, self.connection, self.wire, self.samples, number, time)
+        classic_receiver.receive(self.flow, self.connection, self.wire, self.samples, number, time)
         return self.acknowledgements(before)
 
     def wait(self):
         """Let the forging timer expire; return what acknowledgements leave."""
         before = self.connection.next_ack
-        classic._forge(self.flow, self.connection, self.wire, self.samples)
+        classic_receiver.forge_missing(self.flow, self.connection, self.wire, self.samples)
         return self.acknowledgements(before)
 
     def acknowledgements(self, first):
@@ -164,22 +163,7 @@ def after_a_loss(forging, interval=0.010, recovery="newreno"):
     )
     network = prepare([source], FAST, 0, 0.0, source.stop)
     network.flows[0].until_loss = lost + 1
-    return simulate(network, source.stop + 10)
-
-
-def simulate(network, until):
-    engine.start(network.tree, network.flows, network.connections, network.wires)
-    engine.advance(
-        network.tree,
-        network.flows,
-        network.connections,
-        network.fresh,
-        network.wires,
-        network.link,
-        network.samples,
-        network.dispatchers,
-        round(until * 1e6),
-    )
+    network.advance(source.stop + 10)
     return network
 
 
@@ -187,10 +171,10 @@ def simulate(network, until):
 def test_the_sender_repairs_and_halves_all_the_same(recovery):
     forged, waiting = (after_a_loss(forging, recovery=recovery) for forging in (True, False))
     for network in (forged, waiting):
-        connection = network.connections.classic[0]
+        connection = network.connections[0]
         assert (connection.recoveries, connection.segments_retransmitted, connection.timeouts) == (1, 1, 0)
         assert connection.snd_una == 100
-    assert forged.connections.classic[0].ssthresh == waiting.connections.classic[0].ssthresh
+    assert forged.connections[0].ssthresh == waiting.connections[0].ssthresh
     assert (forged.flows[0].lost, forged.flows[0].delivered) == (1, 99)
     assert (waiting.flows[0].lost, waiting.flows[0].delivered) == (0, 100)
     # The packet behind the lost one waits for the timer: three gaps, whose mean one of 20 ms has raised.
@@ -201,8 +185,8 @@ def test_the_sender_repairs_and_halves_all_the_same(recovery):
 
 def test_newreno_takes_what_follows_a_forgery_for_further_losses():
     # Each packet under way at the repair is acknowledged by itself: to RFC 6582 a partial acknowledgement.
-    assert after_a_loss(False, recovery="newreno").connections.classic[0].segments_retransmitted == 1
-    assert after_a_loss(True, recovery="newreno").connections.classic[0].segments_retransmitted > 3
+    assert after_a_loss(False, recovery="newreno").connections[0].segments_retransmitted == 1
+    assert after_a_loss(True, recovery="newreno").connections[0].segments_retransmitted > 3
 
 
 @settings(max_examples=60)

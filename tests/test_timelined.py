@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.models.simulator.records import NEVER, RING
-from tcpdelay.network import engine
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.literature import classic
 from tcpdelay.network.literature.timelined import PRESUMED_LOST
 from tcpdelay.network.preparation import prepare
 from tcpdelay.network.records import FLOW
 from tcpdelay.network.result import SlicedDelays
-from tcpdelay.network.simulation import _advance, simulate_network
+from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate, Sections, Transfers
 from tcpdelay.network.stacks import Classic, TimeLined
 
@@ -34,7 +33,7 @@ class Script:
         source = Sections(path=PATH, stack=stack, size=TEN, interval=1.0)
         self.network = prepare([source], FAST, 0, 0.0, 50.0)
         self.flow, self.wire = self.network.flows[0], self.network.wires[0]
-        self.sender = self.network.connections.classic[0]
+        self.sender = self.network.connections[0]
 
     def _step(self):
         """Let one event happen, and return the messages of the segments that leave, without their answers."""
@@ -81,7 +80,7 @@ def test_acknowledgements_of_obsolete_data_clock_new_data():
     assert script.acknowledge(3.3, 11, 12, 13) == [20, 21, 22]
     # The window moves, but what is under way still fills it.
     assert script.wait(3.55) == []
-    assert script.sender.live == 20
+    assert script.sender.first_live == 20
     assert script.acknowledge(3.6, *range(14, 21)) == list(range(23, 30))
     assert script.sender.cwnd == 10
     # From 20 on all is live; section 3 follows.
@@ -153,7 +152,7 @@ def test_what_was_not_sent_before_the_deadline_is_never_sent():
     assert script.acknowledge(2.4, 1, 2) == [4, 5]
     # The deadline of section 0: of its packets 2 to 5 are under way, and 6 to 9 will not be sent.
     assert script.wait(2.55) == []
-    assert (script.sender.skipped, script.sender.live) == (4, 6)
+    assert (script.sender.skipped, script.sender.first_live) == (4, 6)
     assert script.acknowledge(2.6, 3, 4) == [10, 11]
     # Section 1 ends before its others are sent: of the window, 4, 5, 10 and 11 are under way.
     assert script.wait(3.55) == []
@@ -181,7 +180,7 @@ def test_a_timeout_with_nothing_live_waits_for_the_next_section():
     assert script.wait(0.0) == list(range(10))
     # The handshake has not timed the path: the first timeout is three seconds.
     assert script.wait(0.9) == []
-    assert script.sender.live == 10
+    assert script.sender.first_live == 10
     assert script.wait(2.9) == []
     # The timeout finds nothing to send: sections 1 and 2 have expired unsent.
     assert script.wait(3.0) == [30]
@@ -194,11 +193,11 @@ def test_what_a_timeout_has_written_off_does_not_fill_the_window():
     assert script.acknowledge(3.4, 11) == [11, 12]
     # At the deadline 11 and 12 are under way again; 13 to 19 count as lost.
     assert script.wait(3.55) == []
-    assert (script.sender.snd_nxt, script.sender.given_up) == (20, 7)
+    assert (script.sender.snd_nxt, script.sender.written_off) == (20, 7)
     assert script.acknowledge(3.6, 12) == [20, 21]
     # Had 13 to 19 arrived in the first place, their acknowledgement would come now.
     assert script.acknowledge(3.7, 20) == [22, 23]
-    assert script.sender.given_up == 0
+    assert script.sender.written_off == 0
 
 
 def test_the_lifetime_timer_follows_the_oldest_section():
@@ -219,10 +218,9 @@ def delays_after_a_loss(deadline, lost=50, packets=100):
     stack = TimeLined(deadline=deadline, receiver_window=60, initial_window=10)
     source = ConstantRate(flow=td.Flow(200, 0.020), path=PATH, stack=stack, stop=packets * 0.020)
     network = prepare([source], FAST, 0, 0.0, source.stop)
-    engine.start(network.tree, network.flows, network.connections, network.wires)
     network.flows[0].until_loss = lost + 1
     delays = SlicedDelays()
-    _advance(network, delays, 100.0)
+    network.advance(100.0, delays)
     delays.end_slice()
     values, counts = delays.histogram(0)
     return dict(zip((values / 1e3).tolist(), counts.tolist(), strict=True)), network
@@ -235,7 +233,7 @@ def test_the_receiver_skips_a_lost_packet_when_its_deadline_has_passed():
     assert delays == {50.0: 52, 70.0: 1, 90.0: 1, 110.0: 1, 130.0: 1}
     assert network.flows[0].lost == 1
     # The third duplicate has come, 10 ms after what skips the packet has reached the receiver: 54 is sent once more.
-    sender = network.connections.classic[0]
+    sender = network.connections[0]
     assert (sender.recoveries, sender.segments_retransmitted, sender.timeouts) == (1, 1, 0)
 
 
@@ -251,7 +249,7 @@ def test_with_a_deadline_of_two_packets_no_loss_is_ever_seen():
     # 52 is sent after the deadline: 51 is read with it.
     assert delays == {50.0: 98, 70.0: 1}
     assert network.flows[0].lost == 1
-    assert network.connections.classic[0].recoveries == 0
+    assert network.connections[0].recoveries == 0
 
 
 parameters = {
@@ -292,12 +290,11 @@ def build(description, kind, **more):
 def departures(sources, link, seed):
     """Return every packet's departure from the link, and all counts of the flows."""
     network = prepare(sources, link, seed, 1.0, 20.0)
-    engine.start(network.tree, network.flows, network.connections, network.wires)
     delays = SlicedDelays()
-    _advance(network, delays, 60.0)
+    network.advance(60.0, delays)
     # Where the generators are in memory tells nothing.
     counts = [network.flows[name].copy() for name in FLOW.names if name not in ("next_double", "random_state")]
-    return [network.link.departures.copy(), delays._keys, delays._counts, *counts]
+    return [network.link.departures.copy(), *delays.current_slice, *counts]
 
 
 @settings(deadline=None, max_examples=25)
@@ -332,7 +329,7 @@ def test_every_message_counts_once_and_none_is_read_long_after_its_deadline(desc
 @given(described, deadlines, st.integers(0, 100))
 def test_the_window_holds_and_obsolete_data_stays_obsolete(description, deadline, seed):
     network = prepare([build(description, TimeLined, deadline=deadline)], Bottleneck(2e6, 20), seed, 0.0, 6.0)
-    flow, wire, sender = network.flows[0], network.wires[0], network.connections.classic[0]
+    flow, wire, sender = network.flows[0], network.wires[0], network.connections[0]
     for _ in range(3000):
         if classic.next_time(flow, sender, wire) == NEVER:
             break
@@ -340,8 +337,8 @@ def test_the_window_holds_and_obsolete_data_stays_obsolete(description, deadline
         network.samples[0].used = 0
         classic.step(flow, sender, wire, network.link[0], network.samples[0])
         for place in range(before, sender.next_ack):
-            assert wire.acknowledgements[place % RING].segment >= sender.live
-        assert sender.live <= sender.snd_nxt <= sender.snd_max
+            assert wire.acknowledgements[place % RING].segment >= sender.first_live
+        assert sender.first_live <= sender.snd_nxt <= sender.snd_max
         assert sender.snd_max <= sender.written
         assert sender.skipped + sender.written == flow.packets_written
         written_off = [
@@ -349,17 +346,17 @@ def test_the_window_holds_and_obsolete_data_stays_obsolete(description, deadline
             for number in range(sender.snd_una, sender.snd_nxt)
             if wire.segments["flags"][number % RING] & PRESUMED_LOST
         ]
-        assert sender.given_up == len(written_off)
+        assert sender.written_off == len(written_off)
         # One more may be the answer to a loss.
-        assert sender.snd_nxt - sender.snd_una - sender.given_up <= sender.receiver_window + 1
+        assert sender.snd_nxt - sender.snd_una - sender.written_off <= sender.receiver_window + 1
         assert flow.packets_read <= flow.packets_written
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TimeLined(recovery="sack"), "recovery of TimeLined must be 'reno', got 'sack'"),
-        (lambda: TimeLined(deadline=0.0), "deadline must lie between 0.001 and 100000 s, got 0.0"),
+        (lambda: TimeLined(recovery="sack"), "recovery must be one of 'reno', got 'sack'"),
+        (lambda: TimeLined(deadline=0.0), "deadline must lie between 0.001 and 100000 s, got 0"),
         (lambda: Bulk(path=PATH, stack=TimeLined()), "stack of Bulk must be Linux or Classic"),
         (lambda: Transfers(path=PATH, stack=TimeLined()), "stack of Transfers must be Linux or Classic"),
         (lambda: Sections(path=PATH, stack=td.Stack.linux(), size=1000, interval=1.0), "stack of Sections must be"),

@@ -23,7 +23,7 @@ class Sender:
             stack=Classic(initial_window=window, tick=0.01, rto_min=0.2, **stack),
         )
         self.network = prepare([source], FAST, 0, 0.0, 100.0)
-        self.s = self.network.connections.classic[0]
+        self.s = self.network.connections[0]
         self.s.ssthresh = ssthresh
         for _ in range(20):
             # The path has been timed: 100 ms, so that the timeout is its minimum.
@@ -41,12 +41,12 @@ class Sender:
 
     def send(self):
         network = self.network
-        classic._send(network.flows[0], self.s, network.wires[0], network.link[0], network.samples[0])
+        classic.transmit(network.flows[0], self.s, network.wires[0], network.link[0], network.samples[0])
 
     def acknowledge(self, time, packets):
         """Acknowledge so many packets more, and return the window."""
         self.s.now, network = time * MS, self.network
-        classic._advance(
+        classic.on_new_acknowledgement(
             network.flows[0], self.s, network.wires[0], network.link[0], network.samples[0], self.s.snd_una + packets
         )
         self.send()

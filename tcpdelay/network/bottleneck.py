@@ -1,14 +1,12 @@
-"""The shared link: a first-in first-out queue of bounded length, and what drops or marks packets before it is full.
+"""The shared link: a first-in first-out queue of bounded length, its queue discipline, and the paths to and from it.
 
 References
 ----------
 .. [1] Floyd, Jacobson, "Random Early Detection Gateways for Congestion Avoidance", IEEE/ACM Transactions on Networking
-   1(4), 1993, doi 10.1109/90.251892. Names of parameters are the paper's.
+   1(4), 1993, doi 10.1109/90.251892. The parameters have the paper's names.
 .. [2] Floyd, "Recommendation on using the 'gentle_' variant of RED", 2000.
 .. [3] Goel, Krasic, Li, Walpole, "Supporting Low-Latency TCP-Based Media Streams", IWQoS 2002: marks beyond one
    bandwidth-delay product.
-
-The shared link, and the paths to and from it.
 """
 
 from __future__ import annotations
@@ -19,19 +17,23 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numba import njit
 
-from tcpdelay.models.simulator.records import uniform
-from tcpdelay.scenario.fields import InvalidValueError, require_flag
+from tcpdelay.models.simulator.records import generator_addresses, uniform
+from tcpdelay.scenario.fields import InvalidValueError, is_number, require_flag
 
 DROP_TAIL, RED, DRED = range(3)
-"""Disciplines."""
+"""Queue disciplines."""
 LINK_RING = 1 << 16
-"""Packets in the queue that there is room for."""
+"""Largest number of packets whose departures are kept."""
 DROPPED = -1
-"""What `enqueue` returns in place of a time of departure."""
+"""Returned by `enqueue` in place of the time of departure."""
 PASSED, MARKED, REFUSED = range(3)
+"""What a queue discipline decides about a packet."""
 FEWEST_MARKS = 0.1
-"""Share of the packets that are marked as soon as the queue is one bandwidth-delay product long."""
+"""Share of the packets that Dred marks when the queue is one bandwidth-delay product long."""
 _NANOSECONDS = 1000
+"""Nanoseconds per microsecond."""
+NANOSECONDS = 1e9
+"""Nanoseconds per second."""
 _MASK = LINK_RING - 1
 
 _INTEGERS = (
@@ -44,14 +46,14 @@ LINK = np.dtype(
     + [(name, np.int64) for name in _INTEGERS.split()]
     + [("departures", np.int64, LINK_RING), ("sizes", np.int64, LINK_RING)]
 )
-"""The link: its settings, what is in the queue, and what has been counted. Times within are nanoseconds."""
+"""The link: its settings, the packets in the queue, and the counts. Times are nanoseconds."""
 
 
 @njit(cache=True)
 def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
-    """Let a packet arrive at the queue; arrivals must come in the order of time.
+    """Process the arrival of a packet at the queue; packets must arrive in the order of time.
 
-    A packet counts as queued until its last bit has left. `link.marked` says whether this packet has been marked.
+    A packet counts as queued until its last bit has left. `link.marked` is 1 if this packet has been marked.
 
     Parameters
     ----------
@@ -88,7 +90,7 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
         link.marks += 1
         link.marked = 1
     service = round(size * link.nanoseconds_per_byte)
-    # A bucket of tokens lets the link be ahead of itself by as much as the bucket holds.
+    # A token bucket lets packets leave early, by the time in which the link sends the bytes of the bucket.
     link.virtual_finish = max(link.virtual_finish, time - link.burst_time) + service
     departure = max(int(link.virtual_finish), time)
     link.last_departure = departure
@@ -105,7 +107,7 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
 
 @njit(cache=True)
 def _let_depart(link: Any, time: int) -> None:
-    """Take out of the queue what has left by a time [ns]."""
+    """Remove the packets from the queue that have left by a time [ns]."""
     while link.first < link.next and link.departures[link.first & _MASK] <= time:
         link.queued -= 1
         link.queued_bytes -= link.sizes[link.first & _MASK]
@@ -120,12 +122,12 @@ def _length(link: Any) -> float:
 
 @njit(cache=True)
 def _random_early_detection(link: Any, time: int, size: int) -> int:
-    """Update the average length, and say what it means for a packet that arrives now."""
+    """Update the average queue length, and return the decision on a packet that arrives now."""
     length = _length(link)
     if link.queued > 0:
         link.avg += link.w_q * (length - link.avg)
     else:
-        # As if so many packets of middling size had met an empty queue while the link was idle.
+        # The average decays as if packets of mean size had met an empty queue while the link was idle.
         idle = (time - link.last_departure) / (link.mean_packet_size * link.nanoseconds_per_byte)
         link.avg *= (1.0 - link.w_q) ** idle
     if link.avg < link.min_th:
@@ -142,7 +144,7 @@ def _random_early_detection(link: Any, time: int, size: int) -> int:
     if link.in_bytes:
         p_b *= size / link.mean_packet_size
     link.count += 1
-    # Spread evenly: the gap between two marks is uniform, not geometric.
+    # p_a = p_b / (1 - count p_b): the number of packets between two marks is uniform, not geometric.
     if link.count * p_b < 1.0:
         p_a = p_b / (1.0 - link.count * p_b)
         if uniform(link.next_double, link.random_state) >= p_a:
@@ -153,7 +155,7 @@ def _random_early_detection(link: Any, time: int, size: int) -> int:
 
 @njit(cache=True)
 def _mark_beyond_threshold(link: Any) -> int:
-    """Say what the length of the queue means for a packet, given one bandwidth-delay product as the threshold."""
+    """Return Dred's decision on a packet; the threshold is one bandwidth-delay product."""
     beyond = _length(link) / link.threshold - 1.0
     if beyond < 0.0:
         return PASSED
@@ -169,12 +171,12 @@ Unit = Literal["packets", "bytes"]
 FASTEST, SLOWEST = 1e12, 1e2
 LONGEST_QUEUE = 65_000
 SMALLEST_PACKET = 40
-"""Bytes of the smallest packet: what makes a queue of bytes one of packets."""
+"""Size of the smallest packet [bytes]; a queue limited in bytes holds up to `LONGEST_QUEUE` such packets."""
 
 
 def check_range(name: str, value: object, low: float, high: float, unit: str) -> None:
-    """Raise a ValueError that names the argument unless its value lies within the range."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+    """Raise InvalidValueError unless a value is a number within the range."""
+    if not is_number(value) or not low <= value <= high:
         raise InvalidValueError(name, value, f"lie between {low:g} and {high:g} {unit}")
 
 
@@ -187,33 +189,35 @@ class Bottleneck:
     rate : float
         Rate of the link [bit/s], 100 to 1e12.
     capacity : int
-        Longest queue, with the packet that is being sent [`unit`], 1 to 65 000 packets or 40 times as many bytes.
+        Largest queue length, including the packet that is being sent [`unit`]: 1 to 65 000 packets, or 1 to 2 600 000
+        bytes.
     unit : {"packets", "bytes"}
-        What the queue is measured in.
+        Unit of the queue length.
     discipline : {"drop-tail", "red", "dred"}
-        Which packets are dropped, or marked if their sender understands marks (ECN): those that find the queue full; by
-        random early detection; or a tenth of those that find more than one bandwidth-delay product queued, rising
-        linearly to all of them at two, beyond which every packet is dropped.
+        Which packets are dropped before the queue is full, or marked if the sender understands marks (ECN).
+        "drop-tail": none. "red": by random early detection. "dred": a tenth of the packets once one bandwidth-delay
+        product is queued; the share rises linearly to 1 at two of them, beyond which every packet is dropped.
     min_th, max_th : float
-        RED: average lengths [`unit`] from which on packets are marked, and dropped; above 0, `max_th` the larger.
+        RED: average queue lengths [`unit`] above which packets are marked, and dropped; 0 or more, `max_th` above
+        `min_th`.
     max_p : float
-        RED: share of packets marked as the average reaches `max_th`, above 0 to 1.
+        RED: share of the packets that are marked when the average reaches `max_th`, above 0 to 1.
     w_q : float
-        RED: weight of the present length in the average, above 0 to 1.
+        RED: weight of the present queue length in the average, above 0 to 1.
     gentle : bool
-        RED: above `max_th` the share rises linearly to 1 at twice that, instead of at once.
+        RED: above `max_th` the share rises linearly to 1 at twice `max_th`, instead of at once.
     mean_packet_size : int
-        RED: size of a typical packet [bytes], 40 to 65 535, for the decay of the average while the link is idle, and,
-        with a queue in bytes, of the packets that `max_p` is for.
+        RED: size of a typical packet [bytes], 40 to 65 535. It sets the decay of the average while the link is idle.
+        With a queue in bytes, packets of this size are marked with the share `max_p`.
     bandwidth_delay_product : float, optional
         Dred: one bandwidth-delay product [`unit`], above 0.
     burst : int
-        Bytes that may leave at once after a pause, 0 to 1e6; those of a token bucket.
+        Size of the link's token bucket [bytes], 0 to 1e6: bytes that may leave at once after a pause.
 
     Raises
     ------
-    ValueError
-        If a value is out of its range.
+    InvalidValueError
+        If a value is out of its range; a ValueError.
 
     References
     ----------
@@ -262,29 +266,30 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class SharedPath:
-    """The way of one flow to the shared link and on from it.
+    """The path of one flow to the shared link, from there to the receiver, and back.
 
     Parameters
     ----------
     access_delay, exit_delay : float
         Constant delay before the link and after it [s], 0 to 60.
     return_delay : float, optional
-        Constant delay of the acknowledgements [s], 0 to 60; by default that of the way there.
+        Constant delay of the acknowledgements [s], 0 to 60; by default `access_delay` + `exit_delay`.
     return_jitter : float
-        What is added to the delay of each acknowledgement at random, evenly distributed from 0 to this [s], 0 to 1;
-        their order is kept. A little of it breaks up the phase effects of flows on exact paths.
+        Largest random delay of an acknowledgement beyond `return_delay` [s], 0 to 1. The random delay is uniformly
+        distributed from 0 to this value, and the order of acknowledgements is kept. A small value prevents the phase
+        effects of flows on exactly periodic paths.
     loss : float
-        Probability that a packet is lost before it reaches the link, a fraction from 0 to below 1.
+        Probability that a packet is lost before it reaches the link, a fraction from 0 to 0.999.
     loss_burst : float
         Mean number of packets lost in a row, 1 to 100; above 1 the losses follow a Gilbert model.
     in_host : bool
-        Whether packets spend the access delay in a queue of the sender's host, as in the testbed. `Linux` sends nothing
-        again, not even for a tail loss probe, that has not left the host (`skb_still_in_host_queue`).
+        Whether packets spend the access delay in a queue of the sender's host, as in the testbed. `Linux` does not
+        retransmit a segment that has not left the host, not even as a tail loss probe (`skb_still_in_host_queue`).
 
     Raises
     ------
-    ValueError
-        If a value is out of its range.
+    InvalidValueError
+        If a value is out of its range; a ValueError.
 
     Examples
     --------
@@ -318,3 +323,31 @@ class SharedPath:
     def back(self) -> float:
         """Delay of the acknowledgements [s]."""
         return self.there if self.return_delay is None else self.return_delay
+
+
+DISCIPLINES: dict[Discipline, int] = {"drop-tail": DROP_TAIL, "red": RED, "dred": DRED}
+
+
+def prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator) -> None:
+    """Set the fields of the record of a link, of type `LINK` and all zero; it draws random numbers from `random`."""
+    nanoseconds_per_byte = 8 * NANOSECONDS / bottleneck.rate
+    burst_time = round(bottleneck.burst * nanoseconds_per_byte)
+    link.next_double, link.random_state = generator_addresses(random)
+    settings: dict[str, float] = {
+        "discipline": DISCIPLINES[bottleneck.discipline],
+        "in_bytes": int(bottleneck.unit == "bytes"),
+        "capacity": bottleneck.capacity,
+        "nanoseconds_per_byte": nanoseconds_per_byte,
+        "burst_time": burst_time,
+        "virtual_finish": -burst_time,
+        "min_th": bottleneck.min_th,
+        "max_th": bottleneck.max_th,
+        "max_p": bottleneck.max_p,
+        "w_q": bottleneck.w_q,
+        "gentle": int(bottleneck.gentle),
+        "mean_packet_size": bottleneck.mean_packet_size,
+        "threshold": bottleneck.bandwidth_delay_product or np.inf,
+        "count": -1,
+    }
+    for name, value in settings.items():
+        link[name] = value

@@ -1,11 +1,13 @@
-"""Who puts the packets of one application on its connections, and puts them in order again at the other end.
+"""Dispatchers: an application that writes its packets over several connections, or decides which packets to write.
+
+A dispatcher splits packets into pieces, distributes them over parallel connections, discards packets that would be
+late, and suppresses silence. At the receiver it puts the packets of all connections in order again. It calls the
+transport only through the interface of `tcpdelay.network.transport`.
 
 References
 ----------
 .. [1] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
    Transactions on Networking, 2010: packet splitting and parallel connections.
-
-What a dispatcher does with a packet that is due, over connections of whatever kind.
 """
 
 from __future__ import annotations
@@ -15,21 +17,20 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tcpdelay.models.simulator.records import LOSS, NEVER, uniform
-from tcpdelay.models.simulator.window import in_flight
-from tcpdelay.network.linux import write_pieces
-from tcpdelay.network.literature.classic import write_segments
-from tcpdelay.network.literature.min_buf import is_blocked
-from tcpdelay.network.records import LINUX, WRITES, count_read
+from tcpdelay.models.simulator.records import NEVER, uniform
+from tcpdelay.network.records import WRITES, count_read
+from tcpdelay.network.transport import call_for_effect, call_for_number
 
 MOST_CONNECTIONS = 64
 UNREAD = 1 << 14
-"""Packets between write and read in order that there is room for."""
+"""Largest number of packets between write and in-order read."""
 DISCARDED = -1
-"""In place of the time at which a packet is read."""
+"""Stored as the read time of a packet that is not written."""
+NOBODY = -1
+"""Returned in place of the number of a flow."""
 
 _INTEGERS = (
-    "leader first_member connections pieces intelligent discard_after keepalive_size suppressing talking phase_end "
+    "leader first_member connections intelligent discard_after keepalive_size suppressing talking phase_end "
     "next_connection accepted released last_read"
 )
 DISPATCHER = np.dtype(
@@ -38,13 +39,16 @@ DISPATCHER = np.dtype(
     + [(name, np.int64, MOST_CONNECTIONS) for name in ("oldest", "newest")]
     + [(name, np.int64, UNREAD) for name in ("written", "sent", "arrived", "read", "following")]
 )
-"""What divides an application's packets among the flows of its connections; all times are microseconds.
+"""A dispatcher; all times are microseconds.
 
-The first connection is that of the flow `leader`, which keeps the application's clock and counts its packets; the
-others belong to the flows from `first_member` on. Packets are numbered in the order of writing: `accepted` have been
-written or discarded, `released` of them read in order or passed over. Of each, at its number modulo `UNREAD`, there is
-the time of its write, first transmission, arrival and read (`NEVER` if that is to come, `DISCARDED`), and the number of
-the packet that follows it on its connection. Of each connection, `oldest` is the first of its packets that is unread.
+The first connection belongs to the flow `leader`, which keeps the application's clock and counts its packets. The
+further connections belong to the flows from `first_member` on. Packets are numbered in the order of writing: `accepted`
+packets have been written or discarded, and `released` of these have been read in order or skipped.
+
+`written`, `sent`, `arrived` and `read` have an entry per packet, at its number modulo `UNREAD`: the times of its write,
+first transmission, arrival and read (`NEVER` before it is read, `DISCARDED` if it is not written). `following` has the
+number of the next packet on the same connection. `oldest` and `newest` have an entry per connection: the first and the
+last packet on it that is not read.
 """
 
 
@@ -56,7 +60,7 @@ def member(d: Any, place: int) -> int:
 
 @njit(cache=True)
 def is_talking(d: Any, flow: Any, now: int) -> bool:
-    """Whether a packet is written at that time, or the application is silent; draws how long it is either."""
+    """Return whether the application talks at a time; the lengths of talk and silence are drawn at random."""
     if not d.suppressing:
         return True
     while d.phase_end <= now:
@@ -68,7 +72,7 @@ def is_talking(d: Any, flow: Any, now: int) -> bool:
 
 @njit(cache=True)
 def take_turns(d: Any) -> int:
-    """Return the next connection, one after another."""
+    """Return the next connection in turn."""
     place = d.next_connection
     d.next_connection = (place + 1) % d.connections
     return int(place)
@@ -76,18 +80,21 @@ def take_turns(d: Any) -> int:
 
 @njit(cache=True)
 def expected_delay(unsent: int, window: int, in_flight: int, round_trip: int) -> int:
-    """Return how late a packet is likely to be read [us], by what the sender knows as it is written.
+    """Return the expected delay of a packet [us], from what the sender knows when the packet is written.
 
-    What does not fit the window now leaves at the rate of a window per round trip, and is under way for half of one.
+    Segments that do not fit the window now are sent at the rate of one window per round trip, and then take half a
+    round trip to arrive:
+
+        delay = max(unsent - max(window - in_flight, 0), 0) * round_trip / window + round_trip / 2
 
     Parameters
     ----------
     unsent : int
-        Segments not sent yet, those of this packet included.
+        Segments that are not sent yet, including those of this packet.
     window, in_flight : int
-        Congestion window and what is under way [segments].
+        Congestion window and segments in flight.
     round_trip : int
-        Smoothed round-trip time [us]; 0 before there is one.
+        Smoothed round-trip time [us]; 0 before the first measurement.
     """
     waiting = max(unsent - max(window - in_flight, 0), 0)
     return int(waiting * round_trip // window + round_trip // 2)
@@ -95,13 +102,13 @@ def expected_delay(unsent: int, window: int, in_flight: int, round_trip: int) ->
 
 @njit(cache=True)
 def is_full(d: Any, flow: Any) -> bool:
-    """Whether no more packets can be kept account of, in all or of one flow."""
+    """Return whether the dispatcher or the flow cannot keep the record of another packet."""
     return bool(d.accepted - d.released >= UNREAD or flow.packets_written - flow.packets_read >= WRITES)
 
 
 @njit(cache=True)
 def accept(d: Any, leader: Any, flow: Any, now: int, end: int) -> None:
-    """Note that the next packet is written to the connection of a flow, in whose stream it ends there."""
+    """Record that the next packet is written to the connection of a flow, in whose stream it ends at `end`."""
     slot = d.accepted % UNREAD
     d.written[slot], d.read[slot] = now, NEVER
     if flow.packets_read == flow.packets_written:
@@ -118,7 +125,7 @@ def accept(d: Any, leader: Any, flow: Any, now: int, end: int) -> None:
 
 @njit(cache=True)
 def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
-    """Note that the next packet is not written at all: it counts as lost, and nobody waits for it."""
+    """Record that the next packet is not written: it counts as lost, and no later packet waits for it."""
     if leader.count_from <= now < leader.count_until:
         leader.offered += 1
         leader.lost += 1
@@ -130,7 +137,7 @@ def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
 
 @njit(cache=True)
 def collect(d: Any, leader: Any, flow: Any, samples: Any) -> None:
-    """Take what the connection of a flow has read in this step, and let the application have what is in order."""
+    """Take over what the connection of a flow has read in this event, and release what is in order."""
     for row in range(samples.completed):
         slot = d.oldest[flow.member] % UNREAD
         completion = samples.completions[row]
@@ -142,7 +149,7 @@ def collect(d: Any, leader: Any, flow: Any, samples: Any) -> None:
 
 @njit(cache=True)
 def release(d: Any, leader: Any, samples: Any) -> None:
-    """Let the application read all packets before which none is missing."""
+    """Let the application read the packets up to the first that is still missing."""
     while d.released < d.accepted:
         slot = d.released % UNREAD
         if d.read[slot] == NEVER:
@@ -153,11 +160,24 @@ def release(d: Any, leader: Any, samples: Any) -> None:
             count_read(leader, samples, d.written[slot], d.sent[slot], d.arrived[slot], d.last_read)
 
 
-NOBODY = -1
+@njit(cache=True)
+def least_loaded(d: Any, flows: Any, carriers: Any) -> int:
+    """Return the connection with the smallest send queue; one that waits for a timeout is used only if all do.
+
+    The send queue is all that is not acknowledged, sent or not, as the kernel reports it (ioctl SIOCOUTQ).
+    """
+    best, smallest = 0, NEVER
+    for place in range(d.connections):
+        number = member(d, place)
+        carrier = carriers[number]
+        queue = call_for_number(carrier.send_queue, flows[number], carrier.connection, ())
+        if queue < smallest:
+            best, smallest = place, queue
+    return best
 
 
 @njit(cache=True)
-def dispatch(d: Any, flows: Any, connections: Any, wires: Any, link: Any, samples: Any) -> int:
+def dispatch(d: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any) -> int:
     """Write the packet that is due, if any; return the number of the flow that it was written to, or `NOBODY`."""
     leader = flows[d.leader]
     now = leader.due_write
@@ -167,65 +187,17 @@ def dispatch(d: Any, flows: Any, connections: Any, wires: Any, link: Any, sample
     talking = is_talking(d, leader, now)
     if not talking and d.keepalive_size == 0:
         return NOBODY
-    number = member(d, _least_loaded(d, flows, connections) if d.intelligent else take_turns(d))
-    flow = flows[number]
-    if flow.kind == LINUX:
-        c = connections.linux[number]
-        if talking:
-            held = -(-(c.written - c.snd_una) // flow.message) * -(-flow.message // c.mss)
-            blocked = is_blocked(flow, held, -(-flow.message // c.mss), c.snd_cwnd, c.sacked_out)
-            if blocked or _is_hopeless(d, flow, _delay_over_linux(c, flow.message)):
-                discard(d, leader, samples, now)
-                return NOBODY
-            accept(d, leader, flow, now, c.written + flow.message)
-        size, pieces = (flow.message, d.pieces) if talking else (d.keepalive_size, 1)
-        write_pieces(flow, c, wires[number], link, samples, now, size, pieces)
-    else:
-        s = connections.classic[number]
-        if talking:
-            blocked = is_blocked(flow, s.written - s.snd_una, d.pieces, int(s.cwnd), 0)
-            if blocked or _is_hopeless(d, flow, _delay_over_classic(s, d.pieces)):
-                discard(d, leader, samples, now)
-                return NOBODY
-            accept(d, leader, flow, now, s.written + d.pieces)
-        write_segments(flow, s, wires[number], link, samples, now, d.pieces if talking else 1)
+    number = member(d, least_loaded(d, flows, carriers) if d.intelligent else take_turns(d))
+    flow, carrier = flows[number], carriers[number]
+    size, pieces = d.keepalive_size, 1
+    if talking:
+        size, pieces = flow.message, flow.pieces
+        delay = call_for_number(carrier.delay_of_next, flow, carrier.connection, ())
+        if delay == NEVER or delay > d.discard_after or is_full(d, flow):
+            discard(d, leader, samples, now)
+            return NOBODY
+    end = call_for_number(carrier.write, flow, carrier.connection, (wires[number], now, size, pieces))
+    if talking:
+        accept(d, leader, flow, now, end)
+    call_for_effect(carrier.transmit, flow, carrier.connection, (wires[number], link, samples))
     return number
-
-
-@njit(cache=True)
-def _least_loaded(d: Any, flows: Any, connections: Any) -> int:
-    """Return the connection to use: outside a timeout rather than in one, then the one with the smallest send queue.
-
-    The queue is all that is not acknowledged, sent or not, as the kernel tells it (ioctl SIOCOUTQ).
-    """
-    best, least, best_waits = 0, NEVER, True
-    for place in range(d.connections):
-        number = member(d, place)
-        if flows[number].kind == LINUX:
-            c = connections.linux[number]
-            waits, load = c.ca_state == LOSS, c.written - c.snd_una
-        else:
-            s = connections.classic[number]
-            waits, load = s.backoff > 0, s.written - s.snd_una
-        if (waits, load) < (best_waits, least):
-            best, least, best_waits = place, load, waits
-    return best
-
-
-@njit(cache=True)
-def _is_hopeless(d: Any, flow: Any, delay: int) -> bool:
-    """Whether a packet that is likely to be so late [us] is not worth writing, or cannot be kept account of."""
-    return bool(delay > d.discard_after or is_full(d, flow))
-
-
-@njit(cache=True)
-def _delay_over_linux(c: Any, size: int) -> int:
-    unsent = -(-(c.written + size - c.snd_nxt) // c.mss)
-    return int(expected_delay(unsent, c.snd_cwnd, in_flight(c), c.srtt >> 3))
-
-
-@njit(cache=True)
-def _delay_over_classic(s: Any, segments: int) -> int:
-    window = min(int(s.cwnd), s.receiver_window)
-    round_trip = (s.srtt >> 3) * s.tick
-    return int(expected_delay(s.written + segments - s.snd_nxt, window, s.snd_nxt - s.snd_una, round_trip))

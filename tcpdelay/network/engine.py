@@ -1,54 +1,35 @@
-"""The order of time over all flows: a tournament whose winner is the flow with the next event."""
+"""The order of events over all flows: a tournament tree whose root is the time of the next event."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba import njit
 
 from tcpdelay.models.simulator.records import KEPT, NEVER
-from tcpdelay.network import datagrams, linux
 from tcpdelay.network.dispatching import collect, dispatch
-from tcpdelay.network.literature import classic, scp
-from tcpdelay.network.records import CLASSIC, LINUX, OPENED, SAMPLES, SCP
-
-
-class Connections(NamedTuple):
-    """An array of connections for each kind of transport that has any, each with one entry per flow.
-
-    What belongs to other kinds of a flow than its own is not touched.
-    """
-
-    linux: Any
-    classic: Any
-    scp: Any
+from tcpdelay.network.records import ESTABLISHED, SAMPLES
+from tcpdelay.network.transport import call_for_effect, call_for_number, copy_memory
 
 
 @njit(cache=True)
-def next_time(flow: Any, connections: Any, wire: Any) -> int:
-    """Return when something happens next in a flow, by the link's clock: when what it sends then reaches the queue.
+def next_time(flow: Any, carrier: Any, wire: Any) -> int:
+    """Return when the next event of a flow is due by the link's clock: when a packet sent then reaches the queue.
 
-    Flows meet in the queue only, and each reaches it after a constant delay. So if they are advanced in this order, the
-    queue sees all packets in the order of time, without an event for their arrival there.
+    Flows meet in the queue only, and the packets of each flow reach it after a constant delay. Processing the events in
+    this order therefore lets the packets of all flows enter the queue in the order of time.
     """
-    if flow.kind == LINUX:
-        time = linux.next_time(flow, connections.linux[flow.number], wire)
-    elif flow.kind == CLASSIC:
-        time = classic.next_time(flow, connections.classic[flow.number], wire)
-    elif flow.kind == SCP:
-        time = scp.next_time(flow, connections.scp[flow.number], wire)
-    else:
-        time = flow.next_write
+    time = call_for_number(carrier.next_time, flow, carrier.connection, (wire,))
     return int(time + flow.access_delay) if time < NEVER else NEVER
 
 
 @njit(cache=True)
-def start(tree: Any, flows: Any, connections: Any, wires: Any) -> None:
-    """Fill the tournament: entry i is the earlier one of entries 2 i and 2 i + 1, flows stand in the second half."""
+def start(tree: Any, flows: Any, carriers: Any, wires: Any) -> None:
+    """Fill the tournament: the second half has the flows, entry i is the earlier one of entries 2 i and 2 i + 1."""
     leaves = tree.size // 2
     tree[:] = NEVER
     for number in range(flows.size):
-        tree[leaves + number] = next_time(flows[number], connections, wires[number])
+        tree[leaves + number] = next_time(flows[number], carriers[number], wires[number])
     for place in range(leaves - 1, 0, -1):
         tree[place] = min(tree[2 * place], tree[2 * place + 1])
 
@@ -62,32 +43,31 @@ def _enter(tree: Any, place: int, time: int) -> None:
         tree[place] = min(tree[2 * place], tree[2 * place + 1])
 
 
+@njit(cache=True)
+def _open_connection(flow: Any, carrier: Any) -> None:
+    """Replace the connection of a flow by a new one that is established."""
+    if carrier.end:
+        call_for_effect(carrier.end, flow, carrier.connection, ())
+    copy_memory(carrier.connection, carrier.initial, carrier.size)
+    call_for_effect(carrier.begin, flow, carrier.connection, ())
+
+
 @njit(cache=True, nogil=True)
 def advance(
-    tree: Any,
-    flows: Any,
-    connections: Any,
-    fresh: Any,
-    wires: Any,
-    link: Any,
-    samples: Any,
-    dispatchers: Any,
-    until: int,
+    tree: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any, dispatchers: Any, until: int
 ) -> bool:
-    """Simulate up to a time by the link's clock [us]; return early, with False, when the samples are to be taken out.
+    """Simulate up to a time by the link's clock [us]; return early, with False, when the buffer of delays is full.
 
     Parameters
     ----------
     tree : int64 array, shape (2 n,)
         The tournament.
-    flows, wires : record arrays, shape (flows,)
-        The flows and what is under way in each.
-    connections, fresh : Connections
-        Their connections, and these as they begin, for transfers, which open a new one each.
+    flows, carriers, wires : record arrays, shape (flows,)
+        The flows, the addresses of their transports, and the segments and acknowledgements in transit.
     link, samples : record arrays, shape (1,)
-        The shared link, and the delays that have been counted.
+        The shared link, and the delays counted since the last call.
     dispatchers : record array
-        Those of the flows that have one, at one less than the flow's number for it.
+        The dispatchers; `flow.dispatcher` is the index of the flow's dispatcher plus one, or 0.
     until : int
         The time.
     """
@@ -95,37 +75,26 @@ def advance(
     while tree[1] < until:
         if samples[0].used > SAMPLES - KEPT:
             return False
+        # Find the flow with the next event.
         place = 1
         while place < leaves:
             place *= 2
             if tree[place] > tree[place + 1]:
                 place += 1
         number = place - leaves
-        flow = flows[number]
-        opens = flow.stage == OPENED and tree[place] == flow.next_write + flow.access_delay
-        if flow.kind == LINUX:
-            if opens:
-                linux.count_up(flow, connections.linux[number])
-                connections.linux[number] = fresh.linux[number]
-                linux.begin(flow, connections.linux[number])
-            linux.step(flow, connections.linux[number], wires[number], link[0], samples[0])
-        elif flow.kind == CLASSIC:
-            if opens:
-                classic.count_up(flow, connections.classic[number])
-                connections.classic[number] = fresh.classic[number]
-                classic.begin(flow, connections.classic[number])
-            classic.step(flow, connections.classic[number], wires[number], link[0], samples[0])
-        elif flow.kind == SCP:
-            scp.step(flow, connections.scp[number], wires[number], link[0], samples[0])
-        else:
-            datagrams.step(flow, link[0], samples[0])
+        flow, carrier, wire = flows[number], carriers[number], wires[number]
+        # Let its transport process the event.
+        if flow.stage == ESTABLISHED and tree[place] == flow.next_write + flow.access_delay:
+            _open_connection(flow, carrier)
+        call_for_effect(carrier.step, flow, carrier.connection, (wire, link[0], samples[0]))
+        # A dispatcher puts in order what its connections have read, and may write to another connection.
         if flow.dispatcher:
             d = dispatchers[flow.dispatcher - 1]
             collect(d, flows[d.leader], flow, samples[0])
-            written = dispatch(d, flows, connections, wires, link[0], samples[0])
+            written = dispatch(d, flows, carriers, wires, link[0], samples[0])
             if written >= 0:
                 collect(d, flows[d.leader], flows[written], samples[0])
                 if written != number:
-                    _enter(tree, leaves + written, next_time(flows[written], connections, wires[written]))
-        _enter(tree, place, next_time(flow, connections, wires[number]))
+                    _enter(tree, leaves + written, next_time(flows[written], carriers[written], wires[written]))
+        _enter(tree, place, next_time(flow, carrier, wire))
     return True

@@ -1,4 +1,4 @@
-"""The sender and the receiver of a Linux kernel, those of `tcpdelay.models.simulator`, on a shared link."""
+"""The TCP of a Linux kernel on a shared link: sender and receiver of `tcpdelay.models.simulator`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from typing import Any
 from numba import njit
 
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.models.simulator.engine import new_connection
+from tcpdelay.models.simulator.path import ALWAYS
 from tcpdelay.models.simulator.receiver import arrive, on_receiver_timer
-from tcpdelay.models.simulator.records import COLLAPSED, CWR, NEVER, RING
+from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, CWR, KEPT, LOSS, NEVER, RING, SECOND
 from tcpdelay.models.simulator.recovery import begin_reduction
-from tcpdelay.models.simulator.sender import on_timer, send_new
-from tcpdelay.models.simulator.window import INITIAL_WINDOW, restart_after_idle
-from tcpdelay.network.bottleneck import DROPPED
-from tcpdelay.network.literature.min_buf import linux_admits
+from tcpdelay.models.simulator.sender import LARGEST_FLIGHT, on_timer, send_new
+from tcpdelay.models.simulator.window import INITIAL_WINDOW, in_flight, restart_after_idle
+from tcpdelay.network.bottleneck import DROPPED, SharedPath
+from tcpdelay.network.dispatching import expected_delay
 from tcpdelay.network.records import (
     BULK,
+    CONSTANT_RATE,
+    DISPATCHED,
     TRANSFERS,
+    add_return_jitter,
     cross,
     finish_transfer,
     is_write_due,
@@ -24,39 +29,46 @@ from tcpdelay.network.records import (
     note_read,
     note_write,
 )
-from tcpdelay.network.result import spread
+from tcpdelay.network.send_buffer import has_room, packets_allowed
+from tcpdelay.network.transport import IN_TIMEOUT, IP_HEADER, TCP_HEADER, TIMESTAMPS, Transport
+from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Linux
 
 LARGEST_SEND_BUFFER = 4 << 20
-"""Where the kernel stops enlarging the send buffer [bytes] (sysctl tcp_wmem)."""
-ENDLESS = 1 << 60
-"""Size of a write that never ends [bytes]."""
+"""Largest send buffer that the kernel sets by itself [bytes] (sysctl tcp_wmem)."""
+CONTINUOUS = 1 << 60
+"""Size of the writes of a source that always writes on [bytes]: no segment ends with a push."""
+ANY_WRITE = 1
+"""Size of writes that differ in size [bytes]: the receiver takes the end of each segment for a push."""
 _MASK = RING - 1
 
 
 @njit(cache=True)
 def next_time(flow: Any, c: Any, wire: Any) -> int:
-    """Return when something happens next, in the order of which all flows are advanced."""
+    """Return when the next event of the connection is due."""
     arrival = wire.acknowledgements[c.first_ack & _MASK].arrival if c.first_ack < c.next_ack else NEVER
     return int(min(min(arrival, c.timer_at), min(flow.next_write, c.receiver_timer)))
 
 
 @njit(cache=True)
 def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Let the next thing happen: a timer, an acknowledgement or a write.
+    """Process the next event: a timer, an acknowledgement or a write.
 
-    The receiver's part of a segment is worked out when the link takes it, as nothing can overtake it. Only the timer of
-    a delayed acknowledgement waits for its time, because a segment that is yet to be sent may come before.
+    The receiver processes a segment when the link accepts it, because no other segment can overtake it. Only the timer
+    of a delayed acknowledgement waits for its time, because a segment that is sent later may arrive before it.
 
     Parameters
     ----------
     flow, c : record
         The flow and its connection.
     wire, link, samples : record
-        What is under way, the shared link, and where delays are counted.
+        The segments and acknowledgements in transit, the shared link, and the delays that are counted.
     """
     acknowledgement = wire.acknowledgements[c.first_ack & _MASK]
     arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
-    answered = c.next_ack
+    first_new_ack = c.next_ack
     if c.receiver_timer <= min(arrival, min(c.timer_at, flow.next_write)):
         on_receiver_timer(c, wire)
     elif c.timer_at <= arrival and c.timer_at <= flow.next_write:
@@ -77,19 +89,19 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
         _fill_buffer(flow, c, wire)
     if c.first_transit < c.next_transit:
         _carry(flow, c, wire, link, samples)
-    spread(flow, wire, answered, c.next_ack)
+    add_return_jitter(flow, wire, first_new_ack, c.next_ack)
 
 
 @njit(cache=True)
-def count_up(flow: Any, c: Any) -> None:
-    """Add to the flow's counts those of a connection that is given up."""
+def end(flow: Any, c: Any) -> None:
+    """Add the counts of a connection that is closed to those of the flow."""
     flow.retransmissions += c.segments_retransmitted
     flow.timeouts += c.timeouts
 
 
 @njit(cache=True)
 def begin(flow: Any, c: Any) -> None:
-    """Begin a connection whose handshake has timed the path."""
+    """Start a connection; its handshake has measured the round-trip time."""
     c.now = flow.next_write
     flow.first_unsent = flow.connection_read = flow.last_return = 0
     c.min_rtt = flow.round_trip
@@ -97,52 +109,95 @@ def begin(flow: Any, c: Any) -> None:
 
 
 @njit(cache=True)
-def write_pieces(flow: Any, c: Any, wire: Any, link: Any, samples: Any, now: int, size: int, pieces: int) -> None:
-    """Write so many bytes at a time [us], in pieces as equal as can be, and send what the window allows."""
-    answered = c.next_ack
-    c.now = now
+def send_queue(flow: Any, c: Any) -> int:
+    """Return the bytes that are not acknowledged, larger in a timeout."""
+    return int(c.written - c.snd_una + (IN_TIMEOUT if c.ca_state == LOSS else 0))
+
+
+@njit(cache=True)
+def delay_of_next(flow: Any, c: Any) -> int:
+    """Return the expected delay of the next message [us], or `NEVER` if the send buffer has no room for it."""
+    segments = -(-flow.message // c.mss)
+    held = -(-(c.written - c.snd_una) // flow.message) * segments
+    if not has_room(flow, held, segments, c.snd_cwnd, c.sacked_out):
+        return NEVER
+    unsent = -(-(c.written + flow.message - c.snd_nxt) // c.mss)
+    return int(expected_delay(unsent, c.snd_cwnd, in_flight(c), c.srtt >> 3))
+
+
+@njit(cache=True)
+def write(flow: Any, c: Any, wire: Any, time: int, size: int, pieces: int) -> int:
+    """Write `size` bytes in pieces that differ by a byte at most; return where they end in the stream."""
+    c.now = time
     restart_after_idle(c)
     for piece in range(pieces):
         c.written += size // pieces + (1 if piece < size % pieces else 0)
         send_new(c, wire, False)
+    return int(c.written)
+
+
+@njit(cache=True)
+def transmit(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
+    """Put the segments that the sender has sent on the link."""
+    first_new_ack = c.next_ack
     _carry(flow, c, wire, link, samples)
-    spread(flow, wire, answered, c.next_ack)
+    add_return_jitter(flow, wire, first_new_ack, c.next_ack)
 
 
 @njit(cache=True)
 def _write(flow: Any, c: Any) -> None:
     """Write a message."""
     note_write(flow, c.now)
-    # The receiver takes the end of a write for a push. A bulk source's next write is there before.
-    c.packet_size = ENDLESS if flow.application == BULK else flow.message
+    # The receiver takes the end of a write for a push. A bulk source has written more by then.
+    c.packet_size = CONTINUOUS if flow.application == BULK else flow.message
     c.written += flow.message
 
 
 @njit(cache=True)
-def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
-    """Write as long as the send buffer takes a whole message.
+def is_writable(flow: Any, c: Any, size: int) -> bool:
+    """Return whether a send buffer of `size` bytes accepts another message of a bulk source.
 
-    Left to itself the kernel makes room for twice the window (`tcp_sndbuf_expand`), and never less than before.
+    Without a limit that follows the window, `poll` decides: it reports room while the free part of the buffer is at
+    least half of the occupied part (`__sk_stream_is_writeable`) and, with TCP_NOTSENT_LOWAT, while less than half of
+    this limit is unsent (`__tcp_stream_memory_free`).
+    """
+    held = c.written - c.snd_una
+    if held + flow.message > size:
+        return False
+    if flow.buffer_windows:
+        allowed = packets_allowed(flow.buffer_windows, flow.buffer_extra, c.snd_cwnd, c.sacked_out)
+        return bool(held + flow.message <= allowed * c.mss)
+    if flow.notsent_lowat and 2 * (c.written - c.snd_nxt) >= flow.notsent_lowat:
+        return False
+    return bool(2 * (size - held) >= held)
+
+
+@njit(cache=True)
+def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
+    """Write messages while the send buffer accepts a whole one.
+
+    A buffer whose size is not set holds twice the congestion window (`tcp_sndbuf_expand`), and never shrinks.
     """
     if c.now >= flow.stop or c.now < flow.first_write:
         return
-    room = flow.send_buffer
-    if room == 0:
-        wanted = 2 * max(c.snd_cwnd, INITIAL_WINDOW) * c.mss
-        room = flow.largest_backlog = max(flow.largest_backlog, min(wanted, LARGEST_SEND_BUFFER), flow.message)
-    starved = c.snd_nxt == c.written
-    while c.written + flow.message - c.snd_una <= room and linux_admits(flow, c, room):
+    size = flow.send_buffer
+    if size == 0:
+        two_windows = 2 * max(c.snd_cwnd, INITIAL_WINDOW) * c.mss
+        size = max(flow.largest_send_buffer, min(two_windows, LARGEST_SEND_BUFFER), flow.message)
+        flow.largest_send_buffer = size
+    all_sent = c.snd_nxt == c.written
+    while is_writable(flow, c, size):
         _write(flow, c)
         if flow.notsent_lowat:
-            # What leaves at once does not count as unsent.
+            # A segment that the window allows is sent at once, and is not unsent data.
             send_new(c, wire, False)
-    if starved:
+    if all_sent:
         send_new(c, wire, False)
 
 
 @njit(cache=True)
 def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Put on the link what the sender has sent in this step, and let the receiver have what gets through."""
+    """Put the segments sent in this event on the link, and let the receiver process those that arrive."""
     together = 0
     while c.first_transit < c.next_transit:
         sent = wire.transit[c.first_transit & _MASK]
@@ -155,7 +210,7 @@ def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
         lost = flow.segments_lost
         arrival = cross(flow, link, c.now, segment.end - segment.start)
         if arrival == DROPPED:
-            # Random losses happen as a segment leaves the sender, those of the queue on the way.
+            # A random loss happens when the segment leaves the sender, a drop when it reaches the queue.
             segment.gone = c.now if flow.segments_lost > lost else c.now + flow.access_delay
             continue
         segment.gone = arrival
@@ -164,7 +219,7 @@ def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
         for other in range(max(number, received), following):
             if not wire.segments[other & _MASK].received:
                 flow.arrived[other & _MASK] = arrival
-        # A timer comes before what arrives at the same instant, but a read waits for all that was sent together.
+        # A timer runs before a segment that arrives at the same time, but after segments that were sent together.
         while c.receiver_timer <= arrival - together:
             on_receiver_timer(c, wire)
         together = 1
@@ -175,16 +230,17 @@ def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
 
 @njit(cache=True)
 def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) -> None:
-    """Count the messages that can be read now that segments from number `received` on are in order."""
+    """Count the messages that can be read, now that the segments from number `received` on are in order."""
     while message_end(flow) <= c.rcv_nxt:
         flow.connection_read = message_end(flow)
         while wire.segments[received & _MASK].flags & COLLAPSED or (
             wire.segments[received & _MASK].end < flow.connection_read
         ):
             received += 1
-        # A segment that has been sent again may have taken in the one with the message's end, which was sent first.
+        # A retransmitted segment may have absorbed the segment with the end of the message: use the latter's first
+        # transmission.
         last = received
-        while last + 1 < c.next_segment and _is_taken_in(wire, last + 1, flow.connection_read):
+        while last + 1 < c.next_segment and _is_absorbed(wire, last + 1, flow.connection_read):
             last += 1
         note_read(flow, samples, flow.first_sent[last & _MASK], flow.arrived[last & _MASK], read)
         if flow.application == TRANSFERS:
@@ -192,15 +248,15 @@ def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) 
 
 
 @njit(cache=True)
-def _is_taken_in(wire: Any, number: int, before: int) -> bool:
-    """Whether a segment that began before a position of the stream has become part of the one ahead of it."""
+def _is_absorbed(wire: Any, number: int, before: int) -> bool:
+    """Return whether a segment that starts before a position of the stream is part of the segment ahead of it now."""
     segment = wire.segments[number & _MASK]
     return bool(segment.flags & COLLAPSED and segment.start < before)
 
 
 @njit(cache=True)
 def _heed_marks(flow: Any, c: Any, wire: Any, acknowledged: int, reported: int) -> None:
-    """Reduce the window, once per round trip, if a segment was marked that is acknowledged now (`tcp_enter_cwr`)."""
+    """Reduce the window if a segment that is acknowledged now was marked, once per round trip (`tcp_enter_cwr`)."""
     marked = reported >= 0 and flow.marked[reported & _MASK] == 1
     number = c.first_segment
     while number < c.next_segment and wire.segments[number & _MASK].end <= acknowledged:
@@ -211,3 +267,38 @@ def _heed_marks(flow: Any, c: Any, wire: Any, acknowledged: int, reported: int) 
     begin_reduction(c)
     c.undo_marker = 0
     c.ca_state = CWR
+
+
+def prepare(stack: Linux, shared: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+    """Prepare a connection: to the sender the shared link is a path of constant delay whose arrivals are deferred."""
+    constant_rate = flow.application in (CONSTANT_RATE, DISPATCHED)
+    if constant_rate and LARGEST_FLIGHT * stack.mss > KEPT * flow.message:
+        smallest = -(-LARGEST_FLIGHT * stack.mss // KEPT)
+        raise InvalidValueError("packet_size", int(flow.message), f"be at least {smallest} bytes")
+    path = Path(rtt=max(shared.there + shared.back, 1e-6), loss=0.0, one_way_delay=shared.there)
+    prepared, _ = new_connection(Flow(stack.mss, 1.0), path, stack, 0)
+    settings = {name: prepared[name] for name in CONNECTION.names or ()}
+    # The flow times the writes, so the connection keeps times of segments and no delays of packets.
+    settings |= {"interval": 0, "next_write": NEVER, "deferred": 1, "leaping": 0, "until_loss": ALWAYS}
+    if constant_rate:
+        settings["packet_size"] = flow.write_size or ANY_WRITE
+    for name, value in settings.items():
+        connection[name] = value
+    connection.host_delay = round(shared.access_delay * SECOND) if shared.in_host else 0
+    connection.tick_phase += phase % connection.tick - connection.tick_phase % connection.tick
+
+
+TRANSPORT = Transport(
+    state=CONNECTION,
+    header=IP_HEADER + TCP_HEADER + TIMESTAMPS,
+    features=frozenset({"constant rate", "bulk", "transfers", "dispatching", "ecn", "send buffer", "notsent_lowat"}),
+    prepare=prepare,
+    next_time=next_time,
+    step=step,
+    begin=begin,
+    end=end,
+    send_queue=send_queue,
+    delay_of_next=delay_of_next,
+    write=write,
+    transmit=transmit,
+)

@@ -1,6 +1,7 @@
-"""What every flow has, of whatever kind, and how its packets are counted; all times are microseconds.
+"""The state of a flow that does not depend on its transport, and the kernels that every transport uses.
 
-What is written when: constant bit rate, as much as the buffer takes, and transfers over connections of their own.
+The kernels send a packet over the link, return acknowledgements, write messages by the rules of the application, and
+count what the receiving application reads. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -11,28 +12,26 @@ import numpy as np
 from numba import njit
 
 from tcpdelay.models.simulator.path import is_lost
-from tcpdelay.models.simulator.records import KEPT, NEVER, RING, uniform
+from tcpdelay.models.simulator.records import EVENT, KEPT, NEVER, RING, WIRE, uniform
 from tcpdelay.network.bottleneck import DROPPED, enqueue
 
-LINUX, CLASSIC, DATAGRAMS, SCP = range(4)
-"""Kinds of transport: each has a module with `step` and `next_time`, and a branch in `engine`."""
 CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED = range(4)
-"""Kinds of application; a dispatcher writes the messages of the last one."""
-CONNECTING, ANSWERED, OPENED, BUSY = range(4)
-"""Stages of a transfer: its connection is to be opened, has been answered, is open, and data is under way."""
+"""Kinds of application. A dispatcher (`tcpdelay.network.dispatching`) writes the messages of a dispatched flow."""
+CLOSED, ACCEPTED, ESTABLISHED, TRANSFERRING = range(4)
+"""Stages of a transfer's connection: not open, accepted by the receiver, established, and carrying the file."""
 WRITES = 1 << 13
-"""Messages of a bulk source between write and read that there is room for."""
+"""Largest number of messages between write and read whose write times are kept."""
 DELAY_BITS = 44
-"""Bits of a sample that hold the delay; the flow's number stands above them."""
+"""Bits of a sample that hold the delay; the flow's number is stored in the bits above."""
 SAMPLES = KEPT * 2
-"""Delays that are kept until they are taken out of the compiled code; one step adds `KEPT` at most."""
+"""Capacity of the buffer of delays; one event adds at most `KEPT` delays."""
 
 _GROUPS = {
-    "path": "number kind access_delay exit_delay return_delay return_jitter last_return header ecn until_loss in_burst "
+    "path": "number access_delay exit_delay return_delay return_jitter last_return header ecn until_loss in_burst "
     "next_double random_state",
-    "application": "application interval first_write next_write stop stage attempts send_buffer "
-    "largest_backlog message section first_timeout round_trip opened_by_sender min_buf_multiple min_buf_extra "
-    "notsent_lowat forging",
+    "application": "application interval first_write next_write stop message section pieces write_size stage attempts "
+    "first_timeout round_trip opened_by_sender receiver_forges",
+    "send buffer": "send_buffer largest_send_buffer buffer_windows buffer_extra notsent_lowat",
     "dispatcher": "dispatcher member due_write",
     "connection": "ack_delay ack_held return_before first_unsent connection_read",
     "window of counting": "count_from count_until",
@@ -50,25 +49,36 @@ FLOW = np.dtype(
         ("writes", np.int64, WRITES),
     ]
 )
-"""The part of a flow that does not depend on its kind.
+"""The part of a flow that does not depend on its transport.
 
-Of each segment, at its number modulo `RING`: `first_sent`, `arrived`, when its first copy reached the receiver, and
-`marked`, whether its last one was. `writes` has the time of each message's write at its number modulo `WRITES`; it is
-not used where that follows from the interval, and says where messages end in the stream that a dispatcher writes.
+An application writes messages of `message` bytes, `section` of them at a time. A dispatched application writes each
+message in `pieces` writes of `write_size` bytes; `write_size` is 0 where the sizes of the writes differ. The
+`buffer_...` fields are those of `tcpdelay.network.send_buffer`.
+
+`first_sent`, `arrived` and `marked` have an entry per segment, at its number modulo `RING`: when the segment was sent
+first, when its first copy reached the receiver, and whether the queue marked its last copy. `writes` has an entry per
+message, at its number modulo `WRITES`: the time of the write. For a dispatched flow it has the position in the stream
+at which the message ends instead. A constant bit rate does not use it, because the interval gives the write times.
 """
+_SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (2, 1))}
+NETWORK_WIRE = np.dtype([(name, *_SHORTENED.get(name, (WIRE[name],))) for name in WIRE.names or ()])
+"""The segments and acknowledgements in transit of one flow: `WIRE` without room for a packet trace and for delays."""
 COUNTERS = np.dtype(
     [("used", np.int64), ("keys", np.int64, SAMPLES), ("completed", np.int64), ("completions", np.int64, (KEPT, 3))]
 )
-"""Delays that have been counted, each with its flow.
+"""The delays counted since the buffer was last emptied, each with the number of its flow.
 
-`completions` has of each message that a connection of a dispatcher has read in this step when it was sent first, when
-it arrived, and when that connection could read it.
+`completions` has one row per message that a dispatched connection has read in this event: when the message was sent
+first, when it arrived, and when this connection could read it in order.
 """
+
+
+_MASK = RING - 1
 
 
 @njit(cache=True)
 def cross(flow: Any, link: Any, now: int, payload: int) -> int:
-    """Send a packet on its way at a time; return when it reaches the receiver, or `DROPPED`."""
+    """Send a packet over the link; return when it reaches the receiver, or `DROPPED`."""
     flow.segments_sent += 1
     if is_lost(flow, flow):
         flow.segments_lost += 1
@@ -83,8 +93,20 @@ def cross(flow: Any, link: Any, now: int, payload: int) -> int:
 
 
 @njit(cache=True)
+def add_return_jitter(flow: Any, wire: Any, first: int, following: int) -> None:
+    """Add a random delay to the acknowledgements from number `first` to before `following`, and keep their order."""
+    if flow.return_jitter == 0:
+        return
+    for number in range(first, following):
+        acknowledgement = wire.acknowledgements[number & _MASK]
+        delay = int(uniform(flow.next_double, flow.random_state) * (flow.return_jitter + 1))
+        flow.last_return = max(flow.last_return, acknowledgement.arrival + delay)
+        acknowledgement.arrival = flow.last_return
+
+
+@njit(cache=True)
 def note_write(flow: Any, now: int) -> None:
-    """Count a message that is written."""
+    """Count a message as written."""
     flow.writes[flow.packets_written % WRITES] = now
     flow.packets_written += 1
     if flow.count_from <= now < flow.count_until:
@@ -93,7 +115,7 @@ def note_write(flow: Any, now: int) -> None:
 
 @njit(cache=True)
 def written_at(flow: Any, number: int) -> int:
-    """Return when the message of that number was written."""
+    """Return when a message was written, given its number."""
     if flow.application == CONSTANT_RATE:
         return int(flow.first_write + number // flow.section * flow.interval)
     return int(flow.writes[number % WRITES])
@@ -101,7 +123,7 @@ def written_at(flow: Any, number: int) -> int:
 
 @njit(cache=True)
 def message_end(flow: Any) -> int:
-    """Return where the next message to be read ends in the stream of its connection."""
+    """Return the position in the connection's stream at which the next message to be read ends."""
     if flow.application == DISPATCHED:
         return int(flow.writes[flow.packets_read % WRITES]) if flow.packets_read < flow.packets_written else NEVER
     return int(flow.connection_read + flow.message)
@@ -109,7 +131,7 @@ def message_end(flow: Any) -> int:
 
 @njit(cache=True)
 def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> None:
-    """Count the next message as read: when it was sent first, when it arrived, and when it was read in order."""
+    """Count the next message as read, given when it was sent first, when it arrived, and when it was read in order."""
     if flow.application == DISPATCHED:
         completion = samples.completions[samples.completed]
         completion[0], completion[1], completion[2] = sent, arrived, read
@@ -135,7 +157,7 @@ def count_read(flow: Any, samples: Any, written: int, sent: int, arrived: int, r
 
 @njit(cache=True)
 def note_lost(flow: Any) -> None:
-    """Count the next message as lost for good."""
+    """Count the next message as lost: it will never be read."""
     written = written_at(flow, flow.packets_read)
     flow.packets_read += 1
     if flow.count_from <= written < flow.count_until:
@@ -143,11 +165,12 @@ def note_lost(flow: Any) -> None:
 
 
 MOST_DOUBLINGS = 6
+"""Doublings of the timeout of a connection request."""
 
 
 @njit(cache=True)
 def is_write_due(flow: Any, link: Any) -> bool:
-    """Do what the application has to do at `flow.next_write`; whether it writes a message then."""
+    """Let the application act at `flow.next_write`; return whether it writes a message."""
     now = flow.next_write
     flow.next_write = NEVER
     if flow.application == CONSTANT_RATE or flow.application == DISPATCHED:
@@ -156,11 +179,11 @@ def is_write_due(flow: Any, link: Any) -> bool:
         flow.due_write = now
         return bool(flow.application == CONSTANT_RATE)
     if flow.application == TRANSFERS:
-        if flow.stage < OPENED:
+        if flow.stage < ESTABLISHED:
             if now < flow.stop:
                 _connect(flow, link, now)
             return False
-        flow.stage = BUSY
+        flow.stage = TRANSFERRING
         flow.message = draw_size(flow)
         return True
     return False
@@ -168,10 +191,10 @@ def is_write_due(flow: Any, link: Any) -> bool:
 
 @njit(cache=True)
 def _connect(flow: Any, link: Any, now: int) -> None:
-    """Send what opens a connection over the link, again after a timeout if that is lost.
+    """Send a packet of the handshake over the link; if it is lost, send it again after a timeout.
 
-    If the receiver opens it, that is the answer to its request; once the way back is over too, the connection is open.
-    The sender has two packets to send, its request, and what confirms the receiver's answer and lets it accept.
+    If the receiver opens the connection, only its SYN-ACK crosses the link, and the connection is established one
+    return delay later. If the sender opens it, its SYN and its ACK cross the link.
     """
     arrival = cross(flow, link, now, 0)
     if arrival == DROPPED:
@@ -179,20 +202,20 @@ def _connect(flow: Any, link: Any, now: int) -> None:
         flow.attempts += 1
         return
     flow.attempts = 0
-    if flow.stage == ANSWERED:
-        flow.stage = OPENED
+    if flow.stage == ACCEPTED:
+        flow.stage = ESTABLISHED
         flow.next_write = arrival
         return
-    flow.stage = ANSWERED if flow.opened_by_sender else OPENED
+    flow.stage = ACCEPTED if flow.opened_by_sender else ESTABLISHED
     flow.next_write = arrival + flow.return_delay
     flow.round_trip = flow.next_write - now
 
 
 @njit(cache=True)
 def finish_transfer(flow: Any, read: int) -> None:
-    """Note that a transfer has been read, and ask for the next one after a pause."""
+    """Count a transfer as complete, and schedule the next one after a pause."""
     flow.transfers += 1
-    flow.stage = CONNECTING
+    flow.stage = CLOSED
     pause = 0
     if flow.mean_pause > 0.0:
         pause = round(-flow.mean_pause * np.log(1.0 - uniform(flow.next_double, flow.random_state)))
@@ -201,7 +224,7 @@ def finish_transfer(flow: Any, read: int) -> None:
 
 @njit(cache=True)
 def draw_size(flow: Any) -> int:
-    """Return the size of the next transfer [bytes]: fixed, or Pareto with an upper end."""
+    """Return the size of the next transfer [bytes]: constant, or from a Pareto distribution with an upper limit."""
     if flow.shape <= 0.0:
         return int(flow.mean_size)
     smallest = flow.mean_size * (flow.shape - 1.0) / flow.shape

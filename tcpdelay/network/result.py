@@ -1,9 +1,4 @@
-"""The way back: when acknowledgements reach the sender, and those of the classic receiver.
-
-Delays of all flows, as histograms of consecutive slices of time.
-
-What a simulation of several flows answers: delays and counts of each flow, and how the queue fared.
-"""
+"""The results of a simulation of several flows: delays and counts of each flow, and statistics of the queue."""
 
 from __future__ import annotations
 
@@ -11,71 +6,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.simulator.records import RING, uniform
 from tcpdelay.models.simulator.simulation import Histogram, mean_of, merge, quantile_of, to_digits
 from tcpdelay.network.records import DELAY_BITS
 
-_MASK = RING - 1
-
-
-@njit(cache=True)
-def spread(flow: Any, wire: Any, first: int, following: int) -> None:
-    """Delay acknowledgements from number `first` to before `following` at random, and keep their order."""
-    if flow.return_jitter == 0:
-        return
-    for number in range(first, following):
-        acknowledgement = wire.acknowledgements[number & _MASK]
-        wait = int(uniform(flow.next_double, flow.random_state) * (flow.return_jitter + 1))
-        flow.last_return = max(flow.last_return, acknowledgement.arrival + wait)
-        acknowledgement.arrival = flow.last_return
-
-
-@njit(cache=True)
-def answer(flow: Any, s: Any, wire: Any, number: int, arrival: int, in_order: bool) -> None:
-    """Acknowledge a segment that arrives at a time.
-
-    A delayed acknowledgement stands in the queue with the time at which its timer would send it. Should another segment
-    arrive before, it is taken back: it cannot have reached the sender, as that segment was sent in ignorance of it.
-
-    Parameters
-    ----------
-    flow, s, wire : record
-        The flow, its connection, and what is under way.
-    number, arrival : int
-        The segment and when it arrives [us].
-    in_order : bool
-        Whether it is the next one, and no later one has arrived before it.
-    """
-    second = flow.ack_held > arrival
-    if second:
-        s.next_ack -= 1
-        flow.last_return = flow.return_before
-    flow.ack_held = wait = 0
-    if flow.ack_delay and in_order and not second:
-        wait = flow.ack_delay
-        flow.ack_held = arrival + wait
-        flow.return_before = flow.last_return
-    acknowledgement = wire.acknowledgements[s.next_ack & _MASK]
-    acknowledgement.arrival = arrival + wait + flow.return_delay
-    acknowledgement.acknowledged = s.rcv_nxt
-    acknowledgement.segment = number
-    s.next_ack += 1
-    spread(flow, wire, s.next_ack - 1, s.next_ack)
-
-
 MOST_VALUES = 1 << 17
-"""Different delays of all flows in one slice that are kept to the microsecond; of more, only some digits are."""
+"""Largest number of different delays in one slice that are kept to the microsecond; more are rounded."""
 _DELAY_MASK = (1 << DELAY_BITS) - 1
 UNKNOWN = Interval(np.nan, np.nan, np.nan)
 
 
 class SlicedDelays:
-    """Collects delays slice by slice, in memory that does not grow with the time."""
+    """The delays of all flows as histograms of consecutive slices of time, in bounded memory."""
 
     def __init__(self) -> None:
         self._slices: list[Histogram] = []
@@ -83,20 +28,25 @@ class SlicedDelays:
         self._counts = np.empty(0, np.int64)
 
     def take(self, samples: Any) -> None:
-        """Take the delays out of the compiled code's record."""
+        """Add the delays that the compiled code has counted to the current slice, and empty its record."""
         keys, counts = np.unique(samples.keys[: samples.used], return_counts=True)
         self._keys, self._counts = merge([(self._keys, self._counts), (keys, counts)])
         if self._keys.size > MOST_VALUES:
             self._keys, self._counts = merge([(rounded(self._keys), self._counts)])
         samples.used = 0
 
+    @property
+    def current_slice(self) -> Histogram:
+        """Keys of the delays in the current slice, each with its flow's number above the delay, and their counts."""
+        return self._keys, self._counts
+
     def end_slice(self) -> None:
-        """Begin a new slice."""
+        """End the current slice, and begin a new one."""
         self._slices.append((self._keys, self._counts))
         self._keys, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def _of(self, number: int) -> list[Histogram]:
-        """Return the histogram of each slice in which a flow has delays [us]."""
+        """Return the histograms of the slices in which a flow has delays [us]."""
         result = []
         for keys, counts in self._slices:
             low, high = np.searchsorted(keys, [number << DELAY_BITS, (number + 1) << DELAY_BITS])
@@ -109,23 +59,24 @@ class SlicedDelays:
         return merge(self._of(number))
 
     def mean(self, number: int) -> Interval:
-        """Return the mean delay [s] of a flow with its 95 % interval; nan where it is not known."""
+        """Return the mean delay [s] of a flow with its 95 % interval; nan with fewer than two slices."""
         parts = self._of(number)
         if len(parts) < 2:
             return UNKNOWN
         return mean_of(parts)
 
     def quantile(self, number: int, probability: float) -> Interval:
-        """Return a quantile of the delay [s] of a flow with its 95 % interval; nan where it is not known."""
+        """Return a quantile of the delay [s] of a flow with its 95 % interval; nan with fewer than two slices."""
         parts = self._of(number)
         if len(parts) < 2:
             return UNKNOWN
         return quantile_of(parts, merge(parts), probability)
 
     def grows(self, number: int) -> bool:
-        """Return whether the delays of a flow grow all the time: none of the second half is below the first's median.
+        """Return whether the delays of a flow grow without bound.
 
-        A backlog that comes and goes is smaller at some time of the second half than it was half of the time before.
+        They do if no delay in the second half of the time is below the median of the first half. A bounded backlog is
+        smaller at some time in the second half than it was in half of the first half.
         """
         parts = self._of(number)
         if len(parts) < 2:
@@ -137,7 +88,7 @@ class SlicedDelays:
 
 
 def rounded(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return delays with their flows' numbers above them, each delay rounded as `to_digits` does.
+    """Return keys whose delays are rounded as by `to_digits`; the numbers of the flows are kept.
 
     Examples
     --------
@@ -150,32 +101,31 @@ def rounded(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class FlowResult:
-    """One flow.
+    """The results of one flow.
 
     Attributes
     ----------
     name : str
-        The kind of its source and of what carries it.
+        The classes of its source and of its stack.
     delays : DelayDistribution or None
-        Delays of its messages from write to in-order read, of those that were delivered; None if none was. A message is
-        a packet, or a whole file.
+        Delays of the delivered messages from write to in-order read; None if no message was delivered. A message is a
+        packet, or a whole file.
     mean_interval, p95_interval : Interval
         Mean and 95th percentile of the delays [s] with their 95 % intervals.
     sender_delay, network_delay, receiver_delay : float
-        Parts of the mean delay [s]: from the write to the first transmission of its last byte, from there to its first
-        arrival, retransmissions included, and from there to the read, behind others that were lost.
+        Parts of the mean delay [s]: from the write to the first transmission of the message's last byte; from there
+        to its first arrival, including retransmissions; and from there to the read, which waits for lost packets.
     offered, delivered, lost, unfinished : int
-        Messages written in the time that counts; of them those read, those lost for good, and those still under way
-        when the simulation ended. The first is the sum of the other three.
+        Messages written in the time that counts, and how many of them were read, were lost, and were in transit when
+        the simulation ended: `offered` = `delivered` + `lost` + `unfinished`.
     throughput : float
         Bits of messages read per second, in the time that counts.
     sustainable : bool
-        Whether the delays come down again and again; False where the flow offers more than it gets through, so that its
-        backlog grows.
+        Whether the delays stay bounded; False where the flow offers more than it can send, so that its backlog grows.
     segments_sent, segments_lost, segments_dropped, segments_carried : int
-        Packets on the link and before it, in all the time: sent, lost at random, dropped by the queue, and carried.
+        Packets sent, lost at random, dropped by the queue, and carried by the link, over the whole simulation.
     retransmissions, timeouts, marks : int
-        Segments sent again, retransmission timeouts, and packets that the queue marked, in all the time.
+        Segments sent again, retransmission timeouts, and packets marked by the queue, over the whole simulation.
     """
 
     name: str
@@ -205,25 +155,25 @@ class FlowResult:
         return self.delivered / self.offered if self.offered else float("nan")
 
     def late_fraction(self, playout_delay: float) -> float:
-        """Return the share of the messages offered that are not read within a playout delay [s]; nan if none was."""
+        """Return the share of the offered messages not read within a playout delay [s]; nan if none is offered."""
         on_time = 0.0 if self.delays is None else self.delivered * self.delays.cdf(playout_delay)
         return 1 - on_time / self.offered if self.offered else float("nan")
 
 
 @dataclass(frozen=True)
 class QueueStatistics:
-    """The shared link, in the time that counts.
+    """Statistics of the shared link, over the time that counts.
 
     Attributes
     ----------
     mean_length : float
-        Packets queued or being sent, averaged over time.
+        Mean number of packets queued or being sent, over time.
     mean_sojourn : float
-        Time from arrival until the last bit has left, averaged over the packets [s].
+        Mean time from a packet's arrival until its last bit has left [s].
     utilization : float
-        Share of the time in which the link sends.
+        Share of the time during which the link sends.
     offered, dropped, marked : int
-        Packets that arrived, and of them those dropped and those marked.
+        Packets that arrived at the queue, and how many of them were dropped and marked.
     """
 
     mean_length: float
@@ -241,18 +191,18 @@ class QueueStatistics:
 
 @dataclass(frozen=True)
 class NetworkResult:
-    """All flows of a simulation, in the order of their sources, and the queue.
+    """The results of a simulation: all flows, in the order of their sources, and the queue.
 
     Attributes
     ----------
     flows : tuple of FlowResult
         The flows.
     queue : QueueStatistics
-        The shared link.
+        Statistics of the shared link.
     duration, warm_up : float
-        What was simulated [s], and the part at its beginning that does not count.
+        Simulated time [s], and the time at its beginning that does not count [s].
     seed : int
-        Seed of all that is drawn at random.
+        Seed of all random numbers.
     """
 
     flows: tuple[FlowResult, ...]
@@ -263,7 +213,7 @@ class NetworkResult:
 
     @property
     def fairness(self) -> float:
-        """Jain's index of the throughputs: 1 if all are equal, 1 / n if one flow has everything; nan if none has any.
+        """Jain's index of the throughputs: 1 if they are equal, 1 / n if only one of n flows sends; nan if none sends.
 
         References
         ----------

@@ -1,4 +1,4 @@
-"""The front door of the shared link: several sources, one bottleneck, and what becomes of their packets."""
+"""Simulate several sources that share one link."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.simulator.simulation import MICROSECONDS
-from tcpdelay.network import engine, linux
-from tcpdelay.network.bottleneck import LINK_RING, Bottleneck, check_range
-from tcpdelay.network.literature import classic, scp
-from tcpdelay.network.preparation import NANOSECONDS, SECOND, Network, prepare
-from tcpdelay.network.records import CLASSIC, LINUX, SCP
+from tcpdelay.network.bottleneck import LINK_RING, NANOSECONDS, Bottleneck, check_range
+from tcpdelay.network.preparation import Network, prepare
 from tcpdelay.network.result import FlowResult, NetworkResult, QueueStatistics, SlicedDelays
 from tcpdelay.network.sources import Source
 from tcpdelay.scenario.fields import InvalidValueError
 
 SLICES = 20
-"""Equal parts of the time that counts, between which delays are compared to tell how well they are known."""
+"""Equal parts of the time that counts; the differences between their delays give the confidence intervals."""
 DRAIN = 120.0
-"""Time after the last write within which what is under way may still be read [s]."""
+"""Time after the last write within which packets may still be read [s]."""
 MOST_FLOWS = 1000
 
 
@@ -30,7 +27,7 @@ def simulate_network(
 ) -> NetworkResult:
     """Simulate sources that share one link, packet by packet.
 
-    Packets written from `warm_up` to `duration` count. Then all sources stop, and what is under way may still arrive.
+    Packets written from `warm_up` to `duration` count. Then all sources stop, and packets in transit may still arrive.
 
     Parameters
     ----------
@@ -39,21 +36,21 @@ def simulate_network(
     bottleneck : Bottleneck
         The link.
     duration : float
-        Time in which sources write [s], above 0 to 1e7.
+        Time during which the sources write [s], above 0 to 1e7.
     warm_up : float
-        Its part at the beginning that does not count [s], 0 to below `duration`.
+        Time at the beginning that does not count [s], 0 to below `duration`.
     seed : int
-        Seed of losses, marks, sizes and pauses, 0 or more; one seed gives one result.
+        Seed of losses, marks, sizes and pauses, 0 or more; the same seed gives the same result.
 
     Returns
     -------
     NetworkResult
-        Every flow and the queue.
+        The results of every flow and of the queue.
 
     Raises
     ------
-    ValueError
-        If a value is out of its range.
+    InvalidValueError
+        If a value is out of its range; a ValueError.
 
     Examples
     --------
@@ -76,15 +73,14 @@ def simulate_network(
     if seed < 0:
         raise InvalidValueError("seed", seed, "be 0 or more")
     network = prepare(sources, bottleneck, seed, warm_up, duration)
-    engine.start(network.tree, network.flows, network.connections, network.wires)
     delays = SlicedDelays()
-    _advance(network, delays, warm_up)
+    network.advance(warm_up, delays)
     before = _queue_counts(network, warm_up)
     for slice_end in np.linspace(warm_up, duration, SLICES + 1)[1:]:
-        _advance(network, delays, float(slice_end))
+        network.advance(float(slice_end), delays)
         delays.end_slice()
     after = _queue_counts(network, duration)
-    _advance(network, delays, duration + DRAIN)
+    network.advance(duration + DRAIN, delays)
     delays.end_slice()
     flows = tuple(
         _flow_result(network, number, source, delays, duration - warm_up) for number, source in enumerate(sources)
@@ -92,32 +88,14 @@ def simulate_network(
     return NetworkResult(flows, _queue_statistics(after - before, duration - warm_up), duration, warm_up, seed)
 
 
-def _advance(network: Network, delays: SlicedDelays, until: float) -> None:
-    """Simulate up to a time [s]."""
-    done = False
-    while not done:
-        done = engine.advance(
-            network.tree,
-            network.flows,
-            network.connections,
-            network.fresh,
-            network.wires,
-            network.link,
-            network.samples,
-            network.dispatchers,
-            round(until * SECOND),
-        )
-        delays.take(network.samples[0])
-
-
 def _queue_counts(network: Network, now: float) -> NDArray[np.float64]:
-    """Return what the link has counted: packets offered, dropped, marked and carried, sojourns and busy time [ns]."""
+    """Return the counts of the link: packets offered, dropped, marked and carried; sojourn and busy times [ns]."""
     link = network.link[0]
     places = np.arange(link.first, link.next) % LINK_RING
     ahead = np.maximum(link.departures[places] - now * NANOSECONDS, 0.0)
     backlog = max(float(link.virtual_finish) - now * NANOSECONDS, 0.0)
     carried = link.offered - link.dropped
-    # What is queued will wait and be sent after this time only.
+    # The packets in the queue are counted already, but wait and are sent partly after this time.
     sojourn, busy = link.sojourn - ahead.sum(), link.busy - backlog
     return np.array([link.offered, link.dropped, link.marks, carried, sojourn, busy], np.float64)
 
@@ -138,12 +116,8 @@ def _queue_statistics(counts: NDArray[np.float64], time: float) -> QueueStatisti
 def _flow_result(network: Network, number: int, source: Source, delays: SlicedDelays, time: float) -> FlowResult:
     flow = network.flows[number]
     for member in network.members[number]:
-        if flow.kind == LINUX:
-            linux.count_up(network.flows[member], network.connections.linux[member])
-        elif flow.kind == CLASSIC:
-            classic.count_up(network.flows[member], network.connections.classic[member])
-        elif flow.kind == SCP:
-            scp.count_up(network.flows[member], network.connections.scp[member])
+        if (end := network.transports[member].end) is not None:
+            end(network.flows[member], network.connections[member])
 
     def total(name: str) -> int:
         return sum(int(network.flows[member][name]) for member in network.members[number])

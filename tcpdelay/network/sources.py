@@ -1,4 +1,4 @@
-"""The sources that share a link: constant bit rate, sections, bulk, files one after another, web users."""
+"""The sources that share a link: constant bit rate, sections, bulk data, file transfers, and web users."""
 
 from __future__ import annotations
 
@@ -8,46 +8,47 @@ from typing import ClassVar, Literal, get_args
 
 from tcpdelay.network.bottleneck import SharedPath, check_range
 from tcpdelay.network.dispatching import MOST_CONNECTIONS
-from tcpdelay.network.literature.min_buf import MinBuf, check_min_buf
-from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
+from tcpdelay.network.send_buffer import SendBufferLimit, require_limit
+from tcpdelay.network.transport import Feature, Transport, segment_size
+from tcpdelay.network.transports import stacks_with, transport_of
 from tcpdelay.scenario.fields import InvalidValueError, require_flag
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.scenario.stack import Stack
 
 Opener = Literal["receiver", "sender"]
 Scheduling = Literal["blind", "intelligent"]
 
-IP_HEADER, UDP_HEADER, TCP_HEADER, TIMESTAMPS = 20, 8, 20, 12
-SCP_HEADER = 4
-"""The number of the packet, in a datagram."""
 LARGEST_MESSAGE = 1_000_000
 MOST_PIECES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What every source has.
+    """The parameters that all sources have.
 
     Parameters
     ----------
     path : SharedPath
-        Its way over the shared link.
-    stack : Linux, Classic, Scp or Udp
-        What carries it; datagrams carry a constant bit rate only, and `Scp` that or a bulk source.
+        Path of its packets over the shared link.
+    stack : Stack
+        Settings of the transport that carries it: `Linux`, `Classic`, `TimeLined`, `Scp`, `Udp`, or a stack given to
+        `tcpdelay.network.transports.register`. `Udp` and `TimeLined` do not carry bulk data, and `Udp`, `TimeLined` and
+        `Scp` do not carry transfers.
     start, stop : float
-        When it begins and when it writes its last [s], 0 or more; `stop` is infinite by default.
+        Time of the first write, and time after which nothing is written [s], 0 or more; `stop` is infinite by default.
     header : int, optional
-        Bytes of all headers that the link sends with each packet, 0 to 1000; by default those from IP on.
+        Bytes of all headers of a packet on the link, 0 to 1000; by default the headers from IP on.
     ecn : bool
-        Whether the queue may mark its packets, and the sender heeds that.
+        Whether the queue may mark its packets instead of dropping them, and the sender reduces its window then.
 
     Raises
     ------
-    ValueError
-        If a value is out of its range.
+    InvalidValueError
+        If a value is out of its range; a ValueError.
     """
 
-    kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic)
+    feature: ClassVar[Feature | None] = None
+    """What a transport must be able to carry."""
 
     path: SharedPath
     stack: Stack
@@ -57,61 +58,67 @@ class Source:
     ecn: bool = False
 
     def __post_init__(self) -> None:
-        time_lined = isinstance(self.stack, TimeLined)
-        if not isinstance(self.stack, self.kinds) or (time_lined and TimeLined not in self.kinds):
-            names = " or ".join(kind.__name__ for kind in self.kinds)
-            raise InvalidValueError("stack", self.stack, f"be {names} in a {type(self).__name__}")
+        transport = transport_of(self.stack)
+        if transport is None or (self.feature is not None and self.feature not in transport.features):
+            names = " or ".join(stacks_with(self.feature))
+            raise InvalidValueError(f"stack of {type(self).__name__}", self.stack, f"be {names}")
         check_range("start", self.start, 0, 1e7, "s")
         if not self.stop > self.start:
             raise InvalidValueError("stop", self.stop, f"be later than start, {self.start:g} s")
-        if self.ecn and isinstance(self.stack, Scp):
-            raise InvalidValueError("ecn", self.ecn, "be False with Scp, which knows no marks")
+        if self.ecn and not self.supports("ecn"):
+            raise InvalidValueError("ecn", self.ecn, f"be False with {type(self.stack).__name__}")
         if self.header is not None:
             check_range("header", self.header, 0, 1000, "bytes")
 
     @property
     def header_size(self) -> int:
         """Bytes of headers per packet."""
-        if self.header is not None:
-            return self.header
-        if isinstance(self.stack, Udp):
-            return IP_HEADER + UDP_HEADER
-        if isinstance(self.stack, Scp):
-            return IP_HEADER + UDP_HEADER + SCP_HEADER
-        return IP_HEADER + TCP_HEADER + (TIMESTAMPS if isinstance(self.stack, Linux) else 0)
+        return self.transport.header if self.header is None else self.header
+
+    @property
+    def transport(self) -> Transport:
+        """Implementation of the stack."""
+        transport = transport_of(self.stack)
+        assert transport is not None
+        return transport
+
+    def supports(self, feature: Feature) -> bool:
+        """Return whether the transport has a feature."""
+        return feature in self.transport.features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantRate(Source):
-    """A packet of fixed size per interval; its other parameters are those of `Source`.
+    """One packet of constant size per interval; its other parameters are those of `Source`.
 
     Parameters
     ----------
     flow : Flow
-        The packets. With `Classic` each must fit a segment, and is sent in one of its own.
+        Size and interval of the packets. With `Classic` a packet must fit a segment, and each is sent in a segment.
     pieces : int
-        Writes of equal size that each packet is split into, all at once, 1 to 64; it is read with the last of them.
-        With `Classic` each piece is a segment.
+        Number of writes of equal size into which each packet is split, 1 to 64. All pieces are written at once, and
+        the packet is read with its last piece. With `Classic` each piece is a segment.
     connections : int
-        Connections that carry one packet each in turn, 1 to 64. Packets are read in the order of writing.
+        Number of parallel connections, 1 to 64. Each packet is written to one of them; the packets are read in the
+        order of writing.
     scheduling : {"blind", "intelligent"}
-        Whether connections are used one after another; or each packet goes to the one outside a timeout that has the
-        fewest bytes not acknowledged.
+        How the connection of a packet is chosen. "blind": the connections take turns. "intelligent": the connection
+        with the fewest bytes not acknowledged; a connection in a timeout is used only if all are.
     discard_after : float, optional
-        Playout delay [s], 0 to 60: a packet that is likely to be read later is not written, and lost. What is likely
-        says `tcpdelay.network.dispatching.expected_delay`.
+        Playout delay [s], 0 to 60. A packet with a larger expected delay (see
+        `tcpdelay.network.dispatching.expected_delay`) is not written, and counts as lost.
     min_buf : MinBuf, optional
-        A send buffer that follows the window: a packet that it has no room for is not written, and lost.
+        Limit of the send buffer that follows the window. A packet that does not fit is not written, and counts as lost.
     talk, silence : float, optional
-        Mean length of talk and of silence [s], 0.001 to 1000, both exponentially distributed; packets are written in
-        talk only. By default there is no silence.
+        Mean lengths of talk and of silence [s], 0.001 to 1000, both exponentially distributed. Packets are written
+        during talk only. By default there is no silence.
     keepalive_size : int, optional
-        Bytes that are written in silence in place of a packet, 1 to its size, so that the window stays in use; they
-        count as nothing. By default nothing is written. With `Classic` it must be the size of a piece.
+        Bytes written in place of a packet during silence, 1 to the packet's size, so that the window stays in use; they
+        are not counted as messages. By default nothing is written. With `Classic` it must be the size of a piece.
     forging : bool
-        Whether the receiver is that of TCP-RC (McCreary et al. 2005), which forges a packet that others have overtaken
-        by three mean times between arrivals, and goes on; those count as lost. Only with a `Classic` that acknowledges
-        at once.
+        Whether the receiver is that of TCP-RC (McCreary et al. 2005). When later packets have overtaken a packet by
+        three mean times between arrivals, it hands a forged packet to the application and goes on; the packet counts
+        as lost. Only with a `Classic` that acknowledges at once.
 
     References
     ----------
@@ -125,14 +132,14 @@ class ConstantRate(Source):
     52
     """
 
-    kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic, Udp, Scp, TimeLined)
+    feature: ClassVar[Feature | None] = "constant rate"
 
     flow: Flow
     pieces: int = 1
     connections: int = 1
     scheduling: Scheduling = "blind"
     discard_after: float | None = None
-    min_buf: MinBuf | None = None
+    min_buf: SendBufferLimit | None = None
     talk: float | None = None
     silence: float | None = None
     keepalive_size: int | None = None
@@ -142,7 +149,7 @@ class ConstantRate(Source):
         # `super()` does not find its class in one with slots.
         Source.__post_init__(self)
         size = self.flow.packet_size
-        largest = self.stack.mss if isinstance(self.stack, Classic) else LARGEST_MESSAGE
+        largest = segment_size(self.stack) if self.transport.segment_per_write else LARGEST_MESSAGE
         check_range("packet_size", size, 1, largest, "bytes")
         check_range("pieces", self.pieces, 1, min(MOST_PIECES, size), "writes")
         check_range("connections", self.connections, 1, MOST_CONNECTIONS, "connections")
@@ -150,43 +157,48 @@ class ConstantRate(Source):
             raise InvalidValueError("scheduling", self.scheduling, "be 'blind' or 'intelligent'")
         if self.discard_after is not None:
             check_range("discard_after", self.discard_after, 0, 60, "s")
-        check_min_buf(self.min_buf)
+        require_limit(self.min_buf)
         if (self.talk is None) != (self.silence is None):
-            raise ValueError(f"talk and silence must be given together, got {self.talk!r} and {self.silence!r}")
+            raise InvalidValueError("talk and silence", (self.talk, self.silence), "be given together")
         for name, mean in (("talk", self.talk), ("silence", self.silence)):
             if mean is not None:
                 check_range(name, mean, 0.001, 1000, "s")
         self._check_keepalive()
         require_flag("forging", self.forging)
-        if self.forging and not (type(self.stack) is Classic and self.stack.ack_delay == 0 and not self.dispatched):
-            raise InvalidValueError("forging", self.stack, "be False but with plain Classic and an ack_delay of 0")
-        if self.dispatched and type(self.stack) not in (Linux, Classic):
-            raise InvalidValueError(
-                "stack", self.stack, "be Linux or Classic where packets are split, spread, discarded or suppressed"
-            )
+        acknowledges_at_once = getattr(self.stack, "ack_delay", 0.0) == 0
+        if self.forging and not (self.supports("forging") and acknowledges_at_once and not self.dispatched):
+            names = " or ".join(stacks_with("forging"))
+            hint = f"it needs a single connection of {names} with an ack_delay of 0, and has {self.stack!r}"
+            raise InvalidValueError("forging", self.forging, "be False", hint)
+        if self.dispatched and not self.supports("dispatching"):
+            names = " or ".join(stacks_with("dispatching"))
+            allowed = f"be {names} where packets are split, discarded, suppressed or use parallel connections"
+            raise InvalidValueError("stack", self.stack, allowed)
 
     def _check_keepalive(self) -> None:
         if self.keepalive_size is None:
             return
         if self.silence is None:
-            raise InvalidValueError("keepalive_size", self.keepalive_size, "be left out without talk and silence")
+            raise InvalidValueError("keepalive_size", self.keepalive_size, "go with talk and silence")
         check_range("keepalive_size", self.keepalive_size, 1, self.flow.packet_size, "bytes")
         piece = -(-self.flow.packet_size // self.pieces)
-        if isinstance(self.stack, Classic) and self.keepalive_size != piece:
-            raise InvalidValueError("keepalive_size", self.keepalive_size, f"be a piece's with Classic, {piece} bytes")
+        if self.transport.segment_per_write and self.keepalive_size != piece:
+            allowed = f"be the size of a piece, {piece} bytes, with {type(self.stack).__name__}"
+            raise InvalidValueError("keepalive_size", self.keepalive_size, allowed)
 
     @property
     def dispatched(self) -> bool:
-        """Whether the application does more than write each packet to its connection."""
-        gives_up = self.min_buf is not None or self.discard_after is not None
-        return self.pieces > 1 or self.connections > 1 or gives_up or self.silence is not None
+        """Whether packets are split, discarded or suppressed, or use parallel connections."""
+        discards = self.min_buf is not None or self.discard_after is not None
+        return self.pieces > 1 or self.connections > 1 or discards or self.silence is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sections(Source):
-    """Much data at regular intervals, as of a stored film; its other parameters are those of `Source`.
+    """A large section of data per interval, such as a part of a stored film; other parameters are those of `Source`.
 
-    A section is written at once and sent in packets of a segment each, the last one filled up. They count as messages.
+    A section is written at once and sent in packets of one full segment each; the last packet is padded. Each packet
+    counts as a message.
 
     Parameters
     ----------
@@ -202,7 +214,7 @@ class Sections(Source):
     480
     """
 
-    kinds: ClassVar[tuple[type[Stack], ...]] = (Classic, TimeLined)
+    feature: ClassVar[Feature | None] = "sections"
 
     size: int
     interval: float
@@ -215,80 +227,83 @@ class Sections(Source):
     @property
     def packets(self) -> int:
         """Packets of a section."""
-        return -(-self.size // self.stack.mss)  # type: ignore[attr-defined,no-any-return]
+        return -(-self.size // segment_size(self.stack))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bulk(Source):
-    """A source that always has data and writes whenever the send buffer takes a packet; see also `Source`.
+    """A source that always has data and writes when the send buffer accepts a packet; see also `Source`.
 
     Parameters
     ----------
     packet_size : int, optional
         Bytes of a write, 500 to 65 495; a full segment by default, and always with `Classic`.
     send_buffer : int, optional
-        Bytes written that are not acknowledged yet, at most, 1000 to 4 MiB. By default Linux makes it twice the
-        window, and `Classic` has room for two receiver windows. `Scp` has none: a packet is written as it is sent.
-        With `Linux` the source waits for `poll` before each packet, which takes a third of the buffer to be free.
+        Size of the send buffer [bytes], 1000 to 4 MiB: the largest amount written and not acknowledged. By default
+        `Linux` makes it twice the window, and `Classic` two receiver windows. `Scp` has no send buffer: a packet is
+        written when it is sent. With `Linux` the source waits for `poll` before each packet, which reports room while a
+        third of the buffer is free.
     min_buf : MinBuf, optional
-        A limit of the send buffer that follows the window; then `send_buffer` is as large as can be by default.
+        Limit of the send buffer that follows the window; `send_buffer` is then as large as possible by default.
     notsent_lowat : int, optional
-        TCP_NOTSENT_LOWAT, with `Linux` only [bytes], 1 to 4 MiB: `poll` also takes less than half of this to be unsent.
+        TCP_NOTSENT_LOWAT [bytes], 1 to 4 MiB, with `Linux` only: `poll` also requires that less than half of this is
+        unsent.
 
     Examples
     --------
+    >>> from tcpdelay.network.literature.min_buf import MinBuf
     >>> from tcpdelay.scenario.stack import Stack
     >>> Bulk(path=SharedPath(0.05), stack=Stack.linux(), min_buf=MinBuf(1, 3)).min_buf
     MinBuf(multiple=1, extra=3)
     """
 
-    kinds: ClassVar[tuple[type[Stack], ...]] = (Linux, Classic, Scp)
+    feature: ClassVar[Feature | None] = "bulk"
 
     packet_size: int | None = None
     send_buffer: int | None = None
-    min_buf: MinBuf | None = None
+    min_buf: SendBufferLimit | None = None
     notsent_lowat: int | None = None
 
     def __post_init__(self) -> None:
         Source.__post_init__(self)
         if self.packet_size is not None:
             check_range("packet_size", self.packet_size, 500, 65_495, "bytes")
-            if isinstance(self.stack, Classic) and self.packet_size != self.stack.mss:
-                raise InvalidValueError(
-                    "packet_size", self.packet_size, f"be the segment's with Classic, {self.stack.mss} bytes"
-                )
-        if isinstance(self.stack, Scp) and (self.send_buffer, self.min_buf) != (None, None):
-            raise ValueError("send_buffer and min_buf must be None with Scp, which has no send buffer")
+            segment = segment_size(self.stack)
+            if self.transport.segment_per_write and self.packet_size != segment:
+                allowed = f"be the size of a segment, {segment} bytes, with {type(self.stack).__name__}"
+                raise InvalidValueError("packet_size", self.packet_size, allowed)
+        if not self.supports("send buffer") and (self.send_buffer, self.min_buf) != (None, None):
+            allowed = f"be None with {type(self.stack).__name__}, which has no send buffer"
+            raise InvalidValueError("send_buffer and min_buf", (self.send_buffer, self.min_buf), allowed)
         if self.send_buffer is not None:
             check_range("send_buffer", self.send_buffer, 1000, 4 << 20, "bytes")
-        check_min_buf(self.min_buf)
+        require_limit(self.min_buf)
         if self.notsent_lowat is not None:
             check_range("notsent_lowat", self.notsent_lowat, 1, 4 << 20, "bytes")
-            if not isinstance(self.stack, Linux) or self.min_buf is not None:
-                raise InvalidValueError(
-                    "notsent_lowat", self.notsent_lowat, "be left out without Linux and with min_buf"
-                )
+            if not self.supports("notsent_lowat") or self.min_buf is not None:
+                names = " or ".join(stacks_with("notsent_lowat"))
+                raise InvalidValueError("notsent_lowat", self.notsent_lowat, f"go with {names} and without min_buf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfers(Source):
-    """Files, one after another, each over a connection of its own; a delay is that of a whole file. See also `Source`.
+    """Files, one after another, each over a new connection; a delay is that of a whole file. See also `Source`.
 
-    Opening a connection takes packets over the link and back, of headers only, and then the file follows.
+    The packets of the handshake, which consist of headers only, cross the link before the file.
 
     Parameters
     ----------
     mean_size : int
         Mean size of a file [bytes], 1 to 1e6.
     shape : float, optional
-        Shape of a Pareto distribution of the sizes, above 1 to 10; all are of one size by default.
+        Shape of the Pareto distribution of the sizes, above 1 to 10; by default all files have the mean size.
     largest_size : float
-        Where that distribution is cut [bytes], 1 to 2e6.
+        Upper limit of this distribution [bytes], 1 to 2e6.
     mean_pause : float
-        Mean of the exponentially distributed pause between two files [s], 0 to 1e5; none by default.
+        Mean of the exponentially distributed pause between two files [s], 0 to 1e5; no pause by default.
     opened_by : {"receiver", "sender"}
-        Who asks for a connection: the receiver, which is answered over the link, or the sender, whose request and whose
-        confirmation cross it.
+        Which host opens the connection. If the receiver does, the sender's SYN-ACK crosses the link; if the sender
+        does, its SYN and its ACK cross the link.
 
     Examples
     --------
@@ -296,6 +311,8 @@ class Transfers(Source):
     >>> Transfers(path=SharedPath(0.05), stack=Stack.linux()).mean_size
     20000
     """
+
+    feature: ClassVar[Feature | None] = "transfers"
 
     mean_size: int = 20_000
     shape: float | None = None
@@ -316,7 +333,7 @@ class Transfers(Source):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Web(Transfers):
-    """A web user: files of Pareto-distributed size, and pauses to read them; parameters are those of `Transfers`.
+    """A web user: files of Pareto-distributed size, with pauses to read them; parameters are those of `Transfers`.
 
     References
     ----------

@@ -1,20 +1,48 @@
-"""What carries a flow, beside the TCP of Linux: the TCP of the older literature, and datagrams."""
+"""The settings of the transports beside the TCP of Linux: the TCP of the older literature, SCP, and UDP."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, TypeAlias
 
-from tcpdelay.network.bottleneck import SMALLEST_PACKET, check_range
-from tcpdelay.scenario.fields import InvalidValueError, require_flag
+from tcpdelay.network.bottleneck import SMALLEST_PACKET
+from tcpdelay.scenario.fields import Choice, Flag, Quantity, described
 from tcpdelay.scenario.stack import Stack
 
 Recovery = Literal["reno", "newreno", "sack"]
 
 LARGEST_CLASSIC_WINDOW = 2000
+LARGEST_SEGMENT = 65_495
 
 
-@dataclass(frozen=True, slots=True)
+def _time(meaning: str, low: float, high: float, example: str) -> Quantity:
+    """Return the declaration of a time."""
+    return Quantity(kind="time", meaning=meaning, low=low, high=high, unit="s", example=example)
+
+
+def _segments(meaning: str, high: int, example: str) -> Quantity:
+    """Return the declaration of a number of segments."""
+    return Quantity(kind="count", meaning=meaning, low=1, high=high, unit="segments", example=example)
+
+
+SegmentSize: TypeAlias = Annotated[
+    int,
+    Quantity(
+        kind="size",
+        meaning="Size of a segment.",
+        low=SMALLEST_PACKET,
+        high=LARGEST_SEGMENT,
+        unit="bytes",
+        example="1460B",
+    ),
+]
+MinimumTimeout: TypeAlias = Annotated[float, _time("Minimum retransmission timeout.", 0.001, 120, "1s")]
+FirstTimeout: TypeAlias = Annotated[
+    float, _time("Retransmission timeout before the round-trip time is measured.", 0.001, 120, "3s")
+]
+
+
+@described
 class Classic(Stack):
     """The TCP of the literature before 2005: segments of one size, each with one packet of the application.
 
@@ -25,31 +53,32 @@ class Classic(Stack):
     mss : int
         Size of a segment [bytes], 40 to 65 495.
     receiver_window : int
-        Segments that may be outstanding, 1 to 2000.
+        Largest number of outstanding segments, 1 to 2000.
     initial_window : int
-        Segments that may be outstanding at the beginning, 1 to 10.
+        Initial congestion window [segments], 1 to 10.
     limited_transmit : bool
         RFC 3042: the first two duplicate ACKs each release a new segment.
     tick : float
         Granularity of all timers [s], 0.001 to 1; 0.5 in 4.3BSD.
     rto_min : float
-        Smallest retransmission timeout [s], 0.001 to 120.
+        Minimum retransmission timeout [s], 0.001 to 120.
     first_timeout : float
-        Retransmission timeout before there is an estimate [s], 0.001 to 120.
+        Retransmission timeout before the round-trip time is measured [s], 0.001 to 120.
     ack_delay : float
-        How long the receiver waits for a second segment to acknowledge [s], 0 to 1; at 0 it acknowledges each.
+        Time for which the receiver delays an acknowledgement to wait for a second segment [s], 0 to 1; at 0 it
+        acknowledges each segment at once.
     byte_counting : bool
-        RFC 3465: an acknowledgement of n segments of b bytes opens the window, which counts segments of whatever size,
-        as n b / `mss` acknowledgements would, in slow start as 2 at most, or 1 once there has been a timeout. So it
-        opens slowly where the application's packets are smaller than `mss`.
+        RFC 3465: the window, which counts segments of any size, grows by the acknowledged bytes in full segments. An
+        ACK of n segments of b bytes counts as n b / `mss` ACKs; in slow start as at most 2, after a timeout as at most
+        1. The window therefore grows slowly where packets are smaller than `mss`.
     window_validation : bool
-        RFC 2861: the window grows only if it was full before the acknowledgement, and is halved, down to one segment,
-        for each retransmission timeout in which nothing was sent and nothing was outstanding.
+        RFC 2861: the window grows only if it was full before the ACK. It is halved, down to one segment, for each
+        retransmission timeout in which no segment was sent or outstanding.
 
     Raises
     ------
-    ValueError
-        If a value is out of its range.
+    InvalidValueError
+        If a value is out of its range; a ValueError.
 
     Examples
     --------
@@ -57,52 +86,45 @@ class Classic(Stack):
     1460
     """
 
-    recovery: Recovery = "newreno"
-    mss: int = 1460
-    receiver_window: int = 64
-    initial_window: int = 2
-    limited_transmit: bool = False
-    tick: float = 0.1
-    rto_min: float = 1.0
-    first_timeout: float = 3.0
-    ack_delay: float = 0.0
-    byte_counting: bool = False
-    window_validation: bool = False
-
-    def __post_init__(self) -> None:
-        require_flag("byte_counting", self.byte_counting)
-        require_flag("window_validation", self.window_validation)
-        if self.recovery not in get_args(Recovery):
-            raise InvalidValueError("recovery", self.recovery, "be 'reno', 'newreno' or 'sack'")
-        check_range("mss", self.mss, SMALLEST_PACKET, 65_495, "bytes")
-        check_range("receiver_window", self.receiver_window, 1, LARGEST_CLASSIC_WINDOW, "segments")
-        check_range("initial_window", self.initial_window, 1, 10, "segments")
-        check_range("tick", self.tick, 0.001, 1, "s")
-        check_range("rto_min", self.rto_min, 0.001, 120, "s")
-        check_range("first_timeout", self.first_timeout, 0.001, 120, "s")
-        check_range("ack_delay", self.ack_delay, 0, 1, "s")
+    recovery: Annotated[Recovery, Choice(meaning="How lost segments are repaired.")] = "newreno"
+    mss: SegmentSize = 1460
+    receiver_window: Annotated[
+        int, _segments("Largest number of outstanding segments.", LARGEST_CLASSIC_WINDOW, "64")
+    ] = 64
+    initial_window: Annotated[int, _segments("Initial congestion window.", 10, "2")] = 2
+    limited_transmit: Annotated[
+        bool, Flag(meaning="Send a new segment on each of the first two duplicate ACKs (RFC 3042).")
+    ] = False
+    tick: Annotated[float, _time("Granularity of all timers.", 0.001, 1, "100ms")] = 0.1
+    rto_min: MinimumTimeout = 1.0
+    first_timeout: FirstTimeout = 3.0
+    ack_delay: Annotated[float, _time("Longest delay of an acknowledgement by the receiver.", 0, 1, "200ms")] = 0.0
+    byte_counting: Annotated[bool, Flag(meaning="Let the window grow by acknowledged bytes (RFC 3465).")] = False
+    window_validation: Annotated[
+        bool, Flag(meaning="Reduce the window after idle time, and let only a full window grow (RFC 2861).")
+    ] = False
 
 
-@dataclass(frozen=True, slots=True)
+@described
 class TimeLined(Classic):
-    """Time-lined TCP: Reno that gives up what is older than a deadline. Its other parameters are those of `Classic`.
+    """Time-lined TCP: Reno that gives up data older than a deadline. Its other parameters are those of `Classic`.
 
-    It carries `Sections`, or a `ConstantRate`, each packet of which is a section. When the deadline of a section has
-    passed, the sender moves on to the next, and lets the receiver know with the next segment; a packet that this one
-    then skips is lost. One that was sent in time, and arrives late, is read.
+    It carries `Sections`, or a `ConstantRate`, where each packet is a section. When the deadline of a section has
+    passed, the sender goes on with the next section and tells the receiver so in the next segment. The receiver then
+    skips the packets that are missing; they are lost. A packet that was sent in time and arrives late is read.
 
     Parameters
     ----------
     recovery : {"reno"}
         How lost segments are repaired, as published.
     deadline : float
-        How long after its write a section may be sent [s], 0.001 to 1e5; a receiver that plays it after a fixed time
-        gains little from what is sent later than the path's delay before that.
+        Time after its write until which a section may be sent [s], 0.001 to 1e5. A receiver that plays a section at a
+        fixed time after its write gains little from packets sent later than this time less the path's delay.
 
     Raises
     ------
-    ValueError
-        If a value is out of its range.
+    InvalidValueError
+        If a value is out of its range; a ValueError.
 
     References
     ----------
@@ -114,47 +136,40 @@ class TimeLined(Classic):
     'reno'
     """
 
-    recovery: Recovery = "reno"
-    deadline: float = 5.0
-
-    def __post_init__(self) -> None:
-        # `super()` does not find its class in one with slots.
-        Classic.__post_init__(self)
-        if self.recovery != "reno":
-            raise ValueError(f"recovery of TimeLined must be 'reno', got {self.recovery!r}")
-        check_range("deadline", self.deadline, 0.001, 1e5, "s")
+    recovery: Annotated[Literal["reno"], Choice(meaning="How lost segments are repaired.")] = "reno"
+    deadline: Annotated[float, _time("Time after its write until which a section may be sent.", 0.001, 1e5, "5s")] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Udp(Stack):
-    """Datagrams: nothing is acknowledged and nothing sent again."""
+    """UDP: no acknowledgements and no retransmissions."""
 
 
-@dataclass(frozen=True, slots=True)
+@described
 class Scp(Stack):
     """The Streaming Control Protocol: datagrams behind a window that follows the rate of their acknowledgements.
 
-    Every packet is acknowledged and none is sent again. In the steady state the window is W_l = r T_brtt + W_D, with r
-    the rate of the acknowledgements and T_brtt the smallest round-trip time seen, so W_D packets stay queued at the
-    bottleneck. Packets that a constant bit rate has to spare wait for the window.
+    Every packet is acknowledged, and no packet is sent again. In the steady state the window is W_l = r T_brtt + W_D,
+    where r is the rate of the acknowledgements and T_brtt the smallest round-trip time measured, so that W_D packets
+    stay queued at the bottleneck. Packets of a constant bit rate wait until the window allows them.
 
     Parameters
     ----------
     mss : int
-        Size of a bulk source's packets where it names none [bytes], 40 to 65 495.
+        Size of a bulk source's packets if the source does not set it [bytes], 40 to 65 495.
     backlog : float
-        W_D, what the window has beyond the bandwidth-delay product [packets], 0.1 to 100.
+        W_D, the window beyond the bandwidth-delay product [packets], 0.1 to 100.
     rate_gain : float
-        Weight of the rate in the last round trip in r, above 0 to 1; the paper's filter is not known.
+        Weight of the rate in the last round trip in r, 0.001 to 1. The filter of the paper is not known.
     rto_min : float
-        Smallest timeout [s], 0.001 to 120.
+        Minimum timeout [s], 0.001 to 120.
     first_timeout : float
-        Timeout before there is an estimate [s], 0.001 to 120.
+        Timeout before the round-trip time is measured [s], 0.001 to 120.
 
     Raises
     ------
-    ValueError
-        If a value is out of its range.
+    InvalidValueError
+        If a value is out of its range; a ValueError.
 
     References
     ----------
@@ -166,15 +181,28 @@ class Scp(Stack):
     3.0
     """
 
-    mss: int = 1460
-    backlog: float = 3.0
-    rate_gain: float = 0.25
-    rto_min: float = 1.0
-    first_timeout: float = 3.0
-
-    def __post_init__(self) -> None:
-        check_range("mss", self.mss, SMALLEST_PACKET, 65_495, "bytes")
-        check_range("backlog", self.backlog, 0.1, 100, "packets")
-        check_range("rate_gain", self.rate_gain, 1e-3, 1, "of the new rate")
-        check_range("rto_min", self.rto_min, 0.001, 120, "s")
-        check_range("first_timeout", self.first_timeout, 0.001, 120, "s")
+    mss: SegmentSize = 1460
+    backlog: Annotated[
+        float,
+        Quantity(
+            kind="number",
+            meaning="Window beyond the bandwidth-delay product.",
+            low=0.1,
+            high=100,
+            unit="packets",
+            example="3",
+        ),
+    ] = 3.0
+    rate_gain: Annotated[
+        float,
+        Quantity(
+            kind="number",
+            meaning="Weight of the latest rate of acknowledgements in their mean rate.",
+            low=1e-3,
+            high=1,
+            unit="of the new rate",
+            example="0.25",
+        ),
+    ] = 0.25
+    rto_min: MinimumTimeout = 1.0
+    first_timeout: FirstTimeout = 3.0

@@ -17,12 +17,11 @@ import numpy as np
 
 import tcpdelay as td
 from tcpdelay.confidence import mean_interval
-from tcpdelay.network import engine
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.literature.scp import scp_share
-from tcpdelay.network.preparation import Network, prepare
+from tcpdelay.network.preparation import prepare
 from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate, Source
+from tcpdelay.network.sources import Bulk, ConstantRate
 from tcpdelay.network.stacks import Classic, Scp, Udp
 
 RESULTS = Path(__file__).parents[1] / "results" / "protocols"
@@ -47,37 +46,15 @@ def mean_and_interval(name: str, values: Sequence[float]) -> Row:
     return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
-def advance(network: Network, until: float) -> None:
-    """Simulate up to a time [s]; delays are not kept."""
-    while not engine.advance(
-        network.tree,
-        network.flows,
-        network.connections,
-        network.fresh,
-        network.wires,
-        network.link,
-        network.samples,
-        round(until * 1e6),
-    ):
-        network.samples[0].used = 0
-
-
-def started(sources: Sequence[Source], link: Bottleneck, seed: int, until: float) -> Network:
-    """Return a simulation that begins."""
-    network = prepare(sources, link, seed, 0.0, until)
-    engine.start(network.tree, network.flows, network.connections, network.wires)
-    return network
-
-
 def buffering(stack: td.Stack, seed: int) -> list[float]:
     """Return how long packets wait at the modem, as the mean of those that come in each part of the time [s]."""
     start = float(np.random.default_rng(seed).uniform(0, 1))
     source = Bulk(path=SharedPath(RTT / 2, return_jitter=JITTER), stack=stack, start=start)
     until = LENGTH * STEP
-    network = started([source], MODEM, seed, until)
+    network = prepare([source], MODEM, seed, 0.0, until)
     link, before, delays = network.link[0], np.zeros(2), []
     for end in np.arange(1, LENGTH + 1) * STEP:
-        advance(network, end)
+        network.advance(end)
         sojourn, packets = (counts := np.array([link.sojourn / 1e9, link.offered - link.dropped])) - before
         before = counts
         service = 8 * (1460 + source.header_size) / MODEM.rate
@@ -101,12 +78,13 @@ def share_of_first(link: Bottleneck, one_way: float, offset: float, seed: int) -
     start = float(np.random.default_rng(seed).uniform(0, 0.1))
     sources = [Bulk(path=path, stack=Scp(), start=start), Bulk(path=path, stack=Scp(), start=start + offset)]
     packet = 8 * (1460 + sources[0].header_size)
-    network = started(sources, link, seed, 2 * SETTLED)
-    advance(network, SETTLED)
+    network = prepare(sources, link, seed, 0.0, 2 * SETTLED)
+    network.advance(SETTLED)
     before = network.flows.segments_carried.copy()
-    advance(network, 2 * SETTLED)
+    network.advance(2 * SETTLED)
     carried = network.flows.segments_carried - before
-    errors = network.connections.scp.base_rtt / 1e6 - (2 * one_way + packet / link.rate)
+    base_rtts = np.array([float(connection.base_rtt) for connection in network.connections]) / 1e6
+    errors = base_rtts - (2 * one_way + packet / link.rate)
     return {
         "error": float(errors[0]),
         "other_error": float(errors[1]),

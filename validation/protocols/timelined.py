@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 import tcpdelay as td
 from tcpdelay.confidence import student
 from tcpdelay.models.simulator.records import RING
-from tcpdelay.network import engine
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.preparation import prepare
 from tcpdelay.network.result import FlowResult
@@ -193,27 +192,14 @@ def sequence() -> Iterable[Row]:
     """Yield up to which position [bytes] a time-lined and a TCP flow have been acknowledged, ten times a second."""
     scenario = Scenario()
     network = prepare(scenario.sources(scenario.time_lined, 1), LINK, 1, 0.0, DURATION)
-    engine.start(network.tree, network.flows, network.connections, network.wires)
     numbers = {"tltcp": 0, "tcp": scenario.flows // 2}
     for time in np.arange(0.1, 90.05, 0.1):
-        until = round(time * 1e6)
-        while not engine.advance(
-            network.tree,
-            network.flows,
-            network.connections,
-            network.fresh,
-            network.wires,
-            network.link,
-            network.samples,
-            until,
-        ):
-            network.samples[0].used = 0
-        network.samples[0].used = 0
+        network.advance(float(time))
         if time < 50:
             continue
         row: dict[str, str | float] = {"time": float(time), "start": network.flows[0].first_write / 1e6}
         for name, number in numbers.items():
-            last = network.connections.classic[number].snd_una - 1
+            last = network.connections[number].snd_una - 1
             row[name] = MSS * int(network.wires[number].segments["start"][last % RING] + 1)
         yield row
 

@@ -1,54 +1,41 @@
-"""Two rules for windows that the classic sender may follow: byte counting and window validation.
+"""The TCP of the literature before 2005: Reno, NewReno or SACK, with segments of one size and three duplicate ACKs.
 
-References
-----------
-.. [1] RFC 3465: byte counting. RFC 2861: window validation.
-.. [2] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
-   Transactions on Networking, 2010: what they do to small packets.
-
-The TCP of the older literature: Reno, NewReno or SACK, in segments of one size, with three duplicate ACKs.
-
-Each message of a constant bit rate, and each of a bulk source, is a segment of its own. Names follow RFC 6582.
+Each message of a constant bit rate, and each message of a bulk source, is a segment. Names follow RFC 6582.
 
 References
 ----------
 .. [1] Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988; Stevens, "TCP/IP Illustrated", volume 2: Reno.
-.. [2] RFC 6582 (NewReno), RFC 2018 and RFC 3517 (SACK), RFC 3042 (limited transmit), RFC 3168 (ECN).
+.. [2] RFC 6582 (NewReno), RFC 2018 and RFC 3517 (SACK), RFC 3042 (limited transmit), RFC 3168 (ECN), RFC 3465 (byte
+   counting), RFC 2861 (window validation).
+.. [3] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+   Transactions on Networking, 2010: what byte counting and window validation do to small packets.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from tcpdelay.models.simulator.records import NEVER, RING
-from tcpdelay.network.bottleneck import DROPPED
-from tcpdelay.network.literature.min_buf import classic_admits
-from tcpdelay.network.literature.tcp_rc import acknowledge, declare_missing, note_gap, set_forging_timer
-from tcpdelay.network.literature.timelined import abandon, arm, expire, release, repair_with, skip
-from tcpdelay.network.records import (
-    BULK,
-    DISPATCHED,
-    TRANSFERS,
-    cross,
-    finish_transfer,
-    is_write_due,
-    message_end,
-    note_lost,
-    note_read,
-    note_write,
-)
-from tcpdelay.network.result import answer
+from tcpdelay.models.simulator.records import NEVER, RING, SECOND
+from tcpdelay.network.bottleneck import DROPPED, SharedPath
+from tcpdelay.network.dispatching import expected_delay
+from tcpdelay.network.literature.classic_receiver import forge_missing, receive
+from tcpdelay.network.literature.timelined import abandon, arm, expire, release, repair_with
+from tcpdelay.network.records import BULK, CONSTANT_RATE, DISPATCHED, cross, is_write_due, note_write
+from tcpdelay.network.send_buffer import has_room
+from tcpdelay.network.stacks import Classic, Recovery, TimeLined
+from tcpdelay.network.transport import IN_TIMEOUT, IP_HEADER, TCP_HEADER, Transport
 
 LARGEST_STEP, LARGEST_STEP_AFTER_TIMEOUT = 2.0, 1.0
-"""L of RFC 3465: full segments by which an acknowledgement opens the window at most in slow start."""
+"""L of RFC 3465: largest growth of the window per acknowledgement in slow start [full segments]."""
 
 
 @njit(cache=True)
-def counted(s: Any, newly: int) -> float:
-    """Return for how many segments an acknowledgement of so many counts: one, or their bytes in full segments."""
+def counted_segments(s: Any, newly: int) -> float:
+    """Return the segments that an acknowledgement of `newly` segments counts for: one, or with byte counting more."""
     if not s.byte_counting:
         return 1.0
     segments = newly * s.segment_size / s.mss
@@ -59,13 +46,13 @@ def counted(s: Any, newly: int) -> float:
 
 @njit(cache=True)
 def may_grow(s: Any, outstanding: int) -> bool:
-    """Whether the window was full before an acknowledgement, so that it is known to be safe."""
+    """Return whether the window may grow: with window validation only if it was full before the acknowledgement."""
     return bool(not s.window_validation or outstanding >= min(int(s.cwnd), s.receiver_window))
 
 
 @njit(cache=True)
 def restart_after_idle(s: Any) -> None:
-    """Halve the window for each timeout in which nothing was sent, before a new segment (RFC 2861, section 3.1)."""
+    """Halve the window for each timeout of idle time, before a new segment is sent (RFC 2861, section 3.1)."""
     if not s.window_validation or s.snd_max > s.snd_una or s.snd_max == 0:
         return
     timeouts = (s.now - s.last_sent) // (s.rto * s.tick)
@@ -76,11 +63,15 @@ def restart_after_idle(s: Any) -> None:
 
 
 RENO, NEWRENO, SACK = range(3)
+"""Ways to repair several losses of one window."""
+VARIANTS: dict[Recovery, int] = {"reno": RENO, "newreno": NEWRENO, "sack": SACK}
 DUPLICATE_ACKS = 3
 LARGEST_BACKOFF = 6
 """Doublings of the retransmission timeout."""
 NOT_TIMED = -1
+"""In place of the number of the segment whose round-trip time is measured."""
 SACKED, RETRANSMITTED = 1, 2
+"""Flags of a segment."""
 _MASK = RING - 1
 
 _GROUPS = {
@@ -89,21 +80,21 @@ _GROUPS = {
     "sender": "now written snd_una snd_nxt snd_max last_sent dupacks recover in_recovery ecn_recover",
     "estimator": "srtt rttvar rto backoff timed timed_at timer_at",
     "path": "first_ack next_ack",
-    "deadlines": "lifetime expires_at expired live skipped given_up",
+    "deadlines": "lifetime expires_at expired first_live skipped written_off",
     "receiver": "rcv_nxt highest",
-    "forging receiver": "forge_at last_arrival acknowledged duplicates",
+    "TCP-RC": "forge_at last_arrival acknowledged duplicates",
     "counts": "segments_retransmitted recoveries timeouts",
 }
 CLASSIC = np.dtype(
     [("cwnd", np.float64), ("ssthresh", np.float64), ("mean_gap", np.float64)]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
 )
-"""A connection; sequence numbers count segments, from zero, and the estimator works in ticks."""
+"""A connection. Sequence numbers count segments from zero, and the estimator counts ticks of the timers' clock."""
 
 
 @njit(cache=True)
 def next_time(flow: Any, s: Any, wire: Any) -> int:
-    """Return when something happens next, in the order of which all flows are advanced."""
+    """Return when the next event of the connection is due."""
     arrival = wire.acknowledgements[s.first_ack & _MASK].arrival if s.first_ack < s.next_ack else NEVER
     timer = min(s.timer_at, min(s.expires_at, s.forge_at))
     return int(min(min(arrival, timer), flow.next_write))
@@ -111,7 +102,7 @@ def next_time(flow: Any, s: Any, wire: Any) -> int:
 
 @njit(cache=True)
 def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Let the next thing happen: a timer, an acknowledgement or a write; parameters as for `linux.step`."""
+    """Process the next event: a timer, an acknowledgement or a write; parameters as for `linux.step`."""
     acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
     arrival = acknowledgement.arrival if s.first_ack < s.next_ack else NEVER
     other = min(min(arrival, s.timer_at), flow.next_write)
@@ -120,7 +111,7 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
         expire(flow, s, wire)
     elif s.forge_at < NEVER and s.forge_at <= other:
         s.now = s.forge_at
-        _forge(flow, s, wire, samples)
+        forge_missing(flow, s, wire, samples)
     elif s.timer_at <= arrival and s.timer_at <= flow.next_write:
         s.now = s.timer_at
         _time_out(flow, s, wire)
@@ -129,11 +120,11 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
         s.first_ack += 1
         number, acknowledged = acknowledgement.segment, acknowledgement.acknowledged
         if flow.ecn and number >= s.snd_una and flow.marked[number & _MASK]:
-            _heed_mark(s)
+            heed_mark(s)
         if acknowledged > s.snd_una:
-            _advance(flow, s, wire, link, samples, acknowledged)
+            on_new_acknowledgement(flow, s, wire, link, samples, acknowledged)
         elif acknowledged == s.snd_una < s.snd_max:
-            _count_duplicate(flow, s, wire, link, samples, number)
+            on_duplicate_acknowledgement(flow, s, wire, link, samples, number)
     else:
         s.now = flow.next_write
         if is_write_due(flow, link):
@@ -141,22 +132,22 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
                 _write(flow, s)
             arm(s)
     if flow.application == BULK and flow.first_write <= s.now < flow.stop:
-        sacked_out = _sacked_out(s, wire) if flow.min_buf_multiple else 0
-        while classic_admits(flow, s, sacked_out):
+        sacked_out = count_sacked(s, wire) if flow.buffer_windows else 0
+        while is_writable(flow, s, sacked_out):
             _write(flow, s)
-    _send(flow, s, wire, link, samples)
+    transmit(flow, s, wire, link, samples)
 
 
 @njit(cache=True)
-def count_up(flow: Any, s: Any) -> None:
-    """Add to the flow's counts those of a connection that is given up."""
+def end(flow: Any, s: Any) -> None:
+    """Add the counts of a connection that is closed to those of the flow."""
     flow.retransmissions += s.segments_retransmitted
     flow.timeouts += s.timeouts
 
 
 @njit(cache=True)
 def begin(flow: Any, s: Any) -> None:
-    """Begin a connection whose handshake has timed the path."""
+    """Start a connection; its handshake has measured the round-trip time."""
     s.now = flow.next_write
     flow.ack_held = flow.last_return = 0
     update_estimate(s, flow.round_trip // s.tick)
@@ -164,7 +155,7 @@ def begin(flow: Any, s: Any) -> None:
 
 @njit(cache=True)
 def update_estimate(s: Any, elapsed: int) -> None:
-    """Update RTT estimate, in eighths of a tick, its deviation, in quarters, and the timeout (`tcp_xmit_timer`)."""
+    """Update the estimated RTT [1/8 tick], its deviation [1/4 tick] and the timeout [ticks] (`tcp_xmit_timer`)."""
     if s.srtt == 0:
         s.srtt = max(elapsed, 1) << 3
         s.rttvar = max(elapsed, 1) << 1
@@ -177,13 +168,13 @@ def update_estimate(s: Any, elapsed: int) -> None:
 
 @njit(cache=True)
 def ticks_at(s: Any, time: int) -> int:
-    """Return the tick of the sender's clock that has begun last at a time [us]."""
+    """Return the current tick of the sender's clock at a time [us]."""
     return int((time + s.tick_phase) // s.tick)
 
 
 @njit(cache=True)
 def _set_timer(s: Any) -> None:
-    """Let the retransmission timer fire; it does so with a tick, up to one tick earlier than the timeout says."""
+    """Start the retransmission timer; it fires at a tick, up to one tick earlier than the timeout."""
     s.timer_at = NEVER
     if s.snd_max > s.snd_una:
         s.timer_at = (ticks_at(s, s.now) + (s.rto << s.backoff)) * s.tick - s.tick_phase
@@ -196,16 +187,44 @@ def _write(flow: Any, s: Any) -> None:
 
 
 @njit(cache=True)
-def write_segments(flow: Any, s: Any, wire: Any, link: Any, samples: Any, now: int, segments: int) -> None:
-    """Write so many segments at a time [us], and send what the window allows."""
-    s.now = now
-    s.written += segments
-    _send(flow, s, wire, link, samples)
+def is_writable(flow: Any, s: Any, sacked_out: int) -> bool:
+    """Return whether the send buffer accepts another packet of a bulk source, given the number of SACKed segments.
+
+    Without SACK, duplicate acknowledgements enlarge the window itself, so `sacked_out` is 0.
+    """
+    held = s.written - s.snd_una
+    if (held + 1) * s.segment_size > flow.send_buffer:
+        return False
+    return bool(has_room(flow, held, 1, int(s.cwnd), sacked_out))
 
 
 @njit(cache=True)
-def _sacked_out(s: Any, wire: Any) -> int:
-    """Return how many segments SACKs have reported."""
+def send_queue(flow: Any, s: Any) -> int:
+    """Return the segments that are not acknowledged, larger in a timeout."""
+    return int(s.written - s.snd_una + (IN_TIMEOUT if s.backoff > 0 else 0))
+
+
+@njit(cache=True)
+def delay_of_next(flow: Any, s: Any) -> int:
+    """Return the expected delay of the next message [us], or `NEVER` if the send buffer has no room for it."""
+    if not has_room(flow, s.written - s.snd_una, flow.pieces, int(s.cwnd), 0):
+        return NEVER
+    window = min(int(s.cwnd), s.receiver_window)
+    round_trip = (s.srtt >> 3) * s.tick
+    return int(expected_delay(s.written + flow.pieces - s.snd_nxt, window, s.snd_nxt - s.snd_una, round_trip))
+
+
+@njit(cache=True)
+def write(flow: Any, s: Any, wire: Any, time: int, size: int, pieces: int) -> int:
+    """Write a segment per piece; return where they end in the stream."""
+    s.now = time
+    s.written += pieces
+    return int(s.written)
+
+
+@njit(cache=True)
+def count_sacked(s: Any, wire: Any) -> int:
+    """Return the number of outstanding segments that SACKs have reported."""
     count = 0
     for number in range(s.snd_una, s.snd_max):
         count += wire.segments[number & _MASK].flags & SACKED
@@ -218,8 +237,8 @@ def _half_of_flight(s: Any) -> float:
 
 
 @njit(cache=True)
-def _heed_mark(s: Any) -> None:
-    """Halve the window, once per round trip."""
+def heed_mark(s: Any) -> None:
+    """Halve the window for an ECN mark, once per round trip."""
     if s.in_recovery or s.snd_una <= s.ecn_recover:
         return
     s.ssthresh = s.cwnd = _half_of_flight(s)
@@ -227,8 +246,8 @@ def _heed_mark(s: Any) -> None:
 
 
 @njit(cache=True)
-def _advance(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged: int) -> None:
-    """Take an acknowledgement of new data."""
+def on_new_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged: int) -> None:
+    """Process an acknowledgement of new data."""
     newly, outstanding = acknowledged - s.snd_una, s.snd_max - s.snd_una
     if s.timed != NOT_TIMED and acknowledged > s.timed:
         update_estimate(s, ticks_at(s, s.now) - s.timed_at)
@@ -240,12 +259,12 @@ def _advance(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged
     s.dupacks = 0
     if not s.in_recovery:
         if may_grow(s, outstanding):
-            _grow(s, counted(s, newly))
+            _grow(s, counted_segments(s, newly))
     elif acknowledged > s.recover or s.variant == RENO:
         s.in_recovery = 0
         s.cwnd = s.ssthresh
     elif s.variant == NEWRENO:
-        # A partial acknowledgement: the next hole is lost too.
+        # A partial acknowledgement: the first segment that it does not cover is lost as well.
         _transmit(flow, s, wire, link, samples, s.snd_una)
         s.cwnd = max(s.cwnd - newly + 1.0, 1.0)
     _set_timer(s)
@@ -253,13 +272,13 @@ def _advance(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged
 
 @njit(cache=True)
 def _grow(s: Any, segments: float) -> None:
-    """Open the window by so many segments, or by one per window of them."""
+    """Let the window grow: in slow start by `segments`, then by one segment per window of them."""
     s.cwnd = min(s.cwnd + (segments if s.cwnd < s.ssthresh else segments / s.cwnd), float(s.receiver_window))
 
 
 @njit(cache=True)
-def _count_duplicate(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
-    """Take a duplicate acknowledgement; the third in a row begins a recovery."""
+def on_duplicate_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
+    """Process a duplicate acknowledgement; the third in a row starts a recovery."""
     s.dupacks += 1
     if s.variant == SACK and s.snd_una <= number:
         wire.segments[number & _MASK].flags |= SACKED
@@ -288,7 +307,7 @@ def _count_duplicate(flow: Any, s: Any, wire: Any, link: Any, samples: Any, numb
 
 @njit(cache=True)
 def _time_out(flow: Any, s: Any, wire: Any) -> None:
-    """Begin anew at the first segment that is not acknowledged."""
+    """Process a retransmission timeout: start again at the first segment that is not acknowledged."""
     s.timeouts += 1
     s.ssthresh = _half_of_flight(s)
     s.cwnd = 1.0
@@ -304,8 +323,8 @@ def _time_out(flow: Any, s: Any, wire: Any) -> None:
 
 
 @njit(cache=True)
-def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Send what the window allows."""
+def transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+    """Send the segments that the window allows."""
     if s.in_recovery and s.variant == SACK:
         _fill_pipe(flow, s, wire, link, samples)
         return
@@ -314,17 +333,17 @@ def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     window = min(int(s.cwnd), s.receiver_window)
     if s.limited_transmit and not s.in_recovery and s.dupacks < DUPLICATE_ACKS:
         window = min(window + s.dupacks, s.receiver_window)
-    while s.snd_nxt < s.written and s.snd_nxt < s.snd_una + s.given_up + window:
+    while s.snd_nxt < s.written and s.snd_nxt < s.snd_una + s.written_off + window:
         s.snd_nxt += 1
         _transmit(flow, s, wire, link, samples, s.snd_nxt - 1)
 
 
 @njit(cache=True)
 def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Send in a SACK recovery: first what is lost, then new data, as long as the pipe has room.
+    """Send in a SACK recovery, as long as the pipe has room: first the lost segments, then new data.
 
-    The pipe is that of RFC 3517, but whatever is overtaken by a SACKed segment counts as lost, as on a path that keeps
-    the order it is.
+    The pipe is the one of RFC 3517, except that a segment counts as lost as soon as a later segment is SACKed, because
+    the path keeps the order of segments.
     """
     pipe, end_of_lost = 0, s.snd_una
     for number in range(s.snd_max - 1, s.snd_una - 1, -1):
@@ -348,7 +367,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
 
 @njit(cache=True)
 def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
-    """Send a segment, and let the receiver have it if it gets through."""
+    """Send a segment, and let the receiver process it if it arrives."""
     segment = wire.segments[number & _MASK]
     outstanding = s.snd_max > s.snd_una
     s.last_sent = s.now
@@ -369,57 +388,60 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int
     arrival = cross(flow, link, s.now, s.segment_size)
     if arrival != DROPPED:
         flow.marked[number & _MASK] = link.marked
-        _arrive(flow, s, wire, samples, number, arrival)
+        receive(flow, s, wire, samples, number, arrival)
 
 
-@njit(cache=True)
-def _ends_message(flow: Any, s: Any) -> bool:
-    """Whether the segment that has just been read is the last one of a message."""
-    if flow.application == TRANSFERS:
-        return bool(s.rcv_nxt == s.written)
-    return bool(flow.application != DISPATCHED or s.rcv_nxt == message_end(flow))
+def prepare(stack: Classic, path: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+    """Prepare a connection; the send buffer of a bulk source holds two receiver windows by default."""
+    tick = round(stack.tick * SECOND)
+    constant_rate = flow.application in (CONSTANT_RATE, DISPATCHED)
+    flow.ack_delay = round(stack.ack_delay * SECOND)
+    flow.first_timeout = round(stack.first_timeout * SECOND)
+    if flow.application == BULK and not flow.send_buffer:
+        flow.send_buffer = 2 * stack.receiver_window * stack.mss
+    settings: dict[str, float] = {
+        "variant": VARIANTS[stack.recovery],
+        "segment_size": -(-flow.message // flow.pieces) if constant_rate else stack.mss,
+        "receiver_window": stack.receiver_window,
+        "mss": stack.mss,
+        "limited_transmit": int(stack.limited_transmit),
+        "byte_counting": int(stack.byte_counting),
+        "window_validation": int(stack.window_validation),
+        "tick": tick,
+        "tick_phase": phase % tick,
+        "rto_min": max(-(-round(stack.rto_min * SECOND) // tick), 1),
+        "rto": max(-(-round(stack.first_timeout * SECOND) // tick), 1),
+        "cwnd": stack.initial_window,
+        "ssthresh": stack.receiver_window,
+        "recover": -1,
+        "ecn_recover": -1,
+        "timed": NOT_TIMED,
+        "timer_at": NEVER,
+        "lifetime": round(stack.deadline * SECOND) if isinstance(stack, TimeLined) else 0,
+        "expires_at": NEVER,
+        "forge_at": NEVER,
+        "last_arrival": -1,
+    }
+    for name, value in settings.items():
+        connection[name] = value
 
 
-@njit(cache=True)
-def _arrive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: int) -> None:
-    """Let a segment reach the receiver, which reads what is in order and acknowledges."""
-    while s.forge_at < arrival:
-        _forge(flow, s, wire, samples)
-    in_order = number == s.rcv_nxt == s.highest
-    s.highest = max(s.highest, number + 1)
-    if number >= s.rcv_nxt and not wire.segments[number & _MASK].received:
-        wire.segments[number & _MASK].received = 1
-        flow.arrived[number & _MASK] = arrival
-        if flow.forging:
-            note_gap(s, arrival)
-    skip(flow, s, wire)
-    awaited = s.rcv_nxt
-    _read(flow, s, wire, samples, arrival)
-    if not flow.forging:
-        answer(flow, s, wire, number, arrival, in_order)
-        return
-    acknowledge(flow, s, wire, number, arrival)
-    if s.rcv_nxt > awaited or s.forge_at == NEVER:
-        set_forging_timer(flow, s, wire, arrival)
-
-
-@njit(cache=True)
-def _forge(flow: Any, s: Any, wire: Any, samples: Any) -> None:
-    """Let the application have a forged packet in place of one that is missing, and read on behind it."""
-    now = s.forge_at
-    declare_missing(flow, s, wire)
-    note_lost(flow)
-    _read(flow, s, wire, samples, now)
-    set_forging_timer(flow, s, wire, now)
-
-
-@njit(cache=True)
-def _read(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
-    """Read what is in order."""
-    while s.rcv_nxt < s.snd_max and wire.segments[s.rcv_nxt & _MASK].received:
-        last = s.rcv_nxt & _MASK
-        s.rcv_nxt += 1
-        if _ends_message(flow, s):
-            note_read(flow, samples, wire.segments[last].sent, flow.arrived[last], now)
-            if flow.application == TRANSFERS:
-                finish_transfer(flow, now)
+TRANSPORT = Transport(
+    state=CLASSIC,
+    header=IP_HEADER + TCP_HEADER,
+    features=frozenset(
+        {"constant rate", "sections", "bulk", "transfers", "dispatching", "ecn", "send buffer", "forging"}
+    ),
+    prepare=prepare,
+    next_time=next_time,
+    step=step,
+    begin=begin,
+    end=end,
+    send_queue=send_queue,
+    delay_of_next=delay_of_next,
+    write=write,
+    transmit=transmit,
+    segment_per_write=True,
+)
+TIME_LINED = dataclasses.replace(TRANSPORT, features=frozenset({"constant rate", "sections", "ecn"}))
+"""Time-lined TCP: the same kernels, with a lifetime of sections."""

@@ -1,20 +1,13 @@
-"""SCP: a window over datagrams that follows the rate of the acknowledgements; names beside are those of the paper.
+"""SCP: a window over datagrams that follows the rate of the acknowledgements.
 
-Every packet is acknowledged by its number and nothing is sent again. As no packet overtakes another, one that is
-acknowledged before an earlier one shows that the earlier one is lost.
+Every packet is acknowledged by its number, and no packet is sent again. No packet overtakes another, so when a packet
+is acknowledged, all earlier packets that are not acknowledged are lost. The module also has the closed form for two
+flows that share a link.
 
 References
 ----------
 .. [1] Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Applications", SPIE 3310, 1998.
 .. [2] Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988: the estimate of the round-trip time.
-
-How flows of SCP that misjudge the path share a link: the closed form for two of them.
-
-With a window W_l = r T_brtt + W_D each, two flows behind one queue have rates in the ratio of their windows.
-
-References
-----------
-.. [1] Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Applications", SPIE 3310, 1998.
 """
 
 from __future__ import annotations
@@ -25,18 +18,21 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.models.simulator.records import NEVER, RING
-from tcpdelay.network.bottleneck import DROPPED, check_range
-from tcpdelay.network.records import BULK, cross, is_write_due, note_lost, note_read, note_write
-from tcpdelay.network.result import spread
+from tcpdelay.models.simulator.records import NEVER, RING, SECOND
+from tcpdelay.network.bottleneck import DROPPED, SharedPath, check_range
+from tcpdelay.network.records import BULK, add_return_jitter, cross, is_write_due, note_lost, note_read, note_write
+from tcpdelay.network.stacks import Scp
+from tcpdelay.network.transport import IP_HEADER, UDP_HEADER, Transport
 from tcpdelay.scenario.fields import InvalidValueError
 
 SLOW_START, STEADY, CONGESTED, PAUSED = range(4)
-"""States."""
+"""States of the sender."""
 LARGEST_WINDOW = 1000.0
-"""Packets that may be outstanding; after timeouts twice as many acknowledgements may be under way."""
+"""Largest number of outstanding packets; after timeouts twice as many acknowledgements may be in transit."""
 LARGEST_TIMEOUT = 64e6
-"""Where the timeout is not doubled further [us], as in 4.3BSD."""
+"""Largest timeout [us], as in 4.3BSD."""
+HEADER = 4
+"""Bytes of the packet number in each datagram."""
 _MASK = RING - 1
 
 _GROUPS = {
@@ -56,23 +52,24 @@ SCP = np.dtype(
 )
 """A connection.
 
-In the paper's symbols `window` is W_l, `threshold` W_ss, `backlog` W_D, `rate` the estimated rate of acknowledgements
-[packets/us], 0 while it is not known, `base_rtt`, `rtt` and `deviation` T_brtt, T_rtt and D_rtt [us]. Packets from
-`oldest` to before `following` are outstanding; `recover` is the first one sent while congested. The window need not be
-whole: what it has beyond whole packets is left to the next packet as `carry`, so it holds on the average.
+In the paper's symbols, `window` is W_l, `threshold` is W_ss, `backlog` is W_D, and `base_rtt`, `rtt` and `deviation`
+are T_brtt, T_rtt and D_rtt [us]. `rate` is the estimated rate of the acknowledgements [packets/us], 0 while it is
+unknown. The packets from `oldest` to before `following` are outstanding; `recover` is the first packet sent in the
+congested state. The window need not be a whole number: its fraction is carried over to the next packet as `carry`, so
+that the mean number of outstanding packets equals the window.
 """
 
 
 @njit(cache=True)
 def next_time(flow: Any, s: Any, wire: Any) -> int:
-    """Return when something happens next, in the order of which all flows are advanced."""
+    """Return when the next event of the connection is due."""
     arrival = wire.acknowledgements[s.first_ack & _MASK].arrival if s.first_ack < s.next_ack else NEVER
     return int(min(min(arrival, s.timer_at), min(s.pace_at, flow.next_write)))
 
 
 @njit(cache=True)
 def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Let the next thing happen: an acknowledgement, a timer or a write; parameters as for `linux.step`."""
+    """Process the next event: an acknowledgement, a timer or a write; parameters as for `linux.step`."""
     acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
     s.now = next_time(flow, s, wire)
     if s.first_ack < s.next_ack and acknowledgement.arrival == s.now:
@@ -86,14 +83,14 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
 
 
 @njit(cache=True)
-def count_up(flow: Any, s: Any) -> None:
-    """Add to the flow's counts those of a connection that is given up."""
+def end(flow: Any, s: Any) -> None:
+    """Add the counts of a connection to those of the flow."""
     flow.timeouts += s.timeouts
 
 
 @njit(cache=True)
 def reset(s: Any) -> None:
-    """Forget all that is known of the path, what is outstanding included, and begin anew with slow start."""
+    """Forget the estimates of the path and the outstanding packets, and begin again with slow start."""
     s.state = SLOW_START
     s.window, s.threshold = 1.0, LARGEST_WINDOW
     s.base_rtt, s.rtt, s.deviation, s.rto = np.inf, 0.0, 0.0, s.first_timeout
@@ -101,13 +98,13 @@ def reset(s: Any) -> None:
     s.recover = -1
     s.oldest = s.following
     s.timer_at = NEVER
-    # No acknowledgement may be left to wake a sender that has data.
+    # A sender that has data may get no further acknowledgement, so a timer wakes it.
     s.pace_at = s.now if s.following > 0 else NEVER
 
 
 @njit(cache=True)
 def update_estimate(s: Any, elapsed: int) -> None:
-    """Take a round-trip time into the estimates, as in TCP, and set the timeout by them."""
+    """Update the estimates with a measured round-trip time [us], as in TCP, and derive the timeout from them."""
     s.base_rtt = min(s.base_rtt, float(elapsed))
     if s.rtt == 0.0:
         s.rtt, s.deviation = float(elapsed), elapsed / 2.0
@@ -120,13 +117,13 @@ def update_estimate(s: Any, elapsed: int) -> None:
 
 @njit(cache=True)
 def _set_timer(s: Any) -> None:
-    """Let the retransmission timer's like run for what is outstanding."""
+    """Start the timer of the outstanding packets, or stop it if there are none."""
     s.timer_at = s.now + int(np.ceil(s.rto)) if s.following > s.oldest else NEVER
 
 
 @njit(cache=True)
 def _acknowledge(s: Any, wire: Any, number: int) -> None:
-    """Take an acknowledgement; one of a packet that has been given up tells nothing."""
+    """Process an acknowledgement; acknowledgements of packets that were given up are ignored."""
     if number < s.oldest:
         return
     update_estimate(s, s.now - wire.segments[number & _MASK].sent)
@@ -142,7 +139,7 @@ def _acknowledge(s: Any, wire: Any, number: int) -> None:
         _back_off(s)
     elif s.state == SLOW_START:
         s.window = min(s.window + 1.0, LARGEST_WINDOW)
-        # A window in full use keeps the pipe full, T_brtt long, and what is more than that is queued.
+        # The packets of the window beyond the bandwidth-delay product, W_l (1 - T_brtt / T_rtt), are queued.
         if s.window >= s.threshold or s.window * (s.rtt - s.base_rtt) > s.backlog * s.rtt:
             _enter_steady(s)
     else:
@@ -151,7 +148,7 @@ def _acknowledge(s: Any, wire: Any, number: int) -> None:
 
 @njit(cache=True)
 def _enter_steady(s: Any) -> None:
-    """Keep the window until the rate of the acknowledgements that follow is known."""
+    """Enter the steady state; the window is kept until the rate of the following acknowledgements is known."""
     s.state = STEADY
     s.rate = 0.0
     s.counted = 0
@@ -160,7 +157,7 @@ def _enter_steady(s: Any) -> None:
 
 @njit(cache=True)
 def _count(s: Any) -> None:
-    """Count an acknowledgement; once per round trip update the rate, and the window by it."""
+    """Count an acknowledgement; once per round trip, update the rate and the window, W_l = r T_brtt + W_D."""
     s.counted += 1
     elapsed = s.now - s.counted_since
     if elapsed < max(s.rtt, 1.0):
@@ -174,7 +171,7 @@ def _count(s: Any) -> None:
 
 @njit(cache=True)
 def _back_off(s: Any) -> None:
-    """Halve the window; the next packet to be sent will tell whether that was enough."""
+    """Halve the window; the fate of the next packet shows whether that was enough."""
     s.state = CONGESTED
     s.window = s.threshold = max(s.window / 2.0, 1.0)
     s.rate = 0.0
@@ -183,7 +180,7 @@ def _back_off(s: Any) -> None:
 
 @njit(cache=True)
 def _time_out(s: Any) -> None:
-    """Give up all that is outstanding, as nothing of it has been acknowledged for so long."""
+    """Process a timeout: give up all outstanding packets."""
     s.timeouts += 1
     s.rto = max(min(2.0 * s.rto, LARGEST_TIMEOUT), s.rto)
     first_lost = s.oldest <= s.recover < s.following
@@ -195,7 +192,7 @@ def _time_out(s: Any) -> None:
 
 @njit(cache=True)
 def _resume(s: Any) -> None:
-    """End a pause with slow start; each T_brtt of it has made what the window says about the path half as good."""
+    """End a pause with slow start; the window is halved for each T_brtt of the pause."""
     halvings = (s.now - s.paused_at) // max(s.base_rtt, 1.0)
     s.window = max(s.window * 0.5**halvings, 1.0)
     s.state = SLOW_START
@@ -203,7 +200,7 @@ def _resume(s: Any) -> None:
 
 @njit(cache=True)
 def _has_data(flow: Any, s: Any) -> bool:
-    """Whether there is a packet to be sent."""
+    """Return whether there is a packet to send."""
     if flow.application == BULK:
         return bool(flow.first_write <= s.now < flow.stop)
     return bool(s.following < flow.packets_written)
@@ -211,7 +208,7 @@ def _has_data(flow: Any, s: Any) -> bool:
 
 @njit(cache=True)
 def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Send what the window and the pace allow."""
+    """Send the packets that the window and the pace allow."""
     s.pace_at = NEVER
     while _has_data(flow, s):
         if s.state == PAUSED:
@@ -229,13 +226,13 @@ def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
 
 @njit(cache=True)
 def _is_ring_full(s: Any, wire: Any) -> bool:
-    """Whether there is no room for another packet, as acknowledgements of many that were given up are under way."""
+    """Return whether acknowledgements of packets that were given up fill the ring."""
     return bool(s.first_ack < s.next_ack and s.following - wire.acknowledgements[s.first_ack & _MASK].segment >= RING)
 
 
 @njit(cache=True)
 def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Send the next packet, and let the receiver acknowledge it if it gets through."""
+    """Send the next packet; if it arrives, the receiver acknowledges it."""
     number = s.following
     s.following += 1
     s.carry = (s.window + s.carry) % 1.0
@@ -255,7 +252,25 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     acknowledgement.arrival = arrival + flow.return_delay
     acknowledgement.segment = number
     s.next_ack += 1
-    spread(flow, wire, s.next_ack - 1, s.next_ack)
+    add_return_jitter(flow, wire, s.next_ack - 1, s.next_ack)
+
+
+def prepare(stack: Scp, path: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+    """Prepare a connection."""
+    connection.backlog, connection.rate_gain = stack.backlog, stack.rate_gain
+    connection.rto_min, connection.first_timeout = stack.rto_min * SECOND, stack.first_timeout * SECOND
+    reset(connection)
+
+
+TRANSPORT = Transport(
+    state=SCP,
+    header=IP_HEADER + UDP_HEADER + HEADER,
+    features=frozenset({"constant rate", "bulk"}),
+    prepare=prepare,
+    next_time=next_time,
+    step=step,
+    end=end,
+)
 
 
 Fraction = np.float64 | NDArray[np.float64]
@@ -264,7 +279,7 @@ Fraction = np.float64 | NDArray[np.float64]
 def scp_rate_beside(
     other_rate: ArrayLike, error: ArrayLike = 0.0, other_error: ArrayLike = 0.0, backlog: float = 3.0
 ) -> Fraction:
-    r"""Return the rate of an SCP flow a beside another one, b, at the same queue.
+    r"""Return the rate of an SCP flow a that shares a queue with an SCP flow b.
 
     .. math:: r_a = \frac{r_b W_D}{r_b (e_b - e_a) + W_D}
 
@@ -273,14 +288,14 @@ def scp_rate_beside(
     other_rate : array_like
         Rate of the other flow, r_b [packets/s], above 0.
     error, other_error : array_like
-        By how much the smallest RTT that each flow has seen is too large, e_a and e_b [s], 0 or more.
+        Error of the smallest RTT that each flow has measured, e_a and e_b [s], 0 or more.
     backlog : float
-        Packets that each means to keep queued, W_D, 0.1 to 1000.
+        Packets that each flow tries to keep queued, W_D, 0.1 to 1000.
 
     Returns
     -------
     float or ndarray
-        Its rate [packets/s]; infinite where the other flow's rate is not possible at any rate of this one.
+        The rate of flow a [packets/s]; infinite where flow b cannot reach its rate beside any rate of flow a.
 
     Raises
     ------
@@ -308,10 +323,10 @@ def scp_rate_beside(
 def scp_share(
     link_rate: ArrayLike, error: ArrayLike = 0.0, other_error: ArrayLike = 0.0, backlog: float = 3.0
 ) -> Fraction:
-    r"""Return which part of a full link an SCP flow has beside another one.
+    r"""Return the share of a full link that an SCP flow a gets beside an SCP flow b.
 
-    `scp_rate_beside` together with r_a + r_b = C is a quadratic equation. With :math:`u = C (e_b - e_a) / W_D`, the
-    difference of the errors in times that the link takes for W_D packets,
+    `scp_rate_beside` and r_a + r_b = C give a quadratic equation. With :math:`u = C (e_b - e_a) / W_D`, the difference
+    of the errors divided by the time in which the link sends W_D packets, its solution is
 
     .. math:: \frac{r_a}{C} = \frac{2}{2 + u + \sqrt{4 + u^2}}.
 
@@ -320,14 +335,14 @@ def scp_share(
     link_rate : array_like
         Rate of the link, C [packets/s], above 0.
     error, other_error : array_like
-        By how much the smallest RTT that each flow has seen is too large, e_a and e_b [s], 0 or more.
+        Error of the smallest RTT that each flow has measured, e_a and e_b [s], 0 or more.
     backlog : float
-        Packets that each means to keep queued, W_D, 0.1 to 1000.
+        Packets that each flow tries to keep queued, W_D, 0.1 to 1000.
 
     Returns
     -------
     float or ndarray
-        The part, 0 to 1.
+        The share, 0 to 1.
 
     Raises
     ------
@@ -340,7 +355,7 @@ def scp_share(
 
     Examples
     --------
-    A flow that begins while another one keeps its three packets queued never sees the empty path:
+    A flow that begins while another flow keeps three packets queued never measures the RTT of the empty path:
 
     >>> print(scp_share(100.0, error=0.0, other_error=3 / 100.0))
     0.381966
@@ -348,7 +363,7 @@ def scp_share(
     rate, difference = _checked(link_rate, "link_rate", error, other_error, backlog)
     u = rate * difference / backlog
     smaller = 2.0 / (2.0 + np.abs(u) + np.sqrt(4.0 + u * u))
-    # The parts of both flows are one together; so no difference of large numbers is needed for a negative u.
+    # The shares of both flows add up to one, which avoids a difference of large numbers for a negative u.
     result: Fraction = np.where(u >= 0, smaller, 1.0 - smaller)[()]
     return result
 
@@ -356,13 +371,13 @@ def scp_share(
 def _checked(
     rate: ArrayLike, name: str, error: ArrayLike, other_error: ArrayLike, backlog: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the rate and how much larger the other flow's error is, of one shape."""
+    """Return the rates, and the differences of the flows' errors [s], as arrays of one shape."""
     rates, errors, others = (np.asarray(value, np.float64) for value in (rate, error, other_error))
     check_range("backlog", backlog, 0.1, 1000, "packets")
     if not np.all(rates > 0):
         raise InvalidValueError(name, rate, "be above 0 packets/s")
     for argument, values in (("error", errors), ("other_error", others)):
         if not np.all(values >= 0):
-            raise InvalidValueError(argument, values.min(), "be 0 s or more")
+            raise InvalidValueError(argument, float(values.min()), "be 0 s or more")
     broadcast = np.broadcast_arrays(rates, others - errors)
     return broadcast[0], broadcast[1]

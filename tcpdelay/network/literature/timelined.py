@@ -1,10 +1,11 @@
-"""Time-lined TCP: what is written in sections lives until a deadline, and then the classic sender moves on without it.
+"""Time-lined TCP: data that is written in sections lives until a deadline, then the sender goes on without it.
 
-Segments are numbered in the order in which they are first sent. A message that expires unsent gets no number, so what
-is outstanding is a range of numbers also where sections have expired in part: of the section with the highest sequence
-number sent and the last one acknowledged, which the published sender keeps for each obsolete section, that range is all
-that the window needs. Where the receiver goes on, `seq_update` in the header of each segment, is the sender's `live`: a
-segment is worked out at the receiver when it is sent, so it need not be kept.
+These kernels belong to the classic sender. Segments are numbered in the order of their first transmission. A section
+that expires before it is sent gets no numbers, so the outstanding segments are a range of numbers even where sections
+have expired in part. The published sender keeps, for each obsolete section, the highest sequence number sent and the
+last one acknowledged; this range replaces both. The published header has the field `seq_update`, which tells the
+receiver where to go on. It is the sender's `first_live` here: the receiver processes a segment when it is sent, so the
+value need not be stored with the segment.
 
 References
 ----------
@@ -23,39 +24,39 @@ from tcpdelay.models.simulator.records import NEVER, RING
 from tcpdelay.network.records import note_lost, written_at
 
 PRESUMED_LOST = 4
-"""Flag of an obsolete segment that a timeout has written off: it is not outstanding."""
+"""Flag of an obsolete segment that is not outstanding any more, although it is not acknowledged."""
 _MASK = RING - 1
 
 
 @njit(cache=True)
 def arm(s: Any) -> None:
-    """Let a section that has just been written live, unless the lifetime timer follows an older one."""
+    """Start the lifetime timer for a section that has just been written, unless it runs for an older section."""
     if s.lifetime and s.expires_at == NEVER:
         s.expires_at = s.now + s.lifetime
 
 
 @njit(cache=True)
 def expire(flow: Any, s: Any, wire: Any) -> None:
-    """Give up the oldest section, and follow the next.
+    """Give up the oldest section, and start the lifetime timer for the next one.
 
-    Nothing of it is sent again, and nothing that was not sent yet. What is under way still counts as outstanding, so
-    that its acknowledgements, and no burst, let new data out; not so what the sender was about to send again.
+    No segment of the section is sent or sent again. Its segments in flight still count as outstanding, so that their
+    acknowledgements release new data, which prevents a burst. Its segments that were about to be sent again do not.
 
     Parameters
     ----------
     flow, s, wire : record
-        The flow, its connection, and what is under way.
+        The flow, its connection, and the segments and acknowledgements in transit.
     """
     s.expired += 1
     end = s.expired * flow.section
     unsent = max(end - s.skipped - s.snd_max, 0)
     s.skipped += unsent
     s.written -= unsent
-    s.live = end - s.skipped
-    for number in range(s.snd_nxt, s.live):
+    s.first_live = end - s.skipped
+    for number in range(s.snd_nxt, s.first_live):
         wire.segments[number & _MASK].flags |= PRESUMED_LOST
-        s.given_up += 1
-    s.snd_nxt = max(s.snd_nxt, s.live)
+        s.written_off += 1
+    s.snd_nxt = max(s.snd_nxt, s.first_live)
     s.expires_at = NEVER
     if end < flow.packets_written:
         s.expires_at = written_at(flow, end) + s.lifetime
@@ -63,33 +64,33 @@ def expire(flow: Any, s: Any, wire: Any) -> None:
 
 @njit(cache=True)
 def repair_with(s: Any) -> int:
-    """Return which segment answers a loss: the first that is neither acknowledged nor obsolete, sent before or not."""
-    return int(max(s.snd_una, s.live))
+    """Return the segment to send when a loss is detected: the first that is neither acknowledged nor obsolete."""
+    return int(max(s.snd_una, s.first_live))
 
 
 @njit(cache=True)
 def abandon(s: Any) -> None:
-    """Forget what is obsolete: after a timeout none of it is outstanding."""
-    s.snd_una = max(s.snd_una, s.live)
-    s.given_up = 0
+    """Forget the obsolete segments: after a timeout none of them is outstanding."""
+    s.snd_una = max(s.snd_una, s.first_live)
+    s.written_off = 0
 
 
 @njit(cache=True)
 def release(s: Any, wire: Any, acknowledged: int) -> None:
-    """Take back what an acknowledgement covers from what was written off."""
-    if s.given_up == 0:
+    """Reduce the count of segments written off by those that an acknowledgement covers."""
+    if s.written_off == 0:
         return
     for number in range(s.snd_una, acknowledged):
         if wire.segments[number & _MASK].flags & PRESUMED_LOST:
-            s.given_up -= 1
+            s.written_off -= 1
 
 
 @njit(cache=True)
 def skip(flow: Any, s: Any, wire: Any) -> None:
-    """Let the receiver skip ahead on a segment's `seq_update`: what it has not read before that is lost."""
+    """Let the receiver skip ahead to a segment's `seq_update`; the messages before it that are not read are lost."""
     if s.lifetime == 0:
         return
-    s.rcv_nxt = max(s.rcv_nxt, s.live)
+    s.rcv_nxt = max(s.rcv_nxt, s.first_live)
     if s.rcv_nxt == s.snd_max:
         return
     while flow.packets_read < wire.segments[s.rcv_nxt & _MASK].start:

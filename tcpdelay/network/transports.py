@@ -1,0 +1,58 @@
+"""The list of transports, by the stack that they implement.
+
+This is the only module outside `tcpdelay.network.literature` that names the transports of the literature. A transport
+that is not listed here is added with `register`.
+"""
+
+from __future__ import annotations
+
+from tcpdelay.network import datagrams, linux
+from tcpdelay.network.literature import classic, scp
+from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
+from tcpdelay.network.transport import Feature, Transport
+from tcpdelay.scenario.stack import Linux, Stack
+
+TRANSPORTS: dict[type, Transport] = {
+    Linux: linux.TRANSPORT,
+    Classic: classic.TRANSPORT,
+    TimeLined: classic.TIME_LINED,
+    Scp: scp.TRANSPORT,
+    Udp: datagrams.TRANSPORT,
+}
+
+
+def register(stack: type[Stack], transport: Transport) -> None:
+    """Let a transport carry the flows of a stack.
+
+    Parameters
+    ----------
+    stack : type of Stack
+        Class of the settings, whose instances are given to `Source` as `stack`.
+    transport : Transport
+        Its implementation.
+    """
+    TRANSPORTS[stack] = transport
+
+
+def transport_of(stack: object) -> Transport | None:
+    """Return the transport that implements a stack, or None if there is none.
+
+    Examples
+    --------
+    >>> transport_of(Udp()).header
+    28
+    """
+    return TRANSPORTS.get(type(stack))
+
+
+def stacks_with(feature: Feature | None) -> list[str]:
+    """Return the names of the stacks whose transports have a feature; of all stacks if it is None.
+
+    Examples
+    --------
+    >>> stacks_with("transfers")
+    ['Linux', 'Classic']
+    """
+    return [
+        stack.__name__ for stack, transport in TRANSPORTS.items() if feature is None or feature in transport.features
+    ]
