@@ -149,7 +149,7 @@ def batch(
     chart: Annotated[Path | None, chart_option("what works by group")] = None,
     cache: Annotated[
         bool,
-        typer.Option("--cache/--no-cache", help="Keep surfaces for the next run.", rich_help_panel=OUTPUT),
+        typer.Option("--cache/--no-cache", help="Keep answers for the next run.", rich_help_panel=OUTPUT),
     ] = True,
 ) -> None:  # fmt: skip
     """Predict the delays of every row of a table, and count the rows that meet the target."""
@@ -183,11 +183,11 @@ def batch(
         demand = _demand(replace(options, limit=threshold or options.limit), sources)
         shares = WorkingShares(group or (), prefix)
         _run(job, demand, sources, shares, cache, raise_swallowed)
-    counted = shares.table(_title(demand))
+    from tcpdelay.report.region_charts import chart_height, plot_working_shares, working_shares_table
+
+    counted = working_shares_table(shares, _title(demand))
     if chart is not None:
         from matplotlib.figure import Figure
-
-        from tcpdelay.report.region_charts import chart_height, plot_working_shares
 
         figure = Figure(figsize=(8, chart_height(counted)), layout="constrained")
         plot_working_shares(counted, len(shares.by), figure.subplots())
@@ -337,7 +337,7 @@ class _Shown:
         self._show(f"{rows} rows, {rows / seconds:.3g} a second ...")
 
     def chains(self, done: int, of: int) -> None:
-        """Show the chains that are solved for the surface, or for rows that it cannot answer."""
+        """Show the number of chains solved so far."""
         solving = f"solving {done} of {of} chains"
         self._show(f"{self.rows} rows; {solving} ..." if self.rows else f"{solving}; {FIRST_TIME} ...")
 

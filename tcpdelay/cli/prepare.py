@@ -1,4 +1,4 @@
-"""`tcpdelay prepare`: what `tcpdelay batch` interpolates between, solved before there is a table."""
+"""`tcpdelay prepare`: answers for `tcpdelay batch`, solved before there is a table."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Examples:
   tcpdelay prepare --packet-size 1200 --interval 20ms --limit 150ms --left 1%
 
 \b
-Rows in the region are then interpolated, but for the share that is left.
-All of 5 to 400 ms and 0.01 to 10 % takes ten minutes or so for voip, more for
-larger packets; Ctrl-C keeps what has been solved.
+Rows in the region are then answered at once, except in the share that is left.
+All of 5 to 400 ms and 0.01 to 10 % takes a few minutes for voip, more for
+larger packets; Ctrl-C keeps all solved paths.
 """
 
 
@@ -43,15 +43,14 @@ def prepare(
     left: Annotated[
         float | None,
         quantity(
-            "--left", parse_fraction, "SHARE", OUTPUT, "Share of the region that may be left to be solved row by row.",
+            "--left", parse_fraction, "SHARE", OUTPUT, "Share of the region that may be left unsolved.",
             "0.01%",
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Solve what `tcpdelay batch` interpolates between, over a whole region, and keep it for the tables to come."""
+    """Solve the paths of a whole region ahead, and keep their answers for the tables of `tcpdelay batch`."""
     flow, stack, target = read_demand(options)
-    from tcpdelay.questions.tables.predict_many import prepare_surface
-    from tcpdelay.questions.tables.surface import WORTH_PREPARING
+    from tcpdelay.questions.tables.lattice import WORTH_PREPARING, prepare_surface
 
     shown = StatusLine()
     try:
@@ -59,7 +58,7 @@ def prepare(
 
             def on_progress(share: float, chains: int) -> None:
                 raise_swallowed()
-                shown.show(f"{chains} chains, {format_fraction(share)} left")
+                shown.show(f"{chains} paths, {format_fraction(share)} left")
 
             prepared = prepare_surface(
                 flow,
@@ -73,9 +72,9 @@ def prepare(
             )
     except KeyboardInterrupt:
         shown.erase()
-        print("tcpdelay prepare: interrupted; what has been solved is kept, and the next run goes on", file=sys.stderr)
+        print("tcpdelay prepare: interrupted; all solved paths are kept, and the next run continues", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     shown.erase()
     left_over = format_fraction(prepared.left)
-    print(f"{left_over} of the region is left to be solved row by row; {prepared.chains} chains are kept in")
+    print(f"{left_over} of the region is left unsolved; the answers for {prepared.chains} paths are kept in")
     print(prepared.path)
