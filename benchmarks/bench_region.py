@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tcpdelay.questions.region.dataset import working_region
+from tcpdelay.questions.region import working_region
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.stack import Stack as AnyStack
 

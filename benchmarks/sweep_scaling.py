@@ -21,9 +21,10 @@ from summary import duration, put_into
 
 import tcpdelay as td
 from tcpdelay.models.throughput import connection_utilization
-from tcpdelay.questions.sweep import schedule
+from tcpdelay.questions import execution
+from tcpdelay.questions.execution import program, work_through
 from tcpdelay.questions.sweep.checkpoint import checkpoint
-from tcpdelay.questions.sweep.evaluation import evaluate, program, row_type
+from tcpdelay.questions.sweep.run import row_type, sweep_runs
 from tcpdelay.questions.sweep.specification import Evaluation, SweepSpecification, read_sweep
 
 UTILIZATIONS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -61,11 +62,12 @@ def loss_at(utilization: float, stack: Any) -> float:
 
 def times_over(specification: SweepSpecification) -> list[float]:
     """Return the time of each run [s]."""
-    evaluate(specification, 0, 1, program())
+    runs = sweep_runs(specification)
+    work_through(runs, 0, 1)
     times = []
     for run in range(specification.runs):
         begun = time.process_time()
-        evaluate(specification, run, run + 1, program())
+        work_through(runs, run, run + 1)
         times.append(time.process_time() - begun)
     return times
 
@@ -84,8 +86,8 @@ def chain_points() -> Iterator[str]:
         for name, stack in profiles.items():
             loss = loss_at(utilization, stack)
             asked = {"flow": VIDEO, "path": {"rtt": RTT}, "stack": {"profile": name}, "grid": {"loss": [loss]}}
-            specification = read_sweep(asked)
-            cost = processor_time(lambda specification=specification: evaluate(specification, 0, 1, program()))
+            runs = sweep_runs(read_sweep(asked))
+            cost = processor_time(lambda runs=runs: work_through(runs, 0, 1))
             row += [f"{loss:.2%}", duration(cost)]
         rows.append(row)
     yield "**A point of a chain**: 1200 bytes every 20 ms over 100 ms, by utilization."
@@ -114,7 +116,8 @@ def simulated_points() -> Iterator[str]:
                     "evaluate": {"method": "simulation", "packets": packets},
                 }
             )
-            costs.append(processor_time(lambda specification=specification: evaluate(specification, 0, 1, program())))
+            runs = sweep_runs(specification)
+            costs.append(processor_time(lambda runs=runs: work_through(runs, 0, 1)))
         per_packet = (costs[1] - costs[0]) / (PACKETS - 1000)
         rows.append([name, duration(costs[0]), f"{per_packet * 1e9:.0f} ns", duration(costs[1])])
     yield "**A run of the simulator** over 100 ms: 1000 packets, each further packet, and 100 000."
@@ -144,7 +147,7 @@ def own_work() -> tuple[list[str], float]:
     specification = read_sweep({**TRIVIAL, "grid": many})
     here = processor_time(lambda: td.sweep(specification)) / specification.runs
     with tempfile.TemporaryDirectory() as folder, checkpoint(Path(folder, "result.nc"), specification) as kept:
-        rows = evaluate(specification, 0, 1000, program())
+        rows = work_through(sweep_runs(specification), 0, 1000)
         begun = time.monotonic()
         for _ in range(20):
             kept.store(rows)
@@ -152,7 +155,7 @@ def own_work() -> tuple[list[str], float]:
     each = read_sweep({**TRIVIAL, "grid": {"rtt": many["rtt"] | {"points": PARTS}, "loss": [0.01]}})
     from distributed import LocalCluster
 
-    schedule.MOST_RUNS_IN_PART = 1
+    execution.MOST_RUNS_IN_PART = 1
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1") as cluster:
         td.sweep(each, scheduler=cluster.scheduler_address)
         before = time.process_time(), time.monotonic()
@@ -193,9 +196,9 @@ def plan(means: dict[str, float], in_part: float) -> Iterator[str]:
         f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB, Python and the compiler included."
     )
     yield ""
-    parts = 1 / max(schedule.SHORTEST_BUDGET / CORES[-1], schedule.STORING_TIME)
+    parts = 1 / max(execution.SHORTEST_BUDGET / CORES[-1], execution.STORING_TIME)
     yield (
-        f"With {CORES[-1]} workers a part is {schedule.STORING_TIME * CORES[-1]:.0f} s long, and {parts:.0f} come back "
+        f"With {CORES[-1]} workers a part takes {execution.STORING_TIME * CORES[-1]:.0f} s, and {parts:.0f} come back "
         f"a second, of which scheduler and coordinator spend {parts * in_part:.0%} of a processor on Dask's messages."
     )
 

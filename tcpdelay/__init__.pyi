@@ -20,11 +20,11 @@ from .questions.largest import (
     loss_rtt_frontier,
 )
 from .questions.playout import playout_for_call, playout_for_late_fraction
-from .questions.region.boundary import WorkingBoundary, working_boundary
-from .questions.region.dataset import working_region
+from .questions.region import WorkingBoundary, working_boundary, working_region
 from .questions.sensitivity import sensitivities
 from .questions.sweep.run import sweep
-from .questions.tables.predict_many import predict_many, prepare_surface
+from .questions.tables.lattice import prepare_surface
+from .questions.tables.predict_many import predict_many
 from .questions.transports import Comparison, compare
 from .questions.ways import best_connections, best_interval, best_split
 from .scenario.path import Path

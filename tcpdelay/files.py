@@ -1,9 +1,4 @@
-"""Files that are there in whole or not at all, whatever ends the process or the machine.
-
-Directories that one process at a time writes to.
-
-TOML files, with all that can be wrong with one said in a line.
-"""
+"""Files that exist as a whole or not at all, directories that one process at a time writes to, and TOML files."""
 
 from __future__ import annotations
 
@@ -17,22 +12,22 @@ from pathlib import Path
 from typing import Any
 
 UNFINISHED = ".*.part"
-"""Names of what a killed process leaves behind, for `Path.glob`."""
+"""Pattern of the files that a killed process leaves behind, for `Path.glob`."""
 
 
 @contextmanager
 def written_durably(path: Path) -> Iterator[Path]:
-    """Give a name beside a file to write to; the file is replaced by that once it is on the disk.
+    """Provide a temporary file that replaces a file once it has been written and is on the disk.
 
     Parameters
     ----------
     path : Path
-        The file. If the block fails, it stays as it is.
+        The file; it stays as it is if the block fails.
 
     Yields
     ------
     Path
-        Where to write.
+        Name of the temporary file, in the same folder.
 
     Examples
     --------
@@ -55,7 +50,7 @@ def written_durably(path: Path) -> Iterator[Path]:
 
 
 def _sync_directory(directory: Path) -> None:
-    # Windows opens no directories, and keeps their entries by itself.
+    # Windows opens no directories, and writes their entries by itself.
     if sys.platform == "win32":
         return
     entry = os.open(directory, os.O_RDONLY)
@@ -67,14 +62,14 @@ def _sync_directory(directory: Path) -> None:
 
 @contextmanager
 def locked(directory: Path, complaint: str) -> Iterator[None]:
-    """Keep other processes from locking a directory; the lock ends with the process at the latest.
+    """Keep other processes from locking a directory, until the block or the process ends.
 
     Parameters
     ----------
     directory : Path
         The directory, which exists.
     complaint : str
-        What to say behind its name if another process has locked it.
+        What the error says after the directory's name.
 
     Raises
     ------
@@ -87,24 +82,22 @@ def locked(directory: Path, complaint: str) -> Iterator[None]:
     ...     pass
     """
     if sys.platform == "win32":
-        # Directories cannot be opened there, nor files be locked for advice alone.
+        # Windows opens no directories.
         yield
         return
-    import fcntl
+    from filelock import lock_descriptor
 
     lock = os.open(directory, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{directory}: {complaint}") from None
+        if not lock_descriptor(lock, blocking=False):
+            raise ValueError(f"{directory}: {complaint}")
         yield
     finally:
         os.close(lock)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file holds.
+    """Return the content of a TOML file.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Tables of paths: what the surface answers, what becomes of bad rows, and in which form the answers come."""
+"""Tables of paths: what the lattice answers, what becomes of bad rows, and in which form the answers come."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -11,9 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.questions.region.question import question
+from tcpdelay.questions.region import question
 from tcpdelay.questions.tables.columns import QUANTITIES, Source, find_sources, read_column, reasons
-from tcpdelay.questions.tables.surface import Surface, load_surface, save_surface, surface_path
+from tcpdelay.questions.tables.lattice import (
+    EXACT_ROWS,
+    SMALLEST_LOSS,
+    TOLERANCE,
+    Lattice,
+    lattice_path,
+    load_lattice,
+    path_at,
+    place_of,
+    save_lattice,
+)
 
 VOIP = question("voip", None, None, None)
 RTT = QUANTITIES["rtt"]
@@ -26,86 +36,91 @@ def drawn(rows, seed, box=BOX):
     return tuple(np.exp(rng.uniform(*np.log(ends), rows)) for ends in box)
 
 
-@pytest.fixture(scope="module")
-def surface():
-    """A surface that 6000 rows have refined."""
-    surface = Surface(VOIP)
-    surface.answer(*drawn(6000, seed=1))
-    return surface
+def chain(rtt, loss):
+    """Return what the chain says of a path: the columns, and whether the flow works."""
+    delays = td.DelayModel(VOIP.flow, td.Path(rtt, loss), VOIP.stack).delay_distribution()
+    figures = [*delays.quantile([0.5, 0.95, 0.99]), delays.mean, delays.late_fraction(VOIP.target.limit)]
+    return figures, delays.meets(VOIP.target)
 
 
-def test_answers_are_within_the_stated_error_of_the_chain(surface):
-    rtt, loss = drawn(400, seed=2)
-    answers = surface.answer(rtt, loss)
-    assert answers.solved < 80
-    interval, limit = VOIP.flow.interval, VOIP.target.limit
-    missed = 0
-    for place, (p50, p95, p99, mean, late) in enumerate(answers.columns.T):
-        exact = td.predict_delay(rtt=rtt[place], loss=loss[place], packet_size=174, interval=interval)
-        quantiles = exact.quantile([0.5, 0.95, 0.99])
-        allowed = np.maximum(0.01 * quantiles, interval)
-        missed += not np.all(np.abs(np.array([p50, p95, p99]) - quantiles) <= allowed)
-        missed += not abs(mean - exact.mean) <= max(0.02 * exact.mean, 0.1 * interval)
-        shift = max(0.01 * limit, interval) / 16
-        low, high = exact.late_fraction(limit + shift), exact.late_fraction(limit - shift)
-        slack = max(0.05 * exact.late_fraction(limit), 0.0005)
-        missed += not low - slack <= late <= high + slack
-        assert not answers.works[place] or exact.quantile(0.95) <= limit + interval
-        assert answers.works[place] or exact.quantile(0.95) > limit - interval
-    # Cells are tested at points: some row may lie where none of them was.
-    assert missed <= 2
+def test_rows_of_large_tables_are_answered_for_a_path_within_the_tolerance():
+    rtt, loss = drawn(EXACT_ROWS + 200, seed=2)
+    answers = Lattice(VOIP).answer(rtt, loss)
+    near = path_at(place_of(rtt, loss))
+    assert np.abs(near[0] / rtt - 1).max() <= TOLERANCE * 1.000001
+    assert np.abs((near[1] - loss) / (loss + SMALLEST_LOSS)).max() <= TOLERANCE * 1.000001
+    for row in range(0, rtt.size, 40):
+        figures, works = chain(float(near[0][row]), float(near[1][row]))
+        assert answers.columns[:, row] == pytest.approx(figures, rel=1e-9, abs=1e-12)
+        assert answers.works[row] == works
 
 
-def test_a_jump_of_a_quantile_is_followed(surface):
-    """With the loss the 99th percentile goes up by more than a packet interval."""
-    loss = np.linspace(0.02, 0.044, 200)
-    answers = surface.answer(np.full(200, 0.0933), loss)
-    exact = [td.predict_delay(rtt=0.0933, loss=each, packet_size=174, interval=0.02).quantile(0.99) for each in loss]
-    assert np.ptp(exact) > 0.03
-    assert np.abs(answers.columns[2] - exact).max() <= 0.02
+@given(st.floats(1e-6, 60.0), st.just(0.0) | st.floats(0.0, 1.0, exclude_max=True))
+def test_every_path_has_a_lattice_point_within_the_tolerance(rtt, loss):
+    near_rtt, near_loss = (value.item() for value in path_at(place_of(np.array(rtt), np.array(loss))))
+    td.Path(near_rtt, near_loss)
+    assert abs(near_rtt / rtt - 1) <= TOLERANCE * 1.000001
+    assert abs(near_loss - loss) <= TOLERANCE * (loss + SMALLEST_LOSS) * 1.000001
+    assert (near_loss == 0) == (loss == 0)
+
+
+def test_works_is_what_the_quantile_and_the_late_fraction_say():
+    answers = Lattice(VOIP).answer(*drawn(EXACT_ROWS + 1000, seed=6, box=((0.12, 0.2), (0.005, 0.05))))
+    assert 100 < answers.works.sum() < 1900
+    assert np.array_equal(answers.works, answers.columns[1] <= VOIP.target.limit * (1 + 1e-9))
+    assert np.array_equal(answers.works, answers.columns[4] <= 0.05 + 1e-9)
 
 
 @settings(max_examples=20)
 @given(st.lists(st.tuples(st.floats(0.001, 0.3), st.floats(0.0, 0.1)), min_size=1, max_size=4))
 def test_a_few_rows_get_exactly_what_the_chain_says(rows):
     rtt, loss = (np.array(column) for column in zip(*rows, strict=True))
-    answers = Surface(VOIP).answer(rtt, loss)
+    answers = Lattice(VOIP).answer(rtt, loss)
     for place, (one_rtt, one_loss) in enumerate(rows):
         model = td.DelayModel(VOIP.flow, td.Path(one_rtt, one_loss), VOIP.stack).delay_distribution()
-        assert answers.columns[:4, place] == pytest.approx([*model.quantile([0.5, 0.95, 0.99]), model.mean], rel=1e-12)
+        assert answers.columns[:4, place] == pytest.approx([*model.quantile([0.5, 0.95, 0.99]), model.mean], rel=1e-9)
         assert answers.sustainable[place] == model.sustainable
+
+
+def test_rows_are_counted_over_all_batches_before_they_are_snapped():
+    rtt, loss = drawn(EXACT_ROWS, seed=7)
+    lattice = Lattice(VOIP)
+    for part in np.array_split(np.arange(EXACT_ROWS), 4):
+        lattice.answer(rtt[part], loss[part])
+    assert (lattice.solved, lattice.size) == (EXACT_ROWS, 0)
+    lattice.answer(rtt[:10], loss[:10])
+    assert 0 < lattice.size <= 10
 
 
 def test_a_flow_that_tcp_cannot_carry_is_endlessly_late():
     rng = np.random.default_rng(3)
-    surface = Surface(VOIP)
-    rtt, loss = rng.uniform(0.45, 0.46, 200), rng.uniform(0.40, 0.41, 200)
-    answers = surface.answer(rtt, loss)
-    assert answers.solved == 0
+    rtt, loss = rng.uniform(0.45, 0.46, EXACT_ROWS + 1), rng.uniform(0.40, 0.41, EXACT_ROWS + 1)
+    lattice = Lattice(VOIP)
+    answers = lattice.answer(rtt, loss)
+    assert lattice.solved < 30
     assert np.isinf(answers.columns[:4]).all()
     assert (answers.columns[4] == 1).all()
     assert not (answers.works | answers.sustainable).any()
 
 
-def test_refinement_does_not_depend_on_how_rows_are_cut_into_batches():
-    rtt, loss = drawn(1500, seed=4, box=((0.09, 0.1), (0.01, 0.02)))
-    whole, cut = Surface(VOIP), Surface(VOIP)
-    whole.answer(rtt, loss)
-    for part in np.split(np.arange(1500), 10):
-        cut.answer(rtt[part], loss[part])
-    assert cut.answer(rtt, loss).columns == pytest.approx(whole.answer(rtt, loss).columns, abs=0.02)
-
-
-def test_surfaces_are_kept_and_a_damaged_file_is_none(surface, tmp_path, monkeypatch):
+def test_answers_are_kept_for_later_beside_those_of_others_and_a_damaged_file_is_none(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert save_surface(surface)
-    again = load_surface(VOIP)
-    rtt, loss = drawn(2000, seed=5)
-    before = len(again.node_at)
-    assert before == len(surface.node_at)
-    np.testing.assert_array_equal(again.answer(rtt, loss).columns, surface.answer(rtt, loss).columns)
-    surface_path(VOIP).write_bytes(surface_path(VOIP).read_bytes()[:1000])
-    assert not load_surface(VOIP).node_at
+    box = ((0.090, 0.100), (0.015, 0.018))
+    rows = drawn(EXACT_ROWS + 1, seed=5, box=box), drawn(EXACT_ROWS + 1, seed=8, box=((0.05, 0.052), (0.01, 0.012)))
+    one, other = Lattice(VOIP), Lattice(VOIP)
+    found = one.answer(*rows[0]), other.answer(*rows[1])
+    assert save_lattice(one)
+    assert save_lattice(other)
+    again = load_lattice(VOIP)
+    assert again.size == one.size + other.size - np.intersect1d(one.remembered()[0], other.remembered()[0]).size
+    for given_rows, answers in zip(rows, found, strict=True):
+        np.testing.assert_array_equal(again.answer(*given_rows).columns, answers.columns)
+    assert again.solved == 0
+    content = bytearray(lattice_path(VOIP).read_bytes())
+    content[100] ^= 1
+    for damaged in (content, content[:1000], b""):
+        lattice_path(VOIP).write_bytes(damaged)
+        assert load_lattice(VOIP).size == 0
 
 
 @settings(max_examples=40)
@@ -284,8 +299,8 @@ def test_tables_that_make_no_sense_are_refused(table, options, message):
         td.predict_many(table, **{"flow": "voip", "cached": False, **options})
 
 
-def test_a_target_keeps_its_surface_whatever_kind_of_number_it_is_given_as():
-    assert surface_path(question("voip", None, np.float64(0.2), Fraction(19, 20))) == surface_path(VOIP)
+def test_a_target_keeps_its_answers_whatever_kind_of_number_it_is_given_as():
+    assert lattice_path(question("voip", None, np.float64(0.2), Fraction(19, 20))) == lattice_path(VOIP)
 
 
 def test_what_is_passed_through_is_what_was_given():

@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.quality.voice import best_playout_delay
-from tcpdelay.questions.explorer.interpolation import Accuracy, interpolated, measure_accuracy, random_places
-from tcpdelay.questions.explorer.surfaces import (
+from tcpdelay.questions.explorer import (
     CELL,
     COARSE,
     FINE,
     PROBABILITIES,
     SMALLEST_HEADROOM,
-    Grid,
+    Accuracy,
+    GridSize,
     Surfaces,
     compute_surfaces,
-    predict_cell,
-    predict_in_processes,
+    interpolated,
+    measure_accuracy,
+    predict_places,
+    random_places,
 )
 from tcpdelay.questions.quantities import at_bitrate
 from tcpdelay.report.explorer import encoded, in_words
@@ -37,7 +39,11 @@ P95 = int(np.searchsorted(PROBABILITIES, 0.95))
 
 @pytest.fixture(scope="module")
 def surfaces():
-    return compute_surfaces(VOIP, Grid(rtts=5, losses=6, bitrates=3))
+    return compute_surfaces(VOIP, GridSize(rtts=5, losses=6, bitrates=3))
+
+
+def predict_cell(app, bitrate, rtt, loss):
+    return predict_places(app, np.array([[bitrate, rtt, loss]]))[0]
 
 
 def invented(headroom, delay, grid=COARSE):
@@ -65,7 +71,7 @@ def test_a_grid_ends_where_the_chain_was_checked_and_holds_the_applications_own_
 )
 def test_a_grid_without_room_between_its_points_is_refused(numbers, message):
     with pytest.raises(ValueError, match=message):
-        Grid(*numbers)
+        GridSize(*numbers)
 
 
 def test_the_targets_of_all_presets_are_among_the_quantiles_kept():
@@ -159,7 +165,7 @@ def test_the_accuracy_is_that_of_the_quantile_mean_and_verdict(surfaces):
 
 
 def test_a_denser_grid_is_more_accurate(surfaces):
-    denser = compute_surfaces(VOIP, Grid(rtts=9, losses=16, bitrates=3))
+    denser = compute_surfaces(VOIP, GridSize(rtts=9, losses=16, bitrates=3))
     coarse, fine = (measure_accuracy(made, points=100) for made in (surfaces, denser))
     assert fine.mean[1] < coarse.mean[1]
     assert fine.late_fraction[1] < coarse.late_fraction[1]
@@ -168,8 +174,8 @@ def test_a_denser_grid_is_more_accurate(surfaces):
 def test_several_processes_find_the_same(surfaces):
     places = random_places(surfaces, 60)
     seen = []
-    found = predict_in_processes(VOIP, places, processes=2, on_progress=lambda done, total: seen.append((done, total)))
-    assert found.tobytes() == predict_in_processes(VOIP, places).tobytes()
+    found = predict_places(VOIP, places, processes=2, on_progress=lambda done, total: seen.append((done, total)))
+    assert found.tobytes() == predict_places(VOIP, places).tobytes()
     assert seen[-1] == (60, 60)
     assert seen == sorted(seen)
 
@@ -197,10 +203,8 @@ def test_the_accuracy_in_words_names_each_number():
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr("tcpdelay.questions.explorer.surfaces.COARSE", Grid(rtts=2, losses=2, bitrates=3))
-    monkeypatch.setattr(
-        "tcpdelay.questions.explorer.interpolation.measure_accuracy", functools.partial(measure_accuracy, points=3)
-    )
+    monkeypatch.setattr("tcpdelay.questions.explorer.COARSE", GridSize(rtts=2, losses=2, bitrates=3))
+    monkeypatch.setattr("tcpdelay.questions.explorer.measure_accuracy", functools.partial(measure_accuracy, points=3))
     monkeypatch.setattr("os.cpu_count", lambda: 1)
 
 

@@ -11,8 +11,14 @@ import pytest
 from browser_page import Elements
 from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.chain import DelayModel
-from tcpdelay.questions.explorer.interpolation import interpolated, measure_accuracy, random_places
-from tcpdelay.questions.explorer.surfaces import PROBABILITIES, Grid, compute_surfaces
+from tcpdelay.questions.explorer import (
+    PROBABILITIES,
+    GridSize,
+    compute_surfaces,
+    interpolated,
+    measure_accuracy,
+    random_places,
+)
 from tcpdelay.questions.quantities import at_bitrate
 from tcpdelay.report.explorer import to_html
 from tcpdelay.scenario.applications import application
@@ -25,7 +31,7 @@ IDS = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99", 0.999: "p99.9"}
 
 @pytest.fixture(scope="module")
 def explored():
-    made = [compute_surfaces(preset, Grid(rtts=9, losses=13, bitrates=3)) for preset in (VOIP, GAME)]
+    made = [compute_surfaces(preset, GridSize(rtts=9, losses=13, bitrates=3)) for preset in (VOIP, GAME)]
     return [(surfaces, measure_accuracy(surfaces, points=100)) for surfaces in made]
 
 

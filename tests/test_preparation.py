@@ -1,4 +1,4 @@
-"""Surfaces that are solved before there is a table."""
+"""Answers that are solved before there is a table."""
 
 import signal
 from contextlib import suppress
@@ -8,9 +8,8 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.cli.errors import StatusLine
-from tcpdelay.questions.region.question import question
-from tcpdelay.questions.tables.interpolation import UNTESTED
-from tcpdelay.questions.tables.surface import Surface, load_surface, surface_path
+from tcpdelay.questions.region import question
+from tcpdelay.questions.tables.lattice import EXACT_ROWS, lattice_path, load_lattice, place_of
 
 VOIP = question("voip", None, None, None)
 RTT, LOSS = (0.090, 0.100), (0.015, 0.030)
@@ -21,49 +20,32 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_what_is_said_to_be_left_is_what_rows_are_left():
-    surface = Surface(VOIP)
+def drawn(rows, seed=1):
+    rng = np.random.default_rng(seed)
+    return tuple(np.exp(rng.uniform(*np.log(ends), rows)) for ends in (RTT, LOSS))
+
+
+def test_the_share_that_is_left_is_the_share_of_rows_without_an_answer():
     shares = []
-    left = surface.prepare(RTT, LOSS, 0.05, lambda share, chains: shares.append(share))
-    assert left <= 0.05
+    prepared = td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=0.1, on_progress=lambda left, _: shares.append(left))
+    assert prepared.left <= 0.1
     assert len(shares) > 1
     assert shares == sorted(shares, reverse=True)
-    rng = np.random.default_rng(1)
-    rtt, loss = (np.exp(rng.uniform(*np.log(ends), 20_000)) for ends in (RTT, LOSS))
-    columns = np.empty((5, rtt.size))
-    rows = surface._look_up(rtt, loss, columns, np.arange(rtt.size)).rows
-    # Losses count in cells of the surface, which are nearly those of the logarithm here.
-    assert rows.size / rtt.size <= 1.5 * left + 0.005
+    lattice = load_lattice(VOIP)
+    assert lattice.size == prepared.chains
+    places = place_of(*drawn(20_000))
+    unanswered = np.isin(places, lattice.missing(places)).mean()
+    assert abs(unanswered - prepared.left) < 0.05
 
 
-def test_tables_begin_with_what_has_been_prepared():
-    prepared = td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=0.05)
-    assert prepared.path == str(surface_path(VOIP))
-    assert prepared.chains == len(load_surface(VOIP).node_at)
-    again = td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=0.05)
-    assert again == prepared
+def test_tables_begin_with_the_prepared_answers():
+    prepared = td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=1e-9)
+    assert prepared.path == str(lattice_path(VOIP))
+    assert td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=1e-9) == prepared
     solved = []
-    td.predict_many({"rtt": [0.0955], "loss": [0.0203]}, flow="voip", on_progress=lambda done, of: solved.append(done))
+    rtt, loss = drawn(EXACT_ROWS + 1)
+    td.predict_many({"rtt": rtt, "loss": loss}, flow="voip", on_progress=lambda done, of: solved.append(done))
     assert not solved
-
-
-@pytest.mark.parametrize("solved_before", [1, 2])
-def test_an_interrupt_leaves_no_cell_half_tested(solved_before, monkeypatch):
-    """Corners, first probes and the others are solved one after the other: each may be the last."""
-    surface = Surface(VOIP)
-    solve, calls = surface._solved_at, []
-
-    def interrupted(points, on_progress):
-        if len(calls) == solved_before:
-            raise KeyboardInterrupt
-        calls.append(points)
-        return solve(points, on_progress)
-
-    monkeypatch.setattr(surface, "_solved_at", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        surface.prepare(RTT, LOSS, 0.5)
-    assert surface.whole
-    assert (surface.cells.state == UNTESTED).all()
 
 
 @pytest.mark.parametrize(
@@ -89,18 +71,18 @@ def test_regions_that_make_no_sense_are_refused(options, message):
         td.prepare_surface("voip", **options)
 
 
-def test_a_surface_that_cannot_be_kept_is_not_begun(tmp_path, monkeypatch):
+def test_answers_that_cannot_be_kept_are_not_solved(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(OSError, match=r"npz cannot be written$"):
+    with pytest.raises(OSError, match=r"parquet cannot be written$"):
         td.prepare_surface("voip", on_progress=lambda *_: pytest.fail("solved for nothing"))
 
 
 def test_the_command_says_what_is_left_and_where_it_is(run):
     status, printed, _ = run("prepare", "--app", "voip", "--rtt", "30ms..32ms", "--loss", "0.1%..0.2%", "--left", "10%")
     assert status == 0
-    assert "% of the region is left to be solved row by row" in printed
-    assert printed.splitlines()[-1].endswith(".npz")
+    assert "% of the region is left unsolved" in printed
+    assert printed.splitlines()[-1].endswith(".parquet")
     status, _, errors = run("prepare", "--app", "voip", "--rtt", "30ms..9s")
     assert (status, errors.count("\n")) == (2, 1)
     assert "--rtt: must be a range, from low to high, within 0.0001 to 2 s, got (0.03, 9.0)" in errors
@@ -113,7 +95,7 @@ def test_an_interrupt_keeps_what_has_been_solved():
 
     with pytest.raises(KeyboardInterrupt):
         td.prepare_surface("voip", rtt=RTT, loss=LOSS, left=0.001, on_progress=interrupt)
-    assert load_surface(VOIP).node_at
+    assert load_lattice(VOIP).size > 60
 
 
 def test_a_swallowed_interrupt_ends_the_command_at_its_next_step(run, monkeypatch):
@@ -130,4 +112,4 @@ def test_an_interrupted_command_says_that_it_goes_on(run, monkeypatch):
     monkeypatch.setattr(StatusLine, "show", lambda *_: signal.raise_signal(signal.SIGINT))
     status, printed, errors = run("prepare", "--app", "voip", "--left", "0.001%")
     assert (status, printed) == (130, "")
-    assert errors == "tcpdelay prepare: interrupted; what has been solved is kept, and the next run goes on\n"
+    assert errors == "tcpdelay prepare: interrupted; all solved paths are kept, and the next run continues\n"

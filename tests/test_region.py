@@ -12,7 +12,7 @@ import tcpdelay as td
 from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.quality.voice import voice_quality
-from tcpdelay.questions.region.boundary import _first_failure
+from tcpdelay.questions.region import first_failure
 
 VOIP = td.Flow(174, 0.020)
 STACKS = {"linux": td.Stack.linux(), "newreno_2008": td.Stack.newreno_2008(backlog_bound="grow")}
@@ -183,13 +183,13 @@ def test_a_longer_path_works_less_far_once_a_window_is_many_packets():
 @given(
     edge=st.floats(0.0005, 0.2), again=st.floats(1.0, 4.0), points=st.integers(1, 12), tolerance=st.floats(1e-4, 0.5)
 )
-def test_the_search_finds_the_first_failure_even_if_more_loss_works_again(edge, again, points, tolerance):
+def test_the_search_finds_thefirst_failure_even_if_more_loss_works_again(edge, again, points, tolerance):
     grid = np.geomspace(0.001, 0.1, points)
 
     def works(loss):
         return loss < edge or loss >= again * 4 * edge
 
-    inside, outside = _first_failure(works, grid, tolerance)
+    inside, outside = first_failure(works, grid, tolerance)
     failing = [loss for loss in grid if not works(loss)]
     if not failing:
         assert (inside, np.isnan(outside)) == (grid[-1], True)

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 import tcpdelay as td
 from cli_process import process
 from tcpdelay.quality.voice import voice_quality
-from tcpdelay.questions.region.measured import read_measured
+from tcpdelay.questions.measured_points import read_measured
 from tcpdelay.report.region_charts import mark_measured, plot_boundaries, plot_region
 
 SMALL = ("region", "--app", "voip", "--rtt", "50ms..200ms", "--loss", "0.1%..10%", "--points", "3")

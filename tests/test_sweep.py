@@ -1,7 +1,8 @@
 import json
 import math
 import sys
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
-from tcpdelay.questions.sweep import schedule as workers
-from tcpdelay.questions.sweep.evaluation import MEANINGS, Results, evaluate, program, row_type, run_seed
-from tcpdelay.questions.sweep.schedule import Schedule, SweepFailedError, Workers
+from tcpdelay.questions import execution
+from tcpdelay.questions.execution import Executor, Results, Schedule, SweepFailedError, work_through
+from tcpdelay.questions.grid import run_seed
+from tcpdelay.questions.sweep.run import SWEPT, row_type, sweep_runs
 from tcpdelay.questions.sweep.specification import PARAMETERS, SPANNED, Evaluation, read_sweep, read_value
 from tcpdelay.scenario.stack import Linux, NewReno2008
 
@@ -34,10 +36,10 @@ def test_every_parameter_of_flow_path_and_tcp_can_be_swept():
 
 
 def test_nothing_that_is_worked_out_is_named_like_a_parameter():
-    assert not set(PARAMETERS) & {*MEANINGS, "refused", "refusals"}
+    assert not set(PARAMETERS) & {*SWEPT, "refused", "refusals"}
     names = {name for method in ("chain", "simulation") for name in row_type(Evaluation(method=method)).names}
-    assert names == set(MEANINGS)
-    assert not any(hasattr(xr.Dataset, name) for name in MEANINGS)
+    assert names == set(SWEPT)
+    assert not any(hasattr(xr.Dataset, name) for name in SWEPT)
 
 
 def test_a_chain_is_asked_as_predict_delay_asks_it():
@@ -82,10 +84,12 @@ def test_a_simulation_can_be_repeated_from_its_seed():
 
 
 def test_seeds_depend_on_sweep_point_and_replication_alone():
-    seeds = {run_seed(Evaluation(seed=seed), *place) for seed in (0, 1) for place in np.ndindex(50, 4)}
+    seeds = {run_seed(seed, *place) for seed in (0, 1) for place in np.ndindex(50, 4)}
     assert len(seeds) == 400
     assert all(0 <= seed == int(float(seed)) for seed in seeds)
-    assert run_seed(Evaluation(seed=3, packets=1), 5, 2) == run_seed(Evaluation(seed=3, replications=9), 5, 2)
+    asked = {"method": "simulation", "packets": 1000, "seed": 3, "replications": 3}
+    runs = sweep_runs(read_sweep(with_changes(evaluate=asked)))
+    assert work_through(runs, 8, 9).values["seed"] == run_seed(3, 2, 2)
 
 
 def test_heuristics_are_those_of_the_library():
@@ -238,7 +242,7 @@ def test_a_range_has_both_its_ends_and_equal_steps(points, spacing):
     assert np.allclose(steps, steps.mean(), rtol=1e-6)
 
 
-class Elsewhere(Executor):
+class Elsewhere(Pool):
     """Workers that answer at once, in any order, and die of some runs."""
 
     def __init__(self, deadly=(), deaths=math.inf):
@@ -259,7 +263,7 @@ class Elsewhere(Executor):
         return future
 
     def workers(self, width=3):
-        return Workers(self, lambda: width, (LostWorkerError,))
+        return Executor(self, lambda: width, (LostWorkerError,), remote=True)
 
 
 class LostWorkerError(Exception):
@@ -267,8 +271,9 @@ class LostWorkerError(Exception):
 
 
 def scheduled(specification, elsewhere, store=lambda rows: None):
-    results = Results(specification)
-    Schedule(specification, results, elsewhere.workers(), store, lambda progress: None).run()
+    runs = sweep_runs(specification)
+    results = Results(runs.size, runs.row_type)
+    Schedule(runs, results, elsewhere.workers(), store, lambda progress: None).run()
     return results
 
 
@@ -288,16 +293,22 @@ def test_a_run_that_kills_every_worker_is_named_and_the_others_are_kept():
     assert all(not rows.start <= 7 < rows.stop for rows in kept)
 
 
-def test_workers_with_another_program_are_refused(monkeypatch):
-    specification = read_sweep(SMALL)
-    monkeypatch.setattr(workers, "program", lambda: "tcpdelay 0.0.1")
+class OtherProgram(Elsewhere):
+    """Workers that are asked by a process with another program."""
+
+    def submit(self, function, work, start, stop, expected_program, *arguments):
+        assert expected_program == execution.program()
+        return super().submit(function, work, start, stop, "tcpdelay 0.0.1", *arguments)
+
+
+def test_workers_with_another_program_are_refused():
     with pytest.raises(SweepFailedError, match=r"a worker runs tcpdelay .* but the sweep tcpdelay 0.0.1; install the"):
-        scheduled(specification, Elsewhere())
+        scheduled(read_sweep(SMALL), OtherProgram())
 
 
 def test_a_worker_that_fails_is_named_in_one_line(monkeypatch):
     elsewhere = Elsewhere()
-    monkeypatch.setattr(workers, "evaluate", lambda *arguments: [][1])
+    monkeypatch.setattr(execution, "work_through", lambda *arguments: [][1])
     with pytest.raises(SweepFailedError, match=r"a worker failed: IndexError: list index out of range$"):
         scheduled(read_sweep(SMALL), elsewhere)
 
@@ -312,8 +323,9 @@ def test_where_dask_is_missing_it_is_said_how_to_get_it(run, tmp_path, monkeypat
 
 def test_time_ends_a_part_but_not_before_its_first_run():
     specification = read_sweep(SMALL)
-    assert evaluate(specification, 1, 4, program(), 0.0).values.size == 1
-    assert evaluate(specification, 1, 4, program()).stop == 4
+    runs = sweep_runs(specification)
+    assert work_through(runs, 1, 4, budget=0.0).values.size == 1
+    assert work_through(runs, 1, 4).stop == 4
 
 
 @pytest.mark.parametrize(
@@ -373,7 +385,7 @@ def test_the_command_says_what_it_costs_and_what_it_made(run, tmp_path):
 def test_the_example_can_be_swept():
     specification = read_sweep(EXAMPLES / "sweep.toml")
     assert specification.shape == (2, 2, 13, 4)
-    assert evaluate(specification, 100, 101, program()).refusals.tolist() == [""]
+    assert work_through(sweep_runs(specification), 100, 101).refusals.tolist() == [""]
 
 
 def test_progress_is_told_of_all_runs():

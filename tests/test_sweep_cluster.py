@@ -10,8 +10,7 @@ import pytest
 
 from cli_process import ROOT, process
 from dask_cluster import running_cluster, until
-from tcpdelay.questions.sweep import schedule
-from tcpdelay.questions.sweep import schedule as workers
+from tcpdelay.questions import execution
 from tcpdelay.questions.sweep.run import sweep
 
 SPECIFICATION = """
@@ -94,7 +93,7 @@ def sweep_while_workers_are_killed(specification, output, address, kills):
 
 
 def test_killed_workers_change_nothing(specification, undisturbed, address, tmp_path, monkeypatch):
-    monkeypatch.setattr(schedule, "SHORTEST_BUDGET", 0.05)
+    monkeypatch.setattr(execution, "SHORTEST_BUDGET", 0.05)
     result, killed = sweep_while_workers_are_killed(specification, tmp_path / "disturbed.nc", address, 2)
     assert len(killed) == 2
     assert result.mean_delay.size == RUNS
@@ -103,7 +102,7 @@ def test_killed_workers_change_nothing(specification, undisturbed, address, tmp_
 
 
 def test_a_killed_worker_changes_nothing_in_simulations_either(address, tmp_path, monkeypatch):
-    monkeypatch.setattr(schedule, "SHORTEST_BUDGET", 0.05)
+    monkeypatch.setattr(execution, "SHORTEST_BUDGET", 0.05)
     specification, here = tmp_path / "simulated.toml", tmp_path / "here.nc"
     specification.write_text(SIMULATED)
     alone = sweep(specification, here, workers=1)
@@ -143,12 +142,12 @@ def test_a_killed_sweep_goes_on_where_it_was(specification, undisturbed, request
 
 
 def range_of(part):
-    start, stop = part.stem.split("-")[1:]
+    start, stop = part.name.partition(".")[0].split("-")[1:]
     return int(start), int(stop)
 
 
 def test_a_scheduler_that_is_not_there_is_said_to_be_so_in_one_line(run, specification, monkeypatch):
-    monkeypatch.setattr(workers, "CONNECTION_TIME", 0.2)
+    monkeypatch.setattr(execution, "CONNECTION_TIME", 0.2)
     for nowhere in ("tcp://127.0.0.1:9", "nonsense://", "foo"):
         status, printed, errors = run("sweep", specification, "-o", "none.nc", "--scheduler", nowhere)
         assert (status, printed) == (2, "")
@@ -159,7 +158,7 @@ def test_a_scheduler_that_is_not_there_is_said_to_be_so_in_one_line(run, specifi
 
 def test_a_sweep_without_its_scheduler_prints_one_line_and_leaves_nothing(specification, tmp_path):
     silent = (
-        "from tcpdelay.questions.sweep import schedule; schedule.CONNECTION_TIME = 0.2; "
+        "from tcpdelay.questions import execution; execution.CONNECTION_TIME = 0.2; "
         "from tcpdelay.__main__ import run; run()"
     )
     output = tmp_path / "none.nc"
@@ -173,7 +172,7 @@ def test_a_sweep_without_its_scheduler_prints_one_line_and_leaves_nothing(specif
 
 
 def test_a_scheduler_that_dies_leaves_what_is_finished(specification, undisturbed, tmp_path, monkeypatch):
-    monkeypatch.setattr(schedule, "SHORTEST_BUDGET", 0.05)
+    monkeypatch.setattr(execution, "SHORTEST_BUDGET", 0.05)
     output = tmp_path / "left.nc"
     cluster = running_cluster(tmp_path, workers=1)
     address = cluster.__enter__()
@@ -184,7 +183,7 @@ def test_a_scheduler_that_dies_leaves_what_is_finished(specification, undisturbe
             ended.append(progress.done)
             cluster.__exit__(None, None, None)
 
-    with pytest.raises(schedule.SweepFailedError, match="the scheduler is gone"):
+    with pytest.raises(execution.SweepFailedError, match="the scheduler is gone"):
         sweep(specification, output, scheduler=address, on_progress=end)
     shown = []
     sweep(specification, output, on_progress=shown.append)

@@ -86,9 +86,9 @@ Examples:
   tcpdelay prepare --packet-size 1200 --interval 20ms --limit 150ms --left 1%
 
 \b
-Rows in this region are then interpolated, except for the share of --left.
-The whole region takes about ten minutes for voip, longer for larger packets.
-Ctrl-C keeps what has been solved.
+Rows in this region are then answered at once, except in the share of --left.
+The whole region takes a few minutes for voip, longer for larger packets.
+Ctrl-C keeps all solved paths.
 """
 
 
@@ -193,11 +193,11 @@ def batch(
         demand = _demand(options.changed(limit=threshold or options["limit"]), sources)
         shares = WorkingShares(group or (), prefix)
         _run(job, demand, sources, shares, cache, raise_swallowed)
-    counted = shares.table(_title(demand))
+    from tcpdelay.report.region_charts import chart_height, plot_working_shares, working_shares_table
+
+    counted = working_shares_table(shares, _title(demand))
     if chart is not None:
         from matplotlib.figure import Figure
-
-        from tcpdelay.report.region_charts import chart_height, plot_working_shares
 
         figure = Figure(figsize=(8, chart_height(counted)), layout="constrained")
         plot_working_shares(counted, len(shares.by), figure.subplots())
@@ -347,7 +347,7 @@ class _Progress:
         self._show(f"{rows} rows, {rows / seconds:.3g} a second ...")
 
     def chains(self, done: int, of: int) -> None:
-        """Show the chains that are solved for the surface, or for rows that it cannot answer."""
+        """Show the number of chains solved so far."""
         solving = f"solving {done} of {of} chains"
         self._show(f"{self.rows} rows; {solving} ..." if self.rows else f"{solving}; {FIRST_TIME} ...")
 
@@ -390,16 +390,15 @@ def prepare(
             "--left",
             "fraction",
             OUTPUT,
-            "Share of the region that may be left to be solved row by row.",
+            "Share of the region that may be left unsolved.",
             "0.01%",
             zero=True,
         ),
     ] = None,
 ) -> None:
-    """Solve the points that `tcpdelay batch` interpolates between, over a whole region, and keep them."""
+    """Solve the paths of a whole region ahead, and keep their answers for the tables of `tcpdelay batch`."""
     flow, stack, target = read_demand(options)
-    from tcpdelay.questions.tables.predict_many import prepare_surface
-    from tcpdelay.questions.tables.surface import WORTH_PREPARING
+    from tcpdelay.questions.tables.lattice import WORTH_PREPARING, prepare_surface
 
     line = StatusLine()
     try:
@@ -407,7 +406,7 @@ def prepare(
 
             def on_progress(share: float, chains: int) -> None:
                 raise_swallowed()
-                line.show(f"{chains} chains, {format_fraction(share)} left")
+                line.show(f"{chains} paths, {format_fraction(share)} left")
 
             prepared = prepare_surface(
                 flow,
@@ -421,9 +420,9 @@ def prepare(
             )
     except KeyboardInterrupt:
         line.erase()
-        print("tcpdelay prepare: interrupted; what has been solved is kept, and the next run goes on", file=sys.stderr)
+        print("tcpdelay prepare: interrupted; all solved paths are kept, and the next run continues", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     line.erase()
     left_over = format_fraction(prepared.left)
-    print(f"{left_over} of the region is left to be solved row by row; {prepared.chains} chains are kept in")
+    print(f"{left_over} of the region is left unsolved; the answers for {prepared.chains} paths are kept in")
     print(prepared.path)

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import NDArray
 
-    from tcpdelay.questions.region.boundary import WorkingBoundary
-    from tcpdelay.questions.region.measured import Measured
+    from tcpdelay.questions.measured_points import Measured
+    from tcpdelay.questions.region import WorkingBoundary
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.stack import KnownStack
     from tcpdelay.scenario.target import Target
@@ -163,7 +163,7 @@ def region(
             from tcpdelay.quality.voice import codec_named
 
             codec_named(codec or DEFAULT_CODEC)
-    from tcpdelay.questions.region.question import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
+    from tcpdelay.questions.region import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
 
     grid: dict[str, Any] = {
         "rtt": _points(rtt or Range(SHORTEST_RTT, LONGEST_RTT), points),
@@ -204,14 +204,14 @@ def _points(ends: Range, points: int) -> NDArray[np.float64]:
 
 
 def _measured(file: Path) -> Measured:
-    from tcpdelay.questions.region.measured import read_measured
+    from tcpdelay.questions.measured_points import read_measured
 
     with argument_errors("--measured"):
         return read_measured(file)
 
 
 def _edge(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any]) -> WorkingBoundary:
-    from tcpdelay.questions.region.boundary import working_boundary
+    from tcpdelay.questions.region import working_boundary
 
     with _computing():
         return working_boundary(
@@ -225,7 +225,7 @@ def _edge(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any]) -
 
 
 def _cells(boundary: WorkingBoundary, grid: dict[str, Any], call: dict[str, Any]) -> xr.Dataset:
-    from tcpdelay.questions.region.dataset import working_region
+    from tcpdelay.questions.region import working_region
 
     target = boundary.target
     with _computing():

@@ -17,7 +17,7 @@ from tcpdelay.units import format_time
 if TYPE_CHECKING:
     import xarray as xr
 
-    from tcpdelay.questions.sweep.schedule import Progress
+    from tcpdelay.questions.execution import Progress
     from tcpdelay.questions.sweep.specification import SweepSpecification
 
 SUMMARY = "Ask the chain or the simulator at every point of a grid."
@@ -84,9 +84,9 @@ def sweep(
 
 def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers: int | None) -> xr.Dataset:
     """Run the sweep with its progress; if it ends early, say how to continue."""
+    from tcpdelay.questions.execution import SweepFailedError
     from tcpdelay.questions.sweep.checkpoint import DamagedCheckpointWarning, checkpoint_folder
     from tcpdelay.questions.sweep.run import sweep as run_sweep
-    from tcpdelay.questions.sweep.schedule import SweepFailedError
 
     line = StatusLine()
     last: list[Progress] = []
@@ -127,7 +127,7 @@ def _warn_of_refusals(found: xr.Dataset) -> None:
 
 
 def _print_cost(file: Path, asked: SweepSpecification) -> None:
-    from tcpdelay.processors import processors
+    from tcpdelay.questions.execution import processors
     from tcpdelay.questions.sweep.run import estimated_cost
 
     with predicting():

@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tcpdelay.confidence import share_interval
+from tcpdelay.questions.tables.rows import group_order
 from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, message, note, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, GREEN, LINE_WIDTH, ORANGE, PURPLE, current_axes
 from tcpdelay.report.phrases import quantile_name
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.report.result_table import Column, ResultTable
 from tcpdelay.units import format_time
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-    from tcpdelay.questions.region.boundary import WorkingBoundary
-    from tcpdelay.report.result_table import ResultTable
+    from tcpdelay.questions.region import WorkingBoundary
+    from tcpdelay.questions.tables.rows import WorkingShares
 
 
 Fill = Literal["delay", "mos"]
@@ -72,7 +74,7 @@ def plot_region(
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from tcpdelay.questions.region.dataset import working_region
+    >>> from tcpdelay.questions.region import working_region
     >>> plot_region(working_region("voip", rtt=[0.05, 0.1], loss=[0.01, 0.02]), ax=Figure().subplots()).get_xscale()
     'log'
     """
@@ -81,9 +83,9 @@ def plot_region(
     if min(region.sizes["rtt"], region.sizes["loss"]) < 2 or not region.loss[0] > 0:
         raise ValueError("region must have two round-trip times and two losses above 0 or more to be drawn")
     if fill not in get_args(Fill):
-        raise InvalidValueError("fill", fill, f"be one of {', '.join(map(repr, get_args(Fill)))}")
+        raise ValueError(f"fill must be one of {', '.join(map(repr, get_args(Fill)))}, got {fill!r}")
     if fill == "mos" and "mos" not in region:
-        raise InvalidValueError("fill", fill, "be 'delay' for a region without scores (codec=None)")
+        raise ValueError("region must hold scores for fill='mos', and was made with codec=None")
     ax = current_axes() if ax is None else ax
     limit = float(region.attrs["threshold"])
     colors: tuple[str, ...]
@@ -140,13 +142,13 @@ def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None =
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from tcpdelay.questions.region.boundary import working_boundary
+    >>> from tcpdelay.questions.region import working_boundary
     >>> edge = working_boundary("voip", rtt=[0.05, 0.1, 0.2])
     >>> [line.get_label() for line in plot_boundaries({"a call": edge}, Figure().subplots()).lines]
     ['a call']
     """
     if not boundaries:
-        raise InvalidValueError("boundaries", boundaries, "hold at least one boundary")
+        raise ValueError("boundaries must hold at least one boundary")
     ax = current_axes() if ax is None else ax
     sides = [_sides(each) for each in boundaries.values()]
     for i, (name, each) in enumerate(boundaries.items()):
@@ -253,8 +255,9 @@ def _axes(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> N
     ax.set_ylabel("loss")
 
 
+ALL = "all"
 MOST_GROUPS = 40
-"""Groups that are drawn, the first ones."""
+"""Groups that are drawn: the first of the table."""
 _HEIGHT, _FRAME = 0.28, 1.1
 """Height of a group, and of all around them [inches]."""
 
@@ -264,13 +267,55 @@ def chart_height(counted: ResultTable) -> float:
     return _FRAME + _HEIGHT * max(min(len(counted.rows), MOST_GROUPS), 2)
 
 
+def working_shares_table(shares: WorkingShares, title: str) -> ResultTable:
+    """Return the shares of rows that meet the target by group and of all rows, with confidence intervals of 95 %.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from tcpdelay.questions.tables.rows import WorkingShares
+    >>> shares = WorkingShares(["region"])
+    >>> answers = {"works": [True, False, None], "reason": [None, None, "rtt is missing"]}
+    >>> shares.add(pa.record_batch({"region": ["north", "north", "south"], **answers}))
+    >>> table = working_shares_table(shares, "Title")
+    >>> [(row["region"], row["works"], row["without_prediction"]) for row in table.rows]
+    [('north', 0.5, 0), ('south', None, 1), ('all', 0.5, 1)]
+    """
+    names = shares.by
+    groups = [(group, shares.counts[group]) for group in sorted(shares.counts, key=group_order)]
+    if names or not groups:
+        everything = np.sum(list(shares.counts.values()), axis=0) if shares.counts else np.zeros(3, np.int64)
+        groups.append(((ALL, *[""] * (len(names) - 1))[: len(names)], everything))
+    columns = (
+        *(Column(name, name) for name in names),
+        Column("rows", "rows", "count"),
+        Column("without_prediction", "without prediction", "count"),
+        Column("works", "inside the working region", "fraction", "low", "high"),
+    )
+    note = "In brackets: interval of 95 % if the rows are a random sample of their group (Clopper and Pearson)."
+    rows = [_shares_row(names, group, *counts.tolist()) for group, counts in groups]
+    return ResultTable("working-shares", title, columns, rows, note)
+
+
+def _shares_row(names: tuple[str, ...], group: tuple[Any, ...], rows: int, known: int, working: int) -> dict[str, Any]:
+    share = share_interval(working, known)
+    return {
+        **{name: "none" if value is None else str(value) for name, value in zip(names, group, strict=True)},
+        "rows": rows,
+        "without_prediction": rows - known,
+        "works": share.value if known else None,
+        "low": share.low if known else None,
+        "high": share.high if known else None,
+    }
+
+
 def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None) -> Axes:
     """Draw the share of each group with its confidence interval.
 
     Parameters
     ----------
     counted : ResultTable
-        The table of `tcpdelay.questions.tables.rows.WorkingShares`.
+        The table of `working_shares_table`.
     keys : int
         How many of its columns name the group.
     ax : Axes, optional
@@ -289,7 +334,7 @@ def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None)
     >>> shares = WorkingShares(["region"])
     >>> rows = {"region": ["north", "south"], "works": [True, False], "reason": pa.nulls(2, pa.string())}
     >>> shares.add(pa.record_batch(rows))
-    >>> axes = plot_working_shares(shares.table("95th percentile within 200 ms"), 1, Figure().subplots())
+    >>> axes = plot_working_shares(working_shares_table(shares, "p95 within 200 ms"), 1, Figure().subplots())
     >>> [label.get_text() for label in axes.get_yticklabels()]
     ['north (1)', 'south (1)', 'all (2)']
     """

@@ -1,33 +1,141 @@
-"""The front door of sweeps: from a specification to a data set, and everything kept on the way.
-
-What a sweep will take, from a sample of its points tried here.
-"""
+"""Sweeps: from a specification to a data set, with finished runs kept on the way, and what a sweep will take."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.files import written_durably
-from tcpdelay.questions.sweep.checkpoint import checkpoint, checkpoint_folder
-from tcpdelay.questions.sweep.evaluation import Results, Rows, evaluate, labelled, program, row_type
-from tcpdelay.questions.sweep.schedule import Progress, Schedule, SweepFailedError, cluster, threads
-from tcpdelay.questions.sweep.specification import SweepSpecification, read_sweep
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
+from tcpdelay.models.interface import Answer, Requested
+from tcpdelay.models.simulator.simulation import Simulation
+from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.models.validity import validated_range
+from tcpdelay.questions.execution import (
+    Executor,
+    Progress,
+    cluster,
+    program,
+    threads,
+    work_through,
+)
+from tcpdelay.questions.grid import MEANINGS, Grid, GridWork, Meaning, Variables, delay_dimensions, evaluate
+from tcpdelay.questions.sweep.checkpoint import Checkpoint, checkpoint, checkpoint_folder, writing
+from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, SweepSpecification, read_sweep, scenario_of
+from tcpdelay.scenario.fields import UNITS
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.stack import checked_profile
 
 if TYPE_CHECKING:
     import xarray as xr
 
-
 ENGINE: Final = "scipy"
-"""What writes netCDF: version 3, for which nothing more needs to be installed."""
+"""What writes netCDF: version 3, for which no other library is needed."""
+SWEPT: Mapping[str, Meaning] = {
+    "mean_delay": MEANINGS["mean_delay"],
+    "standard_deviation": Meaning("s", "standard deviation of the delay"),
+    "delay": MEANINGS["delay"],
+    "late_fraction": MEANINGS["late_fraction"],
+    "sustainable": MEANINGS["sustainable"],
+    "utilization": Meaning("1", "rate of the flow, on each connection, over the fair TCP rate"),
+    "validated": Meaning(None, "whether the chain has been checked for scenarios like this one"),
+    "mean_half_width": Meaning("s", "half width of the 95 % interval of the mean delay of one connection"),
+    "seed": Meaning("1", "seed of the simulation, a whole number"),
+}
+"""Units and meanings of the variables."""
+
+
+def row_type(asked: Evaluation) -> np.dtype[np.void]:
+    """Return the type of a run's results.
+
+    Examples
+    --------
+    >>> row_type(Evaluation()).names
+    ('mean_delay', 'standard_deviation', 'delay', 'late_fraction', 'sustainable', 'utilization', 'validated')
+    """
+    fields: list[Any] = [
+        ("mean_delay", np.float64),
+        ("standard_deviation", np.float64),
+        ("delay", np.float64, (len(asked.quantiles),)),
+        ("late_fraction", np.float64, (len(asked.late_after),)),
+        ("sustainable", np.bool_),
+        ("utilization", np.float64),
+    ]
+    if asked.method == "chain":
+        fields.append(("validated", np.bool_))
+    else:
+        fields += [("mean_half_width", np.float64), ("seed", np.float64)]
+    return np.dtype(fields)
+
+
+def sweep_runs(specification: SweepSpecification) -> GridWork:
+    """Return the runs of a sweep.
+
+    Examples
+    --------
+    >>> flow = {"packet_size": 174, "interval": "20ms"}
+    >>> runs = sweep_runs(read_sweep({"flow": flow, "path": {"loss": 0.02}, "grid": {"rtt": ["100ms"]}}))
+    >>> work_through(runs, 0, 1).values["delay"].round(3)
+    array([[0.05, 0.14, 0.18]])
+    """
+    asked, fixed = specification.evaluation, dict(specification.fixed)
+    simulated = asked.method == "simulation"
+    requested = Requested(packets=asked.packets if simulated else None, seed=asked.seed)
+    fields = row_type(asked)
+    variables = Variables(
+        fields,
+        partial(_fill, asked, fixed),
+        {name: SWEPT[name] for name in fields.names or ()},
+        delay_dimensions(asked.quantiles, asked.late_after),
+    )
+    axes = {axis.name: axis.values for axis in specification.axes}
+    meanings = {name: _meaning(name) for name in axes}
+    grid = Grid(axes, partial(_scenario, fixed), asked.replications, meanings)
+    return GridWork(grid, requested, asked.method, variables)
+
+
+def _meaning(name: str) -> Meaning:
+    return Meaning(UNITS[PARAMETERS[name].kind], PARAMETERS[name].meaning)
+
+
+def _scenario(fixed: Mapping[str, Any], values: Mapping[str, Any]) -> Scenario:
+    """Return what a model is asked: one connection's share of the packets, each in its pieces."""
+    point = scenario_of({**fixed, **values})
+    flow = piece_of(share_of(point.flow, point.connections), point.pieces)
+    return Scenario(flow, point.path, checked_profile(point.stack))
+
+
+def _fill(asked: Evaluation, fixed: Mapping[str, Any], row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
+    """Write the results of a run to a row."""
+    flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
+    point = scenario_of({**fixed, **values})
+    share = share_of(point.flow, point.connections)
+    row["utilization"] = connection_utilization(share, path, stack)
+    delays: DelayDistribution = answer.require()
+    if isinstance(delays, Simulation):
+        interval = delays.mean_interval
+        row["mean_half_width"] = (interval.high - interval.low) / 2 if delays.sustainable else np.nan
+        row["seed"] = answer.requested.seed
+    else:
+        row["validated"] = not validated_range(stack).exceeded_by(flow, path)
+    if point.pieces > 1:
+        delays = joined_delay(delays, share.interval, point.pieces)
+    if point.connections > 1:
+        delays = striped_delay(delays, point.flow.interval, point.connections)
+    row["mean_delay"], row["standard_deviation"] = delays.mean, delays.std
+    row["sustainable"] = delays.sustainable
+    row["delay"] = delays.quantile(np.array(asked.quantiles))
+    row["late_fraction"] = delays.late_fraction(np.array(asked.late_after))
 
 
 def sweep(
@@ -40,18 +148,19 @@ def sweep(
 ) -> xr.Dataset:
     """Evaluate a model or the simulator at every point of a grid.
 
-    What is finished is kept in a folder beside the output; a call that is repeated goes on from there. The result
-    depends on the specification alone, not on who works it out, in which order, or how often that is interrupted.
+    Finished runs are kept in a folder beside the output, and a repeated call continues from there. The result depends
+    on the specification alone: not on the workers, the order of the runs, or interrupts.
 
     Parameters
     ----------
     specification : SweepSpecification, str, path-like or mapping
-        What to do: a TOML file, or what one holds.
+        The sweep: a TOML file, or its content.
     output : str or path-like, optional
-        File of the result, which ends in ".nc"; by default the one that the specification names. Without either,
-        nothing is kept, and the result is only returned.
+        File of the result, which ends in ".nc"; by default the file that the specification names. Without a file,
+        nothing is kept on the disk, and the result is only returned.
     scheduler : str, optional
-        Address of a Dask scheduler whose workers are to do it, such as "tcp://127.0.0.1:8786"; this process by default.
+        Address of a Dask scheduler whose workers evaluate the runs, such as "tcp://127.0.0.1:8786"; by default this
+        process evaluates them.
     workers : int, optional
         Threads of this process, 1 to 256; by default as many as it has processors. Not with `scheduler`.
     on_progress : callable, optional
@@ -61,19 +170,19 @@ def sweep(
     -------
     xarray.Dataset
         Over the axes, in the order of the specification: mean, standard deviation and quantiles of the delay [s],
-        late fraction, utilization, whether TCP can carry the flow; where a point was refused, NaN, and the reason.
+        late fraction, utilization, whether TCP can carry the flow; for a refused point NaN, and the reason.
 
     Raises
     ------
     ValueError
         If the specification or an argument is wrong, or the output belongs to something else.
     SweepFailedError
-        If the workers fail, or nothing more can be written; what is finished is kept.
+        If the workers fail, or nothing more can be written; finished runs are kept.
 
     Warns
     -----
     DamagedCheckpointWarning
-        If some of what was kept is damaged; it is done again.
+        If files of finished runs are damaged; their runs are done again.
 
     Examples
     --------
@@ -85,48 +194,54 @@ def sweep(
     """
     asked = specification if isinstance(specification, SweepSpecification) else read_sweep(specification)
     if scheduler is not None and workers is not None:
-        raise InvalidValueError("workers", workers, "be left to the scheduler")
+        raise ValueError(f"workers must be left to the scheduler, got {workers!r}")
     file = result_file(asked, output)
     if file is not None and file.exists():
         found = finished_result(asked, file)
         if checkpoint_folder(file).exists():
-            # A sweep was killed between the last two things it does.
+            # A sweep was killed after it had written the result, before it removed the folder.
             with checkpoint(file, asked) as left:
                 left.remove()
         return found
     with ExitStack() as stack:
-        # Without hands, no folder is left behind.
-        hands = stack.enter_context(threads(workers) if scheduler is None else cluster(scheduler))
-        results = Results(asked)
+        # Without workers, no folder is left behind.
+        executor = stack.enter_context(threads(workers) if scheduler is None else cluster(scheduler))
         if file is None:
-            Schedule(asked, results, hands, lambda rows: None, on_progress).run()
-            return labelled(asked, results)
-        folder = checkpoint_folder(file)
-        with _writing(folder):
-            kept = stack.enter_context(checkpoint(file, asked))
-            for rows in kept.stored():
-                results.add(rows)
-
-        def store(rows: Rows) -> None:
-            with _writing(folder):
-                kept.store(rows)
-
-        Schedule(asked, results, hands, store, on_progress).run()
-        found = labelled(asked, results)
-        with _writing(file), written_durably(file) as unfinished:
+            return _evaluated(asked, executor, None, on_progress)
+        kept = stack.enter_context(checkpoint(file, asked))
+        found = _evaluated(asked, executor, kept, on_progress)
+        with writing(file), written_durably(file) as unfinished:
             found.to_netcdf(str(unfinished), engine=ENGINE)
-        with _writing(folder):
-            kept.remove()
+        kept.remove()
     return found
 
 
-@contextmanager
-def _writing(place: Path) -> Iterator[None]:
-    """Name the file or folder that cannot be written, as on a full disk."""
-    try:
-        yield
-    except OSError as error:
-        raise SweepFailedError(f"{place}: cannot be written: {error.strerror or error}") from error
+def _evaluated(
+    asked: SweepSpecification,
+    executor: Executor,
+    kept: Checkpoint | None,
+    on_progress: Callable[[Progress], None],
+) -> xr.Dataset:
+    """Return the results of all runs, with the fixed parameters and what the results follow from."""
+    runs = sweep_runs(asked)
+    found = evaluate(
+        runs.grid,
+        runs.requested,
+        nullcontext(executor),
+        method=runs.method,
+        variables=runs.variables,
+        checkpoint=kept,
+        on_progress=on_progress,
+    )
+    fixed: dict[str, Any] = {name: ((), value, _meaning(name).attributes) for name, value in asked.fixed}
+    attributes = {
+        "title": "Delay, from write to in-order read, of constant-bit-rate flows over TCP",
+        "method": asked.evaluation.method,
+        "source": program(),
+        "specification": json.dumps(json.loads(asked.canonical)),
+        "specification_sha256": asked.digest,
+    }
+    return found.assign_coords(fixed).assign_attrs(attributes)
 
 
 def result_file(specification: SweepSpecification, output: str | os.PathLike[str] | None) -> Path | None:
@@ -142,9 +257,9 @@ def result_file(specification: SweepSpecification, output: str | os.PathLike[str
         return None
     file = Path(named)
     if file.suffix != ".nc":
-        raise InvalidValueError("output", str(file), "be the name of a file that ends in .nc")
+        raise ValueError(f"output must be the name of a file that ends in .nc, got {str(file)!r}")
     if not file.parent.is_dir():
-        raise InvalidValueError("output", str(file), "be in a folder that exists")
+        raise ValueError(f"output must be in a folder that exists, got {str(file)!r}")
     return file
 
 
@@ -154,7 +269,7 @@ def finished_result(specification: SweepSpecification, file: Path) -> xr.Dataset
     Raises
     ------
     ValueError
-        If it is none, or that of another specification or program.
+        If the file holds no result, or the result of another specification or program.
     """
     import xarray as xr
 
@@ -176,7 +291,7 @@ MOST_TRIED = 200
 
 @dataclass(frozen=True)
 class Cost:
-    """What the runs of a sweep take on one processor of this machine.
+    """Time and memory that the runs of a sweep take on one processor of this machine.
 
     Attributes
     ----------
@@ -187,7 +302,7 @@ class Cost:
     runs : int
         Runs of the sweep.
     size : int
-        Size of the result [bytes], texts left out.
+        Size of the result [bytes], without its texts.
     """
 
     tried: int
@@ -207,8 +322,8 @@ class Cost:
 def estimated_cost(specification: SweepSpecification, trial_time: float = TRIAL_TIME) -> Cost:
     """Try some points of a sweep.
 
-    Near saturation a chain takes a thousand times as long as elsewhere, so that a sample says little where such points
-    are few.
+    Near saturation a chain takes a thousand times as long as elsewhere: if such points are few, a sample says little
+    about them.
 
     Parameters
     ----------
@@ -220,11 +335,10 @@ def estimated_cost(specification: SweepSpecification, trial_time: float = TRIAL_
     Returns
     -------
     Cost
-        Of at least one run.
+        The cost of at least one run.
 
     Examples
     --------
-    >>> from tcpdelay.questions.sweep.specification import read_sweep
     >>> voice = {"packet_size": 174, "interval": "20ms"}
     >>> cost = estimated_cost(read_sweep({"flow": voice, "grid": {"rtt": ["50ms", "100ms"], "loss": ["1%", "2%"]}}), 0)
     >>> cost.tried, cost.runs, cost.least <= cost.mean <= cost.most
@@ -232,16 +346,17 @@ def estimated_cost(specification: SweepSpecification, trial_time: float = TRIAL_
     """
     runs = specification.runs
     drawn = np.random.default_rng(0).permutation(min(runs, MOST_TRIED)) * runs // min(runs, MOST_TRIED)
+    work = sweep_runs(specification)
     # Kernels are compiled or loaded before anything is timed.
-    evaluate(specification, int(drawn[0]), int(drawn[0]) + 1, program())
+    work_through(work, int(drawn[0]), int(drawn[0]) + 1)
     times, refused = [], 0
     begun = time.monotonic()
     for run in drawn.tolist():
         before = time.monotonic()
-        rows = evaluate(specification, run, run + 1, program())
+        rows = work_through(work, run, run + 1)
         times.append(time.monotonic() - before)
         refused += int(rows.refusals[0] != "")
         if time.monotonic() - begun > trial_time:
             break
-    size = runs * (row_type(specification.evaluation).itemsize + np.dtype(np.int32).itemsize)
+    size = runs * (work.row_type.itemsize + np.dtype(np.int32).itemsize)
     return Cost(len(times), refused, float(np.mean(times)), min(times), max(times), runs, size)

@@ -1,1 +1,1 @@
-"""Predictions for tables of paths."""
+"""Tables of paths: read from columns and files, and predicted row by row."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,23 +10,25 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from tcpdelay.questions.tables.csv_reading import csv_columns, one_line, reading_csv
+
 FileFormat = Literal["parquet", "csv", "arrow"]
 
 SUFFIXES: dict[str, FileFormat] = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
 ROWS_AT_A_TIME = 262_144
-"""Rows that are read at a time, and in memory at most a few times."""
+"""Rows that are read at a time; at most a few times as many are in memory."""
 IN_FOLDER = (".parquet", ".pq", "")
-"""Endings of the files that are read of a folder: other programs write some that have none."""
+"""Suffixes of the files that are read in a folder: some programs write files without a suffix."""
 
 
 class OutputError(OSError):
-    """A result cannot be written, or one written earlier not be read."""
+    """A result cannot be written, or an earlier result cannot be read."""
 
 
 def file_format(path: Path, chosen: str | None = None) -> FileFormat:
-    """Return the format of a file: the chosen one, or what its suffix says.
+    """Return the format of a file: the chosen format, or that of its suffix.
 
     Raises
     ------
@@ -90,8 +91,6 @@ def reading(
         )
         yield scanner.to_reader()
     elif chosen == "csv":
-        from tcpdelay.questions.tables.csv_reading import reading_csv
-
         with reading_csv(path, types or {}) as reader:
             yield reader
     else:
@@ -100,7 +99,7 @@ def reading(
 
 
 def _parquet_files(path: Path) -> list[str]:
-    """Return the files of Parquet of a table, in their order; a folder may hold others as well."""
+    """Return the Parquet files of a table in their order; a folder may also hold other files."""
     from pyarrow import fs
 
     if not path.is_dir():
@@ -116,7 +115,7 @@ def _parquet_files(path: Path) -> list[str]:
 
 
 def _arrow(file: Any) -> Any:
-    """Return what reads the file format of Arrow, or a stream of it."""
+    """Return the reader of an Arrow file, or of an Arrow stream."""
     try:
         opened: Any = pa.ipc.open_file(file)
     except pa.ArrowInvalid:
@@ -129,15 +128,13 @@ def _arrow(file: Any) -> Any:
 def column_names(path: Path, chosen: FileFormat) -> list[str]:
     """Return the names of a table's columns."""
     if chosen == "csv":
-        from tcpdelay.questions.tables.csv_reading import csv_columns
-
         return csv_columns(path)
     with reading(path, chosen) as reader:
         return list(reader.schema.names)
 
 
 def chunks(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a reader, as many at a time; fewer at the end alone.
+    """Yield the rows of a reader in batches of so many rows; the last batch may be smaller.
 
     Examples
     --------
@@ -167,9 +164,9 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class TableWriter:
-    """Writes batches to a file that has its name only once it is complete.
+    """Writes batches to a temporary file that replaces the named file once it is complete.
 
-    A device or a pipe cannot be replaced and is written to as it is.
+    Devices and pipes cannot be replaced, and are written to directly.
 
     Parameters
     ----------
@@ -183,7 +180,7 @@ class TableWriter:
     Raises
     ------
     OutputError
-        If the file cannot be written, there or later.
+        If the file cannot be written, now or later.
 
     Examples
     --------
@@ -226,7 +223,7 @@ class TableWriter:
                     if self._replaces:
                         self._temporary.replace(self.path)
             else:
-                # What has gone wrong before says more than what goes wrong now.
+                # The first error says more than a second one.
                 with suppress(OSError, pa.ArrowException):
                     self._writer.close()
         finally:
@@ -239,7 +236,7 @@ class TableWriter:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say in an OutputError which file it was if one cannot be written.
+    """Name a file in the OutputError if it cannot be written.
 
     Examples
     --------
@@ -256,24 +253,11 @@ def writing(path: Path) -> Iterator[None]:
         raise OutputError(f"{str(path)!r} cannot be written: {one_line(error)}") from error
 
 
-def one_line(error: Exception | str) -> str:
-    """Return in one line what is wrong, as the system says it or else Arrow.
-
-    Examples
-    --------
-    >>> one_line(OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left on device"))
-    'No space left on device'
-    """
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
-    return " ".join(str(error).split())[:200]
-
-
 def _writer(path: Path, chosen: FileFormat, schema: pa.Schema) -> Any:
     if chosen == "parquet":
         import pyarrow.parquet as pq
 
-        # Answers hardly repeat: a dictionary of them costs time and saves no room. That of the reasons does.
+        # Delays hardly repeat: a dictionary of them costs time and saves no memory. Other columns repeat.
         repeated: Any = [field.name for field in schema if not pa.types.is_floating(field.type)]
         return pq.ParquetWriter(path, schema, use_dictionary=repeated, compression="lz4", write_statistics=False)
     if chosen == "csv":

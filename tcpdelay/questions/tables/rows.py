@@ -1,7 +1,4 @@
-"""Rows of paths, and where the table has them of flows, to columns of predictions.
-
-How many rows of each group meet the target.
-"""
+"""Columns of predictions for rows of paths and flows, and how many rows of each group meet the target."""
 
 from __future__ import annotations
 
@@ -15,14 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tcpdelay.confidence import share_interval
 from tcpdelay.models.validity import validated_range
-from tcpdelay.questions.region.question import Question
+from tcpdelay.questions.region import Question
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, Source, read_column, reasons
-from tcpdelay.questions.tables.interpolation import COLUMNS
-from tcpdelay.questions.tables.surface import Surface, load_surface, save_surface
-from tcpdelay.report.result_table import Column, ResultTable
-from tcpdelay.scenario.fields import InvalidValueError, require_flag
+from tcpdelay.questions.tables.lattice import COLUMNS, Lattice, load_lattice, save_lattice
+from tcpdelay.scenario.fields import require_flag
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import Target
@@ -32,8 +26,8 @@ FLAGS = ("works", "sustainable")
 ANSWERS = (*COLUMNS, *FLAGS, "reason")
 """The columns that are added."""
 TOO_LARGE = "the chain is too large to compute"
-MOST_SURFACES = 64
-"""Surfaces in memory; beyond, the one that has not been used for longest goes."""
+MOST_LATTICES = 64
+"""Lattices in memory; with more flows, the least recently used lattice is dropped."""
 _REASONS = ("", *(reason for quantity in QUANTITIES.values() for reason in reasons(quantity)), TOO_LARGE)
 
 
@@ -57,7 +51,7 @@ class Demand:
 
 
 class RowPredictor:
-    """Predicts batches of rows, with a surface for each flow among them.
+    """Predicts batches of rows, with a lattice of answers for each flow among them.
 
     Parameters
     ----------
@@ -68,14 +62,12 @@ class RowPredictor:
     prefix : str
         What the names of the added columns begin with.
     cached : bool
-        Whether surfaces are taken from, and kept in, the user's cache.
+        Whether answers are taken from, and kept in, the user's cache.
 
     Attributes
     ----------
     unchecked : int
         Rows so far outside the range in which the model has been checked.
-    solved : int
-        Rows so far that no cell could answer, so that the chain was solved.
 
     Raises
     ------
@@ -96,14 +88,14 @@ class RowPredictor:
 
     def __init__(self, demand: Demand, sources: dict[str, Source], prefix: str = "", cached: bool = False) -> None:
         if not isinstance(prefix, str):
-            raise InvalidValueError("prefix", prefix, "be a text")
+            raise ValueError(f"prefix must be a text, got {prefix!r}")
         require_flag("cached", cached)
         missing = [name for name in FLOW if name not in sources]
         if missing and demand.flow is None:
-            raise InvalidValueError("flow", None, f"be given, as the table has no {' and no '.join(missing)}")
+            raise ValueError(f"flow must be given, as the table has no {' and no '.join(missing)}")
         self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
-        self.unchecked = self.solved = 0
-        self._surfaces: OrderedDict[Flow, Surface] = OrderedDict()
+        self.unchecked = 0
+        self._lattices: OrderedDict[Flow, Lattice] = OrderedDict()
         self._kept: dict[Flow, int] = {}
 
     def schema(self, given: pa.Schema) -> pa.Schema:
@@ -119,9 +111,7 @@ class RowPredictor:
         added.append(pa.field(self.prefix + "reason", pa.string()))
         taken = [field.name for field in added if field.name in given.names]
         if taken:
-            raise InvalidValueError(
-                "prefix", self.prefix, f"keep apart {', '.join(taken)}, which the table has already"
-            )
+            raise ValueError(f"prefix must keep apart {', '.join(taken)}, which the table has already")
         metadata: Any = given.metadata
         return pa.schema([*given, *added], metadata=metadata)
 
@@ -133,7 +123,7 @@ class RowPredictor:
         batch : pyarrow.RecordBatch
             Rows.
         on_progress : callable, optional
-            Called with the number of chains solved, and to be solved, in a step of the work.
+            Called with the number of chains solved, and to be solved.
         """
         schema = self.schema(batch.schema)
         values = {}
@@ -156,23 +146,23 @@ class RowPredictor:
         return pa.record_batch([*batch.columns, *arrays, texts], schema=schema)
 
     def save(self, growth: float = 1.0) -> None:
-        """Keep the surfaces that have grown by more than this factor since they were last kept."""
-        for flow, surface in self._surfaces.items():
-            self._save(flow, surface, growth)
+        """Keep the lattices that have grown by more than this factor since they were last kept."""
+        for flow, lattice in self._lattices.items():
+            self._save(flow, lattice, growth)
 
-    def _save(self, flow: Flow, surface: Surface, growth: float = 1.0) -> None:
-        if self.cached and len(surface.node_at) > growth * self._kept[flow] and save_surface(surface):
-            self._kept[flow] = len(surface.node_at)
+    def _save(self, flow: Flow, lattice: Lattice, growth: float = 1.0) -> None:
+        if self.cached and lattice.size > growth * self._kept[flow] and save_lattice(lattice):
+            self._kept[flow] = lattice.size
 
-    def _surface(self, flow: Flow) -> Surface:
-        if flow not in self._surfaces:
+    def _lattice(self, flow: Flow) -> Lattice:
+        if flow not in self._lattices:
             asked = Question(flow, self.demand.stack, self.demand.target)
-            surface = load_surface(asked) if self.cached else Surface(asked)
-            self._surfaces[flow], self._kept[flow] = surface, len(surface.node_at)
-            if len(self._surfaces) > MOST_SURFACES:
-                self._save(*self._surfaces.popitem(last=False))
-        self._surfaces.move_to_end(flow)
-        return self._surfaces[flow]
+            lattice = load_lattice(asked) if self.cached else Lattice(asked)
+            self._lattices[flow], self._kept[flow] = lattice, lattice.size
+            if len(self._lattices) > MOST_LATTICES:
+                self._save(*self._lattices.popitem(last=False))
+        self._lattices.move_to_end(flow)
+        return self._lattices[flow]
 
     def _flows(
         self, values: dict[str, NDArray[np.float64]], right: NDArray[np.bool_]
@@ -207,7 +197,7 @@ class RowPredictor:
     ) -> None:
         if rows is not None:
             rtt, loss = rtt[rows], loss[rows]
-        answers = self._surface(flow).answer(rtt, loss, on_progress)
+        answers = self._lattice(flow).answer(rtt, loss, on_progress)
         everything = slice(None) if rows is None else rows
         columns[:, everything] = answers.columns
         flags[0, everything], flags[1, everything] = answers.works, answers.sustainable
@@ -218,10 +208,6 @@ class RowPredictor:
             and known.interval[0] <= flow.interval <= known.interval[1]
         )
         self.unchecked += rtt.size if unusual else int(rtt.size - inside.sum())
-        self.solved += answers.solved
-
-
-ALL = "all"
 
 
 class WorkingShares:
@@ -230,7 +216,7 @@ class WorkingShares:
     Parameters
     ----------
     by : sequence of str
-        Columns that tell groups apart; without any, there is only one group.
+        Columns whose values form the groups; without any, there is only one group.
     prefix : str
         What the names of the added columns begin with.
 
@@ -246,8 +232,8 @@ class WorkingShares:
     >>> shares = WorkingShares(["region"])
     >>> answers = {"works": [True, False, None], "reason": [None, None, "rtt is missing"]}
     >>> shares.add(pa.record_batch({"region": ["north", "north", "south"], **answers}))
-    >>> [(row["region"], row["works"], row["without_prediction"]) for row in shares.table("Title").rows]
-    [('north', 0.5, 0), ('south', None, 1), ('all', 0.5, 1)]
+    >>> [(*group, *count.tolist()) for group, count in shares.counts.items()]
+    [('north', 2, 2, 1), ('south', 1, 0, 0)]
     >>> shares.reasons
     Counter({'rtt is missing': 1})
     """
@@ -274,36 +260,15 @@ class WorkingShares:
             given = pc.value_counts(pc.drop_null(reason)).to_pylist()
             self.reasons.update({each["values"]: each["counts"] for each in given})
 
-    def table(self, title: str) -> ResultTable:
-        """Return the shares by group and of all rows, with confidence intervals of 95 %."""
-        rows = [self._row(group, self.counts[group]) for group in sorted(self.counts, key=_order)]
-        if self.by or not rows:
-            everything = np.sum(list(self.counts.values()), axis=0) if self.counts else np.zeros(3, np.int64)
-            rows.append(self._row((ALL, *[""] * (len(self.by) - 1))[: len(self.by)], everything))
-        columns = (
-            *(Column(name, name) for name in self.by),
-            Column("rows", "rows", "count"),
-            Column("without_prediction", "without prediction", "count"),
-            Column("works", "inside the working region", "fraction", "low", "high"),
-        )
-        note = "In brackets the interval of 95 % if the rows are a random sample of their group (Clopper and Pearson)."
-        return ResultTable("working-shares", title, columns, rows, note)
 
-    def _row(self, group: tuple[Any, ...], counts: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, Any]:
-        rows, known, working = counts.tolist()
-        share = share_interval(working, known)
-        return {
-            **{name: "none" if value is None else str(value) for name, value in zip(self.by, group, strict=True)},
-            "rows": rows,
-            "without_prediction": rows - known,
-            "works": share.value if known else None,
-            "low": share.low if known else None,
-            "high": share.high if known else None,
-        }
+def group_order(group: tuple[Any, ...]) -> tuple[tuple[bool, str, Any, str], ...]:
+    """Return the key that sorts groups: numbers by their value, nulls last.
 
-
-def _order(group: tuple[Any, ...]) -> tuple[tuple[bool, str, Any, str], ...]:
-    """Return what sorts groups: numbers as such, nulls last."""
+    Examples
+    --------
+    >>> sorted([("b",), (None,), ("10",), ("9",)], key=group_order)
+    [('9',), ('10',), ('b',), (None,)]
+    """
     return tuple(map(_rank, group))
 
 

@@ -1,0 +1,410 @@
+"""Answers at every point of a grid over any parameters of a scenario, as a labelled data set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tcpdelay.models.interface import WHOLE_DISTRIBUTION, Answer, Requested
+from tcpdelay.models.predict import AnsweredBy, predict
+from tcpdelay.questions.execution import Executor, Progress, Results, Rows, Schedule, blank_row, threads
+from tcpdelay.scenario.fields import UNITS, InvalidValueError
+from tcpdelay.scenario.scenario import FIELDS, Scenario
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+SEED_BITS = 53
+"""Bits of a whole number that a double holds, as netCDF 3 has no longer integers."""
+NOT_REFUSED = ""
+
+
+class Meaning(NamedTuple):
+    """What a variable or an axis holds.
+
+    Attributes
+    ----------
+    unit : str or None
+        Unit in the form of netCDF; None for words and flags.
+    text : str
+        Meaning in a few words.
+    """
+
+    unit: str | None
+    text: str
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Attributes of a variable in a data set."""
+        return {"long_name": self.text, **({} if self.unit is None else {"units": self.unit})}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The points of a grid; the last axis varies fastest.
+
+    Parameters
+    ----------
+    axes : mapping of str to tuple
+        Values of each axis.
+    scenario_at : callable
+        Returns the scenario for the values of all axes, a mapping by name; raises ValueError if there is none. For
+        processes and clusters it must be picklable.
+    replications : int
+        Runs at each point, which only a simulation distinguishes.
+    meanings : mapping of str to Meaning
+        Meanings of axes that are no fields of a scenario.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario import Flow, Path
+    >>> grid = Grid.around(Scenario(Flow(174, 0.02), Path(0.1, 0.02)), rtt=[0.05, 0.1], hz=[250, 1000])
+    >>> grid.shape, grid.values_at(1), grid.scenario_at(grid.values_at(1)).stack.hz
+    ((2, 2), {'rtt': 0.05, 'hz': 1000}, 1000)
+    """
+
+    axes: Mapping[str, tuple[Any, ...]]
+    scenario_at: Callable[[Mapping[str, Any]], Scenario]
+    replications: int = 1
+    meanings: Mapping[str, Meaning] = field(default_factory=dict)
+
+    @classmethod
+    def around(cls, scenario: Scenario, **axes: ArrayLike) -> Grid:
+        """Return the grid of a scenario in which some fields of flow, path and stack vary.
+
+        Raises
+        ------
+        InvalidValueError
+            If an axis is no field of the scenario.
+        """
+        for name in axes:
+            if name not in FIELDS:
+                raise InvalidValueError("axes", name, f"be among {', '.join(FIELDS)}")
+        return cls(
+            {name: tuple(np.asarray(values).tolist()) for name, values in axes.items()}, partial(_with, scenario)
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Values along each axis."""
+        return tuple(map(len, self.axes.values()))
+
+    @cached_property
+    def size(self) -> int:
+        """Points times replications."""
+        return math.prod(self.shape) * self.replications
+
+    def values_at(self, point: int) -> dict[str, Any]:
+        """Return the values of all axes at a point."""
+        values: dict[str, Any] = {}
+        for name, axis in reversed([*self.axes.items()]):
+            point, place = divmod(point, len(axis))
+            values[name] = axis[place]
+        return {name: values[name] for name in self.axes}
+
+    def meaning(self, name: str) -> Meaning:
+        """Return the meaning of an axis."""
+        if name in self.meanings:
+            return self.meanings[name]
+        _, declared = FIELDS[name]
+        return Meaning(UNITS[declared.kind], declared.meaning)
+
+
+def _with(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
+    """Return the scenario with other values of some fields."""
+    changes: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        changes.setdefault(FIELDS[name][0], {})[name] = value
+    parts: dict[str, Any] = {part: replace(getattr(scenario, part), **changed) for part, changed in changes.items()}
+    return replace(scenario, **parts)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A dimension of variables that hold several values for each point.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    values : tuple of float
+        Its coordinates.
+    meaning : Meaning
+        Their unit and meaning.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    meaning: Meaning
+
+
+@dataclass(frozen=True)
+class Variables:
+    """What is kept of each answer.
+
+    Parameters
+    ----------
+    row_type : dtype
+        Fields of a row, one for each variable.
+    fill : callable
+        Writes to a row what is kept of an answer, given the values of the axes; raises ValueError if that is refused.
+        For processes and clusters it must be picklable.
+    meanings : mapping of str to Meaning
+        Units and meanings of all fields.
+    dimensions : mapping of str to Dimension
+        The further dimension of fields that have one.
+    prepare : callable, optional
+        Called with a row and its scenario before a model is asked; returns whether it is asked. Raises ValueError if
+        the scenario is refused.
+    """
+
+    row_type: np.dtype[np.void]
+    fill: Callable[[Any, Answer, Mapping[str, Any]], None]
+    meanings: Mapping[str, Meaning]
+    dimensions: Mapping[str, Dimension] = field(default_factory=dict)
+    prepare: Callable[[Any, Scenario], bool] | None = None
+
+
+def requested_variables(requested: Requested) -> Variables:
+    """Return the variables that hold the requested figures of an answer.
+
+    Examples
+    --------
+    >>> requested_variables(Requested(quantiles=(0.5, 0.95))).row_type.names
+    ('mean_delay', 'delay', 'late_fraction', 'sustainable')
+    """
+    quantiles, late_after = requested.quantiles, requested.late_after
+    fields: list[Any] = [
+        ("mean_delay", np.float64),
+        ("delay", np.float64, (len(quantiles),)),
+        ("late_fraction", np.float64, (len(late_after),)),
+        ("sustainable", np.bool_),
+    ]
+    meanings = {name: MEANINGS[name] for name, *_ in fields}
+    if requested.target is not None:
+        fields.append(("works", np.bool_))
+        share, limit = requested.target.quantile, requested.target.limit
+        meanings["works"] = Meaning(None, f"whether {share:g} of the packets arrive within {limit:g} s")
+    return Variables(np.dtype(fields), fill_requested, meanings, delay_dimensions(quantiles, late_after))
+
+
+MEANINGS = {
+    "mean_delay": Meaning("s", "mean delay"),
+    "delay": Meaning("s", "delay within which a share of the packets arrives"),
+    "late_fraction": Meaning("1", "share of the packets that arrive later"),
+    "sustainable": Meaning(None, "whether TCP can carry the flow"),
+}
+
+
+def delay_dimensions(quantiles: tuple[float, ...], late_after: tuple[float, ...]) -> dict[str, Dimension]:
+    """Return the dimensions of the quantiles of the delay and of the late fractions."""
+    return {
+        "delay": Dimension("quantile", quantiles, Meaning("1", "share of the packets")),
+        "late_fraction": Dimension(
+            "late_after", late_after, Meaning("s", "delay beyond which a packet counts as late")
+        ),
+    }
+
+
+def fill_requested(row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
+    """Write the requested figures of an answer to a row."""
+    row["mean_delay"], row["delay"], row["late_fraction"] = answer.mean, answer.quantiles, answer.late_fractions
+    row["sustainable"] = answer.sustainable
+    if answer.requested.target is not None:
+        row["works"] = answer.meets(answer.requested.target)
+
+
+@dataclass(frozen=True)
+class GridWork:
+    """The runs of a grid.
+
+    Parameters
+    ----------
+    grid : Grid
+        The points.
+    requested : Requested
+        What is asked at each point. Every run of a simulation has a seed of its own, which follows from this one.
+    method : str
+        Which model answers, as in `tcpdelay.models.predict.predict`.
+    variables : Variables
+        What is kept of each answer.
+    """
+
+    grid: Grid
+    requested: Requested
+    method: AnsweredBy
+    variables: Variables
+
+    @property
+    def size(self) -> int:
+        """Number of runs."""
+        return self.grid.size
+
+    @property
+    def row_type(self) -> np.dtype[np.void]:
+        """Type of the results of a run."""
+        return self.variables.row_type
+
+    def fill(self, row: Any, number: int) -> str:
+        """Write the results of one run to `row`; return why it is refused, or an empty text."""
+        point, replication = divmod(number, self.grid.replications)
+        values, requested = self.grid.values_at(point), self.requested
+        if self.method != "chain":
+            requested = replace(requested, seed=run_seed(requested.seed, point, replication))
+        try:
+            scenario = self.grid.scenario_at(values)
+            if self.variables.prepare is not None and not self.variables.prepare(row, scenario):
+                return NOT_REFUSED
+            answer = predict(scenario, requested, self.method)
+            if answer.refusal is None:
+                self.variables.fill(row, answer, values)
+                return NOT_REFUSED
+            refusal: ValueError = answer.refusal
+        except ValueError as error:
+            # The values do not go together, or they have no meaning for what is kept.
+            refusal = error
+        blank_row(row)
+        return str(refusal)
+
+
+def run_seed(seed: int, point: int, replication: int) -> int:
+    """Return the seed of one simulation; it depends on nothing else.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the grid.
+    point, replication : int
+        Which simulation, from 0 on.
+
+    Returns
+    -------
+    int
+        0 to 2⁵³ - 1.
+
+    Examples
+    --------
+    >>> run_seed(1, 0, 0) != run_seed(1, 0, 1)
+    True
+    """
+    sequence = np.random.SeedSequence(seed, spawn_key=(point, replication))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(64 - SEED_BITS))
+
+
+class Checkpoint(Protocol):
+    """Keeps the results of finished runs."""
+
+    def stored(self) -> Iterator[Rows]:
+        """Yield all results that are kept."""
+        ...
+
+    def store(self, rows: Rows) -> None:
+        """Keep the results of some runs."""
+        ...
+
+
+def evaluate(
+    grid: Grid,
+    requested: Requested = WHOLE_DISTRIBUTION,
+    executor: AbstractContextManager[Executor] | None = None,
+    *,
+    method: AnsweredBy = "chain",
+    variables: Variables | None = None,
+    checkpoint: Checkpoint | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> xr.Dataset:
+    """Ask a model at every point of a grid.
+
+    Parameters
+    ----------
+    grid : Grid
+        The points.
+    requested : Requested
+        What is asked at each point.
+    executor : context manager of Executor, optional
+        Who works: `threads()` by default, `processes(4)` or `cluster("tcp://...")` of `tcpdelay.questions.execution`.
+    method : {"chain", "simulation", "auto"}
+        Which model answers.
+    variables : Variables, optional
+        What is kept of each answer; the requested figures by default.
+    checkpoint : Checkpoint, optional
+        Keeps finished runs, and has those of an earlier attempt.
+    on_progress : callable, optional
+        Called with a `Progress` about twice a second.
+
+    Returns
+    -------
+    xarray.Dataset
+        The variables over the axes, in the order of the grid. Where a point was refused they are NaN and False;
+        `refused` has the number of the reason in `refusals`, and 0 elsewhere.
+
+    Raises
+    ------
+    SweepFailedError
+        If the workers fail; finished runs are in the checkpoint.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario import Flow, Path
+    >>> around = Scenario(Flow(174, 0.02), Path(0.1, 0.02))
+    >>> found = evaluate(Grid.around(around, loss=[0.01, 0.02]), Requested((0.95,), distribution=False))
+    >>> found.delay.sel(quantile=0.95).values.round(3), found.loss.units
+    (array([0.1 , 0.14]), '1')
+    """
+    work = GridWork(grid, requested, method, requested_variables(requested) if variables is None else variables)
+    results = Results(work.size, work.row_type)
+    with threads() if executor is None else executor as workers:
+        for rows in () if checkpoint is None else checkpoint.stored():
+            results.add(rows)
+        Schedule(work, results, workers, None if checkpoint is None else checkpoint.store, on_progress).run()
+    return labelled(work, results)
+
+
+def labelled(work: GridWork, results: Results) -> xr.Dataset:
+    """Return the results of all runs by the values of the axes.
+
+    Parameters
+    ----------
+    work : GridWork
+        The grid and its variables.
+    results : Results
+        Complete.
+    """
+    import xarray as xr
+
+    grid, described = work.grid, work.variables
+    dimensions, shape = tuple(grid.axes), grid.shape
+    if grid.replications > 1:
+        dimensions, shape = (*dimensions, "replication"), (*shape, grid.replications)
+    variables: dict[str, Any] = {}
+    for name in work.row_type.names or ():
+        column = results.values[name]
+        further = (described.dimensions[name].name,) if name in described.dimensions else ()
+        filled = np.ascontiguousarray(column).reshape(*shape, *column.shape[1:])
+        variables[name] = ((*dimensions, *further), filled, described.meanings[name].attributes)
+    numbers, texts = _numbered(results)
+    meaning = {"long_name": "number of the reason in refusals why there is no result, or 0"}
+    variables["refused"] = (dimensions, numbers.reshape(shape), meaning)
+    variables["refusals"] = ("refusal", texts, {"long_name": "reasons why there is no result"})
+    coordinates: dict[str, Any] = {
+        name: (name, np.array(values), grid.meaning(name).attributes) for name, values in grid.axes.items()
+    }
+    for dimension in described.dimensions.values():
+        coordinates[dimension.name] = (dimension.name, np.array(dimension.values), dimension.meaning.attributes)
+    return xr.Dataset(variables, coordinates)
+
+
+def _numbered(results: Results) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    """Return the number of each run's reason, and the reasons in the order of the runs in which they occur first."""
+    numbers = np.zeros(results.done.size, np.int32)
+    known = {NOT_REFUSED: 0}
+    for run in sorted(results.refusals):
+        numbers[run] = known.setdefault(results.refusals[run], len(known))
+    return numbers, np.array(list(known), object)

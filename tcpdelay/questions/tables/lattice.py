@@ -1,0 +1,461 @@
+"""Answers for one flow, TCP and target over round-trip time and loss, remembered at the points of a lattice.
+
+A row of a table is answered for the nearest path of the lattice, whose round-trip time and loss differ from those of
+the row by `TOLERANCE` at most. Each path is solved when the first row needs it, and kept in the user's cache for later
+tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import FileLock
+from numpy.typing import NDArray
+from platformdirs import user_cache_path
+
+from tcpdelay import __version__
+from tcpdelay.files import written_durably
+from tcpdelay.models.interface import Answer, Requested
+from tcpdelay.models.validity import validated_range
+from tcpdelay.questions.execution import work_out
+from tcpdelay.questions.grid import Grid, GridWork, Variables
+from tcpdelay.questions.region import Question, question
+from tcpdelay.scenario.fields import bounds, is_number, shown
+from tcpdelay.scenario.path import Path as NetworkPath
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
+
+TOLERANCE = 0.005
+"""Largest difference between a row's path and the path that it is answered for, as a fraction of round-trip time and
+of loss, which counts as `SMALLEST_LOSS` larger than it is."""
+SMALLEST_LOSS = 1e-5
+PROBABILITIES = (0.5, 0.95, 0.99)
+COLUMNS: tuple[str, ...] = ("p50", "p95", "p99", "mean", "late")
+EXACT_ROWS = 1000
+"""Rows of a flow, the first ones, that are solved for exactly their path: the lattice would save few chains."""
+SOLVED_AT_A_TIME = 4096
+"""Paths that are solved before they are remembered: an interrupt loses fewer than these."""
+_STEP = 2 * np.log1p(TOLERANCE)
+_SHORTEST_RTT, _LONGEST_RTT = bounds(NetworkPath, "rtt")
+_RTTS = int(np.log(_LONGEST_RTT / _SHORTEST_RTT) / _STEP) + 1
+_LOSSES = int(np.log1p(1 / SMALLEST_LOSS) / _STEP) + 1
+_LOSSLESS = _LOSSES
+"""Column of the lattice without loss; the other columns have the losses in steps."""
+
+OnProgress: TypeAlias = Callable[[int, int], None] | None
+ANSWER = np.dtype([*((name, np.float64) for name in COLUMNS), ("works", np.bool_), ("sustainable", np.bool_)])
+"""What is remembered of a path: `COLUMNS` [s, and the late fraction], which are NaN if the chain is too large, whether
+the target is met, and whether TCP can carry the flow."""
+
+
+def place_of(rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the number of the lattice point nearest to each path.
+
+    Parameters
+    ----------
+    rtt, loss : ndarray, shape (n,)
+        Round-trip times [s], 1e-6 to 60, and losses, 0 to below 1.
+    """
+    row = np.minimum(np.log(rtt / _SHORTEST_RTT) / _STEP, _RTTS - 1).astype(np.int64)
+    column = np.minimum(np.log1p(loss / SMALLEST_LOSS) / _STEP, _LOSSES - 1).astype(np.int64)
+    place: NDArray[np.int64] = row * (_LOSSES + 1) + np.where(loss == 0, _LOSSLESS, column)
+    return place
+
+
+def places_between(rtt: tuple[float, float], loss: tuple[float, float]) -> NDArray[np.int64]:
+    """Return the lattice points of a region, those with short round-trip times and low losses first: they cost least.
+
+    Parameters
+    ----------
+    rtt, loss : tuple of float
+        Round-trip times [s] and losses, from and to.
+
+    Examples
+    --------
+    >>> places_between((0.1, 0.11), (0.01, 0.02)).size
+    710
+    """
+    (low_row, high_row), (low, high) = np.divmod(place_of(np.array(rtt), np.array(loss)), _LOSSES + 1)
+    columns = np.arange(0 if low == _LOSSLESS else low, high + 1)
+    if low == _LOSSLESS:
+        columns = np.append(_LOSSLESS, columns)
+    rows = np.arange(low_row, high_row + 1)
+    cost = np.add.outer(rows - low_row, np.arange(columns.size))
+    places: NDArray[np.int64] = np.add.outer(rows * (_LOSSES + 1), columns).ravel()[np.argsort(cost, axis=None)]
+    return places
+
+
+def path_at(place: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return round-trip times [s] and losses of lattice points.
+
+    Examples
+    --------
+    >>> rtt, loss = path_at(place_of(np.array([0.1, 0.1]), np.array([0.02, 0.0])))
+    >>> bool((abs(rtt / 0.1 - 1) <= TOLERANCE).all()), abs(loss[0] / 0.02 - 1) <= TOLERANCE, loss[1].item()
+    (True, True, 0.0)
+    """
+    row, column = np.divmod(place, _LOSSES + 1)
+    # Halfway between the ends of a step; rounding to its ends, in the logarithm, differs by half a step at most.
+    rtt = np.minimum(_SHORTEST_RTT * np.exp((row + 0.5) * _STEP), _LONGEST_RTT)
+    loss = np.minimum(SMALLEST_LOSS * np.expm1((column + 0.5) * _STEP), np.nextafter(1, 0))
+    return rtt, np.where(column == _LOSSLESS, 0.0, loss)
+
+
+class Answers(NamedTuple):
+    """Predictions for rows.
+
+    Attributes
+    ----------
+    columns : ndarray, shape (columns, n)
+        `COLUMNS`: delays [s] and the late fraction; NaN where the chain is too large.
+    works, sustainable : ndarray of bool, shape (n,)
+        Whether the target is met, and whether TCP can carry the flow.
+    """
+
+    columns: NDArray[np.float64]
+    works: NDArray[np.bool_]
+    sustainable: NDArray[np.bool_]
+
+    def at(self, numbers: NDArray[np.integer[Any]]) -> Answers:
+        """Return the predictions with these numbers."""
+        return Answers(self.columns.take(numbers, 1), self.works.take(numbers), self.sustainable.take(numbers))
+
+    def with_more(self, more: Answers) -> Answers:
+        """Return these predictions and more of them."""
+        columns, works, sustainable = (np.concatenate(both, -1) for both in zip(self, more, strict=True))
+        return Answers(columns, works, sustainable)
+
+
+NO_ANSWERS = Answers(np.empty((len(COLUMNS), 0)), np.empty(0, np.bool_), np.empty(0, np.bool_))
+
+
+class Lattice:
+    """Remembered answers for one question.
+
+    Parameters
+    ----------
+    asked : Question
+        Flow, TCP and target.
+
+    Attributes
+    ----------
+    solved : int
+        Chains solved so far in this process.
+
+    Examples
+    --------
+    >>> from tcpdelay.questions.region import question
+    >>> lattice = Lattice(question("voip", None, None, None))
+    >>> answers = lattice.answer(np.array([0.100]), np.array([0.02]))
+    >>> answers.columns[:, 0].round(3).tolist(), bool(answers.works[0])
+    ([0.05, 0.14, 0.18, 0.063, 0.005], True)
+    """
+
+    def __init__(self, asked: Question) -> None:
+        self.asked = asked
+        self.solved = 0
+        self._known = NO_ANSWERS
+        # Number of a place's answer, from 1 on. Memory of zeros takes no room until something is written to it.
+        self._index = np.zeros(_RTTS * (_LOSSES + 1), np.int32)
+        self._exact: dict[tuple[float, float], int] = {}
+        self._exact_answers = NO_ANSWERS
+        self._exact_rows = 0
+
+    @property
+    def size(self) -> int:
+        """Number of paths of the lattice whose answers are remembered."""
+        return int(np.count_nonzero(self._index))
+
+    def answer(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress = None) -> Answers:
+        """Return the predictions for rows, solving the chains that are not known yet.
+
+        The first `EXACT_ROWS` rows are answered for exactly their path, unless more come at a time; later rows for the
+        nearest path of the lattice.
+
+        Parameters
+        ----------
+        rtt, loss : ndarray, shape (n,)
+            Round-trip times [s], 1e-6 to 60, and losses, 0 to below 1.
+        on_progress : callable, optional
+            Called with the number of chains solved, and to be solved.
+        """
+        if self._exact_rows + rtt.size <= EXACT_ROWS:
+            self._exact_rows += rtt.size
+            return self._answer_exactly(rtt, loss, on_progress)
+        places = place_of(rtt, loss)
+        self.solve(self.missing(places), on_progress)
+        return self._known.at(self._index[places] - 1)
+
+    def missing(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the different places whose answers are not known yet."""
+        return np.unique(places[self._index[places] == 0])
+
+    def solve(self, places: NDArray[np.int64], on_progress: OnProgress = None) -> None:
+        """Solve the chains of places that are not known yet; after an interrupt, those that are solved are kept."""
+        for first in range(0, places.size, SOLVED_AT_A_TIME):
+            part = places[first : first + SOLVED_AT_A_TIME]
+            report = None if on_progress is None else partial(_report, on_progress, first, places.size)
+            self.remember(part, self._solved(*path_at(part), report))
+
+    def remember(self, places: NDArray[np.int64], answers: Answers) -> None:
+        """Add answers at places that are not known yet."""
+        # Answers first: after an interrupt in between they only take room.
+        self._known = self._known.with_more(answers)
+        end = self._known.works.size
+        self._index[places] = np.arange(end - places.size + 1, end + 1)
+
+    def remembered(self) -> tuple[NDArray[np.int64], Answers]:
+        """Return all known places, and their answers."""
+        places = np.flatnonzero(self._index)
+        return places, self._known.at(self._index[places] - 1)
+
+    def _answer_exactly(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress) -> Answers:
+        paths = list(zip(rtt.tolist(), loss.tolist(), strict=True))
+        new = [path for path in dict.fromkeys(paths) if path not in self._exact]
+        if new:
+            new_rtt, new_loss = np.array(new).T
+            solved = self._solved(new_rtt, new_loss, on_progress)
+            self._exact.update(zip(new, range(len(self._exact), len(self._exact) + len(new)), strict=True))
+            self._exact_answers = self._exact_answers.with_more(solved)
+        return self._exact_answers.at(np.array([self._exact[path] for path in paths], np.int64))
+
+    def _solved(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress) -> Answers:
+        """Return the answers for paths."""
+        asked, target = self.asked, self.asked.target
+        requested = Requested((*PROBABILITIES, target.quantile), (target.limit,), target=target, distribution=False)
+        grid = Grid({"path": tuple(range(rtt.size))}, partial(_scenario, asked, rtt, loss))
+        work = GridWork(grid, requested, "chain", Variables(ANSWER, _fill, {}))
+        self.solved += rtt.size
+        found = work_out(work, on_progress=on_progress).values
+        return Answers(np.stack([found[name] for name in COLUMNS]), found["works"], found["sustainable"])
+
+
+def _report(on_progress: Callable[[int, int], None], before: int, total: int, done: int, of: int) -> None:
+    on_progress(before + done, total)
+
+
+def _scenario(
+    asked: Question, rtt: NDArray[np.float64], loss: NDArray[np.float64], values: Mapping[str, Any]
+) -> Scenario:
+    path = NetworkPath(float(rtt[values["path"]]), float(loss[values["path"]]))
+    return Scenario(asked.flow, path, asked.stack, asked.target)
+
+
+def _fill(row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
+    """Write an answer to a row."""
+    row["p50"], row["p95"], row["p99"], _ = answer.quantiles
+    row["mean"], row["late"] = answer.mean, answer.late_fractions[0]
+    target = answer.requested.target
+    row["works"] = target is not None and answer.meets(target)
+    row["sustainable"] = answer.sustainable
+
+
+def lattice_path(asked: Question) -> Path:
+    """Return the file in the user's cache that keeps the lattice of a question, whether it exists or not.
+
+    Its name changes with the question, the tolerance, and the source of the models.
+
+    Examples
+    --------
+    >>> from tcpdelay.questions.region import question
+    >>> voip, opus = (lattice_path(question(name, None, None, None)) for name in ("voip", "opus"))
+    >>> voip.suffix, voip == opus
+    ('.parquet', False)
+    """
+    key = repr((asked, TOLERANCE, SMALLEST_LOSS, ANSWER, __version__, _source_digest()))
+    return user_cache_path("tcpdelay") / "answers" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.parquet"
+
+
+@cache
+def _source_digest() -> str:
+    """Return a digest of the source that answers depend on."""
+    package = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for source in sorted([*(package / "models").rglob("*.py"), Path(__file__)]):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def load_lattice(asked: Question) -> Lattice:
+    """Return the lattice of a question with the answers that are kept in the cache.
+
+    Examples
+    --------
+    >>> from tcpdelay.questions.region import question
+    >>> load_lattice(question("voip", None, 0.123, 0.9)).asked.target.limit
+    0.123
+    """
+    lattice = Lattice(asked)
+    lattice.remember(*_kept(lattice_path(asked)))
+    return lattice
+
+
+def _kept(file: Path) -> tuple[NDArray[np.int64], Answers]:
+    """Return the places and answers that a file keeps; none if it is missing or damaged."""
+    try:
+        table = pq.read_table(file, page_checksum_verification=True, memory_map=False)
+        places = table.column("place").to_numpy()
+        columns = np.stack([table.column(name).to_numpy() for name in COLUMNS])
+        works, sustainable = (table.column(name).to_numpy() for name in ("works", "sustainable"))
+        if not np.all((places >= 0) & (places < _RTTS * (_LOSSES + 1))):
+            raise ValueError("no places of the lattice")
+    except (OSError, pa.ArrowException, KeyError, ValueError):
+        return np.empty(0, np.int64), NO_ANSWERS
+    return places, Answers(columns, works, sustainable)
+
+
+def save_lattice(lattice: Lattice) -> bool:
+    """Keep the answers of a lattice for later, beside those of other processes; return whether that was possible.
+
+    Examples
+    --------
+    >>> from tcpdelay.questions.region import question
+    >>> save_lattice(Lattice(question("voip", None, 0.123, 0.9)))
+    True
+    """
+    file = lattice_path(lattice.asked)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_suffix(".lock")):
+            places, answers = _kept(file)
+            new = np.isin(places, lattice.missing(places))
+            lattice.remember(places[new], answers.at(np.flatnonzero(new)))
+            places, answers = lattice.remembered()
+            columns = {"place": places, **dict(zip(COLUMNS, answers.columns, strict=True))}
+            columns |= {"works": answers.works, "sustainable": answers.sustainable}
+            with written_durably(file) as unfinished:
+                pq.write_table(pa.table(columns), unfinished, write_page_checksum=True, write_statistics=False)
+    except OSError:
+        return False
+    return True
+
+
+SAVED_EVERY = 30.0
+"""Time between two savings of new answers [s]."""
+PREPARED_AT_A_TIME = 512
+WORTH_PREPARING = 1e-4
+"""Share of a region that may be left unsolved by default."""
+SMALLEST_RTT, LARGEST_RTT, LARGEST_LOSS = 1e-4, 2.0, 0.5
+"""Ends of the region that may be prepared: round-trip times [s] and losses."""
+
+
+class Prepared(NamedTuple):
+    """Result of `prepare_surface`.
+
+    Attributes
+    ----------
+    left : float
+        Share of the region, in the logarithms of round-trip time and loss, that is not solved yet.
+    chains : int
+        Paths whose answers are known.
+    path : str
+        The file that keeps them.
+    """
+
+    left: float
+    chains: int
+    path: str
+
+
+def prepare_surface(
+    flow: Flow | str,
+    stack: Stack | None = None,
+    *,
+    threshold: float | None = None,
+    quantile: float | None = None,
+    rtt: tuple[float, float] | None = None,
+    loss: tuple[float, float] | None = None,
+    left: float = WORTH_PREPARING,
+    on_progress: Callable[[float, int], None] | None = None,
+) -> Prepared:
+    """Solve the chains of all paths of a region ahead of a table, so that its rows are answered at full speed.
+
+    The answers go to the user's cache, from which `predict_many` and `tcpdelay batch` take them for the same flow, TCP
+    and target. Answers of earlier runs or tables count; an interrupt keeps all solved paths.
+
+    Parameters
+    ----------
+    flow : Flow or str
+        Packet size and interval, or the name of one of `tcpdelay.scenario.applications`, which brings its target along.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    threshold : float, optional
+        Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
+    quantile : float, optional
+        Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
+    rtt, loss : tuple of float, optional
+        Round-trip times [s], within 1e-4 to 2, and losses, within 0 to 0.5, from and to; by default the range in which
+        the model has been checked.
+    left : float
+        Share of the region, in the logarithms of both, that may be left unsolved, above 0 and below 1. The paths with
+        the longest round-trip times and highest losses are solved last.
+    on_progress : callable, optional
+        Called with the share that is left, and the number of paths whose answers are known.
+
+    Returns
+    -------
+    Prepared
+        What is left, how many paths are known, and their file.
+
+    Raises
+    ------
+    ValueError
+        If an argument lies outside its range.
+    OSError
+        If the answers cannot be kept.
+
+    Examples
+    --------
+    >>> prepare_surface("voip", rtt=(0.02, 0.021), loss=(0.001, 0.0011), left=0.1).left
+    0.0
+    """
+    asked = question(flow, stack, threshold, quantile)
+    known = validated_range(asked.stack)
+    rtt = known.rtt if rtt is None else _checked("rtt", rtt, SMALLEST_RTT, LARGEST_RTT, " s")
+    loss = known.loss if loss is None else _checked("loss", loss, 0.0, LARGEST_LOSS)
+    if not (is_number(left) and 0 < left < 1):
+        raise ValueError(f"left must lie above 0 and below 1, got {shown(left)}")
+    lattice, path = load_lattice(asked), lattice_path(asked)
+
+    def keep() -> None:
+        if not save_lattice(lattice):
+            raise OSError(f"{path} cannot be written")
+
+    # Before the work: an answer that cannot be kept is of no use.
+    keep()
+    saved = time.monotonic()
+    places = places_between(rtt, loss)
+    missing = places[~np.isin(places, lattice.remembered()[0], assume_unique=True)]
+    spare = int(left * places.size)
+    try:
+        while missing.size > spare:
+            part, missing = np.split(missing, [PREPARED_AT_A_TIME])
+            lattice.solve(part)
+            if on_progress is not None:
+                on_progress(missing.size / places.size, lattice.size)
+            if time.monotonic() - saved > SAVED_EVERY:
+                keep()
+                saved = time.monotonic()
+    except BaseException:
+        save_lattice(lattice)
+        raise
+    keep()
+    return Prepared(missing.size / places.size, lattice.size, str(path))
+
+
+def _checked(name: str, given: Any, lowest: float, highest: float, unit: str = "") -> tuple[float, float]:
+    """Return the two ends of a range."""
+    ends = list(given) if np.iterable(given) else [given]
+    if len(ends) == 2 and all(map(is_number, ends)) and lowest <= ends[0] < ends[1] <= highest:
+        return float(ends[0]), float(ends[1])
+    told = " to ".join(map(shown, ends)) if len(ends) == 2 and not isinstance(given, str) else repr(given)
+    raise ValueError(f"{name} must be a range, from low to high, within {lowest:g} to {highest:g}{unit}, got {told}")
