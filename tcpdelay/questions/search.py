@@ -140,8 +140,11 @@ def _narrowed(
     def all_signed(places: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.array([signed(place) for place in places.ravel().tolist()]).reshape(places.shape)
 
-    tolerances = {"xatol": math.log1p(tolerance), "xrtol": 0.0, "fatol": 0.0, "frtol": 0.0}
-    result = find_root(all_signed, tuple(value_at), tolerances=tolerances)
+    result = find_root(
+        all_signed,
+        (math.log(inside), math.log(outside)),
+        tolerances={"xatol": math.log1p(tolerance), "xrtol": 0.0, "fatol": 0.0, "frtol": 0.0},
+    )
     ends = sorted(float(end) for end in result.bracket)
     return value_at[ends[0]], value_at[ends[1]]
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from tcpdelay.cli.predict import expected_errors
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.questions.best import Candidate, Choice
-from tcpdelay.questions.largest import WORDS, Edge
+from tcpdelay.questions.largest import Edge, Frontier
 from tcpdelay.questions.playout import SmallestBuffer
-from tcpdelay.questions.quantities import Frontier
+from tcpdelay.questions.quantities import FORMATS
 from tcpdelay.questions.sensitivity import Input, Output, Sensitivities
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, format_rate, format_time, told_apart
@@ -78,7 +78,7 @@ def shown(answer: object) -> Shown:
 
 @shown.register
 def _(edge: Edge) -> Shown:
-    words, target = WORDS[edge.quantity], edge.target
+    words, target = FORMATS[edge.quantity], edge.target
     share = format_fraction(target.quantile)
     value, fails = told_apart(words, edge.value, edge.fails)
     delay, limit, delay_beyond = told_apart(format_time, edge.delay, target.limit, edge.delay_beyond)
