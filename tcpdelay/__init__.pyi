@@ -1,5 +1,3 @@
-from .advice.against import GuidelineComparison, compare_guidelines
-from .advice.guideline import Guideline, guideline
 from .distribution import DelayDistribution
 from .models.chain import DelayModel
 from .models.predict import predict_delay
@@ -27,6 +25,7 @@ from .questions.tables.lattice import prepare_surface
 from .questions.tables.predict_many import predict_many
 from .questions.transports import Comparison, compare
 from .questions.ways import best_connections, best_interval, best_split
+from .report.guideline import Guideline, GuidelineComparison, compare_guidelines, guideline
 from .scenario.path import Path
 from .scenario.source import Flow
 from .scenario.stack import Stack

@@ -272,6 +272,33 @@ def format_time(seconds: float, digits: int = DIGITS) -> str:
     return str(_Rendered(seconds, "s").render(prec=digits - 1))
 
 
+NEVER_SETTLES = "never settles"
+"""How a delay is written that grows for as long as the flow sends."""
+NOT_CARRIED = f"{NEVER_SETTLES}: TCP cannot carry this flow"
+
+
+def format_delay(seconds: float) -> str:
+    """Return a delay [s] with its unit; an infinite delay never settles.
+
+    Examples
+    --------
+    >>> format_delay(0.140), format_delay(math.inf)
+    ('140 ms', 'never settles')
+    """
+    return NEVER_SETTLES if math.isinf(seconds) else format_time(seconds)
+
+
+def quantile_name(quantile: float) -> str:
+    """Return the usual short name of a quantile.
+
+    Examples
+    --------
+    >>> quantile_name(0.95), quantile_name(0.999)
+    ('p95', 'p99.9')
+    """
+    return f"p{100 * quantile:.6g}"
+
+
 def format_fraction(fraction: float, digits: int = DIGITS) -> str:
     """Return a fraction, 0 to 1, as a percentage in three significant digits, or others, never rounded to 0 or 100.
 

@@ -11,7 +11,6 @@ from tcpdelay.models.interface import UnsupportedError
 from tcpdelay.models.linux.bursts import burst_chance, followed_losses, outage_chance, probe_time, repair_rounds
 from tcpdelay.models.linux.parameters import linux_parameters
 from tcpdelay.questions.search import bracket
-from tcpdelay.report.loss_curve import loss_curve
 
 LINUX = td.Stack.linux()
 VOICE = td.Flow(174, 0.020)
@@ -186,7 +185,7 @@ def test_a_report_goes_as_far_as_the_chain_knows_bursts():
     assert loss.at_least
     with pytest.raises(UnsupportedError):
         td.DelayModel(VOICE, td.Path(0.1, loss.edge * 1.02, loss_burst=1.5), LINUX)
-    curve = loss_curve(found)
+    curve = found.loss_curve
     assert curve.critical is None
     assert curve.loss[-1] == pytest.approx(loss.edge, rel=0.2)
     assert "in bursts of 1.5 segments in the mean" in found.to_markdown()

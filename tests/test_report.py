@@ -16,11 +16,13 @@ from rich.console import Console
 
 from report_cases import CASES, VOIP, guidelines
 from tcpdelay import guideline
-from tcpdelay.advice.against import compare_guidelines
 from tcpdelay.advice.rule import Effect
+from tcpdelay.capture.estimate import PathEstimate
+from tcpdelay.models import chain_models
 from tcpdelay.quality.voice import voice_quality
 from tcpdelay.report import phrases
 from tcpdelay.report.content import content
+from tcpdelay.report.guideline import compare_guidelines
 from tcpdelay.report.html import VARIABLES
 from tcpdelay.report.markdown import escape
 from tcpdelay.report.text import print_report
@@ -29,7 +31,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
-from tcpdelay.units import parse_fraction, parse_rate, parse_time
+from tcpdelay.units import format_fraction, format_time, parse_fraction, parse_rate, parse_time
 
 FORMATS = ("html", "markdown", "text")
 HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(1)> [bold]a[/bold] | `b` *c* {{ 7*7 }}\n# d'
@@ -318,9 +320,10 @@ def test_charts_are_named_and_follow_the_page_colours(pages, case, count):
     assert "var(--ink)" in styles
 
 
-def test_chart_text_is_text(pages):
+def test_chart_text_is_text(pages, findings):
     texts = [element["text"] for element in Page(pages["works"]).all("text")]
-    for label in ("limit 200 ms", "works up to 5.82 %", "here: 2 %, 140 ms", "network 50 ms", "p95 delay"):
+    edge = f"works up to {format_fraction(findings['works'].margins[0].edge)}"
+    for label in ("limit 200 ms", edge, "here: 2 %, 140 ms", "network 50 ms", "p95 delay"):
         assert label in texts
 
 
@@ -549,3 +552,86 @@ def test_everything_that_takes_the_focus_shows_it(pages):
             assert element["attributes"]["aria-label"]
     assert len(page.all("main")) == len(page.all("header")) == 1
     assert all(element["attributes"].get("scope") in ("col", "row") for element in page.all("th"))
+
+
+@pytest.fixture
+def chains(monkeypatch):
+    """Return the list of scenarios for which a chain is built from now on."""
+    built = []
+
+    class Counted(chain_models.DelayModel):
+        def __init__(self, flow, path, stack):
+            built.append((flow, path, stack))
+            super().__init__(flow, path, stack)
+
+    monkeypatch.setattr(chain_models, "DelayModel", Counted)
+    return built
+
+
+def test_rendering_solves_nothing(findings, chains):
+    for found in findings.values():
+        for output_format in FORMATS:
+            rendered(found, output_format)
+        json.loads(found.to_json())
+    assert chains == []
+
+
+def test_a_report_asks_each_question_once(monkeypatch):
+    asked = []
+    answer = chain_models.LinuxChain.answer
+
+    def counted(self, scenario, requested):
+        asked.append((scenario, requested))
+        return answer(self, scenario, requested)
+
+    monkeypatch.setattr(chain_models.LinuxChain, "answer", counted)
+    guideline(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))
+    assert len(asked) == len(set(asked))
+    exact = [scenario for scenario, requested in asked if requested.precision == "exact"]
+    assert len(exact) == len(set(exact))
+    # A decision is asked for only where there was no distribution yet.
+    firsts = {scenario: number for number, (scenario, _) in reversed(list(enumerate(asked)))}
+    assert all(
+        requested.precision == "exact" or firsts[scenario] == number
+        for number, (scenario, requested) in enumerate(asked)
+    )
+
+
+def test_all_formats_show_the_same_loss_curve(findings):
+    found = findings["works"]
+    plain = json.loads(found.to_json())["loss_curve"]
+    assert plain["loss"] == found.loss_curve.loss.tolist()
+    assert plain["quantile"] == found.loss_curve.quantile.tolist()
+    delays = {
+        format_fraction(loss): format_time(delay) for loss, delay in zip(plain["loss"], plain["quantile"], strict=True)
+    }
+    rows = [row[:2] for row in markdown_rows(found.to_markdown()) if row[-1] in ("met", "missed")]
+    assert rows
+    assert all(delays[loss] == delay for loss, delay in rows)
+    assert all(row in [each[:2] for each in Page(found.to_html()).rows()] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "assumed"), [("window_validation", False, "on"), ("delayed_ack", True, "off")]
+)
+def test_an_ignored_field_is_reported_beside_the_answer(name, value, assumed):
+    found = guideline(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(**{name: value}))
+    words = f"the chain does not model {name.replace('_', ' ')} and assumes that it is {assumed}"
+    assert any(note.startswith(words) for note in found.notes)
+    assert json.loads(found.to_json())["ignored"] == {name: assumed}
+    for output_format in FORMATS:
+        report = re.sub(r"\s+", " ", rendered(found, output_format).replace("\u00a0", " "))
+        assert words[1:] in report
+    assert guideline(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)).ignored == {}
+
+
+def test_what_is_not_computed_is_said_and_not_promised():
+    # The worst case of this measurement needs a chain beyond the memory limit.
+    estimate = PathEstimate(source="ping", rtt=0.1, sent=1000, lost=1, rtt_interval=(0.098, 60.0))
+    found = guideline(Flow(174, 0.001), Path(rtt=0.100, loss=0.0001), estimate=estimate)
+    worst = found.alternatives[-1]
+    assert math.isnan(worst.quantile)
+    assert not worst.meets_target
+    assert found.verdict == "uncertain"
+    assert "not computed" in found.to_markdown()
+    assert json.loads(found.to_json())["alternatives"][-1]["quantile"] is None

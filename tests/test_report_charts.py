@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 
 from report_cases import guidelines
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.report import charts
-from tcpdelay.report.loss_curve import loss_curve
+from tcpdelay.models.predict import capacity
+from tcpdelay.report import charts, guideline_charts
+from tcpdelay.scenario.scenario import Scenario
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_plot_without_axes_uses_the_current_ones():
 def test_chart_of_an_unsustainable_flow_says_so(findings):
     for ax in (
         charts.plot_distribution(DelayDistribution.unsustainable(0.05), Figure().subplots()),
-        charts.plot_delay_parts(findings["never"], Figure().subplots()),
+        guideline_charts.plot_delay_parts(findings["never"], Figure().subplots()),
     ):
         assert [text.get_text() for text in ax.texts] == ["never settles: TCP cannot carry this flow"]
 
@@ -116,7 +116,7 @@ def test_unknown_kind_of_chart_is_refused():
 
 def test_parts_chart_adds_up_to_the_mean(findings):
     found = findings["works"]
-    ax = charts.plot_delay_parts(found, Figure().subplots())
+    ax = guideline_charts.plot_delay_parts(found, Figure().subplots())
     assert [bar.get_width() for bar in ax.patches] == pytest.approx(dataclasses.astuple(found.parts))
     assert max(bar.get_x() + bar.get_width() for bar in ax.patches) == pytest.approx(found.distribution.mean)
 
@@ -124,7 +124,7 @@ def test_parts_chart_adds_up_to_the_mean(findings):
 @pytest.mark.parametrize("case", ["works", "fails", "lossless"])
 def test_loss_curve_crosses_the_limit_at_the_edge(findings, case):
     found = findings[case]
-    edge, curve = found.margins[0].edge, loss_curve(found)
+    edge, curve = found.margins[0].edge, found.loss_curve
     met = curve.quantile <= found.target.limit
     assert np.array_equal(met, curve.loss <= edge * (1 + 1e-9))
     assert met.any()
@@ -136,13 +136,13 @@ def test_loss_curve_crosses_the_limit_at_the_edge(findings, case):
 
 def test_loss_curve_ends_where_tcp_cannot_carry_the_flow(findings):
     found = findings["never"]
-    curve = loss_curve(found)
-    drift = [
-        DelayModel(found.flow, dataclasses.replace(found.path, loss=loss), found.stack).backlog_drift
+    curve = found.loss_curve
+    largest, smaller = (
+        capacity(Scenario(found.flow, dataclasses.replace(found.path, loss=loss), found.stack))
         for loss in (0.99 * curve.critical, curve.critical)
-    ]
-    assert drift[0] < 0 <= drift[1]
+    )
+    assert smaller <= found.flow.packet_rate < largest
     assert np.all(curve.loss < curve.critical)
-    ax = charts.plot_quantile_against_loss(found, Figure().subplots())
+    ax = guideline_charts.plot_quantile_against_loss(found, Figure().subplots())
     assert f"TCP cannot carry it from {100 * curve.critical:.3g} %" in {text.get_text() for text in ax.texts}
     assert "here: 20 %, never settles" in {text.get_text() for text in ax.texts}

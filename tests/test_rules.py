@@ -8,9 +8,10 @@ from tcpdelay import guideline
 from tcpdelay.advice.playout import fast_retransmit_playout, timeout_playout
 from tcpdelay.advice.recommendations import RULES, recommendations
 from tcpdelay.advice.rule import NO_EVIDENCE, Situation
-from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.predict import predict
 from tcpdelay.report import phrases
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
@@ -51,7 +52,7 @@ def advice(flow, path, stack=None):
 
 
 def p95(flow, path, stack):
-    return DelayModel(flow, path, stack).delay_distribution().quantile(0.95)
+    return predict(Scenario(flow, path, stack), method="chain").require().quantile(0.95)
 
 
 def test_no_rule_is_missing_or_named_twice():
@@ -139,9 +140,8 @@ def test_the_split_is_worse_where_it_is_said_to_be():
 
 def test_a_gain_that_hangs_on_what_nobody_told_is_not_shown_without_it():
     _, rules = advice(VOIP, Path(0.100, 0.02))
-    bytes_too = DelayModel(VOIP, Path(0.100, 0.02, bottleneck="bytes"), Stack.linux()).delay_distribution()
     effect = rules["byte-queue"].effect
-    assert effect.with_rule == bytes_too.quantile(0.95) < effect.without
+    assert effect.with_rule == p95(VOIP, Path(0.100, 0.02, bottleneck="bytes"), Stack.linux()) < effect.without
     assert phrases.effect(effect, Target(0.2)).startswith("if all losses come from that queue being full: p95 ")
     assert rules["segment-ratio"].effect.provided is None
 
@@ -159,13 +159,49 @@ def test_numbers_of_the_scenario_stand_in_the_settings():
 
 
 def test_effects_of_rules_that_do_not_hold_are_not_computed(monkeypatch):
-    path = Path(0.020, 0.001)
-    distribution = DelayModel(LARGE, path, Stack.linux()).delay_distribution()
-    situation = Situation(LARGE, path, Stack.linux(), Target(0.2), distribution)
+    answer = predict(Scenario(LARGE, Path(0.020, 0.001)), method="chain")
     asked = []
-    monkeypatch.setattr(Situation, "quantile", lambda self, *args, **kwargs: asked.append(kwargs) or 0.1)
-    found = {rule.key: rule for rule in recommendations(situation)}
+    monkeypatch.setattr(Situation, "predicted", lambda self, *args, **kwargs: asked.append(kwargs) or answer)
+    found = {rule.key: rule for rule in recommendations(Situation(answer, Target(0.2)))}
     assert found["segment-ratio"].effect is None
     assert found["byte-queue"].effect is None
-    # Window validation alone holds and can be switched.
-    assert len(asked) == 1
+    # Only splitting and spreading hold and can be computed.
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("window_validation", [True, False])
+def test_no_effect_is_computed_from_a_field_that_the_model_ignores(window_validation):
+    found, rules = advice(VOIP, Path(0.100, 0.02), Stack.linux(window_validation=window_validation))
+    effect = rules["window-validation"].effect
+    assert (effect.basis, effect.without, effect.with_rule) == ("unknown", None, None)
+    words = "not computed: the chain does not model window validation; `--method simulation` does"
+    assert phrases.effect(effect, Target(0.2)) == words
+    for report in (found.to_markdown().replace("\\", ""), found.to_html()):
+        assert "not computed: the chain does not model window validation" in report
+
+
+def test_the_effect_of_a_field_that_the_model_honours_is_computed():
+    path, stack = Path(0.100, 0.02), Stack.newreno_2008(backlog_bound="grow", window_validation=True)
+    _, rules = advice(VOIP, path, stack)
+    effect = rules["window-validation"].effect
+    assert effect.basis == "chain"
+    assert effect.without == pytest.approx(p95(VOIP, path, stack))
+    assert effect.with_rule == pytest.approx(p95(VOIP, path, Stack.newreno_2008(backlog_bound="grow")))
+
+
+@pytest.mark.parametrize(
+    ("stack", "delay", "words"),
+    [
+        (Stack.linux(), 0.4, "of Linux is at least RTT + 200 ms."),
+        (Stack.linux(rto_min=0.03), 0.23, "of Linux is at least RTT + 30 ms."),
+        (Stack.newreno_2008(), 0.4, "of this TCP of 2008 is 4 RTT."),
+        (Stack.newreno_2008(initial_timeout=0.7), 0.7, "of this TCP of 2008 is 700 ms."),
+    ],
+)
+def test_the_timeout_playout_is_that_of_the_stack(stack, delay, words):
+    found, rules = advice(VOIP, Path(0.100, 0.02), stack)
+    rule = rules["playout-timeout"]
+    assert rule.effect.at == pytest.approx(delay)
+    assert rule.reason.endswith(words)
+    row = 1 if stack == Stack.newreno_2008() or hasattr(stack, "initial_timeout") else 2
+    assert found.playout[row].delay == pytest.approx(delay)

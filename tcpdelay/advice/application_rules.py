@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tcpdelay.advice.playout import fast_retransmit_playout, timeout_playout
+from tcpdelay.advice.playout import fast_retransmit_playout, timeout_in_words, timeout_playout
 from tcpdelay.advice.rule import NO_EFFECT, Effect, Rule, Settings, Situation, always
 from tcpdelay.advice.tcp_rules import INITIAL_WINDOW
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
@@ -36,10 +36,6 @@ IN_CODE = "in the application's code"
 NO_TCP = "`bufferedAmount` of the WebSocket; better no TCP: datagrams of WebTransport or a data channel of WebRTC"
 
 
-def _meets(s: Situation) -> bool:
-    return s.quantile_now <= s.target.limit
-
-
 def _uneven(s: Situation) -> bool:
     return s.small and s.stack.mss % s.flow.packet_size != 0
 
@@ -52,7 +48,7 @@ def _whole_packets(s: Situation) -> Effect | None:
 
 def _lower_bitrate(s: Situation) -> Effect | None:
     """Return the effect of the largest bitrate that meets the target."""
-    if _meets(s) or s.bitrate is None or s.bitrate.edge is None:
+    if s.works or s.bitrate is None or s.bitrate.edge is None:
         return None
     return s.change(flow=at_bitrate(s.flow, s.bitrate.edge, s.stack.mss))
 
@@ -81,7 +77,7 @@ APPLICATION_RULES = (
         "Send no more than TCP carries in time",
         "Below about one third of the fair rate of TCP, backlogs are rare.",
         "flows that miss the target, or take more than a third of the fair rate",
-        lambda s: not _meets(s) or s.utilization > RULE_OF_THUMB_UTILIZATION,
+        lambda s: not s.works or s.utilization > RULE_OF_THUMB_UTILIZATION,
         _lower_bitrate,
         "not a setting",
         Settings(*["a lower rate of the codec or of the camera"] * 4),
@@ -92,7 +88,7 @@ APPLICATION_RULES = (
         "playout-loss",
         "application",
         "Play out after L + RTT + 3/f to hide single losses",
-        "A packet that is lost once, and found by those behind it, then comes in time, as do those it held up.",
+        "A packet that is lost once then arrives in time, as do the packets that wait for it.",
         "the receiver can delay playout",
         always,
         lambda s: s.played_after(fast_retransmit_playout(s.flow, s.path)),
@@ -104,13 +100,14 @@ APPLICATION_RULES = (
         "playout-timeout",
         "application",
         "Play out after RTT + RTO to hide single timeouts",
-        "Linux waits for RTT + 200 ms at least; in 2008 it was 4 RTT.",
-        "the receiver can delay playout by so much",
+        "A packet whose loss only a timeout finds then arrives in time.",
+        "the receiver can delay playout by that time",
         always,
-        lambda s: s.played_after(timeout_playout(s.path)),
+        lambda s: s.played_after(timeout_playout(s.path, s.stack)),
         "not a setting",
         Settings(IN_CODE, IN_CODE, IN_CODE, "start the `AudioBufferSourceNode` of each packet that much later"),
         "docs/chain-linux.md",
+        finding=lambda s: timeout_in_words(s.stack),
     ),
     Rule(
         "split",

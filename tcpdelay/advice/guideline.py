@@ -1,20 +1,23 @@
-"""From a scenario to a guideline: verdict, margins, where the delay comes from, and what to set or change."""
+"""The findings on a scenario as data: verdict, margins, parts of the delay, and what to set or change."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from tcpdelay.advice.loss_curve import LossCurve, loss_curve
 from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
 from tcpdelay.advice.recommendations import recommendations
 from tcpdelay.advice.rule import Recommendation, Situation
-from tcpdelay.distribution import DelayDistribution, ExpectedError
-from tcpdelay.models.accuracy import expected_error
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.interface import DelayParts
+from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
+from tcpdelay.models.interface import Answer, DelayParts, Requested
+from tcpdelay.models.predict import predict, solved_once
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.validity import ValidatedRange, validated_range
 from tcpdelay.quality.experience import Call, call_experience, video_experience
@@ -22,10 +25,10 @@ from tcpdelay.quality.video import VideoPlayout
 from tcpdelay.questions.margins import Margin, largest_sustainable_rate, margins
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import scenario_from_options
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import KnownStack, NewReno2008, Stack
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.stack import KnownStack, NewReno2008
+from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
@@ -33,11 +36,17 @@ if TYPE_CHECKING:
 Verdict = Literal["works", "uncertain", "fails"]
 
 REPORTED_QUANTILES = (0.5, 0.95, 0.99)
+LARGEST_ALTERNATIVE_LOSS = 0.999
+"""Largest loss of a prediction at the end of a confidence interval, which may reach 1."""
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """The target's quantile [s] at another value of what is uncertain."""
+    """The prediction at another round-trip time [s] and loss that the measurement does not exclude.
+
+    `quantile` is the target's quantile of the delay [s]; NaN where the model has no answer, which does not meet the
+    target either.
+    """
 
     label: str
     rtt: float
@@ -47,13 +56,15 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Guideline:
-    """Everything that the report says, as data.
+class Findings:
+    """Everything that a report says, as data.
 
     Parameters
     ----------
     flow, path, stack, target
         The scenario, and the demand on its delay.
+    works : bool
+        Whether the prediction meets the target.
     distribution : DelayDistribution
         The predicted delays.
     parts : DelayParts
@@ -61,11 +72,12 @@ class Guideline:
     backlogged_time_fraction : float
         Share of time with packets waiting in the send buffer.
     fair_rate, utilization : float
-        What a long TCP transfer would get on the path [bit/s], and the flow's share of it.
+        Rate of a long TCP transfer on the path [bit/s], and the flow's share of it.
     largest_sustainable_rate : Margin
         Highest bitrate that TCP can carry at all.
     verdict : {"works", "uncertain", "fails"}
-        Whether the target is met; uncertain where the measured path's confidence interval holds both.
+        Whether the target is met; "uncertain" where the target is met in one part of the measured path's confidence
+        interval and missed in another.
     margins : tuple of Margin
         How far loss, round-trip time and bitrate may go.
     playout : tuple of PlayoutBuffer
@@ -79,19 +91,24 @@ class Guideline:
     expected_error : ExpectedError
         How far the prediction is probably off.
     notes : tuple of str
-        What the reader has to know before relying on the numbers.
+        Facts to know before relying on the numbers.
+    ignored : mapping of str to str
+        Fields of the scenario that the model ignores, and the values that it assumes.
+    loss_curve : LossCurve
+        The target's quantile against the loss.
     estimate : PathEstimate, optional
-        The measurement that the path comes from.
+        The measurement from which the path was made.
     call : Call, optional
-        How a call is rated, where the flow is one.
+        How a call is rated, where the application is a call.
     video : VideoPlayout, optional
-        How a video plays that starts after the target's limit, where the flow is one.
+        How a video plays that starts after the target's limit, where the application is a video.
     """
 
     flow: Flow
     path: Path
-    stack: Stack
+    stack: KnownStack
     target: Target
+    works: bool
     distribution: DelayDistribution
     parts: DelayParts
     backlogged_time_fraction: float
@@ -106,6 +123,8 @@ class Guideline:
     validity: ValidatedRange
     expected_error: ExpectedError
     notes: tuple[str, ...]
+    ignored: Mapping[str, str]
+    loss_curve: LossCurve
     estimate: PathEstimate | None = None
     call: Call | None = None
     video: VideoPlayout | None = None
@@ -121,7 +140,7 @@ class Guideline:
         return self.distribution.late_fraction(self.target.limit)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the guideline as plain numbers, strings, lists and dictionaries; infinite delays become None."""
+        """Return the findings as plain numbers, strings, lists and dictionaries; infinite delays become None."""
         distribution = self.distribution
         fields = {
             field.name: getattr(self, field.name)
@@ -141,28 +160,18 @@ class Guideline:
         return plain
 
     def to_json(self) -> str:
-        """Return the guideline as JSON; delays in seconds, rates in bit/s, shares as fractions."""
+        """Return the findings as JSON; delays in seconds, rates in bit/s, shares as fractions."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
-
-    def to_markdown(self) -> str:
-        """Return the report in Markdown."""
-        from tcpdelay.report.markdown import to_markdown
-
-        return to_markdown(self)
-
-    def to_html(self) -> str:
-        """Return the report as one self-contained HTML page."""
-        from tcpdelay.report.html import to_html
-
-        return to_html(self)
 
 
 def _plain(value: Any) -> Any:
     """Reduce dataclasses, tuples and non-finite numbers to what JSON can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
     if isinstance(value, (list, tuple)):
         return [_plain(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -170,11 +179,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _alternatives(
-    flow: Flow, path: Path, stack: Stack, target: Target, estimate: PathEstimate | None
-) -> tuple[Alternative, ...]:
+def _alternatives(scenario: Scenario, target: Target, estimate: PathEstimate | None) -> tuple[Alternative, ...]:
     if estimate is None:
         return ()
+    path = scenario.path
     low_loss, high_loss = estimate.loss_interval
     low_rtt, high_rtt = estimate.rtt_interval or (path.rtt, path.rtt)
     result = []
@@ -182,20 +190,22 @@ def _alternatives(
         ("best case of the 95 % interval", low_rtt, low_loss),
         ("worst case of the 95 % interval", high_rtt, high_loss),
     ):
-        changed = dataclasses.replace(path, rtt=rtt, loss=min(loss, 0.999), one_way_delay=None)
-        quantile = DelayModel(flow, changed, stack).delay_distribution().quantile(target.quantile)
-        result.append(Alternative(label, rtt, loss, quantile, quantile <= target.limit))
+        changed = dataclasses.replace(path, rtt=rtt, loss=min(loss, LARGEST_ALTERNATIVE_LOSS), one_way_delay=None)
+        answer = predict(dataclasses.replace(scenario, path=changed), method="chain")
+        quantile = answer.require().quantile(target.quantile) if answer.answered else math.nan
+        result.append(Alternative(label, rtt, loss, quantile, answer.meets(target)))
     return tuple(result)
 
 
-def _notes(flow: Flow, path: Path, stack: KnownStack, distribution: DelayDistribution) -> tuple[str, ...]:
-    notes = [*validated_range(stack).exceeded_by(flow, path)]
+def _notes(answer: Answer) -> tuple[str, ...]:
+    flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
+    notes = [*validated_range(stack).exceeded_by(flow, path), *answer.assumptions]
     if isinstance(stack, NewReno2008) and flow.packet_size > stack.mss:
         notes.append(
             f"packet_size {flow.packet_size} exceeds one segment of {stack.mss} bytes; "
             "the published chain counts such a packet as one in the window"
         )
-    if not distribution.sustainable:
+    if not answer.sustainable:
         notes.append("TCP cannot carry this flow on this path: the backlog grows for as long as it sends")
     if isinstance(stack, NewReno2008):
         notes.append(
@@ -206,83 +216,80 @@ def _notes(flow: Flow, path: Path, stack: KnownStack, distribution: DelayDistrib
     return tuple(notes)
 
 
-def guideline(
-    flow: Flow | None = None,
-    path: Path | None = None,
-    stack: Stack | None = None,
+def findings(
+    scenario: Scenario,
     target: Target | None = None,
     estimate: PathEstimate | None = None,
     application: Application | None = None,
-    **options: Any,
-) -> Guideline:
-    """Predict a flow's delay and say whether it works, by what margin, and what to set or change.
+) -> Findings:
+    """Return the findings on a scenario; no scenario is solved twice.
 
     Parameters
     ----------
-    flow, path : Flow and Path, optional
-        The scenario; instead, give their parameters by name, as for `predict_delay`.
-    stack : Stack, optional
-        The TCP implementation; by default that of `predict_delay`.
+    scenario : Scenario
+        The scenario.
     target : Target, optional
-        Demand on the delay; by default 95 % within 0.2 s.
+        The demand on the delay; by default 95 % within 0.2 s.
     estimate : PathEstimate, optional
-        The measurement that `path` was made from; its confidence intervals are carried through the prediction.
+        The measurement from which the path was made.
     application : Application, optional
-        What the flow carries, such as `tcpdelay.scenario.applications.application("voip")`: calls are then rated,
-        and videos played. It gives `flow` and `target` where these are not given.
-    **options
-        The parameters of `Flow` and `Path` by name.
+        What the flow carries: calls are rated, and videos played.
 
     Returns
     -------
-    Guideline
-        All findings as data, with `to_markdown()`, `to_html()` and `to_json()`.
+    Findings
+        All findings.
 
     Raises
     ------
     ValueError
-        If an argument is missing, unknown or out of its range.
+        If the model refuses the scenario, or has too little memory for it.
 
     Examples
     --------
-    >>> g = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
-    >>> g.verdict, round(g.quantile, 3)
-    ('works', 0.14)
+    >>> findings(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))).works
+    True
     """
-    if application is not None:
-        flow = application.flow if flow is None and not {"packet_size", "interval"} & set(options) else flow
-        target = application.target if target is None else target
-    asked = scenario_from_options(flow, path, stack, options)
-    flow, path, stack = asked.flow, asked.path, asked.stack
-    target = Target(limit=0.200) if target is None else target
-    model = DelayModel(flow, path, stack)
-    distribution = model.delay_distribution()
+    with solved_once():
+        return _findings(scenario, Target(DEFAULT_LIMIT) if target is None else target, estimate, application)
+
+
+def _findings(
+    scenario: Scenario, target: Target, estimate: PathEstimate | None, application: Application | None
+) -> Findings:
+    flow, path, stack = scenario.flow, scenario.path, scenario.stack
+    answer = predict(scenario, Requested(parts=True), method="chain")
+    delays = answer.require()
+    assert answer.parts is not None
     utilization = connection_utilization(flow, path, stack)
     found_margins = margins(flow, path, stack, target)
-    situation = Situation(flow, path, stack, target, distribution, utilization, found_margins[-1])
-    alternatives = _alternatives(flow, path, stack, target, estimate)
-    works = situation.quantile_now <= target.limit
+    situation = Situation(answer, target, utilization, found_margins[-1])
+    alternatives = _alternatives(scenario, target, estimate)
+    works = answer.meets(target)
     agreed = all(alternative.meets_target == works for alternative in alternatives)
-    return Guideline(
+    return Findings(
         flow=flow,
         path=path,
         stack=stack,
         target=target,
-        distribution=distribution,
-        parts=model.delay_parts,
-        backlogged_time_fraction=model.backlogged_time_fraction,
+        works=works,
+        distribution=delays,
+        parts=answer.parts,
+        backlogged_time_fraction=answer.backlogged_time_fraction,
         fair_rate=flow.bitrate / utilization if utilization > 0 else math.inf,
         utilization=utilization,
         largest_sustainable_rate=largest_sustainable_rate(flow, path, stack),
         verdict=("works" if works else "fails") if agreed else "uncertain",
         margins=found_margins,
-        playout=playout_buffers(flow, path, distribution),
+        playout=playout_buffers(flow, path, stack, delays),
         recommendations=tuple(recommendations(situation)),
         alternatives=alternatives,
         validity=validated_range(stack),
-        expected_error=expected_error(flow, path, stack, distribution.sustainable),
-        notes=_notes(flow, path, stack, distribution),
+        expected_error=answer.expected_error or UNKNOWN_ERROR,
+        notes=_notes(answer),
+        ignored=answer.ignored,
+        loss_curve=loss_curve(scenario, target, found_margins[0]),
         estimate=estimate,
-        call=call_experience(application, flow, target, distribution),
-        video=video_experience(application, flow, target, distribution),
+        call=call_experience(application, flow, target, delays),
+        video=video_experience(application, flow, target, delays),
     )

@@ -3,7 +3,9 @@
 References
 ----------
 .. [1] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
-   Transactions on Networking, 2010, section VI: L + RTT + 3/f, and 4 RTT of a timeout.
+   Transactions on Networking, 2010, section VI: L + RTT + 3/f, and 4 RTT for a timeout.
+.. [2] RFC 6298: the retransmission timeout is the smoothed round-trip time plus its variation; Linux adds at least
+   TCP_RTO_MIN (tcp_set_rto, __tcp_set_rto).
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ from dataclasses import dataclass
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux, NewReno2008
+from tcpdelay.units import format_time
 
-LINUX_SMALLEST_TIMEOUT = 0.200
-"""Smallest retransmission timeout of Linux beyond the round-trip time [s] (TCP_RTO_MIN)."""
 DUPLICATE_ACKS = 3
 
 
 @dataclass(frozen=True)
 class PlayoutBuffer:
-    """A playout delay [s] that masks one kind of loss, and the share of packets that still come late."""
+    """A playout delay [s] that hides one kind of loss, and the share of packets that are still late."""
 
     masks: str
     formula: str
@@ -30,7 +32,7 @@ class PlayoutBuffer:
 
 
 def fast_retransmit_playout(flow: Flow, path: Path) -> float:
-    """Return the playout delay [s] that masks one loss found by three duplicate acknowledgements.
+    """Return the playout delay [s] that hides one loss found by three duplicate acknowledgements.
 
     Examples
     --------
@@ -40,24 +42,51 @@ def fast_retransmit_playout(flow: Flow, path: Path) -> float:
     return path.forward_delay + path.rtt + DUPLICATE_ACKS * flow.interval
 
 
-def timeout_playout(path: Path) -> float:
-    """Return the playout delay [s] that masks one timeout of a current Linux: RTT + RTO.
+def timeout_playout(path: Path, stack: KnownStack = DEFAULT_STACK) -> float:
+    """Return the playout delay [s] that hides one retransmission timeout of a stack.
+
+    For Linux it is RTT + RTO, where the timeout RTO is at least RTT + `rto_min`. For the published chain it is the
+    first timeout, by default 4 RTT.
 
     Examples
     --------
     >>> timeout_playout(Path(rtt=0.100, loss=0.02))
     0.4
+    >>> round(timeout_playout(Path(rtt=0.100, loss=0.02), Linux(rto_min=0.030)), 3)
+    0.23
+    >>> timeout_playout(Path(rtt=0.100, loss=0.02), NewReno2008(initial_timeout=1.0))
+    1.0
     """
-    return path.rtt + path.rtt + LINUX_SMALLEST_TIMEOUT
+    if isinstance(stack, NewReno2008):
+        return stack.first_timeout(path.rtt)
+    return path.rtt + path.rtt + stack.rto_min
 
 
-def playout_buffers(flow: Flow, path: Path, distribution: DelayDistribution) -> tuple[PlayoutBuffer, ...]:
-    """Return the playout delays that mask single losses, with the late fraction at each."""
+def timeout_in_words(stack: KnownStack) -> str:
+    """Return the sentence that says how long a stack waits before it retransmits.
+
+    Examples
+    --------
+    >>> timeout_in_words(Linux(rto_min=0.030))
+    'The retransmission timeout (RTO) of Linux is at least RTT + 30 ms.'
+    """
+    if isinstance(stack, NewReno2008):
+        timeout = "4 RTT" if stack.initial_timeout is None else format_time(stack.initial_timeout)
+        return f"The first retransmission timeout (RTO) of this TCP of 2008 is {timeout}."
+    return f"The retransmission timeout (RTO) of Linux is at least RTT + {format_time(stack.rto_min)}."
+
+
+def playout_buffers(flow: Flow, path: Path, stack: KnownStack, delays: DelayDistribution) -> tuple[PlayoutBuffer, ...]:
+    """Return the playout delays that hide single losses, with the late fraction at each."""
+    published = stack if isinstance(stack, NewReno2008) else NewReno2008()
+    linux = stack if isinstance(stack, Linux) else Linux()
     buffers = [
         ("one fast retransmit", "L + RTT + 3/f", fast_retransmit_playout(flow, path)),
-        ("one timeout, TCP of 2008", "4 RTT", 4 * path.rtt),
-        ("one timeout, Linux today", "RTT + RTO", timeout_playout(path)),
+        (
+            "one timeout, TCP of 2008",
+            "4 RTT" if published.initial_timeout is None else "RTO",
+            timeout_playout(path, published),
+        ),
+        ("one timeout, Linux today", "RTT + RTO", timeout_playout(path, linux)),
     ]
-    return tuple(
-        PlayoutBuffer(masks, formula, delay, distribution.late_fraction(delay)) for masks, formula, delay in buffers
-    )
+    return tuple(PlayoutBuffer(masks, formula, delay, delays.late_fraction(delay)) for masks, formula, delay in buffers)

@@ -9,11 +9,11 @@ from tcpdelay.advice.rule import Recommendation, Rule, Situation
 from tcpdelay.advice.tcp_rules import TCP_RULES
 
 RULES = (*TCP_RULES, *APPLICATION_RULES)
-"""All rules, those of TCP first."""
+"""All rules, rules of TCP first."""
 
 
 def recommendation(rule: Rule, situation: Situation) -> Recommendation:
-    """Return what one rule says of a situation; its effect is computed only where the rule holds."""
+    """Return the recommendation of one rule in a situation; its effect is computed only where the rule holds."""
     applies = rule.holds(situation)
     linux, macos, windows, browser = rule.settings.filled_in(math.ceil(situation.load), situation.whole_packets).texts
     return Recommendation(
@@ -34,29 +34,30 @@ def recommendation(rule: Rule, situation: Situation) -> Recommendation:
 
 
 def recommendations(situation: Situation) -> list[Recommendation]:
-    """Return all rules for one situation, those of TCP first; rules that do not hold here are marked so.
+    """Return the recommendations of all rules in a situation, rules of TCP first.
 
     Parameters
     ----------
     situation : Situation
-        The scenario with its target and predicted delays.
+        The scenario with its target and its prediction.
 
     Returns
     -------
     list of Recommendation
-        Each with its effect where one can be computed.
+        Each says whether its rule holds, and has its effect where one can be computed.
 
     Examples
     --------
-    >>> from tcpdelay.models.chain import DelayModel
+    >>> from tcpdelay.models.predict import predict
+    >>> from tcpdelay.scenario.scenario import Scenario
     >>> from tcpdelay.scenario.source import Flow
     >>> from tcpdelay.scenario.path import Path
     >>> from tcpdelay.scenario.stack import Stack
     >>> from tcpdelay.scenario.target import Target
     >>> flow, path = Flow(174, 0.020), Path(rtt=0.100, loss=0.02)
     >>> stack = Stack.newreno_2008(backlog_bound="grow")
-    >>> d = DelayModel(flow, path, stack).delay_distribution()
-    >>> rules = {rule.key: rule for rule in recommendations(Situation(flow, path, stack, Target(0.2), d))}
+    >>> answer = predict(Scenario(flow, path, stack), method="chain")
+    >>> rules = {rule.key: rule for rule in recommendations(Situation(answer, Target(0.2)))}
     >>> effect = rules["limited-transmit"].effect
     >>> effect.with_rule < effect.without
     True

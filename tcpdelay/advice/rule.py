@@ -1,38 +1,36 @@
-"""What the rules look at, and what following one does there.
-
-What a rule of the guideline is.
-"""
+"""A rule of the guideline, the situation that it looks at, and its effect there."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.heuristics import parallel_delay, split_delay
-from tcpdelay.models.validity import ValidityWarning
+from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
+from tcpdelay.models.interface import Answer
+from tcpdelay.models.predict import predict, supports
 from tcpdelay.questions.margins import Margin
+from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import Target
 
-Basis = Literal["chain", "bound", "none"]
+Basis = Literal["chain", "bound", "none", "unknown"]
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What following a rule does.
+    """The effect of following a rule.
 
     Parameters
     ----------
-    basis : {"chain", "bound", "none"}
-        Whether the numbers come from the chain, are only a bound of the delay saved, or there is no effect on a current
-        Linux.
+    basis : {"chain", "bound", "none", "unknown"}
+        "chain": the numbers are computed for the scenario. "bound": they bound the delay that is saved. "none": the
+        rule has no effect on a current Linux. "unknown": the effect is not computed, for the given `reason`.
     without, with_rule : float, optional
         The target's quantile [s], or the late fraction, without and with the rule; infinite where TCP cannot carry the
         flow.
@@ -43,7 +41,9 @@ class Effect:
     at : float, optional
         Playout delay [s] at which `with_rule` is the late fraction.
     provided : str, optional
-        What must be so for the numbers to hold, in words, where the scenario does not say it.
+        Condition in words under which the numbers hold, where the scenario does not say whether it is met.
+    reason : str, optional
+        Why the effect is not computed.
     """
 
     basis: Basis
@@ -53,35 +53,58 @@ class Effect:
     quantity: Literal["quantile", "late fraction"] = "quantile"
     at: float | None = None
     provided: str | None = None
+    reason: str | None = None
 
 
 NO_EFFECT = Effect("none")
-"""Of a rule that a current Linux follows anyway, or that makes no difference on it."""
+"""Effect of a rule that a current Linux follows anyway, or that makes no difference there."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What the rules look at: the scenario, its target, the delays predicted for it, and how far it may go.
+    """What the rules look at: the prediction for a scenario, its target, and how far its bitrate may go.
 
     Parameters
     ----------
-    flow, path, stack, target
-        The scenario, and the demand on its delay.
-    distribution : DelayDistribution
-        The delays predicted for it.
+    answer : Answer
+        The prediction for the scenario, with its distribution.
+    target : Target
+        The demand on the delay.
     utilization : float
-        Its bitrate over the fair rate of TCP.
+        The bitrate over the fair rate of TCP.
     bitrate : Margin, optional
-        How far its bitrate may go.
+        How far the bitrate may go.
     """
 
-    flow: Flow
-    path: Path
-    stack: KnownStack
+    answer: Answer
     target: Target
-    distribution: DelayDistribution
     utilization: float = math.nan
     bitrate: Margin | None = None
+
+    @property
+    def flow(self) -> Flow:
+        """The flow."""
+        return self.answer.scenario.flow
+
+    @property
+    def path(self) -> Path:
+        """The path."""
+        return self.answer.scenario.path
+
+    @property
+    def stack(self) -> KnownStack:
+        """The TCP implementation."""
+        return self.answer.scenario.stack
+
+    @property
+    def distribution(self) -> DelayDistribution:
+        """The predicted delays."""
+        return self.answer.require()
+
+    @property
+    def works(self) -> bool:
+        """Whether the target is met."""
+        return self.answer.meets(self.target)
 
     @property
     def load(self) -> float:
@@ -95,7 +118,7 @@ class Situation:
 
     @property
     def whole_packets(self) -> int:
-        """Bytes of the whole packets that fit into a segment; those of a segment where not one does."""
+        """Bytes of the whole packets that fit into a segment; the size of a segment where no packet fits."""
         return self.stack.mss // self.flow.packet_size * self.flow.packet_size or self.stack.mss
 
     @property
@@ -108,56 +131,63 @@ class Situation:
         """Share of the packets that come later than the limit."""
         return self.distribution.late_fraction(self.target.limit)
 
-    def quantile(self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None) -> float:
-        """Return the target's quantile [s] with something changed."""
-        model = DelayModel(flow or self.flow, path or self.path, stack or self.stack)
-        return model.delay_distribution().quantile(self.target.quantile)
+    def predicted(self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None) -> Answer:
+        """Return the prediction for the scenario with something changed."""
+        return predict(Scenario(flow or self.flow, path or self.path, stack or self.stack), method="chain")
 
     def switch(self, name: str, without: Any, with_rule: Any) -> Effect | None:
-        """Return the effect of a setting of the stack, or None where its chain has no such one."""
-        if name not in {field.name for field in fields(self.stack)}:
+        """Return the effect of a setting of the stack; None where the stack has no such field.
+
+        No effect is computed of a field that the model does not honour: the returned effect says so.
+        """
+        if name not in declarations(type(self.stack)):
             return None
-        try:
-            before, after = (
-                self.quantile_now
-                if getattr(self.stack, name) == value
-                else self.quantile(stack=replace(self.stack, **{name: value}))
-                for value in (without, with_rule)
-            )
-            return Effect("chain", before, after)
-        except ValueError:
-            # The chain is too large, or does not know what is switched.
-            return None
+        if name not in supports(self.answer.scenario).honoured:
+            words = name.replace("_", " ")
+            return Effect("unknown", reason=f"the chain does not model {words}; `--method simulation` does")
+        before, after = (
+            self.answer
+            if getattr(self.stack, name) == value
+            else self.predicted(stack=replace(self.stack, **{name: value}))
+            for value in (without, with_rule)
+        )
+        return self._effect(before, after)
 
     def change(
         self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None
     ) -> Effect | None:
-        """Return the effect of changing something else, or None where no chain can be solved for it."""
-        try:
-            return Effect("chain", self.quantile_now, self.quantile(flow, path, stack))
-        except ValueError:
-            return None
+        """Return the effect of a change of the scenario, or None where the model has no answer for it."""
+        return self._effect(self.answer, self.predicted(flow, path, stack))
 
     def split(self, pieces: int) -> Effect | None:
-        """Return the effect of writing each packet in `pieces`, or None where no chain can be solved for it."""
-        return self._heuristic(split_delay, pieces)
+        """Return the effect of writing each packet in `pieces`, or None where the model has no answer for it."""
+        return self._effect(
+            self.answer,
+            self.predicted(piece_of(self.flow, pieces)),
+            lambda delays: joined_delay(delays, self.flow.interval, pieces),
+        )
 
     def spread(self, connections: int) -> Effect | None:
-        """Return the effect of taking turns on `connections`, or None where no chain can be solved for it."""
-        return self._heuristic(parallel_delay, connections)
+        """Return the effect of taking turns on `connections`, or None where the model has no answer for it."""
+        return self._effect(
+            self.answer,
+            self.predicted(share_of(self.flow, connections)),
+            lambda delays: striped_delay(delays, self.flow.interval, connections),
+        )
 
-    def _heuristic(self, delay: Any, number: int) -> Effect | None:
-        with warnings.catch_warnings():
-            # The report says itself where its model has been checked.
-            warnings.simplefilter("ignore", ValidityWarning)
-            try:
-                changed = delay(self.flow, self.path, self.stack, number)
-            except ValueError:
-                return None
-        return Effect("chain", self.quantile_now, changed.quantile(self.target.quantile))
+    def _effect(
+        self,
+        before: Answer,
+        after: Answer,
+        combined: Callable[[DelayDistribution], DelayDistribution] = lambda delays: delays,
+    ) -> Effect | None:
+        if not (before.answered and after.answered):
+            return None
+        quantile = self.target.quantile
+        return Effect("chain", before.require().quantile(quantile), combined(after.require()).quantile(quantile))
 
     def played_after(self, delay: float) -> Effect:
-        """Return what a playout delay [s] does to the late fraction."""
+        """Return the effect of a playout delay [s] on the late fraction."""
         late = self.distribution.late_fraction(delay)
         return Effect("chain", self.late_now, late, quantity="late fraction", at=delay)
 
@@ -166,21 +196,22 @@ Level = Literal["tcp", "application"]
 Status = Literal["set", "default", "built in", "gone", "not a setting"]
 
 NOT_THERE = "cannot be set there"
-"""What stands where a system has no such setting."""
+"""Text for a system that has no such setting."""
 
 NO_EVIDENCE = "none here; it follows from the flow control of TCP (RFC 9293)"
-"""What stands where nothing in the repository shows a rule."""
+"""Text for a rule that no page, table or capture of the repository shows."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How each system is told; where it cannot be, that is said.
+    """The setting on each system, or the statement that there is none.
 
     Parameters
     ----------
     linux, macos, windows, browser : str
-        The socket option, sysctl, command or programming interface. In braces stand numbers of the scenario:
-        `{load}`, packets per round-trip time; `{segment}`, bytes of the whole packets that fit into a segment.
+        The socket option, sysctl, command or programming interface. Names in braces are replaced by numbers of the
+        scenario: `{load}`, packets per round-trip time; `{segment}`, bytes of the whole packets that fit into a
+        segment.
     """
 
     linux: str
@@ -189,7 +220,7 @@ class Settings:
     browser: str = NOT_THERE
 
     def filled_in(self, load: int | str, segment: int | str) -> Settings:
-        """Return the settings with a scenario's numbers, or with letters that stand for them.
+        """Return the settings with a scenario's numbers, or with letters in their place.
 
         Examples
         --------
@@ -219,17 +250,17 @@ class Rule:
     condition : str
         When it holds, in words.
     holds : callable
-        Whether it holds in a situation.
+        Returns whether the rule holds in a situation.
     effect : callable
-        What it does in a situation, computed; None where nothing can be said.
+        Returns the effect in a situation; None where no effect can be computed.
     status : {"set", "default", "built in", "gone", "not a setting"}
-        Whether it has to be set on today's Linux.
+        Whether it has to be set on a current Linux.
     settings : Settings
-        How each system is told.
+        The setting on each system.
     evidence : str
-        Page, table or captures in this repository that show it, as a path from its root; or `NO_EVIDENCE`.
+        Page, table or captures in this repository that show the effect, as a path from its root; or `NO_EVIDENCE`.
     finding : callable, optional
-        What else is to be said of a situation, in a sentence.
+        Returns a sentence about the situation that follows the reason.
     """
 
     key: str
@@ -267,15 +298,15 @@ class Recommendation:
     applies : bool
         Whether it holds here.
     status : {"set", "default", "built in", "gone", "not a setting"}
-        Whether it has to be set on today's Linux.
+        Whether it has to be set on a current Linux.
     setting : str
-        The exact setting on Linux, or what stands in its place.
+        The exact setting on Linux, or the text in its place.
     macos, windows, browser : str
-        The same there.
+        The settings on these systems.
     evidence : str
-        What shows it, as a path in the repository.
+        What shows the effect, as a path in the repository.
     effect : Effect, optional
-        What it does here, where that can be said.
+        Its effect in this scenario, where it can be computed.
     """
 
     key: str

@@ -34,10 +34,10 @@ from tcpdelay.report.result_table import record_text, records_text
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 if TYPE_CHECKING:
-    from tcpdelay.advice.guideline import Guideline
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.report.guideline import Guideline
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.stack import KnownStack
 
@@ -252,6 +252,6 @@ def find_target(limit: float | None, quantile: float | None) -> Target:
 def find_guideline(flow: Flow, estimate: PathEstimate, stack: KnownStack, target: Target) -> Guideline:
     """Return the guideline for a measured path and flow."""
     with predicting():
-        from tcpdelay.advice.guideline import guideline
+        from tcpdelay.report.guideline import guideline
 
         return guideline(flow, estimate.path(), stack, target, estimate)

@@ -373,8 +373,7 @@ class _Progress:
 
 
 def _title(demand: Demand) -> str:
-    from tcpdelay.report.phrases import quantile_name
-    from tcpdelay.units import format_time
+    from tcpdelay.units import format_time, quantile_name
 
     return f"{quantile_name(demand.target.quantile)} within {format_time(demand.target.limit)}"
 

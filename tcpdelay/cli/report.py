@@ -17,8 +17,7 @@ from tcpdelay.report.result_table import FILE_WIDTH
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tcpdelay.advice.against import GuidelineComparison
-    from tcpdelay.advice.guideline import Guideline
+    from tcpdelay.report.guideline import Guideline, GuidelineComparison
 
 Format = Literal["text", "markdown", "html", "json"]
 
@@ -71,8 +70,7 @@ def report(
     refuse_same_file((file for own in asked for file in measurements(own)), [("--output", output)])
     scenarios = [read_scenario(own) for own in asked]
     with argument_errors(), predicting():
-        from tcpdelay.advice.against import compare_guidelines
-        from tcpdelay.advice.guideline import guideline
+        from tcpdelay.report.guideline import compare_guidelines, guideline
 
         found = [guideline(s.flow, s.path, s.stack, s.target, s.estimate, s.application) for s in scenarios]
         findings = compare_guidelines(*found) if against else found[0]
@@ -88,15 +86,15 @@ def report(
 
 def print_text(findings: Guideline | GuidelineComparison, console: Console) -> None:
     """Print a report, or a comparison of two."""
-    from tcpdelay.advice.guideline import Guideline
+    from tcpdelay.report.guideline import Guideline
     from tcpdelay.report.text import print_content, print_report
 
     if isinstance(findings, Guideline):
         print_report(findings, console)
         return
-    from tcpdelay.report.against import comparison_content
+    from tcpdelay.report.against import changes_content
 
-    print_content(comparison_content(findings), console)
+    print_content(changes_content(findings), console)
 
 
 def rendered(findings: Guideline | GuidelineComparison, chosen: Format) -> str:

@@ -1,4 +1,4 @@
-"""What the delay depends on: how much it changes if something else does by a tenth."""
+"""The sensitivity of the delay to each field: its change if the field changes by a tenth."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcpdelay.distribution import DelayDistribution, ExpectedError
-from tcpdelay.models.accuracy import expected_error
-from tcpdelay.models.chain import DelayModel
+from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
+from tcpdelay.models.interface import Answer
+from tcpdelay.models.predict import predict
 from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.quantities import at_rtt
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
 from tcpdelay.scenario.target import Target
@@ -25,23 +26,23 @@ Direction = Literal["rises", "falls", "stays", "turns"]
 STEP = 0.10
 LARGEST_STEP = 0.5
 NOISE = 1e-6
-"""Relative change that is none: a chain is solved to fewer digits."""
+"""Relative change that counts as none: a chain is not solved to more digits."""
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What one figure of the delay does when one input goes down and up by the same share.
+    """The change of one figure of the delay when one input goes down and up by the same share.
 
     Parameters
     ----------
     input : {"rtt", "loss", "packet_size", "interval"}
-        What is changed.
+        The field that is changed.
     output : {"quantile", "mean", "late_fraction"}
-        What changes with it: the target's quantile of the delay [s], its mean [s], or the share beyond the limit.
+        The figure: the target's quantile of the delay [s], its mean [s], or the share of packets beyond the limit.
     inputs : tuple of float
-        The input lower, now and higher [s, fraction, bytes, s]; packets are of whole bytes.
+        The lower, the present and the higher input [s, fraction, bytes, s]; packets have whole bytes.
     outputs : tuple of float
-        The output at each of them; infinite where TCP cannot carry the flow.
+        The output at each input; infinite where TCP cannot carry the flow.
     """
 
     input: Input
@@ -51,7 +52,7 @@ class Sensitivity:
 
     @property
     def changes(self) -> tuple[float, float]:
-        """Relative change of the output from now to lower and to higher; nan where it is 0 or infinite now."""
+        """Relative change of the output at the lower and the higher input; NaN where it is 0 or infinite now."""
         low, now, high = self.outputs
         if now == 0 or now == math.inf:
             return math.nan, math.nan
@@ -59,9 +60,9 @@ class Sensitivity:
 
     @property
     def elasticity(self) -> float:
-        """Percent by which the output changes per percent of the input, from lower to higher; nan where undefined.
+        """Percent by which the output changes per percent of the input, from lower to higher; NaN where undefined.
 
-        Over the whole span, as quantiles are step functions of some inputs: no derivative.
+        It is taken over the whole span and is no derivative, as quantiles are step functions of some inputs.
         """
         low, _, high = self.outputs
         if not (0 < low < math.inf and 0 < high < math.inf and self.inputs[0] < self.inputs[2] and self.inputs[0] > 0):
@@ -70,7 +71,7 @@ class Sensitivity:
 
     @property
     def direction(self) -> Direction:
-        """Whether the output rises or falls with the input, stays as it is, or turns: does one and then the other."""
+        """Whether the output rises or falls with the input, stays the same, or turns: first one, then the other."""
         low, now, high = self.outputs
         signs = {_sign(low, now), _sign(now, high)} - {0}
         if not signs:
@@ -82,7 +83,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Sensitivities:
-    """What each figure of the delay does with each input.
+    """The change of each figure of the delay with each input.
 
     Parameters
     ----------
@@ -95,7 +96,9 @@ class Sensitivities:
     flow, path, stack
         The scenario.
     expected_error : ExpectedError
-        How far the prediction is probably off; changes smaller than that may be less wrong than the delays themselves.
+        How far the prediction is probably off; the error of a small change may be smaller than the error of a delay.
+    assumptions : tuple of str
+        One sentence for each field of the scenario that the model ignores.
     """
 
     entries: tuple[Sensitivity, ...]
@@ -105,6 +108,7 @@ class Sensitivities:
     path: Path
     stack: KnownStack
     expected_error: ExpectedError
+    assumptions: tuple[str, ...] = ()
 
     def of(self, changed: Input, output: Output = "quantile") -> Sensitivity:
         """Return the entry of one input and one output."""
@@ -112,14 +116,14 @@ class Sensitivities:
 
     @property
     def largest(self) -> Input:
-        """The input that the target's quantile depends on most: that with the largest change to either side."""
+        """The input with the largest change of the target's quantile to either side."""
         quantiles = [entry for entry in self.entries if entry.output == "quantile"]
         return max(quantiles, key=_largest_change).input
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the scenario lies outside the range in which the model has been checked."""
-        return tuple(validated_range(self.stack).exceeded_by(self.flow, self.path))
+        """Fields that lie outside the range in which the model has been checked, or that it ignores."""
+        return (*validated_range(self.stack).exceeded_by(self.flow, self.path), *self.assumptions)
 
 
 def sensitivities(
@@ -132,18 +136,18 @@ def sensitivities(
 ) -> Sensitivities:
     """Return how quantile, mean and late fraction change with round-trip time, loss, packet size and interval.
 
-    Each input is changed by itself, by a share down and up.
+    Each input is changed alone, down and up by the same share.
 
     Parameters
     ----------
     flow, path, stack
         The scenario.
     target : Target
-        The demand on the delay: whose quantile, and late beyond which limit.
+        The quantile that is predicted, and the limit beyond which packets are late.
     step : float
         The share, 0.001 to 0.5.
     on_progress : callable, optional
-        Is told after each prediction how many are done, and of how many.
+        Called after each prediction with the number of predictions done and the number of all predictions.
 
     Returns
     -------
@@ -173,25 +177,25 @@ def sensitivities(
     total = 1 + 2 * len(places)
     done = 0
 
-    def predict(flow: Flow, path: Path) -> DelayDistribution:
+    def answer(flow: Flow, path: Path) -> Answer:
         nonlocal done
-        distribution = DelayModel(flow, path, stack).delay_distribution()
+        found = predict(Scenario(flow, path, stack), method="chain")
         done += 1
         if on_progress is not None:
             on_progress(done, total)
-        return distribution
+        return found
 
-    now = predict(flow, path)
+    now = answer(flow, path)
     entries: list[Sensitivity] = []
     for name, (value, place) in places.items():
         lower, higher = place(value * (1 - step)), place(value * (1 + step))
         inputs = (_value(name, *lower), float(value), _value(name, *higher))
-        found = (predict(*lower), now, predict(*higher))
+        found = [each.require() for each in (answer(*lower), now, answer(*higher))]
         for output, figure in _figures(target).items():
             low, middle, high = (figure(distribution) for distribution in found)
             entries.append(Sensitivity(name, output, inputs, (low, middle, high)))
-    error = expected_error(flow, path, stack, carried=now.sustainable)
-    return Sensitivities(tuple(entries), step, target, flow, path, stack, error)
+    error = now.expected_error or UNKNOWN_ERROR
+    return Sensitivities(tuple(entries), step, target, flow, path, stack, error, now.assumptions)
 
 
 def _figures(target: Target) -> dict[Output, Callable[[DelayDistribution], float]]:
@@ -209,12 +213,12 @@ def _value(name: Input, flow: Flow, path: Path) -> float:
 
 
 def _sign(first: float, second: float) -> int:
-    """Return whether the second of two figures is larger, smaller or the same."""
+    """Return 1, -1 or 0: whether the second of two figures is larger, smaller or the same."""
     if first == second or abs(second - first) <= NOISE * max(abs(first), abs(second)):
         return 0
     return 1 if second > first else -1
 
 
 def _largest_change(entry: Sensitivity) -> float:
-    """Return the larger of the two changes in size; nan counts as none."""
+    """Return the size of the larger of the two changes; NaN counts as no change."""
     return max(0.0 if math.isnan(change) else abs(change) for change in entry.changes)

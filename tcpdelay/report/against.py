@@ -10,32 +10,31 @@ from tcpdelay.advice.guideline import REPORTED_QUANTILES
 from tcpdelay.report import phrases
 from tcpdelay.report.charts import plot_distribution
 from tcpdelay.report.content import Content, Section, Table, key_figures, scenario_table
-from tcpdelay.units import format_fraction, format_time
+from tcpdelay.units import NEVER_SETTLES, format_delay, format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tcpdelay.advice.against import GuidelineComparison
-    from tcpdelay.advice.guideline import Guideline
+    from tcpdelay.advice.against import Changes
+    from tcpdelay.advice.guideline import Findings
     from tcpdelay.report.html import Chart
 
 COLUMNS = ("Before", "After", "Change")
-Shown = Callable[[float], str]
+Formatted = Callable[[float], str]
 
 
-def comparison_content(comparison: GuidelineComparison) -> Content:
+def changes_content(changes: Changes) -> Content:
     """Return what a report on two guidelines says.
 
     Examples
     --------
-    >>> from tcpdelay import guideline
-    >>> from tcpdelay.advice.against import compare_guidelines
+    >>> from tcpdelay import compare_guidelines, guideline
     >>> call = {"rtt": 0.100, "packet_size": 174, "interval": 0.020}
-    >>> comparison_content(compare_guidelines(guideline(loss=0.02, **call), guideline(loss=0.01, **call))).headline
+    >>> changes_content(compare_guidelines(guideline(loss=0.02, **call), guideline(loss=0.01, **call))).headline
     'p95 140 ms → 100 ms, 40 ms sooner'
     """
-    before, after = comparison.before, comparison.after
-    differences = differences_table(comparison)
+    before, after = changes.before, changes.after
+    differences = differences_table(changes)
     asked = (
         Section("differences", "What differs", tables=(differences,))
         if differences.rows
@@ -51,8 +50,8 @@ def comparison_content(comparison: GuidelineComparison) -> Content:
         key_figures=key_figures(after),
         sections=(
             asked,
-            Section("delays", "Delays before and after", tables=(delays_table(comparison),)),
-            Section("margins", "How far each may go", tables=(margins_table(comparison),)),
+            Section("delays", "Delays before and after", tables=(delays_table(changes),)),
+            Section("margins", "How far each may go", tables=(margins_table(changes),)),
             Section(
                 "trust",
                 "How far to trust this",
@@ -67,11 +66,9 @@ def comparison_content(comparison: GuidelineComparison) -> Content:
     )
 
 
-def _headline(before: Guideline, after: Guideline) -> str:
-    names = [phrases.quantile_name(found.target.quantile) for found in (before, after)]
-    first, second = (
-        "never settles" if math.isinf(found.quantile) else format_time(found.quantile) for found in (before, after)
-    )
+def _headline(before: Findings, after: Findings) -> str:
+    names = [quantile_name(found.target.quantile) for found in (before, after)]
+    first, second = (format_delay(found.quantile) for found in (before, after))
     start = f"{names[0]} {first} → {'' if names[0] == names[1] else names[1] + ' '}{second}"
     return f"{start}, {_sooner(before.quantile, after.quantile)}"
 
@@ -84,28 +81,26 @@ def _sooner(before: float, after: float) -> str:
     return f"{format_time(abs(after - before))} {'sooner' if after < before else 'later'}"
 
 
-def differences_table(comparison: GuidelineComparison) -> Table:
+def differences_table(changes: Changes) -> Table:
     """Return those rows of the two scenarios that differ."""
-    pairs = zip(scenario_table(comparison.before).rows, scenario_table(comparison.after).rows, strict=True)
+    pairs = zip(scenario_table(changes.before).rows, scenario_table(changes.after).rows, strict=True)
     rows = tuple((name, before, after) for (name, before), (_, after) in pairs if before != after)
     return Table(("Scenario", "Before", "After"), rows)
 
 
-def delays_table(comparison: GuidelineComparison) -> Table:
+def delays_table(changes: Changes) -> Table:
     """Return mean, jitter, quantiles and late fraction, and the score of a call, before and after."""
-    rows = tuple(_delays(comparison.before, comparison.after))
-    name = phrases.quantile_name(comparison.before.target.quantile)
+    rows = tuple(_delays(changes.before, changes.after))
+    name = quantile_name(changes.before.target.quantile)
     emphasis = next((i for i, row in enumerate(rows) if row[0] == name), None)
     return Table(("Delay", *COLUMNS), rows, numeric=(1, 2, 3), emphasis=emphasis)
 
 
-def _delays(before: Guideline, after: Guideline) -> Iterator[tuple[str, ...]]:
+def _delays(before: Findings, after: Findings) -> Iterator[tuple[str, ...]]:
     yield _row("mean", before.distribution.mean, after.distribution.mean, format_time)
     yield _row("jitter", before.distribution.jitter, after.distribution.jitter, format_time)
     for q in sorted({*REPORTED_QUANTILES, before.target.quantile, after.target.quantile}):
-        yield _row(
-            phrases.quantile_name(q), before.distribution.quantile(q), after.distribution.quantile(q), format_time
-        )
+        yield _row(quantile_name(q), before.distribution.quantile(q), after.distribution.quantile(q), format_time)
     limit = after.target.limit
     shares = before.distribution.late_fraction(limit), after.distribution.late_fraction(limit)
     yield _row(f"later than {format_time(limit)}", *shares, format_fraction)
@@ -117,10 +112,10 @@ def _delays(before: Guideline, after: Guideline) -> Iterator[tuple[str, ...]]:
         yield _row("stalls per minute, at most", *stalls, "{:.2g}".format)
 
 
-def _row(name: str, before: float, after: float, shown: Shown) -> tuple[str, ...]:
+def _row(name: str, before: float, after: float, formatted: Formatted) -> tuple[str, ...]:
     return (
         name,
-        *("never settles" if math.isinf(value) else shown(value) for value in (before, after)),
+        *(NEVER_SETTLES if math.isinf(value) else formatted(value) for value in (before, after)),
         _ratio(before, after),
     )
 
@@ -137,40 +132,40 @@ def _ratio(before: float, after: float) -> str:
     return f"{100 * change:+.2g} %"
 
 
-def margins_table(comparison: GuidelineComparison) -> Table:
+def margins_table(changes: Changes) -> Table:
     """Return the edges of what works, the largest rate and the utilization, before and after."""
     rows: list[tuple[str, ...]] = []
-    pairs = zip(comparison.before.margins, comparison.after.margins, strict=True)
+    pairs = zip(changes.before.margins, changes.after.margins, strict=True)
     for before, after in pairs:
         change = "–" if before.edge is None or after.edge is None else _ratio(before.edge, after.edge)
         name = f"{phrases.QUANTITY[before.quantity]}, up to"
         rows.append((name, phrases.format_edge(before), phrases.format_edge(after), change))
-    utilizations = comparison.before.utilization, comparison.after.utilization
+    utilizations = changes.before.utilization, changes.after.utilization
     rows.append(("Utilization", *map(format_fraction, utilizations), _ratio(*utilizations)))
     return Table(("Works with", *COLUMNS), tuple(rows), numeric=(1, 2, 3))
 
 
-def comparison_charts(comparison: GuidelineComparison) -> dict[str, list[Chart]]:
+def changes_charts(changes: Changes) -> dict[str, list[Chart]]:
     """Return the chart of both distributions; none where TCP carries neither flow."""
     from tcpdelay.report.html import chart
 
-    carried = [found for found in (comparison.before, comparison.after) if math.isfinite(found.distribution.mean)]
+    carried = [found for found in (changes.before, changes.after) if math.isfinite(found.distribution.mean)]
     if not carried:
         return {}
     described = "; ".join(
         f"{name}: half arrive within {format_time(found.distribution.quantile(0.5))}, {phrases.headline(found)}"
-        for name, found in (("before", comparison.before), ("after", comparison.after))
+        for name, found in (("before", changes.before), ("after", changes.after))
     )
-    drawn = chart("cdf-chart", "Arrived by then, before and after", described, lambda ax: plot_both(comparison, ax))
+    drawn = chart("cdf-chart", "Arrived by then, before and after", described, lambda ax: plot_both(changes, ax))
     return {"delays": [drawn]}
 
 
-def plot_both(comparison: GuidelineComparison, ax: Axes) -> Axes:
+def plot_both(changes: Changes, ax: Axes) -> Axes:
     """Draw the cumulative distributions of both; one that TCP cannot carry is left out.
 
     Parameters
     ----------
-    comparison : GuidelineComparison
+    changes : Changes
         The findings.
     ax : Axes
         Where to draw.
@@ -180,9 +175,9 @@ def plot_both(comparison: GuidelineComparison, ax: Axes) -> Axes:
     Axes
         Delays [s] against shares of the packets.
     """
-    limit = {"limit": comparison.after.target.limit}
-    for name, found in (("before", comparison.before), ("after", comparison.after)):
+    limit = {"limit": changes.after.target.limit}
+    for name, found in (("before", changes.before), ("after", changes.after)):
         if math.isfinite(found.distribution.mean):
-            marks = limit if name == "after" or math.isinf(comparison.after.distribution.mean) else {}
+            marks = limit if name == "after" or math.isinf(changes.after.distribution.mean) else {}
             plot_distribution(found.distribution, ax, kind="cdf", label=name, thresholds=marks)
     return ax

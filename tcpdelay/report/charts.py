@@ -1,40 +1,58 @@
-"""Charts of delay distributions and guidelines.
+"""Charts of delay distributions.
 
-Axes count in seconds and fractions, and their ticks carry the unit. Curves are named where they run, not in a legend.
-The colours are those of Okabe and Ito, which people with any colour vision can tell apart.
+Axes count in seconds and fractions, and their ticks carry the unit. Names stand beside their curves; there is no
+legend. The colours are those of Okabe and Ito, which people with any colour vision can distinguish.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tcpdelay.report.chart_labels import (
-    DASHED,
-    DOTTED,
     fraction_axis,
     linear_time_axis,
     mark,
     message,
-    names_of_parts,
     note,
-    round_ticks,
     tidy,
-    time_axis,
 )
-from tcpdelay.report.loss_curve import LossCurve, loss_curve
-from tcpdelay.report.phrases import NEVER, quantile_name
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.units import format_fraction, format_time
+from tcpdelay.units import NOT_CARRIED, format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tcpdelay.advice.guideline import Guideline
-    from tcpdelay.distribution import DelayDistribution
+
+class Delays(Protocol):
+    """Delays [s] with their probabilities, such as a `DelayDistribution`."""
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """The delays [s], ascending."""
+        ...
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Their probabilities."""
+        ...
+
+    def quantile(self, probability: float) -> float:
+        """Return the quantile of a probability [s]."""
+        ...
+
+    def late_fraction(self, playout_delay: Any) -> Any:
+        """Return the share of packets later than each delay [s]."""
+        ...
+
+    def cdf(self, delay: Any) -> Any:
+        """Return the share of packets up to each delay [s]."""
+        ...
+
 
 Kind = Literal["both", "cdf", "density", "survival"]
 
@@ -46,15 +64,15 @@ MOST_STEMS = 150
 """Number of distinct delays up to which each is drawn; more are counted in bins."""
 BINS = 60
 LINE_WIDTH, STEM_WIDTH = 1.8, 4.5
-_SMALLEST_TIME = 1e-4
-"""What stands for a delay of 0 on a logarithmic axis [s]."""
+SMALLEST_TIME = 1e-4
+"""Delay that is drawn for a delay of 0 on a logarithmic axis [s]."""
 _BELOW_AXIS = 1e-12
 _STEPS: Literal["steps-post"] = "steps-post"
 _CYCLE = (BLUE, ORANGE, GREEN, PURPLE)
 
 
 def plot_distribution(
-    distribution: DelayDistribution,
+    distribution: Delays,
     ax: Axes | None = None,
     *,
     thresholds: Mapping[str, float] | Sequence[float] = (),
@@ -73,12 +91,12 @@ def plot_distribution(
     thresholds : mapping of str to float, or sequence of float
         Delays [s] to mark, with names if any.
     kind : {"both", "cdf", "density", "survival"}
-        Probabilities and their sum up to each delay; one of these; or the share of packets later than each delay on a
-        logarithmic scale, which shows the tail.
+        "density": the probability of each delay. "cdf": their sum up to each delay. "both": these two. "survival": the
+        share of packets later than each delay on a logarithmic scale, which shows the tail.
     label : str, optional
         Name of the curve.
     color : str, optional
-        Its colour; by default one that no earlier curve in the axes has.
+        Its colour; by default a colour that no earlier curve in the axes has.
 
     Returns
     -------
@@ -88,7 +106,7 @@ def plot_distribution(
     Raises
     ------
     ValueError
-        If `kind` is none of the four.
+        If `kind` is none of these four words.
 
     Examples
     --------
@@ -103,7 +121,7 @@ def plot_distribution(
         raise InvalidValueError("kind", kind, f"be one of {', '.join(get_args(Kind))}")
     ax = current_axes() if ax is None else ax
     if not np.isfinite(distribution.values[0]):
-        return message(ax, NEVER)
+        return message(ax, NOT_CARRIED)
     drawn_before = sum(line.get_drawstyle() == _STEPS for line in ax.lines)
     limits_before = [ax.get_xlim()[1]] if ax.has_data() else []
     color = color or _CYCLE[drawn_before % len(_CYCLE)]
@@ -112,16 +130,14 @@ def plot_distribution(
     ax.set_xlabel("delay")
     draw = _draw_survival if kind == "survival" else _draw_shares
     named = _named(thresholds)
-    marked = max([_SMALLEST_TIME, *(delay for _, delay in named if math.isfinite(delay))])
+    marked = max([SMALLEST_TIME, *(delay for _, delay in named if math.isfinite(delay))])
     farthest = max(marked, draw(distribution, ax, kind, label, color, marked))
     ax.set_xlim(0.0, max([1.06 * farthest, *limits_before]))
     mark(ax, named)
     return ax
 
 
-def _draw_survival(
-    distribution: DelayDistribution, ax: Axes, kind: Kind, label: str | None, color: str, marked: float
-) -> float:
+def _draw_survival(distribution: Delays, ax: Axes, kind: Kind, label: str | None, color: str, marked: float) -> float:
     """Draw P(delay > d) and return the largest delay [s] at which it has something to show."""
     delays = distribution.values[np.isfinite(distribution.values)]
     later = distribution.late_fraction(delays)
@@ -141,9 +157,7 @@ def _draw_survival(
     return float(delays[:shown][-1])
 
 
-def _draw_shares(
-    distribution: DelayDistribution, ax: Axes, kind: Kind, label: str | None, color: str, marked: float
-) -> float:
+def _draw_shares(distribution: Delays, ax: Axes, kind: Kind, label: str | None, color: str, marked: float) -> float:
     """Draw probabilities, their sum or both, and return the largest delay [s] at which there is much to show."""
     finite = np.isfinite(distribution.values)
     values, weights = distribution.values[finite], distribution.weights[finite]
@@ -175,113 +189,6 @@ def _draw_shares(
     elif label:
         note(ax, label, (distribution.quantile(0.5), highest), (12, -5), "left", color)
     return farthest
-
-
-def plot_delay_parts(guideline: Guideline, ax: Axes | None = None) -> Axes:
-    """Draw where the mean delay comes from, as one bar.
-
-    Parameters
-    ----------
-    guideline : Guideline
-        The findings.
-    ax : Axes, optional
-        Where to draw; the current axes of pyplot by default.
-
-    Returns
-    -------
-    Axes
-        The mean delay [s] in its parts.
-    """
-    ax = current_axes() if ax is None else ax
-    if not math.isfinite(guideline.distribution.mean):
-        return message(ax, NEVER)
-    parts = guideline.parts
-    named = [
-        ("network", parts.network, BLUE),
-        ("backlog", parts.backlog, ORANGE),
-        ("head of line", parts.head_of_line, GREEN),
-        ("timeouts", parts.timeouts, PURPLE),
-    ]
-    tidy(ax)
-    ax.set_xlabel(f"mean delay, {format_time(guideline.distribution.mean)} in all")
-    ax.spines[["left", "bottom"]].set_visible(False)
-    ax.set_xticks([])
-    ax.set_yticks([])
-    start, labels = 0.0, []
-    for name, delay, color in named:
-        if delay <= 0:
-            continue
-        ax.barh(0.0, delay, left=start, height=1.0, color=color, linewidth=0)
-        labels.append((f"{name} {format_time(delay)}", start, start + delay))
-        start += delay
-    ax.set_xlim(0.0, start or _SMALLEST_TIME)
-    ax.set_ylim(-0.5, 0.5)
-    names_of_parts(ax, labels)
-    return ax
-
-
-def plot_quantile_against_loss(guideline: Guideline, ax: Axes | None = None) -> Axes:
-    """Draw the target's quantile against the loss, with the limit, the scenario and the edge of what works.
-
-    Parameters
-    ----------
-    guideline : Guideline
-        The findings; the chain is solved anew for some thirty losses.
-    ax : Axes, optional
-        Where to draw; the current axes of pyplot by default.
-
-    Returns
-    -------
-    Axes
-        Delays [s] against losses as fractions, both logarithmic.
-    """
-    ax = current_axes() if ax is None else ax
-    curve, target, here = loss_curve(guideline), guideline.target, guideline.path.loss
-    tidy(ax)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.plot(curve.loss, np.maximum(curve.quantile, _SMALLEST_TIME), color=BLUE, linewidth=LINE_WIDTH)
-    ax.axhline(target.limit, color=ORANGE, linewidth=1.2, linestyle=DASHED)
-    ax.set_xlim(curve.lowest, curve.highest)
-    shown = [delay for delay in (*curve.quantile, target.limit, guideline.quantile) if math.isfinite(delay)]
-    bottom, top = max(min(shown), _SMALLEST_TIME) / 1.7, max(shown) * 1.35
-    ax.set_ylim(bottom, top)
-    round_ticks(ax.xaxis, curve.lowest, curve.highest)
-    round_ticks(ax.yaxis, bottom, top)
-    fraction_axis(ax.xaxis)
-    time_axis(ax.yaxis)
-    ax.set_xlabel("loss")
-    ax.set_ylabel(f"{quantile_name(target.quantile)} delay")
-    # The delay rises with the loss, so that one side of the limit's right end is free.
-    side = -3 if max(shown) > target.limit or math.isinf(guideline.quantile) else 3
-    note(ax, f"limit {format_time(target.limit)}", (curve.highest, target.limit), (-2, side), "right", ORANGE)
-    marks = []
-    edge = next(margin for margin in guideline.margins if margin.quantity == "loss")
-    if edge.edge is not None and not edge.at_least and edge.edge <= curve.highest:
-        marks.append((f"works up to {format_fraction(edge.edge)}", edge.edge))
-    if curve.critical is not None:
-        ax.axvspan(curve.critical, curve.highest, color=PURPLE, alpha=0.25, linewidth=0)
-        marks.append((f"TCP cannot carry it from {format_fraction(curve.critical)}", curve.critical))
-    if math.isinf(guideline.quantile):
-        marks.append((f"here: {format_fraction(here)}, never settles", here))
-    else:
-        _draw_scenario(guideline, ax, curve)
-    mark(ax, marks)
-    return ax
-
-
-def _draw_scenario(guideline: Guideline, ax: Axes, curve: LossCurve) -> None:
-    """Mark the scenario's own loss and quantile; beyond the computed curve, join it by a dotted line."""
-    loss, quantile = max(guideline.path.loss, curve.lowest), max(guideline.quantile, _SMALLEST_TIME)
-    if curve.loss.size and loss > curve.loss[-1]:
-        joint = ([curve.loss[-1], loss], [curve.quantile[-1], quantile])
-        ax.plot(*joint, color=BLUE, linewidth=LINE_WIDTH, linestyle=DOTTED)
-    ax.plot([loss], [quantile], marker="o", markersize=7, color=BLUE, clip_on=False)
-    text = f"here: {format_fraction(guideline.path.loss)}, {format_time(guideline.quantile)}"
-    if loss > math.sqrt(curve.lowest * curve.highest):
-        note(ax, text, (loss, quantile), (-7, 7), "right", BLUE)
-    else:
-        note(ax, text, (loss, quantile), (7, -7), "left", BLUE)
 
 
 def current_axes() -> Axes:

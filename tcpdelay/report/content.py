@@ -1,7 +1,4 @@
-"""The figures of a report as tables of formatted values.
-
-The content of a report in reading order, in words and formatted values, before any layout.
-"""
+"""The content of a report in reading order, in words and tables of formatted values, before any layout."""
 
 from __future__ import annotations
 
@@ -9,13 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tcpdelay.advice.guideline import REPORTED_QUANTILES
 from tcpdelay.models.accuracy import in_words
+from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
-from tcpdelay.units import format_fraction, format_rate, format_time
+from tcpdelay.units import NOT_CARRIED, format_delay, format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.advice.guideline import Guideline, Verdict
+    from tcpdelay.advice.guideline import Findings, Verdict
     from tcpdelay.advice.rule import Recommendation
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.quality.experience import Call
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tcpdelay.scenario.path import Path
 
 
+NOT_COMPUTED = "not computed"
+CURVE_ROWS = 8
+"""Rows of the table of the delay against the loss."""
 LOSS_PATTERN = {"random": "random losses", "correlated": "correlated losses, as of a full drop-tail queue"}
 BOTTLENECK = {"packets": "queue kept in packets", "bytes": "queue kept in bytes"}
 
@@ -36,11 +39,11 @@ class Table:
     columns : tuple of str
         Headings.
     rows : tuple of tuple of str
-        Cells; the first of a row names it.
+        Cells; the first cell of a row names the row.
     numeric : tuple of int
-        Columns of numbers, to be aligned right.
+        Columns of numbers, aligned right.
     emphasis : int, optional
-        The row that the verdict rests on.
+        The row on which the verdict rests.
     """
 
     columns: tuple[str, ...]
@@ -50,12 +53,12 @@ class Table:
 
     @property
     def headed(self) -> bool:
-        """Whether the columns need their names where the layout can do without; names and values do not."""
+        """Whether the columns need headings; a table of names and values does not."""
         return len(self.columns) > 2
 
 
-def scenario_table(guideline: Guideline) -> Table:
-    """Return what is asked: the flow, the path, the demand and the TCP."""
+def scenario_table(guideline: Findings) -> Table:
+    """Return the scenario: the flow, the path, the demand and the TCP."""
     flow, path, target = guideline.flow, guideline.path, guideline.target
     one_way = format_time(path.forward_delay)
     rows = (
@@ -76,8 +79,8 @@ def _losses(path: Path) -> str:
     return LOSS_PATTERN[path.loss_pattern]
 
 
-def measured_table(guideline: Guideline, estimate: PathEstimate) -> Table:
-    """Return what was measured, and how sure that is."""
+def measured_table(guideline: Findings, estimate: PathEstimate) -> Table:
+    """Return the measurement and its confidence intervals."""
     rows = [
         ("Measured by", estimate.source),
         ("Round-trip time", phrases.measured_rtt(estimate)),
@@ -92,7 +95,7 @@ def measured_table(guideline: Guideline, estimate: PathEstimate) -> Table:
     return Table(("Measured", "Value"), tuple(rows))
 
 
-def delays_table(guideline: Guideline) -> Table:
+def delays_table(guideline: Findings) -> Table:
     """Return mean, jitter and quantiles; the row of the target's quantile is the emphasised one."""
     distribution, target = guideline.distribution, guideline.target
     rows = [
@@ -104,7 +107,7 @@ def delays_table(guideline: Guideline) -> Table:
         if q == target.quantile:
             emphasis = len(rows)
             arrived += f"; the limit is {format_time(target.limit)}"
-        rows.append((phrases.quantile_name(q), format_time(distribution.quantile(q)), arrived))
+        rows.append((quantile_name(q), format_time(distribution.quantile(q)), arrived))
     late = format_fraction(guideline.late_fraction)
     rows.append(("late", late, f"come later than {format_time(target.limit)}"))
     return Table(("Delay", "Value", "What it is"), tuple(rows), numeric=(1,), emphasis=emphasis)
@@ -135,18 +138,28 @@ def video_table(video: VideoPlayout) -> Table:
     return Table(("Video", "Value", "What it is"), rows, numeric=(1,))
 
 
-def margins_table(guideline: Guideline) -> Table:
+def margins_table(guideline: Findings) -> Table:
     """Return how far loss, round-trip time and bitrate may go."""
-    works = guideline.quantile <= guideline.target.limit
     rows = []
     for margin in guideline.margins:
         edge = phrases.format_edge(margin)
         now = phrases.format_quantity(margin.quantity, margin.now)
-        rows.append((phrases.QUANTITY[margin.quantity], now, edge, phrases.room(margin, works)))
+        rows.append((phrases.QUANTITY[margin.quantity], now, edge, phrases.room(margin, guideline.works)))
     return Table(("Quantity", "Here", "Works up to", "Margin"), tuple(rows), numeric=(1, 2))
 
 
-def parts_table(guideline: Guideline) -> Table:
+def loss_table(guideline: Findings) -> Table:
+    """Return the target's quantile at losses around the scenario's, thinned out to a few rows."""
+    curve, limit = guideline.loss_curve, guideline.target
+    places = sorted({round(place) for place in np.linspace(0, curve.loss.size - 1, min(CURVE_ROWS, curve.loss.size))})
+    rows = tuple(
+        (format_fraction(loss), format_time(delay), "met" if limit.is_met_by(delay) else "missed")
+        for loss, delay in zip(curve.loss[places].tolist(), curve.quantile[places].tolist(), strict=True)
+    )
+    return Table(("With a loss of", quantile_name(limit.quantile), "Target"), rows, numeric=(0, 1))
+
+
+def parts_table(guideline: Findings) -> Table:
     """Return where the mean delay comes from."""
     parts, mean = guideline.parts, guideline.distribution.mean
     named = (
@@ -162,8 +175,8 @@ def parts_table(guideline: Guideline) -> Table:
     return Table(("Part", "Mean", "Share", "What it is"), rows, numeric=(1, 2))
 
 
-def load_table(guideline: Guideline) -> Table:
-    """Return how much of what TCP could carry the flow takes."""
+def load_table(guideline: Findings) -> Table:
+    """Return the flow's share of the rate that TCP could carry."""
     rows = (
         ("Time with a backlog", format_fraction(guideline.backlogged_time_fraction), "packets wait in the send buffer"),
         ("Fair TCP rate", format_rate(guideline.fair_rate), "what a long transfer would get on this path"),
@@ -181,7 +194,7 @@ def load_table(guideline: Guideline) -> Table:
     return Table(("Load", "Value", "What it is"), rows, numeric=(1,))
 
 
-def playout_table(guideline: Guideline) -> Table:
+def playout_table(guideline: Findings) -> Table:
     """Return the playout delays that hide single losses."""
     rows = tuple(
         (buffer.masks, buffer.formula, format_time(buffer.delay), format_fraction(buffer.late_fraction))
@@ -190,23 +203,23 @@ def playout_table(guideline: Guideline) -> Table:
     return Table(("Masks", "Playout delay", "Here", "Still late"), rows, numeric=(2, 3))
 
 
-def alternatives_table(guideline: Guideline) -> Table:
+def alternatives_table(guideline: Findings) -> Table:
     """Return the prediction at the ends of the measured confidence intervals."""
     rows = [
         (
             case.label,
             format_time(case.rtt),
             format_fraction(case.loss),
-            "never settles" if math.isinf(case.quantile) else format_time(case.quantile),
-            "met" if case.meets_target else "missed",
+            NOT_COMPUTED if math.isnan(case.quantile) else format_delay(case.quantile),
+            "met" if case.meets_target else NOT_COMPUTED if math.isnan(case.quantile) else "missed",
         )
         for case in guideline.alternatives
     ]
-    columns = ("Case", "RTT", "Loss", phrases.quantile_name(guideline.target.quantile), "Limit")
+    columns = ("Case", "RTT", "Loss", quantile_name(guideline.target.quantile), "Limit")
     return Table(columns, tuple(rows), numeric=(1, 2, 3))
 
 
-def validity_table(guideline: Guideline) -> Table:
+def validity_table(guideline: Findings) -> Table:
     """Return the range of inputs in which the model was checked."""
     valid, flow, path = guideline.validity, guideline.flow, guideline.path
 
@@ -227,7 +240,7 @@ def validity_table(guideline: Guideline) -> Table:
 
 
 NO_DELAYS = (
-    f"The delay {phrases.NEVER} on this path. It grows for as long as the flow sends, "
+    f"The delay {NOT_CARRIED} on this path. It grows for as long as the flow sends, "
     "so mean, quantiles and playout buffers have no meaning here."
 )
 PLAYOUT_REMARK = (
@@ -238,7 +251,7 @@ LEVEL = {"tcp": "In TCP", "application": "In the application"}
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One recommendation in words; `to_do` where the reader has to act; `elsewhere` pairs systems with settings."""
+    """One recommendation in words; `to_do` says whether the reader has to act, `elsewhere` names other systems."""
 
     title: str
     status: str
@@ -253,7 +266,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One heading of a report and what stands below it, in this order.
+    """One section of a report: its heading, and its parts in this order.
 
     Parameters
     ----------
@@ -290,9 +303,9 @@ class Content:
     headline, explanation : str and tuple of str
         The verdict in words, and the sentences that explain it.
     key_figures : tuple of tuple of str
-        Labels and values of what decides.
+        Labels and values of the figures that decide.
     sections : tuple of Section
-        The rest in reading order.
+        The other parts of the report in reading order.
     """
 
     verdict: Verdict
@@ -302,8 +315,8 @@ class Content:
     sections: tuple[Section, ...]
 
 
-def content(guideline: Guideline) -> Content:
-    """Return what a report on `guideline` says.
+def content(guideline: Findings) -> Content:
+    """Return the content of the report on `guideline`.
 
     Examples
     --------
@@ -322,7 +335,7 @@ def content(guideline: Guideline) -> Content:
     else:
         sections.append(Section("delays", "Delays", (NO_DELAYS,)))
     sections += _experience(guideline)
-    sections.append(Section("margins", "Margins", ("Each with the others unchanged.",), (margins_table(guideline),)))
+    sections.append(_margins(guideline))
     if settles:
         sections += [
             Section("parts", "Where the delay comes from", tables=(parts_table(guideline), load)),
@@ -336,14 +349,34 @@ def content(guideline: Guideline) -> Content:
     return Content(
         verdict=guideline.verdict,
         headline=phrases.headline(guideline),
-        explanation=(*phrases.verdict(guideline), phrases.expected_error(guideline.expected_error)),
+        explanation=(
+            *phrases.verdict(guideline),
+            *map(phrases.sentence, _assumptions(guideline)),
+            phrases.expected_error(guideline.expected_error),
+        ),
         key_figures=key_figures(guideline),
         sections=(*sections, *_recommendations(guideline), _trust(guideline)),
     )
 
 
-def _experience(guideline: Guideline) -> list[Section]:
-    """Return what users make of it, where that can be said."""
+def _assumptions(guideline: Findings) -> tuple[str, ...]:
+    return assumptions(guideline.distribution.method, guideline.ignored)
+
+
+def _margins(guideline: Findings) -> Section:
+    """Return how far each quantity may go, and the delay at other losses."""
+    paragraphs, tables = ["Each quantity with the others unchanged."], [margins_table(guideline)]
+    if guideline.loss_curve.loss.size:
+        tables.append(loss_table(guideline))
+    if guideline.loss_curve.critical is not None:
+        paragraphs.append(
+            f"TCP cannot carry the flow from a loss of {format_fraction(guideline.loss_curve.critical)} on."
+        )
+    return Section("margins", "Margins", tuple(paragraphs), tuple(tables))
+
+
+def _experience(guideline: Findings) -> list[Section]:
+    """Return how users perceive the delays, where that can be said."""
     sections = []
     if guideline.call is not None:
         remark = phrases.call(guideline.call)
@@ -353,11 +386,11 @@ def _experience(guideline: Guideline) -> list[Section]:
     return sections
 
 
-def _recommendations(guideline: Guideline) -> list[Section]:
+def _recommendations(guideline: Findings) -> list[Section]:
     helpful = [rule for rule in guideline.recommendations if rule.applies and not phrases.is_worse(rule.effect)]
     groups = ((title, [rule for rule in helpful if rule.level == level]) for level, title in LEVEL.items())
     others = [phrases.why_not(rule, guideline.target) for rule in guideline.recommendations if rule not in helpful]
-    name = phrases.quantile_name(guideline.target.quantile)
+    name = quantile_name(guideline.target.quantile)
     basis = f"Effects on {name}: “chain” is computed for this scenario, “up to” is a bound that the protocol sets."
     advice = tuple((title, _advice(rules, guideline)) for title, rules in groups if rules)
     sections = [Section("advice", "What to set or change", (basis,), advice=advice)]
@@ -366,36 +399,36 @@ def _recommendations(guideline: Guideline) -> list[Section]:
     return sections
 
 
-def _trust(guideline: Guideline) -> Section:
-    outside = guideline.validity.exceeded_by(guideline.flow, guideline.path)
-    # The table says which inputs lie outside the range.
-    notes = tuple(phrases.sentence(note) for note in guideline.notes if note not in outside)
+def _trust(guideline: Findings) -> Section:
+    # The table says which inputs lie outside the range; assumptions stand beside the verdict.
+    said = (*guideline.validity.exceeded_by(guideline.flow, guideline.path), *_assumptions(guideline))
+    notes = tuple(phrases.sentence(note) for note in guideline.notes if note not in said)
     source = phrases.sentence(f"the model was checked against {guideline.validity.source}")
     error = phrases.sentence(f"expected error: {in_words(guideline.expected_error)}")
     return Section("trust", "How far to trust this", (error, source), (validity_table(guideline),), points=notes)
 
 
-def key_figures(guideline: Guideline) -> tuple[tuple[str, str], ...]:
-    """Return labels and values of what decides: the target's quantile, its limit, what is later, and a call's score."""
+def key_figures(guideline: Findings) -> tuple[tuple[str, str], ...]:
+    """Return labels and values of the figures that decide: quantile, limit, late packets, and a call's score."""
     target = guideline.target
     delay = "grows for ever" if math.isinf(guideline.quantile) else format_time(guideline.quantile)
     limit = format_time(target.limit)
     return (
-        (f"{phrases.quantile_name(target.quantile)} delay", delay),
+        (f"{quantile_name(target.quantile)} delay", delay),
         ("limit", limit),
         (f"later than {limit}", format_fraction(guideline.late_fraction)),
         *_score(guideline),
     )
 
 
-def _score(guideline: Guideline) -> tuple[tuple[str, str], ...]:
+def _score(guideline: Findings) -> tuple[tuple[str, str], ...]:
     if guideline.call is None:
         return ()
     about = "about " if guideline.call.approximate else ""
     return ((f"MOS, played after {format_time(guideline.target.limit)}", f"{about}{guideline.call.at_limit.mos:.2f}"),)
 
 
-def _advice(rules: list[Recommendation], guideline: Guideline) -> tuple[Advice, ...]:
+def _advice(rules: list[Recommendation], guideline: Findings) -> tuple[Advice, ...]:
     order = list(phrases.STATUS)
     return tuple(
         Advice(

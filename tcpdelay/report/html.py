@@ -1,7 +1,4 @@
-"""A chart as an SVG element inside an HTML page: it follows the page's colours and has a name for those who hear it.
-
-The report as one self-contained HTML page.
-"""
+"""The report as one self-contained HTML page, with charts as SVG elements that follow the page's colours."""
 
 from __future__ import annotations
 
@@ -27,24 +24,23 @@ from tcpdelay.report.charts import (
     GREEN,
     ORANGE,
     PURPLE,
-    plot_delay_parts,
     plot_distribution,
-    plot_quantile_against_loss,
 )
 from tcpdelay.report.content import content
-from tcpdelay.units import format_fraction, format_time
+from tcpdelay.report.guideline_charts import plot_delay_parts, plot_quantile_against_loss
+from tcpdelay.units import format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.axes import Axes
 
-    from tcpdelay.advice.guideline import Guideline
+    from tcpdelay.advice.guideline import Findings
     from tcpdelay.report.content import Content
 
 
 INK = "#1b1b1f"
 VARIABLES = {BLUE: "--blue", ORANGE: "--orange", GREEN: "--green", PURPLE: "--purple", INK: "--ink"}
-"""CSS variables of the page that take the place of the colours drawn with."""
+"""CSS variables of the page that replace the colours of the drawing."""
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -140,7 +136,7 @@ def _attributes(element: ElementTree.Element, name: str) -> Iterator[tuple[str, 
 
 
 CHART_WIDTH, CHART_HEIGHT, BAR_HEIGHT, PART_HEIGHT = 4.6, 3.0, 0.8, 0.2
-"""Sizes of the charts [inches], such that their text has about the page's size on a phone."""
+"""Sizes of the charts [inches]. On a phone, their text is about as large as the page's text."""
 
 
 _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:[mµ]?s|B|[kMG]?bit/s)\b|%)")
@@ -154,8 +150,8 @@ class Chart:
     svg: Markup
 
 
-def to_html(guideline: Guideline) -> str:
-    """Return the report on `guideline` as a page that needs nothing from elsewhere: style and charts are inside.
+def to_html(guideline: Findings) -> str:
+    """Return the report on `guideline` as a page that contains its style and its charts.
 
     Examples
     --------
@@ -168,14 +164,14 @@ def to_html(guideline: Guideline) -> str:
 
 
 def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
-    """Return what a report says as a page, with `charts` by the section they belong to."""
+    """Return the content of a report as a page, with the charts of each section."""
     return environment().get_template("report.html.j2").render(report=report, charts=charts)
 
 
-def charts(guideline: Guideline) -> dict[str, list[Chart]]:
-    """Return the charts by the section they belong to; none of the delays where TCP cannot carry the flow."""
+def charts(guideline: Findings) -> dict[str, list[Chart]]:
+    """Return the charts of each section; where TCP cannot carry the flow, the charts of delays are left out."""
     target, distribution, parts = guideline.target, guideline.distribution, guideline.parts
-    limit, quantile = format_time(target.limit), phrases.quantile_name(target.quantile)
+    limit, quantile = format_time(target.limit), quantile_name(target.quantile)
     drawn = {
         "margins": [
             chart(
@@ -237,7 +233,7 @@ def keep_units(text: object) -> object:
 
 @cache
 def environment() -> Environment:
-    """Return what the pages' templates are filled in with."""
+    """Return the environment in which the templates of the pages are rendered."""
     environment = Environment(
         loader=PackageLoader("tcpdelay.report"),
         autoescape=True,

@@ -12,7 +12,7 @@ from tcpdelay.report import phrases
 from tcpdelay.report.content import content
 
 if TYPE_CHECKING:
-    from tcpdelay.advice.guideline import Guideline
+    from tcpdelay.advice.guideline import Findings
     from tcpdelay.report.content import Content
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|&]|(?<!\w)_|_(?!\w))")
@@ -25,7 +25,7 @@ class Verbatim(str):
     __slots__ = ()
 
 
-def to_markdown(guideline: Guideline) -> str:
+def to_markdown(guideline: Findings) -> str:
     """Return the report on `guideline` in GitHub's Markdown.
 
     Examples
@@ -39,7 +39,7 @@ def to_markdown(guideline: Guideline) -> str:
 
 
 def in_markdown(report: Content) -> str:
-    """Return what a report says in GitHub's Markdown."""
+    """Return the content of a report in GitHub's Markdown."""
     return _environment().get_template("report.md.j2").render(report=report)
 
 
@@ -58,7 +58,7 @@ def escape(text: object) -> object:
 
 
 def code(text: str) -> Verbatim:
-    """Return a setting with what is typed as it stands set in code."""
+    """Return a setting with its literal parts set as code."""
     parts = []
     for part, typed in phrases.code_spans(" ".join(text.split())):
         if typed:

@@ -8,10 +8,10 @@ import re
 from typing import TYPE_CHECKING
 
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
-from tcpdelay.units import format_fraction, format_rate, format_time
+from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.advice.guideline import Guideline
+    from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.rule import Effect, Recommendation, Status
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.distribution import ExpectedError
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tcpdelay.scenario.stack import Stack
     from tcpdelay.scenario.target import Target
 
-NEVER = "never settles: TCP cannot carry this flow"
-
 STATUS: dict[Status, str] = {
     "set": "set it",
     "not a setting": "change the application",
@@ -29,7 +27,7 @@ STATUS: dict[Status, str] = {
     "built in": "built in",
     "gone": "no longer exists",
 }
-"""What a reader has to do about a rule on today's Linux; what needs doing stands first."""
+"""What a reader has to do about a rule on a current Linux; rules that need action come first."""
 
 QUANTITY = {"loss": "Loss", "rtt": "Round-trip time", "bitrate": "Bitrate"}
 
@@ -38,17 +36,6 @@ _CODE = re.compile(
     r"`([^`]+)`|(setsockopt\([^()`]*\)|sysctl [\w.]+(?:=\w+)?|net\.ipv4\.\w+(?:=\w+)?|ioctl \w+|\b(?:TCP|SO)_\w+"
     r"|(?:send|poll|kqueue)\(\)|(?:tc qdisc|ip route) [^,;()`]*?\w(?= in |[,;()`]| \(|$))"
 )
-
-
-def quantile_name(quantile: float) -> str:
-    """Return the usual short name of a quantile.
-
-    Examples
-    --------
-    >>> quantile_name(0.95), quantile_name(0.999)
-    ('p95', 'p99.9')
-    """
-    return f"p{100 * quantile:.6g}"
 
 
 def sentence(text: str) -> str:
@@ -75,7 +62,7 @@ def format_quantity(quantity: str, value: float) -> str:
     return {"loss": format_fraction, "rtt": format_time, "bitrate": format_rate}[quantity](value)
 
 
-def headline(guideline: Guideline) -> str:
+def headline(guideline: Findings) -> str:
     """Return the verdict in a few words."""
     spare = guideline.target.limit - guideline.quantile
     if guideline.verdict == "uncertain":
@@ -88,7 +75,7 @@ def headline(guideline: Guideline) -> str:
     return f"Does not work: {format_time(-spare)} too late"
 
 
-def verdict(guideline: Guideline) -> list[str]:
+def verdict(guideline: Findings) -> list[str]:
     """Return the sentences that explain the headline, the target's quantile against its limit first."""
     target, distribution = guideline.target, guideline.distribution
     share, limit = format_fraction(target.quantile), format_time(target.limit)
@@ -108,15 +95,14 @@ def verdict(guideline: Guideline) -> list[str]:
                 "But TCP cannot carry this flow: the figures depend on where the published chain cuts off its backlog."
             )
     if guideline.verdict == "uncertain":
-        met = guideline.quantile <= target.limit
         sentences.append(
-            f"On the path as measured it {'works' if met else 'does not work'}, but not so over all of the "
+            f"On the path as measured it {'works' if guideline.works else 'does not work'}, but not so over all of the "
             "measurement's 95 % confidence interval. Measure for longer to be sure."
         )
     return sentences
 
 
-def _capacity(guideline: Guideline) -> str:
+def _capacity(guideline: Findings) -> str:
     offered, most = format_rate(guideline.flow.bitrate), guideline.largest_sustainable_rate
     if most.edge is None:
         return f"The flow offers {offered}; no lower rate was found that TCP carries here."
@@ -140,7 +126,7 @@ def format_edge(margin: Margin) -> str:
 
 
 def room(margin: Margin, works: bool) -> str:
-    """Return how far a quantity may go, or how far it has to.
+    """Return in words how far a quantity may grow, or how far it has to shrink.
 
     Parameters
     ----------
@@ -175,7 +161,7 @@ def _percent(share: float) -> str:
 
 
 def effect(found: Effect | None, target: Target) -> str | None:
-    """Return what a rule does to the target's quantile, or None where nothing can be said.
+    """Return the effect of a rule on the target's quantile in words, or None where it is not known.
 
     Examples
     --------
@@ -185,6 +171,8 @@ def effect(found: Effect | None, target: Target) -> str | None:
     'p95 246 ms → 190 ms, which meets the limit (chain)'
     >>> effect(Effect("bound", saves_up_to=0.040), Target(0.2))
     'saves up to 40 ms per packet'
+    >>> effect(Effect("unknown", reason="the chain does not model it"), Target(0.2))
+    'not computed: the chain does not model it'
     >>> effect(Effect("chain", 0.246, 0.190, provided="all losses come from it"), Target(0.2))
     'if all losses come from it: p95 246 ms → 190 ms, which meets the limit (chain)'
     """
@@ -195,7 +183,9 @@ def effect(found: Effect | None, target: Target) -> str | None:
 
 
 def _effect(found: Effect, target: Target) -> str | None:
-    """Return what a rule does, if it can be taken to hold."""
+    """Return the effect of a rule under its condition."""
+    if found.basis == "unknown":
+        return f"not computed: {found.reason}"
     if found.basis == "none":
         return "nothing to gain on a current Linux"
     if found.quantity == "late fraction":
@@ -210,7 +200,7 @@ def _effect(found: Effect, target: Target) -> str | None:
         return f"not enough alone: TCP still cannot carry the flow {basis}"
     if math.isinf(found.with_rule):
         return f"worse here: TCP could no longer carry the flow {basis}"
-    reached = ", which meets the limit" if found.with_rule <= target.limit < found.without else ""
+    reached = ", which meets the limit" if target.is_met_by(found.with_rule) > target.is_met_by(found.without) else ""
     if math.isinf(found.without):
         return f"TCP can then carry the flow: {name} {after}{reached} {basis}"
     if before == after:
@@ -220,7 +210,7 @@ def _effect(found: Effect, target: Target) -> str | None:
 
 
 def _effect_on_lateness(found: Effect) -> str | None:
-    """Return what a rule does to the share of packets that come too late."""
+    """Return the effect of a rule on the share of packets that come too late."""
     if found.without is None:
         return None
     if found.with_rule is None or found.at is None:
@@ -230,7 +220,7 @@ def _effect_on_lateness(found: Effect) -> str | None:
 
 
 def is_worse(found: Effect | None) -> bool:
-    """Say whether a rule, though it holds, would raise the target's quantile here."""
+    """Return whether following a rule would raise the target's quantile here."""
     return (
         found is not None
         and found.quantity == "quantile"
@@ -241,13 +231,13 @@ def is_worse(found: Effect | None) -> bool:
 
 
 def why_not(rule: Recommendation, target: Target) -> str:
-    """Return a rule that does not help here, with the condition it needs or the harm it would do."""
+    """Return the sentence on a rule that does not help here: the condition that it needs, or the harm that it does."""
     if not rule.applies:
         return f"{rule.title}: only for {rule.condition}"
     return f"{rule.title}: {effect(rule.effect, target)}"
 
 
-def utilization(guideline: Guideline) -> str:
+def utilization(guideline: Findings) -> str:
     """Return how the connection's utilization compares with the rule of thumb of one third."""
     if guideline.utilization <= RULE_OF_THUMB_UTILIZATION:
         return "below one third, the rule of thumb for little added delay"
@@ -255,7 +245,7 @@ def utilization(guideline: Guideline) -> str:
 
 
 def measured_loss(estimate: PathEstimate, predicted_with: float) -> str:
-    """Return what a count of losses says about the loss, and with which loss the report predicts.
+    """Return the loss that a count of lost packets indicates, and the loss of the prediction.
 
     Examples
     --------
@@ -312,17 +302,17 @@ def stack_words(stack: Stack) -> str:
 
 
 def call(rated: Call) -> str:
-    """Return by what a call is rated, and how far that can be trusted."""
+    """Return the method by which a call is rated, and its limits."""
     how = "approximately, " if rated.approximate else ""
     scale = "wideband" if rated.codec.wideband else "narrowband"
     return (
-        f"Mean opinion score, 1 to 4.5, {how}by the {scale} E-model for {rated.codec.name}. What comes after its "
-        "playout is lost; late packets are taken for single ones."
+        f"Mean opinion score, 1 to 4.5, {how}by the {scale} E-model for {rated.codec.name}. Packets that come after "
+        "their playout count as lost; late packets are taken to be single ones."
     )
 
 
 def code_spans(text: str) -> list[tuple[str, bool]]:
-    """Split a setting into prose and what is typed as it stands: pairs of a text and whether it is code.
+    """Split a setting into prose and code: pairs of a text and whether it is code.
 
     Examples
     --------
@@ -338,7 +328,7 @@ def code_spans(text: str) -> list[tuple[str, bool]]:
 
 
 def expected_error(error: ExpectedError) -> str:
-    """Return the sentence that stands beside the verdict: how far the model was off in such scenarios."""
+    """Return the sentence beside the verdict on the error of the model in similar scenarios."""
     if math.isnan(error.median):
         return "How far the model is off in such scenarios is not known; see the end."
     return f"Expected error of p95: {format_fraction(float(f'{error.median:.2g}'))} in the median; see the end."

@@ -15,9 +15,8 @@ from tcpdelay.confidence import share_interval
 from tcpdelay.questions.tables.rows import group_order
 from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, message, note, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, GREEN, LINE_WIDTH, ORANGE, PURPLE, current_axes
-from tcpdelay.report.phrases import quantile_name
 from tcpdelay.report.result_table import Column, ResultTable
-from tcpdelay.units import format_time
+from tcpdelay.units import format_time, quantile_name
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -45,7 +45,7 @@ class Edge:
 
 
 def _quantile_name(quantile: float) -> str:
-    from tcpdelay.report.phrases import quantile_name
+    from tcpdelay.units import quantile_name
 
     return quantile_name(quantile)
 

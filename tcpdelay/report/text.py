@@ -16,7 +16,7 @@ from tcpdelay.report.content import content
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from tcpdelay.advice.guideline import Guideline
+    from tcpdelay.advice.guideline import Findings
     from tcpdelay.report.content import Advice, Content, Section, Table
 
 WIDEST = 100
@@ -24,8 +24,8 @@ WIDEST = 100
 VERDICT_STYLE = {"works": "bold green", "uncertain": "bold yellow", "fails": "bold red"}
 
 
-def print_report(guideline: Guideline, console: Console) -> None:
-    """Print the report on `guideline`; everything that colour says is in the words too.
+def print_report(guideline: Findings, console: Console) -> None:
+    """Print the report on `guideline`; the words say everything that colours say.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def print_report(guideline: Guideline, console: Console) -> None:
 
 
 def print_content(report: Content, console: Console) -> None:
-    """Print what a report says, at up to 100 columns."""
+    """Print the content of a report, at up to 100 columns."""
     width = min(console.width, WIDEST)
     _print(Text(report.headline, VERDICT_STYLE[report.verdict]), console, width)
     for sentence in report.explanation:
@@ -87,7 +87,7 @@ def _print_rule(rule: Advice, console: Console, width: int) -> None:
 
 
 def _print(renderable: RenderableType, console: Console, width: int) -> None:
-    """Print without the blanks that fill up tables on the right; files are better off without them."""
+    """Print without trailing blanks, which pad tables on the right."""
     for line in console.render_lines(renderable, console.options.update_width(width), pad=False):
         while line and not line[-1].text.strip():
             line.pop()

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE
 from tcpdelay.report.html import environment, inline_svg
-from tcpdelay.report.phrases import quantile_name
 from tcpdelay.report.result_table import Cell, Column, ResultTable
-from tcpdelay.units import format_fraction, format_rate, format_time
+from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

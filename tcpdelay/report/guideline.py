@@ -1,0 +1,133 @@
+"""The guideline: findings with their reports, for one scenario and for two side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from tcpdelay.advice.against import Changes
+from tcpdelay.advice.guideline import Findings, findings
+from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import scenario_from_options
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.target import Target
+
+if TYPE_CHECKING:
+    from tcpdelay.capture.estimate import PathEstimate
+
+
+@dataclass(frozen=True)
+class Guideline(Findings):
+    """Findings on a scenario, with their reports; the fields are those of `tcpdelay.advice.guideline.Findings`."""
+
+    def to_markdown(self) -> str:
+        """Return the report in Markdown."""
+        from tcpdelay.report.markdown import to_markdown
+
+        return to_markdown(self)
+
+    def to_html(self) -> str:
+        """Return the report as one self-contained HTML page."""
+        from tcpdelay.report.html import to_html
+
+        return to_html(self)
+
+
+def guideline(
+    flow: Flow | None = None,
+    path: Path | None = None,
+    stack: Stack | None = None,
+    target: Target | None = None,
+    estimate: PathEstimate | None = None,
+    application: Application | None = None,
+    **options: Any,
+) -> Guideline:
+    """Predict a flow's delay and say whether it works, by what margin, and what to set or change.
+
+    Parameters
+    ----------
+    flow, path : Flow and Path, optional
+        The scenario; instead, give their parameters by name, as for `predict_delay`.
+    stack : Stack, optional
+        The TCP implementation; by default a current Linux kernel.
+    target : Target, optional
+        The demand on the delay; by default 95 % within 0.2 s.
+    estimate : PathEstimate, optional
+        The measurement from which `path` was made; its confidence intervals are carried through the prediction.
+    application : Application, optional
+        What the flow carries, such as `tcpdelay.scenario.applications.application("voip")`: calls are rated, and videos
+        played. It provides `flow` and `target` where these are not given.
+    **options
+        The parameters of `Flow` and `Path` by name.
+
+    Returns
+    -------
+    Guideline
+        All findings as data, with `to_markdown()`, `to_html()` and `to_json()`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is missing, unknown or out of its range, or the chain refuses the scenario.
+
+    Examples
+    --------
+    >>> g = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
+    >>> g.verdict, round(g.quantile, 3)
+    ('works', 0.14)
+    """
+    if application is not None:
+        flow = application.flow if flow is None and not {"packet_size", "interval"} & set(options) else flow
+        target = application.target if target is None else target
+    found = findings(scenario_from_options(flow, path, stack, options), target, estimate, application)
+    return Guideline(**{field.name: getattr(found, field.name) for field in fields(found)})
+
+
+@dataclass(frozen=True)
+class GuidelineComparison(Changes):
+    """What changes between two scenarios, with its reports.
+
+    Parameters
+    ----------
+    before, after : Guideline
+        The findings on each.
+    """
+
+    def to_markdown(self) -> str:
+        """Return the changes in Markdown."""
+        from tcpdelay.report.against import changes_content
+        from tcpdelay.report.markdown import in_markdown
+
+        return in_markdown(changes_content(self))
+
+    def to_html(self) -> str:
+        """Return the changes as one self-contained HTML page."""
+        from tcpdelay.report.against import changes_charts, changes_content
+        from tcpdelay.report.html import as_page
+
+        return as_page(changes_content(self), changes_charts(self))
+
+
+def compare_guidelines(before: Findings, after: Findings) -> GuidelineComparison:
+    """Put two guidelines side by side, such as guidelines for two stacks, or before and after a change.
+
+    Parameters
+    ----------
+    before, after : Guideline
+        As `guideline` returns them.
+
+    Returns
+    -------
+    GuidelineComparison
+        With `to_markdown()`, `to_html()` and `to_json()`.
+
+    Examples
+    --------
+    >>> call = {"rtt": 0.100, "loss": 0.02, "packet_size": 174, "interval": 0.020}
+    >>> then, now = guideline(stack=Stack.newreno_2008(), **call), guideline(**call)
+    >>> print(compare_guidelines(then, now).to_markdown().splitlines()[0])
+    # p95 190 ms → 140 ms, 50 ms sooner
+    """
+    return GuidelineComparison(before, after)

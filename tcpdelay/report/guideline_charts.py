@@ -1,0 +1,136 @@
+"""Charts of a guideline: the parts of the mean delay, and the delay against the loss."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tcpdelay.report.chart_labels import (
+    DASHED,
+    DOTTED,
+    fraction_axis,
+    mark,
+    message,
+    names_of_parts,
+    note,
+    round_ticks,
+    tidy,
+    time_axis,
+)
+from tcpdelay.report.charts import BLUE, GREEN, LINE_WIDTH, ORANGE, PURPLE, SMALLEST_TIME, current_axes
+from tcpdelay.units import NEVER_SETTLES, NOT_CARRIED, format_fraction, format_time, quantile_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from tcpdelay.advice.guideline import Findings
+    from tcpdelay.advice.loss_curve import LossCurve
+
+
+def plot_delay_parts(guideline: Findings, ax: Axes | None = None) -> Axes:
+    """Draw where the mean delay comes from, as one bar.
+
+    Parameters
+    ----------
+    guideline : Findings
+        The findings.
+    ax : Axes, optional
+        Where to draw; the current axes of pyplot by default.
+
+    Returns
+    -------
+    Axes
+        The mean delay [s] in its parts.
+    """
+    ax = current_axes() if ax is None else ax
+    if not math.isfinite(guideline.distribution.mean):
+        return message(ax, NOT_CARRIED)
+    parts = guideline.parts
+    named = [
+        ("network", parts.network, BLUE),
+        ("backlog", parts.backlog, ORANGE),
+        ("head of line", parts.head_of_line, GREEN),
+        ("timeouts", parts.timeouts, PURPLE),
+    ]
+    tidy(ax)
+    ax.set_xlabel(f"mean delay, {format_time(guideline.distribution.mean)} in all")
+    ax.spines[["left", "bottom"]].set_visible(False)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    start, labels = 0.0, []
+    for name, delay, color in named:
+        if delay <= 0:
+            continue
+        ax.barh(0.0, delay, left=start, height=1.0, color=color, linewidth=0)
+        labels.append((f"{name} {format_time(delay)}", start, start + delay))
+        start += delay
+    ax.set_xlim(0.0, start or SMALLEST_TIME)
+    ax.set_ylim(-0.5, 0.5)
+    names_of_parts(ax, labels)
+    return ax
+
+
+def plot_quantile_against_loss(guideline: Findings, ax: Axes | None = None) -> Axes:
+    """Draw the target's quantile against the loss, with the limit, the scenario and the edge of what works.
+
+    Parameters
+    ----------
+    guideline : Findings
+        The findings.
+    ax : Axes, optional
+        Where to draw; the current axes of pyplot by default.
+
+    Returns
+    -------
+    Axes
+        Delays [s] against losses as fractions, both logarithmic.
+    """
+    ax = current_axes() if ax is None else ax
+    curve, target, here = guideline.loss_curve, guideline.target, guideline.path.loss
+    tidy(ax)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.plot(curve.loss, np.maximum(curve.quantile, SMALLEST_TIME), color=BLUE, linewidth=LINE_WIDTH)
+    ax.axhline(target.limit, color=ORANGE, linewidth=1.2, linestyle=DASHED)
+    ax.set_xlim(curve.lowest, curve.highest)
+    shown = [delay for delay in (*curve.quantile, target.limit, guideline.quantile) if math.isfinite(delay)]
+    bottom, top = max(min(shown), SMALLEST_TIME) / 1.7, max(shown) * 1.35
+    ax.set_ylim(bottom, top)
+    round_ticks(ax.xaxis, curve.lowest, curve.highest)
+    round_ticks(ax.yaxis, bottom, top)
+    fraction_axis(ax.xaxis)
+    time_axis(ax.yaxis)
+    ax.set_xlabel("loss")
+    ax.set_ylabel(f"{quantile_name(target.quantile)} delay")
+    # The delay rises with the loss, so that one side of the limit's right end is free.
+    side = -3 if max(shown) > target.limit or math.isinf(guideline.quantile) else 3
+    note(ax, f"limit {format_time(target.limit)}", (curve.highest, target.limit), (-2, side), "right", ORANGE)
+    marks = []
+    edge = next(margin for margin in guideline.margins if margin.quantity == "loss")
+    if edge.edge is not None and not edge.at_least and edge.edge <= curve.highest:
+        marks.append((f"works up to {format_fraction(edge.edge)}", edge.edge))
+    if curve.critical is not None:
+        ax.axvspan(curve.critical, curve.highest, color=PURPLE, alpha=0.25, linewidth=0)
+        marks.append((f"TCP cannot carry it from {format_fraction(curve.critical)}", curve.critical))
+    if math.isinf(guideline.quantile):
+        marks.append((f"here: {format_fraction(here)}, {NEVER_SETTLES}", here))
+    else:
+        _draw_scenario(guideline, ax, curve)
+    mark(ax, marks)
+    return ax
+
+
+def _draw_scenario(guideline: Findings, ax: Axes, curve: LossCurve) -> None:
+    """Mark the scenario's own loss and quantile; beyond the computed curve, join it by a dotted line."""
+    loss, quantile = max(guideline.path.loss, curve.lowest), max(guideline.quantile, SMALLEST_TIME)
+    if curve.loss.size and loss > curve.loss[-1]:
+        joint = ([curve.loss[-1], loss], [curve.quantile[-1], quantile])
+        ax.plot(*joint, color=BLUE, linewidth=LINE_WIDTH, linestyle=DOTTED)
+    ax.plot([loss], [quantile], marker="o", markersize=7, color=BLUE, clip_on=False)
+    text = f"here: {format_fraction(guideline.path.loss)}, {format_time(guideline.quantile)}"
+    if loss > math.sqrt(curve.lowest * curve.highest):
+        note(ax, text, (loss, quantile), (-7, 7), "right", BLUE)
+    else:
+        note(ax, text, (loss, quantile), (7, -7), "left", BLUE)
