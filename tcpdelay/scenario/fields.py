@@ -370,7 +370,14 @@ def _declared_fields(described: Any) -> Iterator[tuple[str, Field]]:
     for field in dataclasses.fields(described):
         hint = hints[field.name]
         # An optional field is a union of what is declared and None.
-        declared = next(part for part in (hint, *get_args(hint)) if get_origin(part) is Annotated)
+        declared = next((part for part in (hint, *get_args(hint)) if get_origin(part) is Annotated), None)
+        if declared is None:
+            # Inherited: the annotations of the base are plain by now.
+            yield (
+                field.name,
+                next(_DECLARATIONS[base][field.name] for base in described.__mro__ if base in _DECLARATIONS),
+            )
+            continue
         declaration = next(entry for entry in declared.__metadata__ if isinstance(entry, Field))
         if isinstance(declaration, Choice):
             declaration = dataclasses.replace(declaration, words=get_args(declared.__origin__))
