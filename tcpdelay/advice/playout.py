@@ -11,12 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD, RTO_MIN
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-
-LINUX_SMALLEST_TIMEOUT = 0.200
-"""Smallest retransmission timeout of Linux beyond the round-trip time [s] (TCP_RTO_MIN)."""
-DUPLICATE_ACKS = 3
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ def fast_retransmit_playout(flow: Flow, path: Path) -> float:
     >>> round(fast_retransmit_playout(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), 3)
     0.21
     """
-    return path.forward_delay + path.rtt + DUPLICATE_ACKS * flow.interval
+    return path.forward_delay + path.rtt + DUPLICATE_THRESHOLD * flow.interval
 
 
 def timeout_playout(path: Path) -> float:
@@ -48,7 +45,7 @@ def timeout_playout(path: Path) -> float:
     >>> timeout_playout(Path(rtt=0.100, loss=0.02))
     0.4
     """
-    return path.rtt + path.rtt + LINUX_SMALLEST_TIMEOUT
+    return path.rtt + path.rtt + RTO_MIN
 
 
 def playout_buffers(flow: Flow, path: Path, distribution: DelayDistribution) -> tuple[PlayoutBuffer, ...]:

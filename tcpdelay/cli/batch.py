@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, FIRST_TIME, INTERRUPTED, argument_errors, interrupted_once, print_warning
+from tcpdelay.cli.errors import ERASE_LINE, INTERRUPTED, argument_errors, interrupted_once, print_warning
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
@@ -328,7 +328,7 @@ class _Shown:
     def begin(self) -> None:
         """Say on a terminal what may take long before there are chains to count."""
         if sys.stderr.isatty():
-            print(f"Predicting; {FIRST_TIME} ...", end="", file=sys.stderr, flush=True)
+            print("Predicting ...", end="", file=sys.stderr, flush=True)
 
     def rows_done(self, rows: int) -> None:
         """Show the rows predicted so far."""
@@ -339,7 +339,7 @@ class _Shown:
     def chains(self, done: int, of: int) -> None:
         """Show the chains that are solved for the surface, or for rows that it cannot answer."""
         solving = f"solving {done} of {of} chains"
-        self._show(f"{self.rows} rows; {solving} ..." if self.rows else f"{solving}; {FIRST_TIME} ...")
+        self._show(f"{self.rows} rows; {solving} ..." if self.rows else f"{solving} ...")
 
     def _show(self, line: str) -> None:
         now = time.monotonic()

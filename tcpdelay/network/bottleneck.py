@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numba import njit
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import uniform
 from tcpdelay.scenario.fields import require_flag
 
@@ -47,7 +47,7 @@ LINK = np.dtype(
 """The link: its settings, what is in the queue, and what has been counted. Times within are nanoseconds."""
 
 
-@njit(cache=True)
+@kernel()
 def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
     """Let a packet arrive at the queue; arrivals must come in the order of time.
 
@@ -103,7 +103,7 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
     return (departure + _NANOSECONDS // 2) // _NANOSECONDS
 
 
-@njit(cache=True)
+@kernel()
 def _let_depart(link: Any, time: int) -> None:
     """Take out of the queue what has left by a time [ns]."""
     while link.first < link.next and link.departures[link.first & _MASK] <= time:
@@ -112,13 +112,13 @@ def _let_depart(link: Any, time: int) -> None:
         link.first += 1
 
 
-@njit(cache=True)
+@kernel()
 def _length(link: Any) -> float:
     """Return the length of the queue in the unit of its capacity."""
     return float(link.queued_bytes if link.in_bytes else link.queued)
 
 
-@njit(cache=True)
+@kernel()
 def _random_early_detection(link: Any, time: int, size: int) -> int:
     """Update the average length, and say what it means for a packet that arrives now."""
     length = _length(link)
@@ -151,7 +151,7 @@ def _random_early_detection(link: Any, time: int, size: int) -> int:
     return MARKED
 
 
-@njit(cache=True)
+@kernel()
 def _mark_beyond_threshold(link: Any) -> int:
     """Say what the length of the queue means for a packet, given one bandwidth-delay product as the threshold."""
     beyond = _length(link) / link.threshold - 1.0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models.compilation import kernel
 from tcpdelay.network.bottleneck import DROPPED
 from tcpdelay.network.records import cross, is_write_due, note_lost, note_read, note_write
 
 
-@njit(cache=True)
+@kernel()
 def step(flow: Any, link: Any, samples: Any) -> None:
     """Send the datagram that is due; its next time is `flow.next_write`."""
     now = flow.next_write

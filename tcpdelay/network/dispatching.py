@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import LOSS, NEVER, uniform
 from tcpdelay.models.simulator.window import in_flight
 from tcpdelay.network.linux import write_pieces
@@ -48,13 +48,13 @@ the packet that follows it on its connection. Of each connection, `oldest` is th
 """
 
 
-@njit(cache=True)
+@kernel()
 def member(d: Any, place: int) -> int:
     """Return the number of the flow of a connection."""
     return int(d.leader if place == 0 else d.first_member + place - 1)
 
 
-@njit(cache=True)
+@kernel()
 def is_talking(d: Any, flow: Any, now: int) -> bool:
     """Whether a packet is written at that time, or the application is silent; draws how long it is either."""
     if not d.suppressing:
@@ -66,7 +66,7 @@ def is_talking(d: Any, flow: Any, now: int) -> bool:
     return bool(d.talking)
 
 
-@njit(cache=True)
+@kernel()
 def take_turns(d: Any) -> int:
     """Return the next connection, one after another."""
     place = d.next_connection
@@ -74,7 +74,7 @@ def take_turns(d: Any) -> int:
     return int(place)
 
 
-@njit(cache=True)
+@kernel()
 def expected_delay(unsent: int, window: int, in_flight: int, round_trip: int) -> int:
     """Return how late a packet is likely to be read [us], by what the sender knows as it is written.
 
@@ -93,13 +93,13 @@ def expected_delay(unsent: int, window: int, in_flight: int, round_trip: int) ->
     return int(waiting * round_trip // window + round_trip // 2)
 
 
-@njit(cache=True)
+@kernel()
 def is_full(d: Any, flow: Any) -> bool:
     """Whether no more packets can be kept account of, in all or of one flow."""
     return bool(d.accepted - d.released >= UNREAD or flow.packets_written - flow.packets_read >= WRITES)
 
 
-@njit(cache=True)
+@kernel()
 def accept(d: Any, leader: Any, flow: Any, now: int, end: int) -> None:
     """Note that the next packet is written to the connection of a flow, in whose stream it ends there."""
     slot = d.accepted % UNREAD
@@ -116,7 +116,7 @@ def accept(d: Any, leader: Any, flow: Any, now: int, end: int) -> None:
         leader.offered += 1
 
 
-@njit(cache=True)
+@kernel()
 def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
     """Note that the next packet is not written at all: it counts as lost, and nobody waits for it."""
     if leader.count_from <= now < leader.count_until:
@@ -128,7 +128,7 @@ def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
         release(d, leader, samples)
 
 
-@njit(cache=True)
+@kernel()
 def collect(d: Any, leader: Any, flow: Any, samples: Any) -> None:
     """Take what the connection of a flow has read in this step, and let the application have what is in order."""
     for row in range(samples.completed):
@@ -140,7 +140,7 @@ def collect(d: Any, leader: Any, flow: Any, samples: Any) -> None:
     release(d, leader, samples)
 
 
-@njit(cache=True)
+@kernel()
 def release(d: Any, leader: Any, samples: Any) -> None:
     """Let the application read all packets before which none is missing."""
     while d.released < d.accepted:
@@ -156,7 +156,7 @@ def release(d: Any, leader: Any, samples: Any) -> None:
 NOBODY = -1
 
 
-@njit(cache=True)
+@kernel()
 def dispatch(d: Any, flows: Any, connections: Any, wires: Any, link: Any, samples: Any) -> int:
     """Write the packet that is due, if any; return the number of the flow that it was written to, or `NOBODY`."""
     leader = flows[d.leader]
@@ -192,7 +192,7 @@ def dispatch(d: Any, flows: Any, connections: Any, wires: Any, link: Any, sample
     return number
 
 
-@njit(cache=True)
+@kernel()
 def _least_loaded(d: Any, flows: Any, connections: Any) -> int:
     """Return the connection to use: outside a timeout rather than in one, then the one with the smallest send queue.
 
@@ -212,19 +212,19 @@ def _least_loaded(d: Any, flows: Any, connections: Any) -> int:
     return best
 
 
-@njit(cache=True)
+@kernel()
 def _is_hopeless(d: Any, flow: Any, delay: int) -> bool:
     """Whether a packet that is likely to be so late [us] is not worth writing, or cannot be kept account of."""
     return bool(delay > d.discard_after or is_full(d, flow))
 
 
-@njit(cache=True)
+@kernel()
 def _delay_over_linux(c: Any, size: int) -> int:
     unsent = -(-(c.written + size - c.snd_nxt) // c.mss)
     return int(expected_delay(unsent, c.snd_cwnd, in_flight(c), c.srtt >> 3))
 
 
-@njit(cache=True)
+@kernel()
 def _delay_over_classic(s: Any, segments: int) -> int:
     window = min(int(s.cwnd), s.receiver_window)
     round_trip = (s.srtt >> 3) * s.tick

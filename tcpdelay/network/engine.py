@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numba import njit
-
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import KEPT, NEVER
 from tcpdelay.network import datagrams, linux
 from tcpdelay.network.dispatching import collect, dispatch
@@ -24,7 +23,7 @@ class Connections(NamedTuple):
     scp: Any
 
 
-@njit(cache=True)
+@kernel()
 def next_time(flow: Any, connections: Any, wire: Any) -> int:
     """Return when something happens next in a flow, by the link's clock: when what it sends then reaches the queue.
 
@@ -42,7 +41,7 @@ def next_time(flow: Any, connections: Any, wire: Any) -> int:
     return int(time + flow.access_delay) if time < NEVER else NEVER
 
 
-@njit(cache=True)
+@kernel()
 def start(tree: Any, flows: Any, connections: Any, wires: Any) -> None:
     """Fill the tournament: entry i is the earlier one of entries 2 i and 2 i + 1, flows stand in the second half."""
     leaves = tree.size // 2
@@ -53,7 +52,7 @@ def start(tree: Any, flows: Any, connections: Any, wires: Any) -> None:
         tree[place] = min(tree[2 * place], tree[2 * place + 1])
 
 
-@njit(cache=True)
+@kernel()
 def _enter(tree: Any, place: int, time: int) -> None:
     """Enter the time of a flow's next event."""
     tree[place] = time
@@ -62,7 +61,7 @@ def _enter(tree: Any, place: int, time: int) -> None:
         tree[place] = min(tree[2 * place], tree[2 * place + 1])
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def advance(
     tree: Any,
     flows: Any,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.models.simulator.receiver import arrive, on_receiver_timer
 from tcpdelay.models.simulator.records import COLLAPSED, CWR, NEVER, RING
 from tcpdelay.models.simulator.recovery import begin_reduction
 from tcpdelay.models.simulator.sender import on_timer, send_new
-from tcpdelay.models.simulator.window import INITIAL_WINDOW, restart_after_idle
+from tcpdelay.models.simulator.window import restart_after_idle
+from tcpdelay.models.tcp import INITIAL_WINDOW
 from tcpdelay.network.bottleneck import DROPPED
 from tcpdelay.network.literature.min_buf import linux_admits
 from tcpdelay.network.records import (
@@ -33,14 +33,14 @@ ENDLESS = 1 << 60
 _MASK = RING - 1
 
 
-@njit(cache=True)
+@kernel()
 def next_time(flow: Any, c: Any, wire: Any) -> int:
     """Return when something happens next, in the order of which all flows are advanced."""
     arrival = wire.acknowledgements[c.first_ack & _MASK].arrival if c.first_ack < c.next_ack else NEVER
     return int(min(min(arrival, c.timer_at), min(flow.next_write, c.receiver_timer)))
 
 
-@njit(cache=True)
+@kernel()
 def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
     """Let the next thing happen: a timer, an acknowledgement or a write.
 
@@ -80,14 +80,14 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
     spread(flow, wire, answered, c.next_ack)
 
 
-@njit(cache=True)
+@kernel()
 def count_up(flow: Any, c: Any) -> None:
     """Add to the flow's counts those of a connection that is given up."""
     flow.retransmissions += c.segments_retransmitted
     flow.timeouts += c.timeouts
 
 
-@njit(cache=True)
+@kernel()
 def begin(flow: Any, c: Any) -> None:
     """Begin a connection whose handshake has timed the path."""
     c.now = flow.next_write
@@ -96,7 +96,7 @@ def begin(flow: Any, c: Any) -> None:
     update_estimate(c, flow.round_trip)
 
 
-@njit(cache=True)
+@kernel()
 def write_pieces(flow: Any, c: Any, wire: Any, link: Any, samples: Any, now: int, size: int, pieces: int) -> None:
     """Write so many bytes at a time [us], in pieces as equal as can be, and send what the window allows."""
     answered = c.next_ack
@@ -109,7 +109,7 @@ def write_pieces(flow: Any, c: Any, wire: Any, link: Any, samples: Any, now: int
     spread(flow, wire, answered, c.next_ack)
 
 
-@njit(cache=True)
+@kernel()
 def _write(flow: Any, c: Any) -> None:
     """Write a message."""
     note_write(flow, c.now)
@@ -118,7 +118,7 @@ def _write(flow: Any, c: Any) -> None:
     c.written += flow.message
 
 
-@njit(cache=True)
+@kernel()
 def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
     """Write as long as the send buffer takes a whole message.
 
@@ -140,7 +140,7 @@ def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
         send_new(c, wire, False)
 
 
-@njit(cache=True)
+@kernel()
 def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
     """Put on the link what the sender has sent in this step, and let the receiver have what gets through."""
     together = 0
@@ -173,12 +173,12 @@ def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
             _read(flow, c, wire, samples, received, arrival)
 
 
-@njit(cache=True)
+@kernel()
 def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) -> None:
     """Count the messages that can be read now that segments from number `received` on are in order."""
     while message_end(flow) <= c.rcv_nxt:
         flow.connection_read = message_end(flow)
-        while wire.segments[received & _MASK].flags & COLLAPSED or (
+        while wire.segments[received & _MASK].state & COLLAPSED or (
             wire.segments[received & _MASK].end < flow.connection_read
         ):
             received += 1
@@ -191,14 +191,14 @@ def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) 
             finish_transfer(flow, read)
 
 
-@njit(cache=True)
+@kernel()
 def _is_taken_in(wire: Any, number: int, before: int) -> bool:
     """Whether a segment that began before a position of the stream has become part of the one ahead of it."""
     segment = wire.segments[number & _MASK]
-    return bool(segment.flags & COLLAPSED and segment.start < before)
+    return bool(segment.state & COLLAPSED and segment.start < before)
 
 
-@njit(cache=True)
+@kernel()
 def _heed_marks(flow: Any, c: Any, wire: Any, acknowledged: int, reported: int) -> None:
     """Reduce the window, once per round trip, if a segment was marked that is acknowledged now (`tcp_enter_cwr`)."""
     marked = reported >= 0 and flow.marked[reported & _MASK] == 1

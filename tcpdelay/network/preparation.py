@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.models.simulator.engine import FIRST_TIMEOUT, new_connection
+from tcpdelay.models.simulator.engine import new_connection
 from tcpdelay.models.simulator.path import ALWAYS, segments_until_loss
 from tcpdelay.models.simulator.records import CONNECTION, EVENT, KEPT, NEVER, WIRE, generator_addresses
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
+from tcpdelay.models.tcp import FIRST_TIMEOUT, SECOND
 from tcpdelay.network.bottleneck import DRED, DROP_TAIL, LINK, RED, Bottleneck
 from tcpdelay.network.dispatching import DISPATCHER
 from tcpdelay.network.engine import Connections
@@ -41,7 +42,6 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
 
-SECOND = 1_000_000
 ANY_WRITE = 1
 """In place of the size of writes: the receiver takes the end of each segment for a push."""
 
@@ -117,7 +117,6 @@ def _join(fresh: Any, flow: Any, number: int, leader: int, source: ConstantRate)
     connection.packet_size = source.flow.packet_size // source.pieces if equal else ANY_WRITE
 
 
-SECOND = 1_000_000
 NANOSECONDS = 1e9
 DISCIPLINES = {"drop-tail": DROP_TAIL, "red": RED, "dred": DRED}
 KINDS: dict[type[Stack], int] = {Linux: LINUX, Classic: CLASSIC, Udp: DATAGRAMS, Scp: SCP}
@@ -274,7 +273,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         settings |= {
             "application": TRANSFERS,
             "mean_size": source.mean_size,
-            "shape": source.shape or 0.0,
+            "pareto_shape": source.shape or 0.0,
             "largest_size": source.largest_size,
             "mean_pause": source.mean_pause * SECOND,
             "opened_by_sender": int(source.opened_by == "sender"),

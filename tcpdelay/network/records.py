@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.path import is_lost
 from tcpdelay.models.simulator.records import KEPT, NEVER, RING, uniform
 from tcpdelay.network.bottleneck import DROPPED, enqueue
@@ -41,7 +41,7 @@ _GROUPS = {
     "segments": "segments_sent segments_lost segments_dropped segments_carried marks retransmissions timeouts",
 }
 FLOW = np.dtype(
-    [(name, np.float64) for name in ("loss", "loss_burst", "mean_pause", "mean_size", "shape", "largest_size")]
+    [(name, np.float64) for name in ("loss", "loss_burst", "mean_pause", "mean_size", "pareto_shape", "largest_size")]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
     + [
         ("first_sent", np.int64, RING),
@@ -66,7 +66,7 @@ it arrived, and when that connection could read it.
 """
 
 
-@njit(cache=True)
+@kernel()
 def cross(flow: Any, link: Any, now: int, payload: int) -> int:
     """Send a packet on its way at a time; return when it reaches the receiver, or `DROPPED`."""
     flow.segments_sent += 1
@@ -82,7 +82,7 @@ def cross(flow: Any, link: Any, now: int, payload: int) -> int:
     return int(departure + flow.exit_delay)
 
 
-@njit(cache=True)
+@kernel()
 def note_write(flow: Any, now: int) -> None:
     """Count a message that is written."""
     flow.writes[flow.packets_written % WRITES] = now
@@ -91,7 +91,7 @@ def note_write(flow: Any, now: int) -> None:
         flow.offered += 1
 
 
-@njit(cache=True)
+@kernel()
 def written_at(flow: Any, number: int) -> int:
     """Return when the message of that number was written."""
     if flow.application == CONSTANT_RATE:
@@ -99,7 +99,7 @@ def written_at(flow: Any, number: int) -> int:
     return int(flow.writes[number % WRITES])
 
 
-@njit(cache=True)
+@kernel()
 def message_end(flow: Any) -> int:
     """Return where the next message to be read ends in the stream of its connection."""
     if flow.application == DISPATCHED:
@@ -107,7 +107,7 @@ def message_end(flow: Any) -> int:
     return int(flow.connection_read + flow.message)
 
 
-@njit(cache=True)
+@kernel()
 def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> None:
     """Count the next message as read: when it was sent first, when it arrived, and when it was read in order."""
     if flow.application == DISPATCHED:
@@ -119,7 +119,7 @@ def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> No
     flow.packets_read += 1
 
 
-@njit(cache=True)
+@kernel()
 def count_read(flow: Any, samples: Any, written: int, sent: int, arrived: int, read: int) -> None:
     """Count a message that the application has read."""
     if flow.count_from <= read < flow.count_until:
@@ -133,7 +133,7 @@ def count_read(flow: Any, samples: Any, written: int, sent: int, arrived: int, r
         samples.used += 1
 
 
-@njit(cache=True)
+@kernel()
 def note_lost(flow: Any) -> None:
     """Count the next message as lost for good."""
     written = written_at(flow, flow.packets_read)
@@ -145,7 +145,7 @@ def note_lost(flow: Any) -> None:
 MOST_DOUBLINGS = 6
 
 
-@njit(cache=True)
+@kernel()
 def is_write_due(flow: Any, link: Any) -> bool:
     """Do what the application has to do at `flow.next_write`; whether it writes a message then."""
     now = flow.next_write
@@ -166,7 +166,7 @@ def is_write_due(flow: Any, link: Any) -> bool:
     return False
 
 
-@njit(cache=True)
+@kernel()
 def _connect(flow: Any, link: Any, now: int) -> None:
     """Send what opens a connection over the link, again after a timeout if that is lost.
 
@@ -188,7 +188,7 @@ def _connect(flow: Any, link: Any, now: int) -> None:
     flow.round_trip = flow.next_write - now
 
 
-@njit(cache=True)
+@kernel()
 def finish_transfer(flow: Any, read: int) -> None:
     """Note that a transfer has been read, and ask for the next one after a pause."""
     flow.transfers += 1
@@ -199,11 +199,11 @@ def finish_transfer(flow: Any, read: int) -> None:
     flow.next_write = read + pause + (0 if flow.opened_by_sender else flow.return_delay)
 
 
-@njit(cache=True)
+@kernel()
 def draw_size(flow: Any) -> int:
     """Return the size of the next transfer [bytes]: fixed, or Pareto with an upper end."""
-    if flow.shape <= 0.0:
+    if flow.pareto_shape <= 0.0:
         return int(flow.mean_size)
-    smallest = flow.mean_size * (flow.shape - 1.0) / flow.shape
-    size = smallest * (1.0 - uniform(flow.next_double, flow.random_state)) ** (-1.0 / flow.shape)
+    smallest = flow.mean_size * (flow.pareto_shape - 1.0) / flow.pareto_shape
+    size = smallest * (1.0 - uniform(flow.next_double, flow.random_state)) ** (-1.0 / flow.pareto_shape)
     return int(max(round(min(size, flow.largest_size)), 1))

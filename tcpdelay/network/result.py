@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import RING, uniform
 from tcpdelay.models.simulator.simulation import Histogram, mean_of, merge, quantile_of, to_digits
 from tcpdelay.network.records import DELAY_BITS
@@ -23,7 +23,7 @@ from tcpdelay.network.records import DELAY_BITS
 _MASK = RING - 1
 
 
-@njit(cache=True)
+@kernel()
 def spread(flow: Any, wire: Any, first: int, following: int) -> None:
     """Delay acknowledgements from number `first` to before `following` at random, and keep their order."""
     if flow.return_jitter == 0:
@@ -35,7 +35,7 @@ def spread(flow: Any, wire: Any, first: int, following: int) -> None:
         acknowledgement.arrival = flow.last_return
 
 
-@njit(cache=True)
+@kernel()
 def answer(flow: Any, s: Any, wire: Any, number: int, arrival: int, in_order: bool) -> None:
     """Acknowledge a segment that arrives at a time.
 

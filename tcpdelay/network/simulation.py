@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.simulator.simulation import MICROSECONDS
+from tcpdelay.models.tcp import SECOND
 from tcpdelay.network import engine, linux
 from tcpdelay.network.bottleneck import LINK_RING, Bottleneck, check_range
 from tcpdelay.network.literature import classic, scp
-from tcpdelay.network.preparation import NANOSECONDS, SECOND, Network, prepare
+from tcpdelay.network.preparation import NANOSECONDS, Network, prepare
 from tcpdelay.network.records import CLASSIC, LINUX, SCP
 from tcpdelay.network.result import FlowResult, NetworkResult, QueueStatistics, SlicedDelays
 from tcpdelay.network.sources import Source

@@ -13,6 +13,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink import nla
 from pyroute2.netlink.rtnl.tcmsg import plugins, sched_netem, sched_pfifo, sched_tbf
 
+from tcpdelay.models.tcp import gilbert_probabilities
+
 TICK = 64
 """Unit in which netem and tbf count time [ns] (include/net/pkt_sched.h, PSCHED_SHIFT)."""
 CERTAIN = 2**32 - 1
@@ -74,8 +76,7 @@ def add_netem(netlink: IPRoute, device: int, delay: float, loss: float = 0.0, lo
     }
     if loss_burst > 1:
         # Bad state: no packet passes (h = 0), left with probability r = 1 / burst; entered so that its share is `loss`.
-        leave = 1 / loss_burst
-        enter = leave * loss / (1 - loss)
+        enter, leave = gilbert_probabilities(loss, loss_burst)
         model = {"p": round(enter * CERTAIN), "r": round(leave * CERTAIN), "h": 0, "k1": 0}
         block["attrs"].append(("TCA_NETEM_LOSS", {"attrs": [("NETEM_LOSS_GE", model)]}))
     _add(netlink, "netem", device, block)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.interface import TooLargeError
+from tcpdelay.models.tcp import RTO_MIN
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import CongestionControl, Stack
@@ -22,8 +23,6 @@ SMALLEST_RESERVE = 0.002
 """Reserve of TCP over the flow, relative to its rate, below which the chain is not solved.
 
 Delays then are of minutes and depend on the last digits of the reserve, and the solution takes half a minute."""
-SMALLEST_TIMEOUT = 0.200
-"""What Linux adds to the round-trip time at least in its retransmission timeout [s] (TCP_RTO_MIN)."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def _published(capture: MeasuredDelay) -> Stack:
 
 
 def _with_linux_timeout(capture: MeasuredDelay) -> Stack:
-    timeout = capture.path.rtt + SMALLEST_TIMEOUT
+    timeout = capture.path.rtt + RTO_MIN
     return Stack.newreno_2008(initial_timeout=timeout, limited_transmit=True, backlog_bound="grow")
 
 

@@ -21,9 +21,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import NEVER, RING
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 from tcpdelay.network.bottleneck import DROPPED
 from tcpdelay.network.literature.min_buf import classic_admits
 from tcpdelay.network.literature.tcp_rc import acknowledge, declare_missing, note_gap, set_forging_timer
@@ -46,7 +47,7 @@ LARGEST_STEP, LARGEST_STEP_AFTER_TIMEOUT = 2.0, 1.0
 """L of RFC 3465: full segments by which an acknowledgement opens the window at most in slow start."""
 
 
-@njit(cache=True)
+@kernel()
 def counted(s: Any, newly: int) -> float:
     """Return for how many segments an acknowledgement of so many counts: one, or their bytes in full segments."""
     if not s.byte_counting:
@@ -57,13 +58,13 @@ def counted(s: Any, newly: int) -> float:
     return float(segments)
 
 
-@njit(cache=True)
+@kernel()
 def may_grow(s: Any, outstanding: int) -> bool:
     """Whether the window was full before an acknowledgement, so that it is known to be safe."""
     return bool(not s.window_validation or outstanding >= min(int(s.cwnd), s.receiver_window))
 
 
-@njit(cache=True)
+@kernel()
 def restart_after_idle(s: Any) -> None:
     """Halve the window for each timeout in which nothing was sent, before a new segment (RFC 2861, section 3.1)."""
     if not s.window_validation or s.snd_max > s.snd_una or s.snd_max == 0:
@@ -76,7 +77,6 @@ def restart_after_idle(s: Any) -> None:
 
 
 RENO, NEWRENO, SACK = range(3)
-DUPLICATE_ACKS = 3
 LARGEST_BACKOFF = 6
 """Doublings of the retransmission timeout."""
 NOT_TIMED = -1
@@ -101,7 +101,7 @@ CLASSIC = np.dtype(
 """A connection; sequence numbers count segments, from zero, and the estimator works in ticks."""
 
 
-@njit(cache=True)
+@kernel()
 def next_time(flow: Any, s: Any, wire: Any) -> int:
     """Return when something happens next, in the order of which all flows are advanced."""
     arrival = wire.acknowledgements[s.first_ack & _MASK].arrival if s.first_ack < s.next_ack else NEVER
@@ -109,7 +109,7 @@ def next_time(flow: Any, s: Any, wire: Any) -> int:
     return int(min(min(arrival, timer), flow.next_write))
 
 
-@njit(cache=True)
+@kernel()
 def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Let the next thing happen: a timer, an acknowledgement or a write; parameters as for `linux.step`."""
     acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
@@ -147,14 +147,14 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     _send(flow, s, wire, link, samples)
 
 
-@njit(cache=True)
+@kernel()
 def count_up(flow: Any, s: Any) -> None:
     """Add to the flow's counts those of a connection that is given up."""
     flow.retransmissions += s.segments_retransmitted
     flow.timeouts += s.timeouts
 
 
-@njit(cache=True)
+@kernel()
 def begin(flow: Any, s: Any) -> None:
     """Begin a connection whose handshake has timed the path."""
     s.now = flow.next_write
@@ -162,7 +162,7 @@ def begin(flow: Any, s: Any) -> None:
     update_estimate(s, flow.round_trip // s.tick)
 
 
-@njit(cache=True)
+@kernel()
 def update_estimate(s: Any, elapsed: int) -> None:
     """Update RTT estimate, in eighths of a tick, its deviation, in quarters, and the timeout (`tcp_xmit_timer`)."""
     if s.srtt == 0:
@@ -175,13 +175,13 @@ def update_estimate(s: Any, elapsed: int) -> None:
     s.rto = max((s.srtt >> 3) + s.rttvar, s.rto_min)
 
 
-@njit(cache=True)
+@kernel()
 def ticks_at(s: Any, time: int) -> int:
     """Return the tick of the sender's clock that has begun last at a time [us]."""
     return int((time + s.tick_phase) // s.tick)
 
 
-@njit(cache=True)
+@kernel()
 def _set_timer(s: Any) -> None:
     """Let the retransmission timer fire; it does so with a tick, up to one tick earlier than the timeout says."""
     s.timer_at = NEVER
@@ -189,13 +189,13 @@ def _set_timer(s: Any) -> None:
         s.timer_at = (ticks_at(s, s.now) + (s.rto << s.backoff)) * s.tick - s.tick_phase
 
 
-@njit(cache=True)
+@kernel()
 def _write(flow: Any, s: Any) -> None:
     note_write(flow, s.now)
     s.written += -(-flow.message // s.segment_size)
 
 
-@njit(cache=True)
+@kernel()
 def write_segments(flow: Any, s: Any, wire: Any, link: Any, samples: Any, now: int, segments: int) -> None:
     """Write so many segments at a time [us], and send what the window allows."""
     s.now = now
@@ -203,21 +203,21 @@ def write_segments(flow: Any, s: Any, wire: Any, link: Any, samples: Any, now: i
     _send(flow, s, wire, link, samples)
 
 
-@njit(cache=True)
+@kernel()
 def _sacked_out(s: Any, wire: Any) -> int:
     """Return how many segments SACKs have reported."""
     count = 0
     for number in range(s.snd_una, s.snd_max):
-        count += wire.segments[number & _MASK].flags & SACKED
+        count += wire.segments[number & _MASK].state & SACKED
     return count
 
 
-@njit(cache=True)
+@kernel()
 def _half_of_flight(s: Any) -> float:
     return float(max(min(s.cwnd, float(s.snd_max - s.snd_una)) / 2.0, 2.0))
 
 
-@njit(cache=True)
+@kernel()
 def _heed_mark(s: Any) -> None:
     """Halve the window, once per round trip."""
     if s.in_recovery or s.snd_una <= s.ecn_recover:
@@ -226,7 +226,7 @@ def _heed_mark(s: Any) -> None:
     s.ecn_recover = s.snd_max
 
 
-@njit(cache=True)
+@kernel()
 def _advance(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged: int) -> None:
     """Take an acknowledgement of new data."""
     newly, outstanding = acknowledged - s.snd_una, s.snd_max - s.snd_una
@@ -251,23 +251,23 @@ def _advance(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged
     _set_timer(s)
 
 
-@njit(cache=True)
+@kernel()
 def _grow(s: Any, segments: float) -> None:
     """Open the window by so many segments, or by one per window of them."""
     s.cwnd = min(s.cwnd + (segments if s.cwnd < s.ssthresh else segments / s.cwnd), float(s.receiver_window))
 
 
-@njit(cache=True)
+@kernel()
 def _count_duplicate(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
     """Take a duplicate acknowledgement; the third in a row begins a recovery."""
     s.dupacks += 1
     if s.variant == SACK and s.snd_una <= number:
-        wire.segments[number & _MASK].flags |= SACKED
+        wire.segments[number & _MASK].state |= SACKED
     if s.in_recovery:
         if s.variant != SACK:
             s.cwnd += 1.0
         return
-    if s.dupacks != DUPLICATE_ACKS or s.snd_una <= s.recover:
+    if s.dupacks != DUPLICATE_THRESHOLD or s.snd_una <= s.recover:
         return
     s.recoveries += 1
     s.in_recovery = 1
@@ -276,9 +276,9 @@ def _count_duplicate(flow: Any, s: Any, wire: Any, link: Any, samples: Any, numb
     s.timed = NOT_TIMED
     if s.variant == SACK:
         for other in range(s.snd_una, s.snd_max):
-            wire.segments[other & _MASK].flags &= ~RETRANSMITTED
+            wire.segments[other & _MASK].state &= ~RETRANSMITTED
     else:
-        s.cwnd += DUPLICATE_ACKS
+        s.cwnd += DUPLICATE_THRESHOLD
     number = repair_with(s)
     if number < s.written:
         s.snd_nxt = max(s.snd_nxt, number + 1)
@@ -286,7 +286,7 @@ def _count_duplicate(flow: Any, s: Any, wire: Any, link: Any, samples: Any, numb
     _set_timer(s)
 
 
-@njit(cache=True)
+@kernel()
 def _time_out(flow: Any, s: Any, wire: Any) -> None:
     """Begin anew at the first segment that is not acknowledged."""
     s.timeouts += 1
@@ -299,11 +299,11 @@ def _time_out(flow: Any, s: Any, wire: Any) -> None:
     s.timed = NOT_TIMED
     s.backoff = min(s.backoff + 1, LARGEST_BACKOFF)
     for number in range(s.snd_una, s.snd_max):
-        wire.segments[number & _MASK].flags = 0
+        wire.segments[number & _MASK].state = 0
     _set_timer(s)
 
 
-@njit(cache=True)
+@kernel()
 def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Send what the window allows."""
     if s.in_recovery and s.variant == SACK:
@@ -312,14 +312,14 @@ def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     if s.snd_nxt < s.written:
         restart_after_idle(s)
     window = min(int(s.cwnd), s.receiver_window)
-    if s.limited_transmit and not s.in_recovery and s.dupacks < DUPLICATE_ACKS:
+    if s.limited_transmit and not s.in_recovery and s.dupacks < DUPLICATE_THRESHOLD:
         window = min(window + s.dupacks, s.receiver_window)
     while s.snd_nxt < s.written and s.snd_nxt < s.snd_una + s.given_up + window:
         s.snd_nxt += 1
         _transmit(flow, s, wire, link, samples, s.snd_nxt - 1)
 
 
-@njit(cache=True)
+@kernel()
 def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Send in a SACK recovery: first what is lost, then new data, as long as the pipe has room.
 
@@ -328,7 +328,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """
     pipe, end_of_lost = 0, s.snd_una
     for number in range(s.snd_max - 1, s.snd_una - 1, -1):
-        flags = wire.segments[number & _MASK].flags
+        flags = wire.segments[number & _MASK].state
         if flags & SACKED:
             end_of_lost = max(end_of_lost, number)
         elif flags & RETRANSMITTED or end_of_lost == s.snd_una:
@@ -336,7 +336,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     for number in range(s.snd_una, end_of_lost):
         if pipe >= int(s.cwnd):
             return
-        if not wire.segments[number & _MASK].flags & (SACKED | RETRANSMITTED):
+        if not wire.segments[number & _MASK].state & (SACKED | RETRANSMITTED):
             _transmit(flow, s, wire, link, samples, number)
             pipe += 1
     s.snd_nxt = max(s.snd_nxt, s.snd_max)
@@ -346,7 +346,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
         pipe += 1
 
 
-@njit(cache=True)
+@kernel()
 def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
     """Send a segment, and let the receiver have it if it gets through."""
     segment = wire.segments[number & _MASK]
@@ -356,12 +356,12 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int
         s.snd_max = number + 1
         segment.sent = s.now
         segment.start = number + s.skipped
-        segment.flags = segment.received = 0
+        segment.state = segment.received = 0
         if s.timed == NOT_TIMED:
             s.timed, s.timed_at = number, ticks_at(s, s.now)
     else:
         s.segments_retransmitted += 1
-        segment.flags |= RETRANSMITTED
+        segment.state |= RETRANSMITTED
         if s.timed == number:
             s.timed = NOT_TIMED
     if not outstanding:
@@ -372,7 +372,7 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int
         _arrive(flow, s, wire, samples, number, arrival)
 
 
-@njit(cache=True)
+@kernel()
 def _ends_message(flow: Any, s: Any) -> bool:
     """Whether the segment that has just been read is the last one of a message."""
     if flow.application == TRANSFERS:
@@ -380,7 +380,7 @@ def _ends_message(flow: Any, s: Any) -> bool:
     return bool(flow.application != DISPATCHED or s.rcv_nxt == message_end(flow))
 
 
-@njit(cache=True)
+@kernel()
 def _arrive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: int) -> None:
     """Let a segment reach the receiver, which reads what is in order and acknowledges."""
     while s.forge_at < arrival:
@@ -403,7 +403,7 @@ def _arrive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: in
         set_forging_timer(flow, s, wire, arrival)
 
 
-@njit(cache=True)
+@kernel()
 def _forge(flow: Any, s: Any, wire: Any, samples: Any) -> None:
     """Let the application have a forged packet in place of one that is missing, and read on behind it."""
     now = s.forge_at
@@ -413,7 +413,7 @@ def _forge(flow: Any, s: Any, wire: Any, samples: Any) -> None:
     set_forging_timer(flow, s, wire, now)
 
 
-@njit(cache=True)
+@kernel()
 def _read(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
     """Read what is in order."""
     while s.rcv_nxt < s.snd_max and wire.segments[s.rcv_nxt & _MASK].received:

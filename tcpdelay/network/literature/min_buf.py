@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models.compilation import kernel
 from tcpdelay.network.bottleneck import check_range
 
 LARGEST_MULTIPLE, LARGEST_EXTRA = 4, 1000
 
 
-@njit(cache=True)
+@kernel()
 def packets_admitted(multiple: int, extra: int, cwnd: int, sacked_out: int) -> int:
     """Return the packets that a send buffer tuned by MIN_BUF holds at most, as `MinBuf.limit` explains."""
     return int(multiple * cwnd + min(extra, cwnd) + sacked_out)
@@ -82,7 +81,7 @@ def check_min_buf(value: object) -> None:
         raise ValueError(f"min_buf must be a MinBuf, got {value!r}")
 
 
-@njit(cache=True)
+@kernel()
 def is_blocked(flow: Any, held: int, more: int, cwnd: int, sacked_out: int) -> bool:
     """Whether a send buffer that follows the window, and holds some segments, has no room for so many more."""
     if flow.min_buf_multiple == 0:
@@ -90,7 +89,7 @@ def is_blocked(flow: Any, held: int, more: int, cwnd: int, sacked_out: int) -> b
     return bool(held + more > packets_admitted(flow.min_buf_multiple, flow.min_buf_extra, cwnd, sacked_out))
 
 
-@njit(cache=True)
+@kernel()
 def classic_admits(flow: Any, s: Any, sacked_out: int) -> bool:
     """Whether the buffer of a classic sender takes a packet more, given those that SACKs have reported.
 
@@ -104,7 +103,7 @@ def classic_admits(flow: Any, s: Any, sacked_out: int) -> bool:
     return bool(held <= packets_admitted(flow.min_buf_multiple, flow.min_buf_extra, int(s.cwnd), sacked_out))
 
 
-@njit(cache=True)
+@kernel()
 def linux_admits(flow: Any, c: Any, room: int) -> bool:
     """Whether a Linux sender takes a message more, given the size of its send buffer [bytes].
 

@@ -22,9 +22,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import NEVER, RING
 from tcpdelay.network.bottleneck import DROPPED, check_range
 from tcpdelay.network.records import BULK, cross, is_write_due, note_lost, note_read, note_write
@@ -62,14 +62,14 @@ whole: what it has beyond whole packets is left to the next packet as `carry`, s
 """
 
 
-@njit(cache=True)
+@kernel()
 def next_time(flow: Any, s: Any, wire: Any) -> int:
     """Return when something happens next, in the order of which all flows are advanced."""
     arrival = wire.acknowledgements[s.first_ack & _MASK].arrival if s.first_ack < s.next_ack else NEVER
     return int(min(min(arrival, s.timer_at), min(s.pace_at, flow.next_write)))
 
 
-@njit(cache=True)
+@kernel()
 def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Let the next thing happen: an acknowledgement, a timer or a write; parameters as for `linux.step`."""
     acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
@@ -84,13 +84,13 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     _send(flow, s, wire, link, samples)
 
 
-@njit(cache=True)
+@kernel()
 def count_up(flow: Any, s: Any) -> None:
     """Add to the flow's counts those of a connection that is given up."""
     flow.timeouts += s.timeouts
 
 
-@njit(cache=True)
+@kernel()
 def reset(s: Any) -> None:
     """Forget all that is known of the path, what is outstanding included, and begin anew with slow start."""
     s.state = SLOW_START
@@ -104,7 +104,7 @@ def reset(s: Any) -> None:
     s.pace_at = s.now if s.following > 0 else NEVER
 
 
-@njit(cache=True)
+@kernel()
 def update_estimate(s: Any, elapsed: int) -> None:
     """Take a round-trip time into the estimates, as in TCP, and set the timeout by them."""
     s.base_rtt = min(s.base_rtt, float(elapsed))
@@ -117,13 +117,13 @@ def update_estimate(s: Any, elapsed: int) -> None:
     s.rto = max(s.rtt + 4.0 * s.deviation, s.rto_min)
 
 
-@njit(cache=True)
+@kernel()
 def _set_timer(s: Any) -> None:
     """Let the retransmission timer's like run for what is outstanding."""
     s.timer_at = s.now + int(np.ceil(s.rto)) if s.following > s.oldest else NEVER
 
 
-@njit(cache=True)
+@kernel()
 def _acknowledge(s: Any, wire: Any, number: int) -> None:
     """Take an acknowledgement; one of a packet that has been given up tells nothing."""
     if number < s.oldest:
@@ -148,7 +148,7 @@ def _acknowledge(s: Any, wire: Any, number: int) -> None:
         _count(s)
 
 
-@njit(cache=True)
+@kernel()
 def _enter_steady(s: Any) -> None:
     """Keep the window until the rate of the acknowledgements that follow is known."""
     s.state = STEADY
@@ -157,7 +157,7 @@ def _enter_steady(s: Any) -> None:
     s.counted_since = s.now
 
 
-@njit(cache=True)
+@kernel()
 def _count(s: Any) -> None:
     """Count an acknowledgement; once per round trip update the rate, and the window by it."""
     s.counted += 1
@@ -171,7 +171,7 @@ def _count(s: Any) -> None:
     s.counted_since = s.now
 
 
-@njit(cache=True)
+@kernel()
 def _back_off(s: Any) -> None:
     """Halve the window; the next packet to be sent will tell whether that was enough."""
     s.state = CONGESTED
@@ -180,7 +180,7 @@ def _back_off(s: Any) -> None:
     s.recover = s.following
 
 
-@njit(cache=True)
+@kernel()
 def _time_out(s: Any) -> None:
     """Give up all that is outstanding, as nothing of it has been acknowledged for so long."""
     s.timeouts += 1
@@ -192,7 +192,7 @@ def _time_out(s: Any) -> None:
         _back_off(s)
 
 
-@njit(cache=True)
+@kernel()
 def _resume(s: Any) -> None:
     """End a pause with slow start; each T_brtt of it has made what the window says about the path half as good."""
     halvings = (s.now - s.paused_at) // max(s.base_rtt, 1.0)
@@ -200,7 +200,7 @@ def _resume(s: Any) -> None:
     s.state = SLOW_START
 
 
-@njit(cache=True)
+@kernel()
 def _has_data(flow: Any, s: Any) -> bool:
     """Whether there is a packet to be sent."""
     if flow.application == BULK:
@@ -208,7 +208,7 @@ def _has_data(flow: Any, s: Any) -> bool:
     return bool(s.following < flow.packets_written)
 
 
-@njit(cache=True)
+@kernel()
 def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Send what the window and the pace allow."""
     s.pace_at = NEVER
@@ -226,13 +226,13 @@ def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
         s.paused_at = s.now
 
 
-@njit(cache=True)
+@kernel()
 def _is_ring_full(s: Any, wire: Any) -> bool:
     """Whether there is no room for another packet, as acknowledgements of many that were given up are under way."""
     return bool(s.first_ack < s.next_ack and s.following - wire.acknowledgements[s.first_ack & _MASK].segment >= RING)
 
 
-@njit(cache=True)
+@kernel()
 def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Send the next packet, and let the receiver acknowledge it if it gets through."""
     number = s.following

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import NEVER, RING
 from tcpdelay.network.result import answer
 
@@ -24,7 +23,7 @@ GAIN = 0.0625
 _MASK = RING - 1
 
 
-@njit(cache=True)
+@kernel()
 def note_gap(s: Any, arrival: int) -> None:
     """Note that a packet arrives which had not arrived before."""
     if s.last_arrival >= 0:
@@ -33,7 +32,7 @@ def note_gap(s: Any, arrival: int) -> None:
     s.last_arrival = arrival
 
 
-@njit(cache=True)
+@kernel()
 def acknowledge(flow: Any, s: Any, wire: Any, number: int, time: int) -> None:
     """Acknowledge at once, and count how often the same has been acknowledged before."""
     s.duplicates = s.duplicates + 1 if s.acknowledged == s.rcv_nxt else 0
@@ -41,7 +40,7 @@ def acknowledge(flow: Any, s: Any, wire: Any, number: int, time: int) -> None:
     answer(flow, s, wire, number, time, False)
 
 
-@njit(cache=True)
+@kernel()
 def set_forging_timer(flow: Any, s: Any, wire: Any, now: int) -> None:
     """Let the timer run if packets have overtaken the next one, from the arrival of the first of them."""
     s.forge_at = NEVER
@@ -54,7 +53,7 @@ def set_forging_timer(flow: Any, s: Any, wire: Any, now: int) -> None:
     s.forge_at = max(overtaken + round(GAPS_WAITED * s.mean_gap), now)
 
 
-@njit(cache=True)
+@kernel()
 def declare_missing(flow: Any, s: Any, wire: Any) -> None:
     """Send what lacks of the duplicate acknowledgements for the next packet, and go on behind it."""
     missing = s.rcv_nxt

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import NEVER, RING
 from tcpdelay.network.records import note_lost, written_at
 
@@ -27,14 +26,14 @@ PRESUMED_LOST = 4
 _MASK = RING - 1
 
 
-@njit(cache=True)
+@kernel()
 def arm(s: Any) -> None:
     """Let a section that has just been written live, unless the lifetime timer follows an older one."""
     if s.lifetime and s.expires_at == NEVER:
         s.expires_at = s.now + s.lifetime
 
 
-@njit(cache=True)
+@kernel()
 def expire(flow: Any, s: Any, wire: Any) -> None:
     """Give up the oldest section, and follow the next.
 
@@ -53,7 +52,7 @@ def expire(flow: Any, s: Any, wire: Any) -> None:
     s.written -= unsent
     s.live = end - s.skipped
     for number in range(s.snd_nxt, s.live):
-        wire.segments[number & _MASK].flags |= PRESUMED_LOST
+        wire.segments[number & _MASK].state |= PRESUMED_LOST
         s.given_up += 1
     s.snd_nxt = max(s.snd_nxt, s.live)
     s.expires_at = NEVER
@@ -61,30 +60,30 @@ def expire(flow: Any, s: Any, wire: Any) -> None:
         s.expires_at = written_at(flow, end) + s.lifetime
 
 
-@njit(cache=True)
+@kernel()
 def repair_with(s: Any) -> int:
     """Return which segment answers a loss: the first that is neither acknowledged nor obsolete, sent before or not."""
     return int(max(s.snd_una, s.live))
 
 
-@njit(cache=True)
+@kernel()
 def abandon(s: Any) -> None:
     """Forget what is obsolete: after a timeout none of it is outstanding."""
     s.snd_una = max(s.snd_una, s.live)
     s.given_up = 0
 
 
-@njit(cache=True)
+@kernel()
 def release(s: Any, wire: Any, acknowledged: int) -> None:
     """Take back what an acknowledgement covers from what was written off."""
     if s.given_up == 0:
         return
     for number in range(s.snd_una, acknowledged):
-        if wire.segments[number & _MASK].flags & PRESUMED_LOST:
+        if wire.segments[number & _MASK].state & PRESUMED_LOST:
             s.given_up -= 1
 
 
-@njit(cache=True)
+@kernel()
 def skip(flow: Any, s: Any, wire: Any) -> None:
     """Let the receiver skip ahead on a segment's `seq_update`: what it has not read before that is lost."""
     if s.lifetime == 0:

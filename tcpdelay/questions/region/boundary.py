@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.interface import TooLargeError
-from tcpdelay.models.solver.narrow import Wanted
+from tcpdelay.models.solver.narrow import RequestedFigures
 from tcpdelay.questions.region.cells import for_each_line
 from tcpdelay.questions.region.question import Question, losses, question, round_trip_times
 from tcpdelay.scenario.path import Path
@@ -142,7 +142,7 @@ def _path(searched: Searched, point: float, value: float) -> Path:
 def _works_at(asked: Question, searched: Searched, point: float) -> Callable[[float], bool]:
     """Return what says whether the flow works at one value of what is searched."""
     limit, quantile = asked.target.limit + NOISE, asked.target.quantile
-    wanted = Wanted(np.array([quantile]), np.empty(0), limit, quantile)
+    wanted = RequestedFigures(np.array([quantile]), np.empty(0), limit, quantile)
 
     def works(value: float) -> bool:
         try:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.chain import DelayModel, DelaySummary, summary
 from tcpdelay.models.interface import TooLargeError
-from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION, Wanted
+from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION, RequestedFigures
 from tcpdelay.processors import processors
 from tcpdelay.questions.region.question import Question
 from tcpdelay.scenario.path import Path
@@ -127,7 +127,7 @@ def solve_cells(
     cells = np.zeros((rtt.size, loss.size), CELL)
     limit, share = asked.target.limit, asked.target.quantile
     at = playout if isinstance(playout, float) else limit
-    wanted = Wanted(
+    wanted = RequestedFigures(
         np.array([0.5, 0.95, 0.99, share]), np.array([limit, at]), limit if beyond == "bound" else np.inf, share
     )
 
