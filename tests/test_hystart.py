@@ -4,8 +4,9 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.models.simulator.engine import new_connection
-from tcpdelay.models.simulator.records import INFINITE_SSTHRESH, SECOND, ticks_now
+from tcpdelay.models.simulator.records import ticks_now
 from tcpdelay.models.simulator.window import forget_rounds, in_slow_start, note_rtt
+from tcpdelay.models.tcp import INFINITE_THRESHOLD, SECOND
 
 START, RTT, MSS = 10_000_000, 100_000, 1448
 
@@ -17,7 +18,7 @@ def connection(window=20, control="cubic"):
     note_rtt(c, RTT)
     c.snd_una = MSS
     note_rtt(c, RTT)
-    assert c.snd_ssthresh == INFINITE_SSTHRESH
+    assert c.snd_ssthresh == INFINITE_THRESHOLD
     return c
 
 

@@ -17,8 +17,8 @@ from tcpdelay.models.linux.windows import (
     window_before,
 )
 from tcpdelay.models.simulator.engine import new_connection
-from tcpdelay.models.simulator.records import SECOND
 from tcpdelay.models.simulator.window import grow_window, reduced_threshold
+from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -165,10 +165,10 @@ def test_a_timeout_takes_that_nothing_gets_through():
 
 
 @given(st.floats(0.005, 0.4), st.integers(60, 15_000), st.integers(2, 40), st.integers(2, 40), st.booleans())
-def test_the_openings_of_a_round_fill_it(rtt, size, window, reduced, worn):
+def test_the_openings_of_a_round_fill_it(rtt, size, window, reduced, all_in_run):
     p = scenario(rtt, size=size)
     window, reduced = max(window, reduced), min(window, reduced)
-    run, near, far = round_openings(p, window, reduced, worn)
+    run, near, far = round_openings(p, window, reduced, all_in_run)
     assert 0 <= run <= window
     times = np.zeros(window)
     opening_times(window, run, near, far, times)

@@ -47,7 +47,7 @@ class Sender:
     def sacked_out(self):
         if not self.is_classic:
             return int(self.connection.sacked_out)
-        flags = self.wire.segments["flags"]
+        flags = self.wire.segments["state"]
         outstanding = range(self.connection.snd_una, self.connection.snd_max)
         return sum(int(flags[number % flags.size]) & classic.SACKED for number in outstanding)
 

@@ -53,7 +53,7 @@ def test_nothing_is_lost_from_view_and_nothing_is_faster_than_the_network(flow, 
     assert connection.snd_una <= connection.rcv_nxt <= connection.snd_nxt <= connection.written
     # The counters agree with the retransmission queue.
     queue = wire.record.segments[np.arange(connection.first_segment, connection.next_segment) % RING]
-    flags = queue["flags"][(queue["flags"] & COLLAPSED) == 0]
+    flags = queue["state"][(queue["state"] & COLLAPSED) == 0]
     assert connection.packets_out == flags.size
     assert connection.sacked_out == np.count_nonzero(flags & SACKED)
     assert connection.lost_out == np.count_nonzero(flags & MARKED_LOST)

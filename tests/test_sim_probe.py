@@ -51,7 +51,7 @@ class Sender:
         return int(self.c.segments_sent)
 
     def flags(self, number):
-        return int(self.wire.record.segments[number % RING]["flags"])
+        return int(self.wire.record.segments[number % RING]["state"])
 
     def at(self, milliseconds):
         self.c.now = START + round(milliseconds * 1000)
@@ -186,7 +186,7 @@ def test_a_sack_leaves_a_retransmission_under_way_that_is_not_taken_for_lost():
     sender.write(0)
     sender.write(1)
     segment = sender.wire.record.segments[1]
-    segment["flags"] |= RETRANSMITTED | EVER_RETRANSMITTED
+    segment["state"] |= RETRANSMITTED | EVER_RETRANSMITTED
     sender.c.retrans_out = 1
     sender.acknowledge(101, 0, reported=1, echo=0)
     assert sender.flags(1) == RETRANSMITTED | EVER_RETRANSMITTED | SACKED

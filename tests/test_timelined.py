@@ -344,7 +344,7 @@ def test_the_window_holds_and_obsolete_data_stays_obsolete(description, deadline
         written_off = [
             number
             for number in range(sender.snd_una, sender.snd_nxt)
-            if wire.segments["flags"][number % RING] & PRESUMED_LOST
+            if wire.segments["state"][number % RING] & PRESUMED_LOST
         ]
         assert sender.written_off == len(written_off)
         # One more may be the answer to a loss.

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from tcpdelay.advice.playout import fast_retransmit_playout, timeout_in_words, timeout_playout
 from tcpdelay.advice.rule import NO_EFFECT, Effect, Rule, Settings, Situation, always
-from tcpdelay.advice.tcp_rules import INITIAL_WINDOW
+from tcpdelay.models.tcp import INITIAL_WINDOW
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.questions.quantities import at_bitrate
 from tcpdelay.scenario.fields import bounds

@@ -13,12 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux, NewReno2008
 from tcpdelay.units import format_time
-
-DUPLICATE_ACKS = 3
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def fast_retransmit_playout(flow: Flow, path: Path) -> float:
     >>> round(fast_retransmit_playout(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), 3)
     0.21
     """
-    return path.forward_delay + path.rtt + DUPLICATE_ACKS * flow.interval
+    return path.forward_delay + path.rtt + DUPLICATE_THRESHOLD * flow.interval
 
 
 def timeout_playout(path: Path, stack: KnownStack = DEFAULT_STACK) -> float:

@@ -21,11 +21,8 @@ from __future__ import annotations
 import math
 
 from tcpdelay.advice.rule import NO_EFFECT, NO_EVIDENCE, Effect, Rule, Settings, Situation, always
+from tcpdelay.models.tcp import DELAYED_ACK_MIN, INITIAL_WINDOW
 
-DELAYED_ACK = 0.040
-"""Longest that Linux withholds an ACK at first [s] (TCP_DELACK_MIN)."""
-INITIAL_WINDOW = 10
-"""Initial congestion window of Linux since 2.6.39 [segments] (RFC 6928)."""
 DEFAULT_RECEIVE_BUFFER = 6 * 2**20
 """Largest receive buffer that Linux's auto-tuning takes by default [bytes] (net.ipv4.tcp_rmem)."""
 FAR_TAIL = 0.999
@@ -86,7 +83,7 @@ TCP_RULES = (
         "Late ACKs open the window late while there is a backlog.",
         "a backlog can build up",
         always,
-        lambda s: Effect("bound", saves_up_to=DELAYED_ACK),
+        lambda s: Effect("bound", saves_up_to=DELAYED_ACK_MIN),
         "set",
         Settings(
             linux="setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, 1) after every read, or `ip route change … quickack 1`",

@@ -16,7 +16,6 @@ import typer
 
 from tcpdelay.cli.errors import (
     ERASE_LINE,
-    FIRST_TIME,
     INTERRUPTED,
     StatusLine,
     argument_errors,
@@ -338,7 +337,7 @@ class _Progress:
     def begin(self) -> None:
         """Say on a terminal that the kernels may have to be compiled first."""
         if sys.stderr.isatty():
-            print(f"Predicting; {FIRST_TIME} ...", end="", file=sys.stderr, flush=True)
+            print("Predicting ...", end="", file=sys.stderr, flush=True)
 
     def rows_done(self, rows: int) -> None:
         """Show the rows predicted so far."""
@@ -349,7 +348,7 @@ class _Progress:
     def chains(self, done: int, of: int) -> None:
         """Show the number of chains solved so far."""
         solving = f"solving {done} of {of} chains"
-        self._show(f"{self.rows} rows; {solving} ..." if self.rows else f"{solving}; {FIRST_TIME} ...")
+        self._show(f"{self.rows} rows; {solving} ..." if self.rows else f"{solving} ...")
 
     def _show(self, line: str) -> None:
         now = time.monotonic()

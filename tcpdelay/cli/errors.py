@@ -23,8 +23,6 @@ QUIET_TIME = 1.0
 REFRESH_TIME = 0.2
 TERMINAL_INTERVAL, FILE_INTERVAL = 0.5, 30.0
 """Times between two lines of a long job, on a terminal and in a file [s]."""
-FIRST_TIME = "the very first time this takes a minute or so"
-"""What to say while kernels may still have to be compiled."""
 
 
 @contextmanager
@@ -32,7 +30,7 @@ def predicting() -> Iterator[None]:
     """Show on a terminal that a prediction is under way, and let Ctrl-C end it at once."""
     on_terminal = sys.stderr.isatty()
     if on_terminal:
-        print(f"Predicting; {FIRST_TIME} ...", end="", file=sys.stderr, flush=True)
+        print("Predicting ...", end="", file=sys.stderr, flush=True)
     try:
         with _ended_by_interrupt():
             yield

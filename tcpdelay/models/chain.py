@@ -21,7 +21,7 @@ from tcpdelay.models.solver.narrow import (
     LEFT,
     NEGLIGIBLE_TRUNCATION,
     WORTH_FINISHING,
-    Wanted,
+    RequestedFigures,
 )
 from tcpdelay.models.solver.profile import BYTES_PER_CELL, BYTES_PER_PHASE, Profile
 from tcpdelay.models.solver.state_space import (
@@ -79,9 +79,9 @@ class DelaySummary(NamedTuple):
     Attributes
     ----------
     quantiles : ndarray
-        Delays [s] within which the wanted shares arrive.
+        Delays [s] within which the requested shares arrive.
     late_fractions : ndarray
-        Shares later than the wanted limits.
+        Shares later than the requested limits.
     mean : float
         [s].
     sustainable, truncated_mass
@@ -95,18 +95,18 @@ class DelaySummary(NamedTuple):
     truncated_mass: float
 
 
-def summary(distribution: DelayDistribution, wanted: Wanted) -> DelaySummary:
-    """Return the wanted numbers of a distribution.
+def summary(distribution: DelayDistribution, figures: RequestedFigures) -> DelaySummary:
+    """Return the requested numbers of a distribution.
 
     Examples
     --------
-    >>> wanted = Wanted(np.array([0.5]), np.array([0.1]), limit=np.inf, share=0.5)
-    >>> summary(DelayDistribution(np.array([0.05, 0.15]), np.array([0.9, 0.1]), 0.05), wanted).late_fractions
+    >>> figures = RequestedFigures(np.array([0.5]), np.array([0.1]), limit=np.inf, share=0.5)
+    >>> summary(DelayDistribution(np.array([0.05, 0.15]), np.array([0.9, 0.1]), 0.05), figures).late_fractions
     array([0.1])
     """
     return DelaySummary(
-        distribution.quantile(wanted.shares),
-        distribution.late_fraction(wanted.limits),
+        distribution.quantile(figures.shares),
+        distribution.late_fraction(figures.limits),
         distribution.mean,
         distribution.sustainable,
         distribution.truncated_mass,
@@ -341,17 +341,17 @@ class DelayModel:
                 return distribution
         return DelayDistribution.unsustainable(self.path.forward_delay)
 
-    def summary_up_to(self, wanted: Wanted) -> DelaySummary:
+    def summary_up_to(self, figures: RequestedFigures) -> DelaySummary:
         """Return `distribution_up_to` the target in a few numbers, for a small chain in a fraction of its time."""
-        result = np.empty(wanted.shares.size + wanted.limits.size + 2)
+        result = np.empty(figures.shares.size + figures.limits.size + 2)
         small = self._profile.least_memory <= PHASES_WORTH_A_LOOK * BYTES_PER_PHASE
         if small and not self._profile.lossless:
-            outcome = self._profile.sum_up(wanted, result)
+            outcome = self._profile.sum_up(figures, result)
             if outcome != LEFT:
                 mean, cut = result[-2:].tolist()
-                quantiles, late = result[: wanted.shares.size], result[wanted.shares.size : -2]
+                quantiles, late = result[: figures.shares.size], result[figures.shares.size : -2]
                 return DelaySummary(quantiles, late, mean, outcome == CARRIED, cut)
-        return summary(self.distribution_up_to(wanted.limit, wanted.share), wanted)
+        return summary(self.distribution_up_to(figures.limit, figures.share), figures)
 
     def _solve(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float, tolerance: float) -> Solution:
         """Solve the chain from `inflow` on; roughly where more than `largest_cut` stands at the bound."""

@@ -14,7 +14,7 @@ from tcpdelay.models.chain import DelayModel, DelaySummary, summary
 from tcpdelay.models.interface import Answer, Precision, Requested, Status, Support, TooLargeError, UnsupportedError
 from tcpdelay.models.linux.parameters import linux_refusals
 from tcpdelay.models.published.transitions import published_refusals
-from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION, Wanted
+from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION, RequestedFigures
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -109,12 +109,13 @@ class _ChainModel:
         return scenario.flow.packet_rate - drift
 
 
-def _wanted(requested: Requested) -> Wanted:
+def _wanted(requested: Requested) -> RequestedFigures:
     target = requested.target
     bounded = requested.precision == "bound" and target is not None
     limit = target.latest if bounded and target is not None else np.inf
     share = target.quantile if target is not None else 0.5
-    return Wanted(np.array(requested.quantiles), np.array(requested.late_after), limit, share)
+    shares, limits = np.array(requested.quantiles, np.float64), np.array(requested.late_after, np.float64)
+    return RequestedFigures(shares, limits, limit, share)
 
 
 def _status(found: DelaySummary, precision: Precision) -> Status:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numba import njit
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import generator_addresses, uniform
 from tcpdelay.scenario.fields import InvalidValueError, is_number, require_flag
 
@@ -49,7 +49,7 @@ LINK = np.dtype(
 """The link: its settings, the packets in the queue, and the counts. Times are nanoseconds."""
 
 
-@njit(cache=True)
+@kernel()
 def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
     """Process the arrival of a packet at the queue; packets must arrive in the order of time.
 
@@ -105,7 +105,7 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
     return (departure + _NANOSECONDS // 2) // _NANOSECONDS
 
 
-@njit(cache=True)
+@kernel()
 def _let_depart(link: Any, time: int) -> None:
     """Remove the packets from the queue that have left by a time [ns]."""
     while link.first < link.next and link.departures[link.first & _MASK] <= time:
@@ -114,13 +114,13 @@ def _let_depart(link: Any, time: int) -> None:
         link.first += 1
 
 
-@njit(cache=True)
+@kernel()
 def _length(link: Any) -> float:
     """Return the length of the queue in the unit of its capacity."""
     return float(link.queued_bytes if link.in_bytes else link.queued)
 
 
-@njit(cache=True)
+@kernel()
 def _random_early_detection(link: Any, time: int, size: int) -> int:
     """Update the average queue length, and return the decision on a packet that arrives now."""
     length = _length(link)
@@ -153,7 +153,7 @@ def _random_early_detection(link: Any, time: int, size: int) -> int:
     return MARKED
 
 
-@njit(cache=True)
+@kernel()
 def _mark_beyond_threshold(link: Any) -> int:
     """Return Dred's decision on a packet; the threshold is one bandwidth-delay product."""
     beyond = _length(link) / link.threshold - 1.0

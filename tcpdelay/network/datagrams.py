@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.network.bottleneck import DROPPED
 from tcpdelay.network.records import cross, is_write_due, note_lost, note_read, note_write
 from tcpdelay.network.transport import IP_HEADER, UDP_HEADER, Transport
@@ -15,13 +15,13 @@ UDP = np.dtype([("unused", np.int64)])
 """UDP keeps no state."""
 
 
-@njit(cache=True)
+@kernel()
 def next_time(flow: Any, connection: Any, wire: Any) -> int:
     """Return when the application writes next."""
     return int(flow.next_write)
 
 
-@njit(cache=True)
+@kernel()
 def step(flow: Any, connection: Any, wire: Any, link: Any, samples: Any) -> None:
     """Send the datagram that is due."""
     now = flow.next_write

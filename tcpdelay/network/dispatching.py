@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import NEVER, uniform
 from tcpdelay.network.records import WRITES, count_read
 from tcpdelay.network.transport import call_for_effect, call_for_number
@@ -52,13 +52,13 @@ last packet on it that is not read.
 """
 
 
-@njit(cache=True)
+@kernel()
 def member(d: Any, place: int) -> int:
     """Return the number of the flow of a connection."""
     return int(d.leader if place == 0 else d.first_member + place - 1)
 
 
-@njit(cache=True)
+@kernel()
 def is_talking(d: Any, flow: Any, now: int) -> bool:
     """Return whether the application talks at a time; the lengths of talk and silence are drawn at random."""
     if not d.suppressing:
@@ -70,7 +70,7 @@ def is_talking(d: Any, flow: Any, now: int) -> bool:
     return bool(d.talking)
 
 
-@njit(cache=True)
+@kernel()
 def take_turns(d: Any) -> int:
     """Return the next connection in turn."""
     place = d.next_connection
@@ -78,7 +78,7 @@ def take_turns(d: Any) -> int:
     return int(place)
 
 
-@njit(cache=True)
+@kernel()
 def expected_delay(unsent: int, window: int, in_flight: int, round_trip: int) -> int:
     """Return the expected delay of a packet [us], from what the sender knows when the packet is written.
 
@@ -100,13 +100,13 @@ def expected_delay(unsent: int, window: int, in_flight: int, round_trip: int) ->
     return int(waiting * round_trip // window + round_trip // 2)
 
 
-@njit(cache=True)
+@kernel()
 def is_full(d: Any, flow: Any) -> bool:
     """Return whether the dispatcher or the flow cannot keep the record of another packet."""
     return bool(d.accepted - d.released >= UNREAD or flow.packets_written - flow.packets_read >= WRITES)
 
 
-@njit(cache=True)
+@kernel()
 def accept(d: Any, leader: Any, flow: Any, now: int, end: int) -> None:
     """Record that the next packet is written to the connection of a flow, in whose stream it ends at `end`."""
     slot = d.accepted % UNREAD
@@ -123,7 +123,7 @@ def accept(d: Any, leader: Any, flow: Any, now: int, end: int) -> None:
         leader.offered += 1
 
 
-@njit(cache=True)
+@kernel()
 def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
     """Record that the next packet is not written: it counts as lost, and no later packet waits for it."""
     if leader.count_from <= now < leader.count_until:
@@ -135,7 +135,7 @@ def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
         release(d, leader, samples)
 
 
-@njit(cache=True)
+@kernel()
 def collect(d: Any, leader: Any, flow: Any, samples: Any) -> None:
     """Take over what the connection of a flow has read in this event, and release what is in order."""
     for row in range(samples.completed):
@@ -147,7 +147,7 @@ def collect(d: Any, leader: Any, flow: Any, samples: Any) -> None:
     release(d, leader, samples)
 
 
-@njit(cache=True)
+@kernel()
 def release(d: Any, leader: Any, samples: Any) -> None:
     """Let the application read the packets up to the first that is still missing."""
     while d.released < d.accepted:
@@ -160,7 +160,7 @@ def release(d: Any, leader: Any, samples: Any) -> None:
             count_read(leader, samples, d.written[slot], d.sent[slot], d.arrived[slot], d.last_read)
 
 
-@njit(cache=True)
+@kernel()
 def least_loaded(d: Any, flows: Any, carriers: Any) -> int:
     """Return the connection with the smallest send queue; one that waits for a timeout is used only if all do.
 
@@ -176,7 +176,7 @@ def least_loaded(d: Any, flows: Any, carriers: Any) -> int:
     return best
 
 
-@njit(cache=True)
+@kernel()
 def dispatch(d: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any) -> int:
     """Write the packet that is due, if any; return the number of the flow that it was written to, or `NOBODY`."""
     leader = flows[d.leader]

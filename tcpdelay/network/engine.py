@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import KEPT, NEVER
 from tcpdelay.network.dispatching import collect, dispatch
 from tcpdelay.network.records import ESTABLISHED, SAMPLES
 from tcpdelay.network.transport import call_for_effect, call_for_number, copy_memory
 
 
-@njit(cache=True)
+@kernel()
 def next_time(flow: Any, carrier: Any, wire: Any) -> int:
     """Return when the next event of a flow is due by the link's clock: when a packet sent then reaches the queue.
 
@@ -23,7 +22,7 @@ def next_time(flow: Any, carrier: Any, wire: Any) -> int:
     return int(time + flow.access_delay) if time < NEVER else NEVER
 
 
-@njit(cache=True)
+@kernel()
 def start(tree: Any, flows: Any, carriers: Any, wires: Any) -> None:
     """Fill the tournament: the second half has the flows, entry i is the earlier one of entries 2 i and 2 i + 1."""
     leaves = tree.size // 2
@@ -34,7 +33,7 @@ def start(tree: Any, flows: Any, carriers: Any, wires: Any) -> None:
         tree[place] = min(tree[2 * place], tree[2 * place + 1])
 
 
-@njit(cache=True)
+@kernel()
 def _enter(tree: Any, place: int, time: int) -> None:
     """Enter the time of a flow's next event."""
     tree[place] = time
@@ -43,7 +42,7 @@ def _enter(tree: Any, place: int, time: int) -> None:
         tree[place] = min(tree[2 * place], tree[2 * place + 1])
 
 
-@njit(cache=True)
+@kernel()
 def _open_connection(flow: Any, carrier: Any) -> None:
     """Replace the connection of a flow by a new one that is established."""
     if carrier.end:
@@ -52,7 +51,7 @@ def _open_connection(flow: Any, carrier: Any) -> None:
     call_for_effect(carrier.begin, flow, carrier.connection, ())
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def advance(
     tree: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any, dispatchers: Any, until: int
 ) -> bool:

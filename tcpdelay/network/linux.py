@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.models.simulator.engine import new_connection
 from tcpdelay.models.simulator.path import ALWAYS
 from tcpdelay.models.simulator.receiver import arrive, on_receiver_timer
-from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, CWR, KEPT, LOSS, NEVER, RING, SECOND
+from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, CWR, KEPT, LOSS, NEVER, RING
 from tcpdelay.models.simulator.recovery import begin_reduction
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT, on_timer, send_new
-from tcpdelay.models.simulator.window import INITIAL_WINDOW, in_flight, restart_after_idle
+from tcpdelay.models.simulator.window import in_flight, restart_after_idle
+from tcpdelay.models.tcp import INITIAL_WINDOW, SECOND
 from tcpdelay.network.bottleneck import DROPPED, SharedPath
 from tcpdelay.network.dispatching import expected_delay
 from tcpdelay.network.records import (
@@ -45,14 +45,14 @@ ANY_WRITE = 1
 _MASK = RING - 1
 
 
-@njit(cache=True)
+@kernel()
 def next_time(flow: Any, c: Any, wire: Any) -> int:
     """Return when the next event of the connection is due."""
     arrival = wire.acknowledgements[c.first_ack & _MASK].arrival if c.first_ack < c.next_ack else NEVER
     return int(min(min(arrival, c.timer_at), min(flow.next_write, c.receiver_timer)))
 
 
-@njit(cache=True)
+@kernel()
 def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
     """Process the next event: a timer, an acknowledgement or a write.
 
@@ -92,14 +92,14 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
     add_return_jitter(flow, wire, first_new_ack, c.next_ack)
 
 
-@njit(cache=True)
+@kernel()
 def end(flow: Any, c: Any) -> None:
     """Add the counts of a connection that is closed to those of the flow."""
     flow.retransmissions += c.segments_retransmitted
     flow.timeouts += c.timeouts
 
 
-@njit(cache=True)
+@kernel()
 def begin(flow: Any, c: Any) -> None:
     """Start a connection; its handshake has measured the round-trip time."""
     c.now = flow.next_write
@@ -108,13 +108,13 @@ def begin(flow: Any, c: Any) -> None:
     update_estimate(c, flow.round_trip)
 
 
-@njit(cache=True)
+@kernel()
 def send_queue(flow: Any, c: Any) -> int:
     """Return the bytes that are not acknowledged, larger in a timeout."""
     return int(c.written - c.snd_una + (IN_TIMEOUT if c.ca_state == LOSS else 0))
 
 
-@njit(cache=True)
+@kernel()
 def delay_of_next(flow: Any, c: Any) -> int:
     """Return the expected delay of the next message [us], or `NEVER` if the send buffer has no room for it."""
     segments = -(-flow.message // c.mss)
@@ -125,7 +125,7 @@ def delay_of_next(flow: Any, c: Any) -> int:
     return int(expected_delay(unsent, c.snd_cwnd, in_flight(c), c.srtt >> 3))
 
 
-@njit(cache=True)
+@kernel()
 def write(flow: Any, c: Any, wire: Any, time: int, size: int, pieces: int) -> int:
     """Write `size` bytes in pieces that differ by a byte at most; return where they end in the stream."""
     c.now = time
@@ -136,7 +136,7 @@ def write(flow: Any, c: Any, wire: Any, time: int, size: int, pieces: int) -> in
     return int(c.written)
 
 
-@njit(cache=True)
+@kernel()
 def transmit(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
     """Put the segments that the sender has sent on the link."""
     first_new_ack = c.next_ack
@@ -144,7 +144,7 @@ def transmit(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
     add_return_jitter(flow, wire, first_new_ack, c.next_ack)
 
 
-@njit(cache=True)
+@kernel()
 def _write(flow: Any, c: Any) -> None:
     """Write a message."""
     note_write(flow, c.now)
@@ -153,7 +153,7 @@ def _write(flow: Any, c: Any) -> None:
     c.written += flow.message
 
 
-@njit(cache=True)
+@kernel()
 def is_writable(flow: Any, c: Any, size: int) -> bool:
     """Return whether a send buffer of `size` bytes accepts another message of a bulk source.
 
@@ -172,7 +172,7 @@ def is_writable(flow: Any, c: Any, size: int) -> bool:
     return bool(2 * (size - held) >= held)
 
 
-@njit(cache=True)
+@kernel()
 def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
     """Write messages while the send buffer accepts a whole one.
 
@@ -195,7 +195,7 @@ def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
         send_new(c, wire, False)
 
 
-@njit(cache=True)
+@kernel()
 def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
     """Put the segments sent in this event on the link, and let the receiver process those that arrive."""
     together = 0
@@ -228,12 +228,12 @@ def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
             _read(flow, c, wire, samples, received, arrival)
 
 
-@njit(cache=True)
+@kernel()
 def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) -> None:
     """Count the messages that can be read, now that the segments from number `received` on are in order."""
     while message_end(flow) <= c.rcv_nxt:
         flow.connection_read = message_end(flow)
-        while wire.segments[received & _MASK].flags & COLLAPSED or (
+        while wire.segments[received & _MASK].state & COLLAPSED or (
             wire.segments[received & _MASK].end < flow.connection_read
         ):
             received += 1
@@ -247,14 +247,14 @@ def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) 
             finish_transfer(flow, read)
 
 
-@njit(cache=True)
+@kernel()
 def _is_absorbed(wire: Any, number: int, before: int) -> bool:
     """Return whether a segment that starts before a position of the stream is part of the segment ahead of it now."""
     segment = wire.segments[number & _MASK]
-    return bool(segment.flags & COLLAPSED and segment.start < before)
+    return bool(segment.state & COLLAPSED and segment.start < before)
 
 
-@njit(cache=True)
+@kernel()
 def _heed_marks(flow: Any, c: Any, wire: Any, acknowledged: int, reported: int) -> None:
     """Reduce the window if a segment that is acknowledged now was marked, once per round trip (`tcp_enter_cwr`)."""
     marked = reported >= 0 and flow.marked[reported & _MASK] == 1

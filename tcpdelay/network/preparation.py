@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.models.simulator.engine import FIRST_TIMEOUT
 from tcpdelay.models.simulator.path import segments_until_loss
-from tcpdelay.models.simulator.records import NEVER, SECOND, generator_addresses
+from tcpdelay.models.simulator.records import NEVER, generator_addresses
+from tcpdelay.models.tcp import FIRST_TIMEOUT, SECOND
 from tcpdelay.network import engine
 from tcpdelay.network.bottleneck import LINK, Bottleneck, prepare_link
 from tcpdelay.network.dispatching import DISPATCHER

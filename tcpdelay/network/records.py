@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.path import is_lost
 from tcpdelay.models.simulator.records import EVENT, KEPT, NEVER, RING, WIRE, uniform
 from tcpdelay.network.bottleneck import DROPPED, enqueue
@@ -76,7 +76,7 @@ first, when it arrived, and when this connection could read it in order.
 _MASK = RING - 1
 
 
-@njit(cache=True)
+@kernel()
 def cross(flow: Any, link: Any, now: int, payload: int) -> int:
     """Send a packet over the link; return when it reaches the receiver, or `DROPPED`."""
     flow.segments_sent += 1
@@ -92,7 +92,7 @@ def cross(flow: Any, link: Any, now: int, payload: int) -> int:
     return int(departure + flow.exit_delay)
 
 
-@njit(cache=True)
+@kernel()
 def add_return_jitter(flow: Any, wire: Any, first: int, following: int) -> None:
     """Add a random delay to the acknowledgements from number `first` to before `following`, and keep their order."""
     if flow.return_jitter == 0:
@@ -104,7 +104,7 @@ def add_return_jitter(flow: Any, wire: Any, first: int, following: int) -> None:
         acknowledgement.arrival = flow.last_return
 
 
-@njit(cache=True)
+@kernel()
 def note_write(flow: Any, now: int) -> None:
     """Count a message as written."""
     flow.writes[flow.packets_written % WRITES] = now
@@ -113,7 +113,7 @@ def note_write(flow: Any, now: int) -> None:
         flow.offered += 1
 
 
-@njit(cache=True)
+@kernel()
 def written_at(flow: Any, number: int) -> int:
     """Return when a message was written, given its number."""
     if flow.application == CONSTANT_RATE:
@@ -121,7 +121,7 @@ def written_at(flow: Any, number: int) -> int:
     return int(flow.writes[number % WRITES])
 
 
-@njit(cache=True)
+@kernel()
 def message_end(flow: Any) -> int:
     """Return the position in the connection's stream at which the next message to be read ends."""
     if flow.application == DISPATCHED:
@@ -129,7 +129,7 @@ def message_end(flow: Any) -> int:
     return int(flow.connection_read + flow.message)
 
 
-@njit(cache=True)
+@kernel()
 def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> None:
     """Count the next message as read, given when it was sent first, when it arrived, and when it was read in order."""
     if flow.application == DISPATCHED:
@@ -141,7 +141,7 @@ def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> No
     flow.packets_read += 1
 
 
-@njit(cache=True)
+@kernel()
 def count_read(flow: Any, samples: Any, written: int, sent: int, arrived: int, read: int) -> None:
     """Count a message that the application has read."""
     if flow.count_from <= read < flow.count_until:
@@ -155,7 +155,7 @@ def count_read(flow: Any, samples: Any, written: int, sent: int, arrived: int, r
         samples.used += 1
 
 
-@njit(cache=True)
+@kernel()
 def note_lost(flow: Any) -> None:
     """Count the next message as lost: it will never be read."""
     written = written_at(flow, flow.packets_read)
@@ -168,7 +168,7 @@ MOST_DOUBLINGS = 6
 """Doublings of the timeout of a connection request."""
 
 
-@njit(cache=True)
+@kernel()
 def is_write_due(flow: Any, link: Any) -> bool:
     """Let the application act at `flow.next_write`; return whether it writes a message."""
     now = flow.next_write
@@ -189,7 +189,7 @@ def is_write_due(flow: Any, link: Any) -> bool:
     return False
 
 
-@njit(cache=True)
+@kernel()
 def _connect(flow: Any, link: Any, now: int) -> None:
     """Send a packet of the handshake over the link; if it is lost, send it again after a timeout.
 
@@ -211,7 +211,7 @@ def _connect(flow: Any, link: Any, now: int) -> None:
     flow.round_trip = flow.next_write - now
 
 
-@njit(cache=True)
+@kernel()
 def finish_transfer(flow: Any, read: int) -> None:
     """Count a transfer as complete, and schedule the next one after a pause."""
     flow.transfers += 1
@@ -222,7 +222,7 @@ def finish_transfer(flow: Any, read: int) -> None:
     flow.next_write = read + pause + (0 if flow.opened_by_sender else flow.return_delay)
 
 
-@njit(cache=True)
+@kernel()
 def draw_size(flow: Any) -> int:
     """Return the size of the next transfer [bytes]: constant, or from a Pareto distribution with an upper limit."""
     if flow.shape <= 0.0:

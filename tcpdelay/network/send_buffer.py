@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from numba import njit
-
+from tcpdelay.models.compilation import kernel
 from tcpdelay.scenario.fields import InvalidValueError, Quantity, described
 
 LARGEST_MULTIPLE, LARGEST_EXTRA = 4, 1000
 
 
-@njit(cache=True)
+@kernel()
 def packets_allowed(multiple: int, extra: int, cwnd: int, sacked_out: int) -> int:
     """Return the largest number of packets in a send buffer that follows the window; see `SendBufferLimit.limit`."""
     return int(multiple * cwnd + min(extra, cwnd) + sacked_out)
 
 
-@njit(cache=True)
+@kernel()
 def has_room(flow: Any, held: int, more: int, cwnd: int, sacked_out: int) -> bool:
     """Return whether the limit of a flow's send buffer, if it has one, allows more segments beside those it holds."""
     if flow.buffer_windows == 0:

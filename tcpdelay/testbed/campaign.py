@@ -30,6 +30,7 @@ from tcpdelay import __version__
 from tcpdelay.capture.flow_capture import NOT_READ, FlowCapture, FlowRun, read_capture, write_capture
 from tcpdelay.confidence import BATCHES, quantile_interval
 from tcpdelay.files import UNFINISHED, locked
+from tcpdelay.models.tcp import RTO_MIN
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.testbed.backends import (
@@ -59,8 +60,6 @@ SAMPLES = {
     "delivery_rate": "delivery_rate",
 }
 """What a capture keeps of the samples of TCP_INFO, and what the kernel calls it."""
-SHORTEST_TIMEOUT = 0.2
-"""What Linux's retransmission timeout adds to the round-trip time at least [s] (TCP_RTO_MIN)."""
 TRACES = ("sender", "receiver")
 
 
@@ -303,7 +302,7 @@ class _Campaign:
             return False
         if 2**number * experiment.duration > precision.max_duration:
             return False
-        stack = Stack.newreno_2008(initial_timeout=experiment.rtt + SHORTEST_TIMEOUT)
+        stack = Stack.newreno_2008(initial_timeout=experiment.rtt + RTO_MIN)
         if connection_utilization(experiment.flow, experiment.path, stack) > precision.utilization:
             return False
         earlier = [run for run in capture.runs if run.run < number]

@@ -102,8 +102,7 @@ def add_netem(netlink: IPRoute, device: int, delay: float, loss: float = 0.0, lo
     }
     if loss_burst > 1:
         # Bad state: no packet passes (h = 0), left with probability r = 1 / burst; entered so that its share is `loss`.
-        leave = 1 / loss_burst
-        enter = leave * loss / (1 - loss)
+        enter, leave = gilbert_probabilities(loss, loss_burst)
         model = {"p": round(enter * CERTAIN), "r": round(leave * CERTAIN), "h": 0, "k1": 0}
         block["attrs"].append(("TCA_NETEM_LOSS", {"attrs": [("NETEM_LOSS_GE", model)]}))
     _add(netlink, "netem", device, block)

@@ -4,7 +4,7 @@ After a packet that got through the next one is lost with the probability `loss`
 (Gilbert 1960). A burst goes on with whatever is sent next; so one that takes all that the window allows is still there
 when the tail loss probe and the timeouts retransmit.
 
-The phases of losses in a row out of an open window, and of all that the window allows being lost.
+This module also makes the phases of such bursts, and of the loss of a whole window.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba import njit
-
-from tcpdelay.models.linux.detection import DUPLICATE_THRESHOLD, SAME_TIME, detection_wait, timeout_chance
+from tcpdelay.models.compilation import kernel
+from tcpdelay.models.linux.detection import SAME_TIME, detection_wait, timeout_chance
 from tcpdelay.models.linux.phases import (
     LOST_OPEN,
     LOST_TWO,
@@ -31,24 +30,22 @@ from tcpdelay.models.linux.phases import (
 )
 from tcpdelay.models.linux.windows import reduced_window
 from tcpdelay.models.solver.state_space import Phases, Transitions
-
-PROBE_FLIGHTS = 2
-"""Round-trip times after which a tail loss probe is sent (RFC 8985, 7.2)."""
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD, PROBE_ROUND_TRIPS
 
 
-@njit(cache=True)
+@kernel()
 def followed_losses(p: Any, window: int) -> int:
-    """Return up to how many losses in a row out of an open window are told apart; the last stands for all beyond."""
+    """Return the largest number of losses in a row that has a phase of its own; longer bursts share the last phase."""
     return int(max(min(window - 1, p.followed_losses), 1))
 
 
-@njit(cache=True)
+@kernel()
 def probe_interval(p: Any) -> float:
     """Return how long after the last packet the tail loss probe is sent [slots]."""
-    return float(PROBE_FLIGHTS * p.load + p.probe_slack)
+    return float(PROBE_ROUND_TRIPS * p.load + p.probe_slack)
 
 
-@njit(cache=True)
+@kernel()
 def outage_chance(p: Any, window: int) -> float:
     """Return the chance that all that the window allows after a lost packet is lost as well."""
     if p.followed_losses == 0:
@@ -58,7 +55,7 @@ def outage_chance(p: Any, window: int) -> float:
     return float(p.next_loss ** (window - 1 + probes))
 
 
-@njit(cache=True)
+@kernel()
 def burst_chance(p: Any, window: int, lost: int) -> float:
     """Return the chance that, after a first loss, so many packets are lost in a row, but not the whole window."""
     most = followed_losses(p, window)
@@ -71,7 +68,7 @@ def burst_chance(p: Any, window: int, lost: int) -> float:
     return float(begin - end)
 
 
-@njit(cache=True)
+@kernel()
 def burst_wait(p: Any, lost: int) -> float:
     """Return the time from when the first acknowledgement was due until `lost` losses in a row are found [slots]."""
     if lost == 1:
@@ -84,7 +81,7 @@ def burst_wait(p: Any, lost: int) -> float:
     return float(min(max(p.timer, float(lost)), float(min(overdue, lost + DUPLICATE_THRESHOLD - 1))))
 
 
-@njit(cache=True)
+@kernel()
 def probe_time(p: Any, window: int) -> float:
     """Return when the probe or timeout comes after the first of so many losses, which are all that the window allows.
 
@@ -93,14 +90,14 @@ def probe_time(p: Any, window: int) -> float:
     return float(min(window - 1 + probe_interval(p), p.timeout))
 
 
-@njit(cache=True)
+@kernel()
 def repair_segments(p: Any, lost: int) -> int:
     """Return in how many segments losses in a row are sent again: small ones share them."""
     segment = float(max(p.packets_per_segment, 1.0))
     return math.ceil(lost / segment - SAME_TIME)
 
 
-@njit(cache=True)
+@kernel()
 def repair_rounds(segments: int) -> int:
     """Return how many round-trip times after the first the last segment is sent again, with nothing else under way.
 
@@ -109,7 +106,7 @@ def repair_rounds(segments: int) -> int:
     return math.floor(math.log2(max(segments, 1)) + SAME_TIME)
 
 
-@njit(cache=True)
+@kernel()
 def more_lost(p: Any, segments: float, next_to_loss: bool) -> float:
     """Return the chance that any of so many segments is lost; the first of them may be next to a loss."""
     kept = (1 - p.loss) ** segments
@@ -118,7 +115,7 @@ def more_lost(p: Any, segments: float, next_to_loss: bool) -> float:
     return float(1 - kept)
 
 
-@njit(cache=True)
+@kernel()
 def last_loss_weight(p: Any, place: int, under_way: int) -> float:
     """Return a weight of the last loss of a flight being at that place after the first."""
     if p.followed_losses == 0:
@@ -128,7 +125,7 @@ def last_loss_weight(p: Any, place: int, under_way: int) -> float:
     return float(lost * ((1 - p.next_loss) * (1 - p.loss) ** (after - 1) if after > 0 else 1.0))
 
 
-@njit(cache=True)
+@kernel()
 def put_bursts(
     p: Any, t: Transitions, row: int, layout: Layout, window: int, shift: float, chance: float, duration: float
 ) -> int:
@@ -140,7 +137,7 @@ def put_bursts(
     return put(t, row, target, target, shift, chance * outage_chance(p, window), duration)
 
 
-@njit(cache=True)
+@kernel()
 def put_outage(
     p: Any, t: Transitions, row: int, layout: Layout, window: int, shift: float, chance: float, time: float
 ) -> int:
@@ -152,7 +149,7 @@ def put_outage(
     return put(t, row, repair, repair, shift + rest - probe, chance * (1 - p.next_loss), time + rest)
 
 
-@njit(cache=True)
+@kernel()
 def add_bursts(p: Any, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
     """Append the phases of losses in a row, for each window."""
     for window in range(p.largest_window + 1):
@@ -171,11 +168,11 @@ def add_bursts(p: Any, t: Transitions, row: int, layout: Layout, phases: Phases,
                 packets = math.ceil(time - SAME_TIME) - 1
                 sent = min(packets, window - 1)
                 sending.duration[phase], sending.openings[phase], sending.lost[phase] = time, sent, window
-                row = put_outage(p, t, row, layout, window, packets - sent, 1.0, time)
+                row = put_outage(p, t, row, layout, window, float(packets - sent), 1.0, time)
     return row
 
 
-@njit(cache=True)
+@kernel()
 def _add_burst(
     p: Any, t: Transitions, row: int, layout: Layout, sending: Any, phase: int, window: int, lost: int
 ) -> int:
@@ -189,8 +186,8 @@ def _add_burst(
     without_tell = timeout_chance(p, min(sent - lost + 1, window - 1 - lost), reduced)
     sending.duration[phase], sending.wait[phase], sending.openings[phase] = found, wait, sent
     sending.timeout_chance[phase] = without_tell
-    waiting = packets - sent + further
-    clean = repair_phase(layout, reduced, REPAIR if waiting else REPAIR_OPEN)
+    waiting = float(packets - sent + further)
+    clean = repair_phase(layout, reduced, REPAIR if waiting > 0 else REPAIR_OPEN)
     repeated = 1 - (1 - p.repeated_loss) * (1 - p.loss) ** further
     more = more_lost(p, max(sent - lost, 0), False)
     return put_outcomes(t, row, layout, repeated, without_tell, more, 1.0, reduced, clean, waiting, found + further)

@@ -12,9 +12,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import allocation_free, kernel
 from tcpdelay.models.linux.departures import (
     BINS_PER_SLOT,
     EXTRA,
@@ -22,12 +22,12 @@ from tcpdelay.models.linux.departures import (
     REMAINDER,
     WEIGHT,
     Leaving,
-    Room,
+    Workspace,
     add_openings,
     add_shifted,
     add_tries,
     new_bins,
-    new_room,
+    new_workspace,
 )
 from tcpdelay.models.linux.detection import SAME_TIME, detection_wait, timeout_chance
 from tcpdelay.models.linux.open_departures import add_open_phase
@@ -46,14 +46,14 @@ from tcpdelay.models.linux.phases import (
 from tcpdelay.models.linux.transitions import open_window
 from tcpdelay.models.linux.windows import opening_times, reduced_window, times_after_loss
 from tcpdelay.models.solver.state_space import Phases, Rows
-from tcpdelay.models.solver.sweeps import allocation_free, total
+from tcpdelay.models.solver.sweeps import total
 
 WRITE_PHASES = 4
 """Phases of the writes, relative to the rounds, over which is averaged."""
-RARE = 1e-5
-"""Probability of a phase below which one phase of the writes, the mean one, is enough."""
-MANY = 64
-"""Backlogs that last for a whole phase from which on only one of them is followed."""
+SINGLE_WRITE_PHASE = 1e-5
+"""Probability of a phase below which one phase of the writes, the mean one, suffices."""
+BACKLOGS_PER_PATTERN = 64
+"""Number of backlogs that outlast a phase from which one of them is followed as a pattern for all."""
 
 
 @allocation_free()
@@ -75,11 +75,11 @@ def _phase_times(p: Any, s: Any, times: NDArray[np.float64]) -> None:
     """Fill in when the window opens in a phase."""
     count = math.ceil(s.openings - SAME_TIME)
     if s.kind == ROUND:
-        opening_times(count, s.run, s.near, s.far, times)
+        opening_times(count, s.run, s.spacing_in_run, s.spacing_after_run, times)
     elif s.kind == LOST:
-        times_after_loss(p, count, s.run, s.near, s.far, s.in_run == 1, s.duration, times)
+        times_after_loss(p, count, s.run, s.spacing_in_run, s.spacing_after_run, s.in_run == 1, s.duration, times)
     else:
-        opening_times(count, 0, 0.0, s.far, times)
+        opening_times(count, 0, 0.0, s.spacing_after_run, times)
 
 
 @allocation_free()
@@ -91,7 +91,7 @@ def _add_phase(
     s: Any,
     probability: NDArray[np.float64],
     low: int,
-    room: Room,
+    workspace: Workspace,
     pattern: NDArray[np.float64],
     pattern_waiting: NDArray[np.float64],
 ) -> None:
@@ -102,32 +102,32 @@ def _add_phase(
     load = p.load
     interrupted = s.kind in (ROUND, REPAIR, REPAIR_OPEN)
     step = load / max(window, 1)
-    between = s.far if s.far > 0 else s.near
+    between = s.spacing_after_run if s.spacing_after_run > 0 else s.spacing_in_run
     own = load + detection_wait(p, 0, between, between) if interrupted else 0.0
     x = Leaving(not interrupted, s.duration, own, load + step, step)
     count = math.ceil(s.openings - SAME_TIME)
-    _phase_times(p, s, room.times)
-    first, end, weight = _sum_up(probability, room.up_to)
-    phases = 1 if weight < RARE or s.kind == REPAIR_OPEN else WRITE_PHASES
+    _phase_times(p, s, workspace.times)
+    first, end, weight = _sum_up(probability, workspace.up_to)
+    phases = 1 if weight < SINGLE_WRITE_PHASE or s.kind == REPAIR_OPEN else WRITE_PHASES
     alive = 1.0 / phases
     for place in range(count):
-        room.shares[place] = alive * min(s.openings - place, 1.0)
+        workspace.shares[place] = alive * min(s.openings - place, 1.0)
         if interrupted:
             alive *= 1 - p.loss
     known = s.wait - math.ceil(s.wait - SAME_TIME) + 1
     lowest, highest = low + first, low + end - 1
     lasting = max(math.ceil(s.openings * p.packets_per_segment) + 1, lowest)
-    if highest < lasting + MANY:
+    if highest < lasting + BACKLOGS_PER_PATTERN:
         lasting = highest + 1
     if lowest < lasting:
         for place in range(phases):
             phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
-            add_openings(p, x, bins, waiting, room, lowest, lasting - 1, count, phase)
+            add_openings(p, x, bins, waiting, workspace, lowest, lasting - 1, count, phase)
     if lasting <= highest:
-        room.up_to[1] = 1.0
+        workspace.up_to[1] = 1.0
         for place in range(phases):
             phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
-            add_openings(p, x, pattern, pattern_waiting, room, lasting, lasting, count, phase)
+            add_openings(p, x, pattern, pattern_waiting, workspace, lasting, lasting, count, phase)
         row = probability[lasting - low : end]
         states = backlogs = 0.0
         for cell in range(row.size):
@@ -138,7 +138,7 @@ def _add_phase(
         pattern[REMAINDER, EXTRA, 0] = 0.0
 
 
-@njit(cache=True)
+@kernel()
 def _by_repair(p: Any, phases: Phases, sending: Any, rows: Rows, needed: float) -> tuple[Any, Any]:
     """List the phases in which the window is the limit so that those whose further repairs are alike are neighbours.
 
@@ -166,7 +166,7 @@ def _by_repair(p: Any, phases: Phases, sending: Any, rows: Rows, needed: float) 
     return begins, listed
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def delay_bins(
     p: Any, phases: Phases, sending: Any, rows: Rows, probability: NDArray[np.float64], beyond: int
 ) -> NDArray[np.float64]:
@@ -185,7 +185,7 @@ def delay_bins(
             continue
         count = math.ceil(sending.openings[phase])
         openings, highest = max(openings, count), max(highest, rows.high[phase])
-        time = max(time, count * max(sending.near[phase], sending.far[phase]))
+        time = max(time, count * max(sending.spacing_in_run[phase], sending.spacing_after_run[phase]))
         kind, window = sending.kind[phase], phases.window[phase]
         if kind in (OPEN, LOST_OPEN, LOST_TWO) or (kind == REPAIR_OPEN and window >= o.needed):
             weight = total(probability[begin:end])
@@ -193,7 +193,7 @@ def delay_bins(
                 add_open_phase(p, o, bins, window, sending[phase], weight)
     most = int(openings * max(p.packets_per_segment, 1.0)) + beyond
     pattern, pattern_waiting = new_bins(most), new_bins(most)
-    room = new_room(openings + 1, int(time) + 3, highest + 2)
+    workspace = new_workspace(openings + 1, int(time) + 3, highest + 2)
     for group in range(begins.size - 1):
         window, in_repair = group // 2, group % 2 == 1
         for place in range(begins[group], begins[group + 1]):
@@ -201,7 +201,7 @@ def delay_bins(
             begin, end = rows.offset[phase], rows.offset[phase + 1]
             if total(probability[begin:end]) > NEGLIGIBLE:
                 _add_phase(
-                    p, bins, waiting, window, sending[phase], probability[begin:end], rows.low[phase], room,
+                    p, bins, waiting, window, sending[phase], probability[begin:end], rows.low[phase], workspace,
                     pattern, pattern_waiting,
                 )  # fmt: skip
         if waiting[WEIGHT, EXTRA, 0] > 0.0:
@@ -211,7 +211,7 @@ def delay_bins(
     return bins
 
 
-@njit(cache=True)
+@kernel()
 def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the mean delay [slots] of each bin that holds any, ascending, and its share."""
     slots = int(bins[WEIGHT, EXTRA, 0])

@@ -12,15 +12,14 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import allocation_free, kernel
 from tcpdelay.models.linux.detection import SAME_TIME
-from tcpdelay.models.solver.sweeps import allocation_free
 
 BINS_PER_SLOT = 32
-SELDOM = 1e-8
-"""Probability below which a packet's further repairs count with their mean only."""
+MEAN_REPAIR_ONLY = 1e-8
+"""Probability of a packet below which its further repairs count with their mean only."""
 NEGLIGIBLE = 1e-10
 """Probability of a state, or of a whole phase, below which its packets are left out, and so it is for single delays."""
 WEIGHT, REMAINDER = range(2)
@@ -29,7 +28,7 @@ EXTRA = BINS_PER_SLOT
 """Beside the bins of the first slot: the slots up to the longest delay (WEIGHT), and the sum of ages (REMAINDER)."""
 
 
-@njit(cache=True)
+@kernel()
 def new_bins(slots: int) -> NDArray[np.float64]:
     """Return empty bins for delays up to that many slots."""
     return np.zeros((2, BINS_PER_SLOT + 1, slots + 1))
@@ -99,7 +98,7 @@ def add_repaired(
     timeout: float,
 ) -> None:
     """Add a packet that waits for a repair: one try, or two or three, or a timeout, or two."""
-    if weight < SELDOM:
+    if weight < MEAN_REPAIR_ONLY:
         further = (1 - without_tell) * again * (1 + repeated_loss) + without_tell * timeout * (1 + 2 * repeated_loss)
         add(bins, age, left + repeated_loss * further, weight)
         return
@@ -132,8 +131,8 @@ def add_tries(
     waiting[WEIGHT, EXTRA, 0] = 0.0
 
 
-class Room(NamedTuple):
-    """Arrays that the phases fill in one after the other.
+class Workspace(NamedTuple):
+    """Arrays that every phase fills in anew.
 
     Attributes
     ----------
@@ -158,10 +157,10 @@ class Room(NamedTuple):
     drained: NDArray[np.float64]
 
 
-@njit(cache=True)
-def new_room(openings: int, time: int, backlogs: int) -> Room:
-    """Return room for phases with so many openings, as long as that [slots] at most, and with so many backlogs."""
-    return Room(
+@kernel()
+def new_workspace(openings: int, time: int, backlogs: int) -> Workspace:
+    """Return a workspace for phases of at most `openings` openings, `time` slots and `backlogs` backlogs."""
+    return Workspace(
         np.empty(openings),
         np.empty(openings),
         np.empty(backlogs + 1),
@@ -254,36 +253,36 @@ def _add_drained(
     begin: int,
     credit: int,
     weight: float,
-    room: Room,
+    workspace: Workspace,
 ) -> None:
     """Follow a flow with nothing left to send after `begin` openings, until that is so again after another one.
 
     `credit` of the openings have not been used. The packets are added to `later` by opening and age, those that leave
     when they are written to `bins`; the weight to `drained` by opening and credit.
     """
-    times, shares = room.times, room.shares
+    times, shares = workspace.times, workspace.shares
     latest = math.floor(times[begin - 1] + phase + SAME_TIME) if begin > 0 else 0
     sent = float(latest)
-    room.single[0] = weight
+    workspace.single[0] = weight
     for place in range(begin, count):
         time = times[place]
         while credit > 0 and sent + 1 - phase <= time + SAME_TIME:
             # The window stands open: the packet leaves when it is written.
             sent += 1.0
             credit -= 1
-            _add_leaving(p, x, bins, waiting, room.single, 0.0, sent - phase, place, shares[place])
+            _add_leaving(p, x, bins, waiting, workspace.single, 0.0, sent - phase, place, shares[place])
         latest = math.floor(time + phase + SAME_TIME)
         if latest <= sent + SAME_TIME:
-            room.drained[place + 1, credit + 1] += weight
+            workspace.drained[place + 1, credit + 1] += weight
             return
         until = min(float(latest), sent + p.packets_per_segment)
         number = math.floor(sent + SAME_TIME) + 1
         while number <= until + SAME_TIME:
-            room.later[place, latest - number] += weight
+            workspace.later[place, latest - number] += weight
             number += 1
         sent = until
         if sent >= latest - SAME_TIME:
-            room.drained[place + 1, credit] += weight
+            workspace.drained[place + 1, credit] += weight
             return
 
 
@@ -293,7 +292,7 @@ def add_openings(
     x: Leaving,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
-    room: Room,
+    workspace: Workspace,
     low: int,
     high: int,
     count: int,
@@ -307,7 +306,13 @@ def add_openings(
     if count == 0:
         return
     per_segment = p.packets_per_segment
-    times, up_to, row, later, drained = room.times, room.up_to, room.row, room.later, room.drained
+    times, up_to, row, later, drained = (
+        workspace.times,
+        workspace.up_to,
+        workspace.row,
+        workspace.later,
+        workspace.drained,
+    )
     written = math.floor(times[count - 1] + phase + SAME_TIME)
     for place in range(count):
         for age in range(written + 1):
@@ -315,7 +320,7 @@ def add_openings(
         for credit in range(place + 2):
             drained[place + 1, credit] = 0.0
     if low == 0:
-        _add_drained(p, x, bins, waiting, count, phase, 0, 0, up_to[1], room)
+        _add_drained(p, x, bins, waiting, count, phase, 0, 0, up_to[1], workspace)
     gone = max(low - 1, 0)
     for place in range(count):
         time = times[place]
@@ -340,8 +345,8 @@ def add_openings(
                 drained[place + 1, 0] += up_to[now_gone - low + 1] - up_to[gone - low + 1]
                 gone = now_gone
         age_part = max(time + phase - latest, 0.0)
-        _add_leaving(p, x, bins, waiting, row[:filled], age_part, time, place, room.shares[place])
+        _add_leaving(p, x, bins, waiting, row[:filled], age_part, time, place, workspace.shares[place])
         for credit in range(place + 2):
             weight = drained[place + 1, credit]
             if weight > NEGLIGIBLE:
-                _add_drained(p, x, bins, waiting, count, phase, place + 1, credit, weight, room)
+                _add_drained(p, x, bins, waiting, count, phase, place + 1, credit, weight, workspace)

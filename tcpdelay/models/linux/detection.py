@@ -4,38 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from tcpdelay.models.compilation import kernel
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
 SAME_TIME = 1e-9
 """Difference of times [slots, or s], or of counts, that is rounding: it must not decide what comes first."""
-DUPLICATE_THRESHOLD = 3
-"""SACKed segments from which on RACK waits for no reordering."""
 FOLLOWED_LOSSES = 4
 """Further losses in a row by which the detection is put off."""
 
 
-@njit(cache=True)
-def detection_wait(p: Any, close: int, near: float, far: float) -> float:
+@kernel()
+def detection_wait(p: Any, close_acks: int, spacing_in_run: float, spacing_after_run: float) -> float:
     """Return the time from when the acknowledgement was due until the loss is found [slots].
 
-    Later segments are acknowledged one by one, the first `close` of them `near` slots apart, the others `far`. The loss
-    is found by the first that comes a quarter of the round-trip time late or later, by the third, or by the timer that
-    the first one sets.
+    Later segments are acknowledged one by one: the first `close_acks` ACKs are `spacing_in_run` slots apart, all others
+    `spacing_after_run` slots. The loss is found by the first ACK that is late by a quarter of the round-trip time or
+    more, by the third ACK, or by the timer that the first ACK sets.
     """
     time = 0.0
     for place in range(1, 1000):
-        time += near if place <= close else far
+        time += spacing_in_run if place <= close_acks else spacing_after_run
         if time >= p.reordering_wait - SAME_TIME:
             return time if place == 1 else min(time, float(p.timer))
         if place >= DUPLICATE_THRESHOLD:
             return time
-        following = time + (near if place + 1 <= close else far)
+        following = time + (spacing_in_run if place + 1 <= close_acks else spacing_after_run)
         if following > p.timer:
             return max(float(p.timer), time)
     return time
 
 
-@njit(cache=True)
+@kernel()
 def mean_detection_wait(p: Any, wait: float, step: float) -> float:
     """Return the mean wait if what would have told of the loss may be lost as well, and so on; `step` apart."""
     mean, chance, this = 0.0, 1.0, wait
@@ -48,7 +47,7 @@ def mean_detection_wait(p: Any, wait: float, step: float) -> float:
     return float(mean + chance * this)
 
 
-@njit(cache=True)
+@kernel()
 def timeout_chance(p: Any, in_flight: int, reduced: int) -> float:
     """Return the chance that a lost retransmission is found by nothing but the timeout.
 

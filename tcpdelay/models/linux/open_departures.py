@@ -9,9 +9,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import allocation_free, kernel
 from tcpdelay.models.linux.bursts import (
     burst_chance,
     burst_wait,
@@ -22,11 +22,11 @@ from tcpdelay.models.linux.bursts import (
     repair_segments,
 )
 from tcpdelay.models.linux.departures import add, add_repaired
-from tcpdelay.models.linux.detection import DUPLICATE_THRESHOLD, SAME_TIME, detection_wait, timeout_chance
+from tcpdelay.models.linux.detection import SAME_TIME, detection_wait, timeout_chance
 from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN
 from tcpdelay.models.linux.transitions import OpenWindow
 from tcpdelay.models.linux.windows import reduced_window
-from tcpdelay.models.solver.sweeps import allocation_free
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
 
 @allocation_free()
@@ -72,7 +72,7 @@ def add_burst_phase(p: Any, bins: NDArray[np.float64], window: int, s: Any, weig
         add_repaired(bins, 0.0, left, weight, p.repeated_loss, p.load + 1.0, s.timeout_chance, p.timeout)
 
 
-@njit(cache=True)
+@kernel()
 def _age_in_open_window(p: Any, window: int) -> float:
     """Return how long the last segment of a packet waits in a window below the packets' flight [slots]."""
     if p.segments_per_packet == 1 or window >= p.flight:

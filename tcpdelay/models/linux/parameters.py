@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from tcpdelay.models import tcp
 from tcpdelay.models.interface import UnsupportedError
 from tcpdelay.models.linux.detection import SAME_TIME
 from tcpdelay.models.linux.phases import SMALLEST_WINDOW
@@ -15,10 +16,8 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 
-REORDERING_SHARE = 4
-"""RACK waits a quarter of the smallest round-trip time for a segment that others have overtaken (RFC 8985, 6.2.4)."""
-TIMER_SLACK = 0.002
-"""What the kernel adds to the time of RACK's timer [s] (TCP_TIMEOUT_MIN_US)."""
+TIMER_SLACK = tcp.TIMER_SLACK / tcp.SECOND
+"""Time that the kernel adds to RACK's timer [s]."""
 MEAN_TICK = 0.5
 """Mean time from a moment to the next tick of the kernel's clock [ticks]."""
 WINDOW_PER_FLIGHT = 3
@@ -143,8 +142,8 @@ def _losses(path: Path, load: float) -> _Losses:
     """Return the chances of a loss by what happened to the segment before."""
     if path.loss_burst == 1:
         return _Losses(path.loss, path.loss, path.loss, 0)
-    leave = 1 / path.loss_burst
-    after_success, after_loss = leave * path.loss / (1 - path.loss), 1 - leave
+    after_success, leave = tcp.gilbert_probabilities(path.loss, path.loss_burst)
+    after_loss = 1 - leave
     # The burst is over when a later segment tells of it; a round-trip time of others come before the retransmission.
     since = math.floor(load) + 1
     of_repair = path.loss * (1 - (after_loss - after_success) ** since)
@@ -232,7 +231,7 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
     if path.bottleneck == "bytes":
         loss_of_one *= min(flow.packet_size / stack.mss, 1.0)
     tick = 1 / stack.hz
-    wait = path.rtt / REORDERING_SHARE
+    wait = path.rtt / tcp.REORDERING_SHARE
     timer = (math.ceil((wait + TIMER_SLACK) / tick - SAME_TIME) + MEAN_TICK) * tick
     flight = (math.floor(load) + 1) * segments
     largest = max(flight + SPARE_WINDOWS, 4)
@@ -256,7 +255,7 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
         probe_slack=(TIMER_SLACK + MEAN_TICK * tick) / flow.interval,
         loss_of_one_packet=loss_of_one,
         cubic=stack.congestion_control == "cubic",
-        reordering_wait=load / REORDERING_SHARE,
+        reordering_wait=load / tcp.REORDERING_SHARE,
         timer=timer / flow.interval,
         timeout=load + stack.rto_min / flow.interval,
         backoffs=backoffs,

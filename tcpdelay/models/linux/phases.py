@@ -1,6 +1,6 @@
-"""Which phases there are, and their numbers: in the order in which an undisturbed flow passes through them.
+"""The phases and their numbers, in the order in which an undisturbed flow passes through them, and their events.
 
-Appending the chain's events, whose shifts of the backlog are whole packets.
+An event changes the backlog by whole packets.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.linux.detection import SAME_TIME
 from tcpdelay.models.linux.windows import SMALL_PACKETS, growing_windows, reduced_window
 from tcpdelay.models.solver.state_space import Transitions
@@ -36,7 +36,7 @@ ROUNDS_PER_WINDOW = 4
 """Rounds per segment of growth for which there is room; CUBIC takes two or three."""
 
 ROUND_RECORD = np.dtype(
-    [("window", np.int64), ("reduced", np.int64), ("worn", np.int64), ("following", np.int64)], align=True
+    [("window", np.int64), ("reduced", np.int64), ("all_in_run", np.int64), ("following", np.int64)], align=True
 )
 
 
@@ -46,8 +46,8 @@ class Layout(NamedTuple):
     Attributes
     ----------
     rounds : record array
-        The rounds: window, the reduced window it grew from, whether the openings have all run together, and the round
-        that follows.
+        The rounds: the window, the reduced window from which it grew, whether all openings have run together, and the
+        next round.
     after_open, after_repair : int array
         First round after a loss out of an open window, or another, by the reduced window.
     repairs, opens, losses, size : int
@@ -70,8 +70,8 @@ class Layout(NamedTuple):
     size: int
 
 
-@njit(cache=True)
-def _add_rounds(p: Any, rounds: Any, filled: int, reduced: int, last_window: int, worn: bool) -> int:
+@kernel()
+def _add_rounds(p: Any, rounds: Any, filled: int, reduced: int, last_window: int, all_in_run: bool) -> int:
     """Append the rounds from `reduced` up to `last_window`; return how many rounds there are then."""
     windows = np.zeros(ROUNDS_PER_WINDOW * (last_window - reduced + 2), np.int64)
     growing_windows(p, reduced, windows)
@@ -79,7 +79,7 @@ def _add_rounds(p: Any, rounds: Any, filled: int, reduced: int, last_window: int
     while place < windows.size and windows[place] <= last_window:
         rounds.window[filled] = windows[place]
         rounds.reduced[filled] = reduced
-        rounds.worn[filled] = worn
+        rounds.all_in_run[filled] = all_in_run
         rounds.following[filled] = filled + 1
         filled += 1
         place += 1
@@ -88,13 +88,13 @@ def _add_rounds(p: Any, rounds: Any, filled: int, reduced: int, last_window: int
     return filled
 
 
-@njit(cache=True)
+@kernel()
 def make_layout(p: Any) -> Layout:
     """Return the numbers of the phases of a scenario."""
     top = p.largest_window
     small = p.packets_per_segment >= SMALL_PACKETS
-    room = ROUNDS_PER_WINDOW * (top + 2) * (MOST_STARTS + 3)
-    rounds: Any = np.zeros(room, ROUND_RECORD)
+    capacity = ROUNDS_PER_WINDOW * (top + 2) * (MOST_STARTS + 3)
+    rounds: Any = records(capacity, ROUND_RECORD)
     after_open = np.zeros(top + 2, np.int64)
     after_repair = np.zeros(top + 2, np.int64)
     last_fresh = min(p.flight + 1, top)
@@ -145,49 +145,49 @@ def make_layout(p: Any) -> Layout:
     )
 
 
-@njit(cache=True)
+@kernel()
 def repair_phase(layout: Layout, window: int, kind: int) -> int:
     """Return the phase of a repair with that reduced window."""
     return int(layout.repairs + 4 * window + kind - REPAIR_MORE)
 
 
-@njit(cache=True)
+@kernel()
 def open_phase(layout: Layout, window: int, kind: int) -> int:
     """Return the phase of an open window, or of a loss out of one, or out of a repair."""
     return int(layout.opens + 4 * window + kind - OPEN)
 
 
-@njit(cache=True)
+@kernel()
 def round_phase(layout: Layout, number: int) -> int:
     """Return the phase of the round of that number."""
     return int(layout.first_round + number)
 
 
-@njit(cache=True)
+@kernel()
 def start_phase(p: Any, layout: Layout) -> int:
     """Return the phase in which the chain starts: an open window that no longer grows."""
     return open_phase(layout, p.flight + 2, OPEN)
 
 
-@njit(cache=True)
+@kernel()
 def backlogged_phase(layout: Layout) -> int:
     """Return a phase with a backlog: the round with the smallest window."""
     return round_phase(layout, int(layout.after_repair[SMALLEST_WINDOW]))
 
 
-@njit(cache=True)
+@kernel()
 def lost_phase(layout: Layout, number: int, in_run: bool) -> int:
     """Return the phase of a loss in the round of that number, of a segment of the run or of another."""
     return int(layout.losses + 2 * number + in_run)
 
 
-@njit(cache=True)
+@kernel()
 def burst_phase(layout: Layout, window: int, lost: int) -> int:
     """Return the phase of so many losses in a row, two or more, out of an open window; with 0, of a whole window."""
     return int(layout.bursts + layout.burst_kinds * window + max(lost - 1, 0))
 
 
-@njit(cache=True)
+@kernel()
 def put(t: Transitions, row: int, target: int, when_empty: int, shift: float, chance: float, duration: float) -> int:
     """Append an event; a shift between two whole numbers becomes two events with the same mean."""
     if chance <= 0.0:
@@ -206,7 +206,7 @@ def put(t: Transitions, row: int, target: int, when_empty: int, shift: float, ch
     return row
 
 
-@njit(cache=True)
+@kernel()
 def put_repeat(t: Transitions, row: int, phase: int, shift: float, sent: float, chance: float) -> int:
     """Append an event that stays in its phase; its duration makes up for the shift being whole."""
     if chance <= 0.0:
@@ -219,7 +219,7 @@ def put_repeat(t: Transitions, row: int, phase: int, shift: float, sent: float, 
     return row + 1
 
 
-@njit(cache=True)
+@kernel()
 def put_outcomes(
     t: Transitions,
     row: int,

@@ -1,7 +1,4 @@
-"""How far a backlog, and a delay, may reach.
-
-The chain of a Linux kernel as a profile of `DelayModel`.
-"""
+"""The chain of a Linux kernel as a profile of `DelayModel`, and how large its backlogs and delays may become."""
 
 from __future__ import annotations
 
@@ -9,15 +6,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.delays import delay_bins, filled_bins, sums
 from tcpdelay.models.linux.parameters import linux_parameters
 from tcpdelay.models.linux.phases import Layout, backlogged_phase, start_phase
 from tcpdelay.models.linux.transitions import linux_transitions
 from tcpdelay.models.solver.measures import after_timeout
-from tcpdelay.models.solver.narrow import Wanted, solve_narrow, sum_up
+from tcpdelay.models.solver.narrow import RequestedFigures, solve_narrow, sum_up
 from tcpdelay.models.solver.profile import BYTES_PER_CELL, BYTES_PER_PHASE
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
 from tcpdelay.scenario.path import Path
@@ -33,14 +30,14 @@ REPAIRS_BEYOND = 8
 TIMEOUTS_BEYOND = 4
 
 
-@njit(cache=True)
+@kernel()
 def first_bound(p: Any) -> int:
     """Return the bound of the backlog to begin with [packets]."""
     last_timeout = p.timeout * 2.0 ** (p.backoffs - 1)
     return int(LOADS_OF_BACKLOG * p.load + TIMEOUTS_OF_BACKLOG * last_timeout) + SPARE_BACKLOG
 
 
-@njit(cache=True)
+@kernel()
 def beyond_backlog(p: Any) -> int:
     """Return how much longer than the largest backlog a delay may last [slots]."""
     beyond = REPAIRS_BEYOND * (p.load + 1) + TIMEOUTS_BEYOND * p.timeout
@@ -55,8 +52,8 @@ MOST_WINDOWS = 5_000
 """Windows up to which the phases are made in seconds, so that the drift can say whether TCP carries the flow."""
 
 
-@njit(cache=True, nogil=True)
-def _summed_up(p: Any, forward_delay: float, wanted: Wanted, result: NDArray[np.float64]) -> int:
+@kernel(nogil=True)
+def _summed_up(p: Any, forward_delay: float, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
     """Solve the chain within its first bound: see `Profile.sum_up`."""
     phases, transitions, sending, layout = linux_transitions(p)
     # Durations are in slots here, which does not change the drift's sign.
@@ -68,7 +65,7 @@ def _summed_up(p: Any, forward_delay: float, wanted: Wanted, result: NDArray[np.
         values, weights = filled_bins(delay_bins(p, phases, sending, rows, probability, beyond_backlog(p)))
         for i in range(values.size):
             values[i] = forward_delay + values[i] * p.interval
-    return sum_up(outcome, values, weights, cut, True, wanted, result)
+    return sum_up(outcome, values, weights, cut, True, figures, result)
 
 
 class LinuxProfile:
@@ -122,6 +119,6 @@ class LinuxProfile:
         timeouts = min(sums(self._bins(rows, after_timeouts))[2], age)
         return (age - timeouts) / weight * interval, (delay - age) / weight * interval, timeouts / weight * interval
 
-    def sum_up(self, wanted: Wanted, result: NDArray[np.float64]) -> int:
+    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
         """Solve the chain within its first bound and sum up the delays."""
-        return int(_summed_up(self._parameters, self._forward_delay, wanted, result))
+        return int(_summed_up(self._parameters, self._forward_delay, figures, result))

@@ -6,8 +6,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.linux.bursts import (
     add_bursts,
     last_loss_weight,
@@ -20,7 +20,6 @@ from tcpdelay.models.linux.bursts import (
     repair_segments,
 )
 from tcpdelay.models.linux.detection import (
-    DUPLICATE_THRESHOLD,
     SAME_TIME,
     detection_wait,
     mean_detection_wait,
@@ -51,6 +50,7 @@ from tcpdelay.models.linux.phases import (
 )
 from tcpdelay.models.linux.windows import SMALL_PACKETS, opening_time, reduced_window, round_openings, window_before
 from tcpdelay.models.solver.state_space import PHASE, TRANSITION, Phases, Transitions
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
 GROUPS = 3
 """Parts of a round for which the place of the first loss is told apart."""
@@ -64,8 +64,8 @@ SENDING = np.dtype(
         ("kind", np.int64),
         ("run", np.int64),
         ("openings", np.float64),
-        ("near", np.float64),
-        ("far", np.float64),
+        ("spacing_in_run", np.float64),
+        ("spacing_after_run", np.float64),
         ("duration", np.float64),
         ("wait", np.float64),
         ("timeout_chance", np.float64),
@@ -113,7 +113,7 @@ class OpenWindow(NamedTuple):
     growing_window: int
 
 
-@njit(cache=True)
+@kernel()
 def open_window(p: Any) -> OpenWindow:
     """Return what a loss out of an open window does."""
     segments, load = p.segments_per_packet, p.load
@@ -141,7 +141,7 @@ def open_window(p: Any) -> OpenWindow:
     return OpenWindow(load * segments, loss, repeated, wait, 0, 0.0, wait, growing)
 
 
-@njit(cache=True)
+@kernel()
 def _timeouts(p: Any, t: Transitions, layout: Layout, phases: Phases, sending: Any, opened: float) -> int:
     row = 0
     window, rounds = SMALLEST_WINDOW, 0
@@ -164,9 +164,17 @@ def _timeouts(p: Any, t: Transitions, layout: Layout, phases: Phases, sending: A
     return row
 
 
-@njit(cache=True)
+@kernel()
 def _first_losses(
-    p: Any, t: Transitions, row: int, run: int, near: float, far: float, window: int, in_run: int, other: int
+    p: Any,
+    t: Transitions,
+    row: int,
+    run: int,
+    spacing_in_run: float,
+    spacing_after_run: float,
+    window: int,
+    in_run: int,
+    other: int,
 ) -> int:
     """Append the first loss of a round, by the part of the round it falls into."""
     chance, places, times, alive = 0.0, 0.0, 0.0, 1.0
@@ -176,7 +184,7 @@ def _first_losses(
         alive *= 1 - p.loss
         chance += this
         places += this * place
-        times += this * opening_time(place, run, near, far)
+        times += this * opening_time(place, run, spacing_in_run, spacing_after_run)
         if chance > 0 and place in (run, middle, window):
             target = in_run if place <= run else other
             mean_time = times / chance
@@ -185,7 +193,7 @@ def _first_losses(
     return row
 
 
-@njit(cache=True)
+@kernel()
 def _repairs(
     p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
 ) -> int:
@@ -193,10 +201,10 @@ def _repairs(
     load, per_segment, loss = p.load, p.packets_per_segment, p.loss
     opened = window >= o.needed
     # One of the segments that the window allows is the retransmission.
-    far = load / max(window - 1, 1) if not opened else min(1.0, load) / p.segments_per_packet
+    spacing_after_run = load / max(window - 1, 1) if not opened else min(1.0, load) / p.segments_per_packet
     before = max(1.0 / p.segments_per_packet, load / window_before(window, p.cubic))
     alone = 0.0 if opened else before
-    wait = detection_wait(p, 0, alone, max(alone, far / 2)) if alone > 0 else o.wait
+    wait = detection_wait(p, 0, alone, max(alone, spacing_after_run / 2)) if alone > 0 else o.wait
     plain = repair_phase(layout, window, REPAIR)
     again = repair_phase(layout, window, REPAIR_AGAIN)
     without_tell = timeout_chance(p, window - 1, window)
@@ -212,12 +220,12 @@ def _repairs(
                 lasts = max((place + 1) * before - wait, 0.0)
                 weight += chance
                 duration += chance * lasts
-                openings += chance * max(lasts / far - 1, 0.0)
+                openings += chance * max(lasts / spacing_after_run - 1, 0.0)
             duration /= weight
             openings /= weight
         else:
-            duration = load + far
-            openings = max(duration / far - 1, 0.0)
+            duration = load + spacing_after_run
+            openings = max(duration / spacing_after_run - 1, 0.0)
         lost = 1 - (1 - loss) ** (openings + 1)
         if p.followed_losses:
             lost = 1 - (1 - p.repeated_loss) * (1 - loss) ** openings
@@ -226,7 +234,7 @@ def _repairs(
         shift = duration - per_segment * openings
         sending.duration[phase], sending.openings[phase] = duration, openings
         sending.timeout_chance[phase] = without_tell
-        sending.far[phase] = far
+        sending.spacing_after_run[phase] = spacing_after_run
         row = put(t, row, 0, 0, shift, timeout, duration)
         if kind == REPAIR_MORE:
             row = put(t, row, again, again, shift, lost_again, duration)
@@ -236,8 +244,12 @@ def _repairs(
 
     phase = plain
     phases.first_transition[phase] = row
-    openings = max(int(load / far + 0.5), 1)
-    sending.duration[phase], sending.openings[phase], sending.far[phase] = load, openings, far
+    openings = max(int(load / spacing_after_run + 0.5), 1)
+    sending.duration[phase], sending.openings[phase], sending.spacing_after_run[phase] = (
+        load,
+        openings,
+        spacing_after_run,
+    )
     following = round_phase(layout, layout.after_repair[window])
     target = open_phase(layout, window, LOST_OPEN if opened else LOST_REPAIRING)
     done = 0
@@ -252,16 +264,27 @@ def _repairs(
         if chance > 0:
             mean = places / chance
             if opened and p.followed_losses:
-                row = put_bursts(p, t, row, layout, window, mean * (far - per_segment), chance, mean * far)
+                row = put_bursts(
+                    p,
+                    t,
+                    row,
+                    layout,
+                    window,
+                    mean * (spacing_after_run - per_segment),
+                    chance,
+                    mean * spacing_after_run,
+                )
             else:
-                row = put(t, row, target, target, mean * (far - per_segment), chance, mean * far)
+                row = put(
+                    t, row, target, target, mean * (spacing_after_run - per_segment), chance, mean * spacing_after_run
+                )
         done = end
     empty = open_phase(layout, window, OPEN) if opened else following
     row = put(t, row, following, empty, load - per_segment * openings, (1 - loss) ** openings, load)
     return _repair_of_open_window(p, o, t, row, layout, phases, sending, window)
 
 
-@njit(cache=True)
+@kernel()
 def _repair_of_open_window(
     p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
 ) -> int:
@@ -284,21 +307,25 @@ def _repair_of_open_window(
             else:
                 row = put(t, row, lost, lost, 0.0, 1 - kept, (end - found) / 2)
         return put(t, row, opened, opened, 0.0, kept, end - found)
-    far = max(load / window, min(1.0, load) / p.segments_per_packet)
-    openings = max(int(load / far + 0.5), 1)
+    spacing_after_run = max(load / window, min(1.0, load) / p.segments_per_packet)
+    openings = max(int(load / spacing_after_run + 0.5), 1)
     sent = 0.0
     for place in range(1, openings + 1):
-        waiting = math.floor(found + place * far + SAME_TIME) - first_write + 1 - sent
+        waiting = math.floor(found + place * spacing_after_run + SAME_TIME) - first_write + 1 - sent
         sent += max(min(p.packets_per_segment, waiting), 0.0)
     left = max(found + load - 0.5 - (first_write - 1) - sent, 0.0)
     kept = (1 - loss) ** openings
-    sending.duration[phase], sending.openings[phase], sending.far[phase] = load, openings, far
+    sending.duration[phase], sending.openings[phase], sending.spacing_after_run[phase] = (
+        load,
+        openings,
+        spacing_after_run,
+    )
     lost, following = open_phase(layout, window, LOST_REPAIRING), round_phase(layout, layout.after_open[window])
     row = put(t, row, lost, lost, left / 2, 1 - kept, load / 2)
     return put(t, row, following, following, left, kept, load)
 
 
-@njit(cache=True)
+@kernel()
 def _open_windows(
     p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
 ) -> int:
@@ -349,7 +376,7 @@ def _open_windows(
     phases.first_transition[lost_two] = row
     duration = load + o.later_wait
     packets = math.ceil(duration - SAME_TIME) - 1
-    blocked = max(packets - (window - 1), 0)
+    blocked = float(max(packets - (window - 1), 0))
     without_tell = timeout_chance(p, min(int(load), window - 3), reduced)
     sending.duration[lost_two], sending.wait[lost_two] = duration, o.later_wait
     sending.openings[lost_two], sending.timeout_chance[lost_two] = packets - blocked, without_tell
@@ -368,7 +395,7 @@ def _open_windows(
     return row
 
 
-@njit(cache=True)
+@kernel()
 def _put_lost(
     p: Any,
     o: OpenWindow,
@@ -394,8 +421,8 @@ def _put_lost(
     without_tell = timeout_chance(p, window - 2, reduced)
     sending.duration[phase], sending.wait[phase], sending.openings[phase] = duration, wait, openings
     sending.timeout_chance[phase] = without_tell
-    if sending.far[phase] == 0:
-        sending.far[phase] = step
+    if sending.spacing_after_run[phase] == 0:
+        sending.spacing_after_run[phase] = step
     until = max(duration - last, p.load / 2) if reduced < o.needed else duration
     shift = until - p.packets_per_segment * openings
     clean = repair_phase(layout, reduced, REPAIR)
@@ -407,44 +434,56 @@ def _put_lost(
     return put_outcomes(t, row, layout, p.repeated_loss, without_tell, more, 1 - outage, reduced, clean, shift, until)
 
 
-@njit(cache=True)
+@kernel()
 def _rounds(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
     """Append the rounds in which the window is the limit."""
     for number in range(layout.rounds.size):
         window, following = layout.rounds.window[number], layout.rounds.following[number]
-        run, near, far = round_openings(p, window, layout.rounds.reduced[number], layout.rounds.worn[number])
+        run, spacing_in_run, spacing_after_run = round_openings(
+            p, window, layout.rounds.reduced[number], layout.rounds.all_in_run[number]
+        )
         next_window = layout.rounds.window[following]
         phase, next_phase = round_phase(layout, number), round_phase(layout, following)
         phases.first_transition[phase] = row
-        sending.run[phase], sending.near[phase], sending.far[phase] = run, near, far
+        sending.run[phase], sending.spacing_in_run[phase], sending.spacing_after_run[phase] = (
+            run,
+            spacing_in_run,
+            spacing_after_run,
+        )
         sending.duration[phase], sending.openings[phase] = p.load, window
         in_run, other = lost_phase(layout, number, True), lost_phase(layout, number, False)
-        row = _first_losses(p, t, row, run, near, far, window, in_run, other)
+        row = _first_losses(p, t, row, run, spacing_in_run, spacing_after_run, window, in_run, other)
         empty = open_phase(layout, next_window, OPEN) if next_window >= o.needed else next_phase
         kept = (1 - p.loss) ** window
         row = put(t, row, next_phase, empty, p.load - p.packets_per_segment * window, kept, p.load)
     return row
 
 
-@njit(cache=True)
+@kernel()
 def _losses(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
     """Append the losses in these rounds."""
     small = p.packets_per_segment >= SMALL_PACKETS
     for number in range(layout.rounds.size):
         sent, following = layout.rounds.window[number], layout.rounds.following[number]
-        run, near, far = round_openings(p, sent, layout.rounds.reduced[number], layout.rounds.worn[number])
+        run, spacing_in_run, spacing_after_run = round_openings(
+            p, sent, layout.rounds.reduced[number], layout.rounds.all_in_run[number]
+        )
         window = layout.rounds.window[following]
         for in_run in range(2):
             phase = lost_phase(layout, number, in_run == 1)
             phases.first_transition[phase] = row
-            sending.run[phase], sending.near[phase], sending.far[phase] = run, near, far
+            sending.run[phase], sending.spacing_in_run[phase], sending.spacing_after_run[phase] = (
+                run,
+                spacing_in_run,
+                spacing_after_run,
+            )
             sending.in_run[phase] = in_run
             if in_run:
-                close, step, last = run // 2, near, near
+                close_acks, step, last = run // 2, spacing_in_run, spacing_in_run
             else:
-                step = last = near if small and run else far
-                close = run if small else 0
-            wait = mean_detection_wait(p, detection_wait(p, close, near, far), step)
+                step = last = spacing_in_run if small and run else spacing_after_run
+                close_acks = run if small else 0
+            wait = mean_detection_wait(p, detection_wait(p, close_acks, spacing_in_run, spacing_after_run), step)
             mean_step = p.load / sent
             if not small:
                 last = mean_step
@@ -452,14 +491,14 @@ def _losses(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, pha
     return row
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def linux_transitions(p: Any) -> tuple[Phases, Transitions, Any, Layout]:
     """Return phases, transitions, what each phase sends, and the layout."""
     layout = make_layout(p)
     o = open_window(p)
-    phases: Phases = np.zeros(layout.size + 1, PHASE)
-    sending: Any = np.zeros(layout.size, SENDING)
-    t: Transitions = np.zeros((TRANSITIONS_PER_PHASE + 2 * p.followed_losses) * layout.size, TRANSITION)
+    phases: Phases = records(layout.size + 1, PHASE)
+    sending: Any = records(layout.size, SENDING)
+    t: Transitions = records((TRANSITIONS_PER_PHASE + 2 * p.followed_losses) * layout.size, TRANSITION)
     row = _timeouts(p, t, layout, phases, sending, o.needed)
     for window in range(p.largest_window + 1):
         for kind in range(REPAIR_MORE, REPAIR_OPEN + 1):

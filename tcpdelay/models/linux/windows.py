@@ -12,32 +12,20 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models import tcp
+from tcpdelay.models.compilation import allocation_free, kernel
 from tcpdelay.models.linux.detection import SAME_TIME
-from tcpdelay.models.solver.sweeps import allocation_free
 
-CUBIC_BETA, CUBIC_SCALE = 717, 1024
-"""CUBIC's multiplicative decrease, in 1024ths (net/ipv4/tcp_cubic.c; RFC 9438 has 0.7)."""
-CUBIC_C = 0.4
-"""Scale of the cubic function, in segments per cubed second (RFC 9438, 5.1)."""
-FAST_CONVERGENCE = 0.85
-"""Share of its window that a flow remembers as its largest if it lost before reaching the last one (RFC 9438, 4.7)."""
-RENO_ACKS = 15
-"""Eighths of a window of ACKs after which the Reno-friendly window grows by one segment."""
-UPDATE_INTERVAL = 1 / 32
+UPDATE_INTERVAL = 1 / tcp.CUBIC_UPDATES_PER_SECOND
 """Time for which the kernel keeps the growth of an unchanged window [s]."""
-SLOWEST_GROWTH = 100
+
+fast_converged = kernel()(tcp.fast_converged)
+reduced_window = kernel()(tcp.reduced_window)
 
 
-@njit(cache=True)
-def reduced_window(window: int, cubic: bool) -> int:
-    """Return the window after a loss: half of it, or 0.7 with CUBIC, at least two segments."""
-    return max(window * CUBIC_BETA // CUBIC_SCALE if cubic else window // 2, 2)
-
-
-@njit(cache=True)
+@kernel()
 def window_before(reduced: int, cubic: bool) -> int:
     """Return the largest window that a loss reduces to `reduced`."""
     window = reduced
@@ -46,7 +34,7 @@ def window_before(reduced: int, cubic: bool) -> int:
     return window
 
 
-@njit(cache=True)
+@kernel()
 def growing_windows(p: Any, reduced: int, rounds: NDArray[np.int64]) -> None:
     """Fill in the window in each round after a recovery that left `reduced`, as long as the window is the limit.
 
@@ -57,10 +45,10 @@ def growing_windows(p: Any, reduced: int, rounds: NDArray[np.int64]) -> None:
             rounds[place] = min(reduced + place, p.largest_window)
         return
     before = window_before(reduced, True)
-    largest = before if before > p.flight else max(int(before * FAST_CONVERGENCE), 1)
+    largest = before if before > p.flight else max(fast_converged(before), 1)
     origin = max(largest, reduced)
-    inflection = np.cbrt((origin - reduced) / CUBIC_C)
-    window, reno_window, acks, credit, per_segment = reduced, reduced, 0, 0, SLOWEST_GROWTH * reduced
+    inflection = np.cbrt((origin - reduced) / tcp.CUBIC_C)
+    window, reno_window, acks, credit, per_segment = reduced, reduced, 0, 0, tcp.CUBIC_SLOWEST_GROWTH * reduced
     updated_at, updated_window = -1.0, 0
     for place in range(rounds.size):
         rounds[place] = min(window, p.largest_window)
@@ -73,16 +61,16 @@ def growing_windows(p: Any, reduced: int, rounds: NDArray[np.int64]) -> None:
             if updated_window != window or time - updated_at > UPDATE_INTERVAL + SAME_TIME:
                 updated_window, updated_at = window, time
                 distance = time + p.rtt - inflection
-                climb = np.floor(CUBIC_C * abs(distance) ** 3 + SAME_TIME)
+                climb = np.floor(tcp.CUBIC_C * abs(distance) ** 3 + SAME_TIME)
                 target = origin + (climb if distance >= 0 else -climb)
-                per_segment = window // int(target - window) if target > window else SLOWEST_GROWTH * window
-                needed = window * RENO_ACKS // 8
+                per_segment = window // int(target - window) if target > window else tcp.CUBIC_SLOWEST_GROWTH * window
+                needed = window * tcp.CUBIC_RENO_EIGHTHS // 8
                 while acks > needed:
                     acks -= needed
                     reno_window += 1
                 if reno_window > window:
                     per_segment = min(per_segment, window // (reno_window - window))
-                per_segment = max(per_segment, 2)
+                per_segment = max(per_segment, tcp.CUBIC_FASTEST_GROWTH)
             if credit >= per_segment:
                 credit = 0
                 window += 1
@@ -97,22 +85,25 @@ SMALL_PACKETS = 2
 
 
 class Openings(NamedTuple):
-    """A round's openings: `run` of them `near` slots apart, then the others `far` slots apart."""
+    """Openings of a round: `run` of them `spacing_in_run` slots apart, then others `spacing_after_run` slots apart."""
 
     run: int
-    near: float
-    far: float
+    spacing_in_run: float
+    spacing_after_run: float
 
 
-@njit(cache=True)
-def round_openings(p: Any, window: int, reduced: int, worn: bool) -> tuple[int, float, float]:
-    """Return run, near and far of a round with that window, grown from `reduced`; `worn` if all are in the run."""
+@kernel()
+def round_openings(p: Any, window: int, reduced: int, all_in_run: bool) -> tuple[int, float, float]:
+    """Return the `Openings` of a round with a window that has grown from `reduced`.
+
+    `all_in_run` tells that all openings have run together.
+    """
     load = p.load
     if p.packets_per_segment < SMALL_PACKETS:
         # With a backlog the added openings release a segment each at once.
         return max(window - reduced, 0), 0.0, load / min(window, reduced)
-    run = window - 1 if worn else 0
-    if not worn and window > reduced:
+    run = window - 1 if all_in_run else 0
+    if not all_in_run and window > reduced:
         # The run fills the gaps between the others, packet by packet, from the front.
         filled = (window - reduced) / (1 - reduced / load) if reduced < load else float(window)
         run = int(min(max(filled, float(window - reduced)), float(window)) + 0.5)
@@ -121,22 +112,31 @@ def round_openings(p: Any, window: int, reduced: int, worn: bool) -> tuple[int, 
     return run, 1.0, (load - run) / (window - run)
 
 
-@njit(cache=True)
-def opening_time(place: int, run: int, near: float, far: float) -> float:
+@kernel()
+def opening_time(place: int, run: int, spacing_in_run: float, spacing_after_run: float) -> float:
     """Return the time of an opening, counted from 1, since the last one of the round before [slots]."""
-    return place * near if place <= run else run * near + (place - run) * far
+    return place * spacing_in_run if place <= run else run * spacing_in_run + (place - run) * spacing_after_run
 
 
 @allocation_free()
-def opening_times(count: int, run: int, near: float, far: float, times: NDArray[np.float64]) -> None:
+def opening_times(
+    count: int, run: int, spacing_in_run: float, spacing_after_run: float, times: NDArray[np.float64]
+) -> None:
     """Fill in the times of a round's openings."""
     for place in range(count):
-        times[place] = opening_time(place + 1, run, near, far)
+        times[place] = opening_time(place + 1, run, spacing_in_run, spacing_after_run)
 
 
 @allocation_free()
 def times_after_loss(
-    p: Any, count: int, run: int, near: float, far: float, in_run: bool, duration: float, times: NDArray[np.float64]
+    p: Any,
+    count: int,
+    run: int,
+    spacing_in_run: float,
+    spacing_after_run: float,
+    in_run: bool,
+    duration: float,
+    times: NDArray[np.float64],
 ) -> None:
     """Fill in the times of the openings after a segment of the run, or another one, is lost."""
     others = count - run
@@ -150,10 +150,10 @@ def times_after_loss(
     time = 0.0
     for place in range(count):
         if in_run or p.packets_per_segment >= SMALL_PACKETS:
-            is_near = place < first or place >= last
+            follows_closely = place < first or place >= last
         else:
-            is_near = middle <= place < middle + run
-        time += near if is_near else far
+            follows_closely = middle <= place < middle + run
+        time += spacing_in_run if follows_closely else spacing_after_run
         times[place] = time
     if count and times[count - 1] > duration:
         shrink = duration / times[count - 1]

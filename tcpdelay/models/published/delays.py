@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.published.transitions import (
     BACKLOG_PER_LOAD,
     Parameters,
@@ -18,7 +18,7 @@ from tcpdelay.models.published.transitions import (
     start_phase,
 )
 from tcpdelay.models.solver.measures import after_timeout
-from tcpdelay.models.solver.narrow import Wanted, solve_narrow, sum_up
+from tcpdelay.models.solver.narrow import RequestedFigures, solve_narrow, sum_up
 from tcpdelay.models.solver.profile import BYTES_PER_PHASE
 from tcpdelay.models.solver.state_space import (
     HEAD_OF_LINE,
@@ -30,24 +30,24 @@ from tcpdelay.models.solver.state_space import (
     packets_leaving,
 )
 from tcpdelay.models.solver.sweeps import scale, total
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import NewReno2008
 
-DUPLICATE_ACKS = 3
 SUMMATION_NOISE = 1e-17
 """Weight below which an entry is left over from rises and falls that cancel."""
 SAME_LATTICE = 1e-9
 """Distance, in packet intervals, at which the two lattices count as one."""
 
 
-@njit(cache=True)
+@kernel()
 def delay_lattices(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64], load: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Weights of the delays L + k/f, and of L + RTT + (k - load)/f, for k = 0, 1, ...; not normalised."""
     queued = np.zeros(rows[0].bound + 1)
-    delivered_late = np.zeros(rows[0].bound + load + DUPLICATE_ACKS + 2)
+    delivered_late = np.zeros(rows[0].bound + load + DUPLICATE_THRESHOLD + 2)
     for phase in range(phases.size - 1):
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
             chance, pattern = transitions.probability[event], transitions.pattern[event]
@@ -62,7 +62,7 @@ def delay_lattices(
                 if pattern == QUEUED:
                     queued[backlog] += weight * packets
                 elif packets > 0:
-                    latest = backlog + DUPLICATE_ACKS + load
+                    latest = backlog + DUPLICATE_THRESHOLD + load
                     delivered_late[latest + 1] -= weight
                     delivered_late[latest - packets + 1] += weight
     height = 0.0
@@ -72,7 +72,7 @@ def delay_lattices(
     return queued, delivered_late
 
 
-@njit(cache=True)
+@kernel()
 def merge_lattices(
     queued: NDArray[np.float64],
     delivered_late: NDArray[np.float64],
@@ -108,7 +108,7 @@ def merge_lattices(
     return values[:filled], weights[:filled]
 
 
-@njit(cache=True)
+@kernel()
 def _packet_intervals_waited(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64]
 ) -> tuple[float, float, float, float]:
@@ -127,11 +127,11 @@ def _packet_intervals_waited(
                 waited += weight * backlog
                 if pattern == HEAD_OF_LINE:
                     late += weight
-                    behind += weight * (DUPLICATE_ACKS - (packets - 1) / 2)
+                    behind += weight * (DUPLICATE_THRESHOLD - (packets - 1) / 2)
     return packets_sum, waited, late, behind
 
 
-@njit(cache=True)
+@kernel()
 def mean_delay_parts(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64], rtt: float, interval: float
 ) -> tuple[float, float, float]:
@@ -144,8 +144,10 @@ def mean_delay_parts(
     return waited * interval / packets - timeouts, head_of_line, timeouts
 
 
-@njit(cache=True, nogil=True)
-def _summed_up(p: Parameters, forward_delay: float, grows: bool, wanted: Wanted, result: NDArray[np.float64]) -> int:
+@kernel(nogil=True)
+def _summed_up(
+    p: Parameters, forward_delay: float, grows: bool, figures: RequestedFigures, result: NDArray[np.float64]
+) -> int:
     """Solve the chain within its first bound: see `Profile.sum_up`."""
     phases, transitions = published_transitions(p)
     outcome, rows, probability, cut = solve_narrow(
@@ -155,7 +157,7 @@ def _summed_up(p: Parameters, forward_delay: float, grows: bool, wanted: Wanted,
     if probability.size > 0:
         queued, late = delay_lattices(phases, transitions, rows, probability, p.load)
         values, weights = merge_lattices(queued, late, forward_delay, p.rtt, p.interval, p.load)
-    return sum_up(outcome, values, weights, cut, grows, wanted, result)
+    return sum_up(outcome, values, weights, cut, grows, figures, result)
 
 
 class PublishedProfile:
@@ -186,6 +188,6 @@ class PublishedProfile:
         """Return the parts of the mean delay beyond the one-way delay [s]."""
         return mean_delay_parts(*self.structure, rows, probability, self._path.rtt, self._interval)
 
-    def sum_up(self, wanted: Wanted, result: NDArray[np.float64]) -> int:
+    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
         """Solve the chain within its first bound and sum up the delays."""
-        return int(_summed_up(self._parameters, self._path.forward_delay, self.grows, wanted, result))
+        return int(_summed_up(self._parameters, self._path.forward_delay, self.grows, figures, result))

@@ -11,13 +11,14 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from tcpdelay.models.compilation import kernel
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
 NEWRENO, SACK, RENO = 0, 1, 2
 VARIANT_CODES = {"newreno": NEWRENO, "sack": SACK, "reno": RENO}
 
-DUPLICATE_ACKS = 3
 RENO_TWO_LOSS_WINDOW = 10
 """Smallest window in which Reno repairs two losses of one window (Fall and Floyd 1996)."""
 
@@ -30,7 +31,7 @@ class LossEvents(NamedTuple):
     timeout: NDArray[np.float64]
 
 
-@njit(cache=True)
+@kernel()
 def _repaired_pattern(trials: int, losses: int, loss: float) -> float:
     """B_p(trials, losses) times the chance that the retransmissions of `losses` losses survive, without the first p."""
     if losses < 0 or losses > trials:
@@ -42,10 +43,10 @@ def _repaired_pattern(trials: int, losses: int, loss: float) -> float:
     return coefficient * (loss * (1 - loss)) ** losses * (1 - loss) ** (trials - losses)
 
 
-@njit(cache=True)
+@kernel()
 def timeout_share_correlated(window: int, loss: float) -> float:
     """Q(w): the share of loss indications that end in a timeout under drop-tail losses (Padhye et al. 1998)."""
-    if window <= DUPLICATE_ACKS:
+    if window <= DUPLICATE_THRESHOLD:
         return 1.0
     three_arrive = (1 - loss) ** 3
     rest_arrives = -math.expm1((window - 3) * math.log1p(-loss))
@@ -53,7 +54,7 @@ def timeout_share_correlated(window: int, loss: float) -> float:
     return min(1.0, -math.expm1(3 * math.log1p(-loss)) * (1 + three_arrive * rest_arrives) / any_lost)
 
 
-@njit(cache=True)
+@kernel()
 def loss_events(
     largest_window: int, loss: float, one_packet: bool, variant: int, correlated: bool, limited_transmit: bool
 ) -> LossEvents:
@@ -87,7 +88,7 @@ def loss_events(
 
         if variant == RENO:
             repaired = 0.0
-            if window > DUPLICATE_ACKS:
+            if window > DUPLICATE_THRESHOLD:
                 repaired += first * _repaired_pattern(others, 1 - offset, loss)
             if window >= RENO_TWO_LOSS_WINDOW:
                 repaired += first * _repaired_pattern(others, 2 - offset, loss)
@@ -104,7 +105,7 @@ def loss_events(
                 ends_in_timeout -= all_but_one * (1 - loss) ** 2
             if window > 2 and (variant != RENO or window == 3):
                 ends_in_timeout -= all_but_two * (1 - loss**2)
-        if window == 1 or (window <= DUPLICATE_ACKS and not limited_transmit):
+        if window == 1 or (window <= DUPLICATE_THRESHOLD and not limited_transmit):
             # Too few duplicate ACKs for a fast retransmit, whatever is lost; exactly, for such states do not exist.
             ends_in_timeout = any_lost
         timeout[window] = min(max(ends_in_timeout, 0.0), any_lost)

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-from numba import njit
-
+from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.interface import UnsupportedError
 from tcpdelay.models.published.events import VARIANT_CODES, loss_events
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
@@ -26,6 +24,7 @@ from tcpdelay.models.solver.state_space import (
     Transitions,
     round_half_up,
 )
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import NewReno2008
@@ -33,7 +32,6 @@ from tcpdelay.scenario.stack import NewReno2008
 BACKOFF_STAGES = 6
 WINDOW_PER_LOAD = 8
 BACKLOG_PER_LOAD = 16
-DUPLICATE_ACKS = 3
 
 
 class Parameters(NamedTuple):
@@ -104,49 +102,49 @@ def parameters(flow: Flow, path: Path, stack: NewReno2008) -> Parameters:
     )
 
 
-@njit(cache=True)
+@kernel()
 def phase_count(load: int) -> int:
     """Return the number of phases: back-off stages, then recovery, backlogged and application-limited a window."""
     return BACKOFF_STAGES + 3 * WINDOW_PER_LOAD * load
 
 
-@njit(cache=True)
+@kernel()
 def _recovering(window: int) -> int:
     return BACKOFF_STAGES + 3 * (window - 1)
 
 
-@njit(cache=True)
+@kernel()
 def backlogged_phase(window: int) -> int:
     """Return the phase of `window` outside recovery with a backlog, or with a window below the load."""
     return BACKOFF_STAGES + 3 * (window - 1) + 1
 
 
-@njit(cache=True)
+@kernel()
 def _application_limited(window: int) -> int:
     return BACKOFF_STAGES + 3 * (window - 1) + 2
 
 
-@njit(cache=True)
+@kernel()
 def _empty(window: int, load: int) -> int:
     """Phase of `window` with an empty backlog: application limited once the window admits the load."""
     return _application_limited(window) if window >= load else backlogged_phase(window)
 
 
-@njit(cache=True)
+@kernel()
 def _shift(p: Parameters, segments: int) -> int:
     """Change of the backlog in a round that sends `segments`: (r a - segments M) / a packets, rounded half up."""
     change = p.load * p.packet_size - segments * p.mss
     return (2 * change + p.packet_size) // (2 * p.packet_size)
 
 
-@njit(cache=True)
+@kernel()
 def _grown_window(p: Parameters, window: int) -> int:
     """Window after a round without loss that leaves a backlog: doubled in slow start, else one more."""
     grown = 2 * window if 2 * window < p.load else window + 1
     return min(grown, WINDOW_PER_LOAD * p.load)
 
 
-@njit(cache=True)
+@kernel()
 def _put(
     t: Transitions, row: int, target: int, target_when_empty: int, shift: int, probability: float, duration: float
 ) -> int:
@@ -161,22 +159,22 @@ def _put(
     return row + 1
 
 
-@njit(cache=True)
+@kernel()
 def _send(t: Transitions, row: int, packets: int, packets_when_empty: int, pattern: int) -> None:
     t.packets[row] = packets
     t.packets_when_empty[row] = packets_when_empty
     t.pattern[row] = pattern
 
 
-@njit(cache=True)
+@kernel()
 def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
     """Phases and transitions of the published chain."""
     r, f = p.load, 1.0 / p.interval
     largest_window = WINDOW_PER_LOAD * r
     phases_total = phase_count(r)
     rows = 2 * BACKOFF_STAGES + 7 * largest_window
-    phases: Phases = np.zeros(phases_total + 1, PHASE)
-    t: Transitions = np.zeros(rows, TRANSITION)
+    phases: Phases = records(phases_total + 1, PHASE)
+    t: Transitions = records(rows, TRANSITION)
     round_events = loss_events(largest_window, p.loss, False, p.variant, p.correlated, p.limited_transmit)
     packet_events = loss_events(largest_window, p.loss_of_one_packet, True, p.variant, p.correlated, p.limited_transmit)
     first_timeout_packets = round_half_up(p.initial_timeout * f)
@@ -194,8 +192,8 @@ def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
 
     for window in range(1, largest_window + 1):
         sent = window * p.mss // p.packet_size
-        sent_in_recovery = (window + DUPLICATE_ACKS) * p.mss // p.packet_size
-        recovering = _recovering((window + DUPLICATE_ACKS) // 2)
+        sent_in_recovery = (window + DUPLICATE_THRESHOLD) * p.mss // p.packet_size
+        recovering = _recovering((window + DUPLICATE_THRESHOLD) // 2)
 
         phase = _recovering(window)
         phases.window[phase] = window
@@ -224,7 +222,7 @@ def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
             row,
             recovering,
             recovering,
-            _shift(p, window + DUPLICATE_ACKS),
+            _shift(p, window + DUPLICATE_THRESHOLD),
             round_events.fast_retransmit[window],
             p.rtt,
         )
@@ -237,16 +235,18 @@ def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
         if window >= r:
             row = _put(t, row, phase, phase, 0, packet_events.success[window], p.interval)
             _send(t, row - 1, 1, 1, QUEUED)
-            recovering = _recovering((r + DUPLICATE_ACKS) // 2)
-            duration = p.rtt + DUPLICATE_ACKS * p.interval
-            row = _put(t, row, recovering, recovering, DUPLICATE_ACKS, packet_events.fast_retransmit[window], duration)
+            recovering = _recovering((r + DUPLICATE_THRESHOLD) // 2)
+            duration = p.rtt + DUPLICATE_THRESHOLD * p.interval
+            row = _put(
+                t, row, recovering, recovering, DUPLICATE_THRESHOLD, packet_events.fast_retransmit[window], duration
+            )
             _send(t, row - 1, r, r, HEAD_OF_LINE)
             row = _put(t, row, 0, 0, first_timeout_packets, packet_events.timeout[window], p.initial_timeout)
     phases.first_transition[phases_total] = row
     return phases, t
 
 
-@njit(cache=True)
+@kernel()
 def start_phase(load: int) -> int:
     """Phase of the state (r, 0, 0), in which the chain starts."""
     return _empty(load, load)

@@ -1,20 +1,19 @@
-"""The retransmission queue: what an acknowledgement marks in it as SACKed, and what it removes from it.
+"""What an acknowledgement does to the sender (`tcp_ack` and `tcp_fastretrans_alert` of net/ipv4/tcp_input.c).
 
-What an acknowledgement does to the sender (`tcp_ack` and `tcp_fastretrans_alert` of net/ipv4/tcp_input.c).
+It marks segments of the retransmission queue as SACKed, removes segments from it, and drives the state of recovery.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models import tcp
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
     CWR,
     DISORDER,
     EVER_RETRANSMITTED,
-    INFINITE_SSTHRESH,
     LOSS,
     MARKED_LOST,
     OPEN,
@@ -53,7 +52,7 @@ from tcpdelay.models.simulator.window import (
 _MASK = RING - 1
 
 
-@njit(cache=True)
+@kernel()
 def take_all_sacks(c: Any, wire: Any, arrivals: int) -> tuple[bool, bool, int, int]:
     """Mark whatever was among that many first arrivals; as `take_sack`, with the longest RTT and the shortest."""
     sacked, original, first_rtt, last_rtt = False, False, -1, -1
@@ -69,36 +68,36 @@ def take_all_sacks(c: Any, wire: Any, arrivals: int) -> tuple[bool, bool, int, i
     return sacked, original, first_rtt, last_rtt
 
 
-@njit(cache=True)
+@kernel()
 def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
     """Mark the segment that the acknowledgement answers, if it is beyond the cumulative one.
 
     Returns whether it is newly marked, whether it is an original from before recovery, and, twice, its RTT [us] or -1.
     """
     segment = wire.segments[number & _MASK]
-    if number < c.first_segment or segment.end <= c.snd_una or segment.flags & (SACKED | COLLAPSED):
+    if number < c.first_segment or segment.end <= c.snd_una or segment.state & (SACKED | COLLAPSED):
         return False, False, -1, -1
     note(c, wire, NEWLY_SACKED, segment.start, segment.end)
     note_delivery(c, segment)
     original, rtt = False, -1
-    if not segment.flags & EVER_RETRANSMITTED:
+    if not segment.state & EVER_RETRANSMITTED:
         original = segment.end <= c.high_seq
         rtt = c.now - segment.sent
         note_reordering(c, number)
-    if segment.flags & MARKED_LOST:
+    if segment.state & MARKED_LOST:
         c.lost_out -= 1
         # If it does not count as lost any more, its retransmission is believed to be under way still.
-        if segment.flags & RETRANSMITTED:
+        if segment.state & RETRANSMITTED:
             c.retrans_out -= 1
-            segment.flags &= ~RETRANSMITTED
-    segment.flags = segment.flags & ~MARKED_LOST | SACKED
+            segment.state &= ~RETRANSMITTED
+    segment.state = segment.state & ~MARKED_LOST | SACKED
     c.highest_sacked = max(c.highest_sacked, number) if c.sacked_out else number
     c.sacked_out += 1
     c.delivered += 1
     return True, original, rtt, rtt
 
 
-@njit(cache=True)
+@kernel()
 def take_cumulative(c: Any, wire: Any) -> tuple[int, bool, int, int]:
     """Remove what is acknowledged (`tcp_clean_rtx_queue`).
 
@@ -108,24 +107,24 @@ def take_cumulative(c: Any, wire: Any) -> tuple[int, bool, int, int]:
     removed, original, first_sent, last_sent, ambiguous = 0, False, -1, -1, False
     while c.first_segment < c.next_segment:
         segment = wire.segments[c.first_segment & _MASK]
-        if segment.flags & COLLAPSED:
+        if segment.state & COLLAPSED:
             c.first_segment += 1
             continue
         if segment.end > c.snd_una:
             break
-        if segment.flags & EVER_RETRANSMITTED:
+        if segment.state & EVER_RETRANSMITTED:
             ambiguous = True
-        elif not segment.flags & SACKED:
+        elif not segment.state & SACKED:
             original = original or segment.end <= c.high_seq
             note_reordering(c, c.first_segment)
             last_sent = segment.sent
             if first_sent < 0:
                 first_sent = segment.sent
-        if segment.flags & RETRANSMITTED:
+        if segment.state & RETRANSMITTED:
             c.retrans_out -= 1
-        if segment.flags & MARKED_LOST:
+        if segment.state & MARKED_LOST:
             c.lost_out -= 1
-        if segment.flags & SACKED:
+        if segment.state & SACKED:
             c.sacked_out -= 1
         else:
             c.delivered += 1
@@ -141,12 +140,11 @@ def take_cumulative(c: Any, wire: Any) -> tuple[int, bool, int, int]:
     return removed, original, c.now - first_sent, c.now - last_sent
 
 
-MILLISECOND = 1000
 NOTHING, LOST, NEW = range(3)
 """What an acknowledgement in recovery lets leave first: nothing, retransmissions, new data."""
 
 
-@njit(cache=True)
+@kernel()
 def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
     """Answer an acknowledgement, a record of `ACKNOWLEDGEMENT`, that arrives now."""
     advanced = answer.acknowledged > c.snd_una
@@ -204,7 +202,7 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
     send_new(c, wire, False)
 
 
-@njit(cache=True)
+@kernel()
 def update_estimate(c: Any, sample: int) -> None:
     """Update RTT estimate and timeout with a sample [us] (`tcp_rtt_estimator`, RFC 6298)."""
     c.min_rtt = min(c.min_rtt, sample)
@@ -236,7 +234,7 @@ def update_estimate(c: Any, sample: int) -> None:
     c.rto = to_ticks(c, (c.srtt >> 3) + c.rttvar)
 
 
-@njit(cache=True)
+@kernel()
 def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: int) -> bool:
     """Time the segments that were acknowledged; whether there was a sample (`tcp_ack_update_rtt`).
 
@@ -248,14 +246,14 @@ def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: 
         if removed == 0:
             return False
         # Retransmissions are timed by the echoed timestamp, in milliseconds.
-        sample = latest = (c.now - echo) // MILLISECOND * MILLISECOND
+        sample = latest = (c.now - echo) // tcp.MILLISECOND * tcp.MILLISECOND
     c.min_rtt = min(c.min_rtt, latest)
     update_estimate(c, sample)
     note_rtt(c, latest)
     return True
 
 
-@njit(cache=True)
+@kernel()
 def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo: int) -> tuple[int, bool]:
     """Go through the states of recovery (`tcp_fastretrans_alert`).
 
@@ -266,7 +264,7 @@ def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo
     elif in_reduction(c) and c.snd_una >= c.high_seq:
         if c.ca_state == RECOVERY:
             _end_recovery(c, wire, echo)
-        if c.undo_marker and c.snd_ssthresh < INFINITE_SSTHRESH:
+        if c.undo_marker and c.snd_ssthresh < tcp.INFINITE_THRESHOLD:
             c.snd_cwnd = c.snd_ssthresh
             c.snd_cwnd_stamp = ticks_now(c)
         c.ca_state = OPEN
@@ -307,7 +305,7 @@ def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo
     return NOTHING, waits
 
 
-@njit(cache=True)
+@kernel()
 def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo: int) -> int:
     """Tell a spurious timeout from a real one and go on (`tcp_process_loss`, F-RTO of RFC 5682)."""
     recovered = c.snd_una >= c.high_seq
@@ -333,7 +331,7 @@ def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bo
     return LOST
 
 
-@njit(cache=True)
+@kernel()
 def _take_probe(c: Any, wire: Any, acknowledged: int, duplicated: bool, pure: bool) -> None:
     """See from an acknowledgement what has become of the tail loss probe (`tcp_process_tlp_ack`, RFC 8985).
 
@@ -354,7 +352,7 @@ def _take_probe(c: Any, wire: Any, acknowledged: int, duplicated: bool, pure: bo
         c.tlp_high_seq = 0
 
 
-@njit(cache=True)
+@kernel()
 def _end_recovery(c: Any, wire: Any, echo: int) -> None:
     """Take the reduction back if it was for nothing; else the reordering window may be narrower again soon."""
     if c.undo_marker and (c.undo_retrans == 0 or is_original(c, echo)):
@@ -363,14 +361,14 @@ def _end_recovery(c: Any, wire: Any, echo: int) -> None:
         c.reo_wnd_persist -= 1
 
 
-@njit(cache=True)
+@kernel()
 def _open_or_disorder(c: Any, wire: Any) -> None:
     """Be open or in disorder, unless the window is to be reduced (`tcp_try_to_open`)."""
     if c.ca_state != CWR:
         _keep_open(c, wire)
 
 
-@njit(cache=True)
+@kernel()
 def _keep_open(c: Any, wire: Any) -> None:
     """Be open if nothing is amiss, else in disorder (`tcp_try_keep_open`)."""
     amiss = c.sacked_out or c.lost_out or any_retransmitted(c, wire)

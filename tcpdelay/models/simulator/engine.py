@@ -1,39 +1,26 @@
-"""How a connection begins: the scenario in the simulator's units, and all that is not zero at first.
-
-The event loop: writes, acknowledgements and the timer, in the order of time.
-"""
+"""How a connection begins, and the event loop: writes, acknowledgements and timers in the order of time."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from tcpdelay.models import tcp
+from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.models.simulator.path import next_arrival, segments_until_loss, take_arrival
-from tcpdelay.models.simulator.receiver import INITIAL_RECEIVE_MSS, on_receiver_timer
-from tcpdelay.models.simulator.records import (
-    CONNECTION,
-    INFINITE_SSTHRESH,
-    MOST_EVENTS,
-    NEVER,
-    OPEN,
-    RING,
-    SECOND,
-    Rules,
-    Wire,
-)
+from tcpdelay.models.simulator.receiver import on_receiver_timer
+from tcpdelay.models.simulator.records import CONNECTION, MOST_EVENTS, NEVER, OPEN, RING, Rules, Wire
 from tcpdelay.models.simulator.sender import on_timer, send_new
-from tcpdelay.models.simulator.window import ACKNOWLEDGED, INITIAL_WINDOW, SENT, in_slow_start, note_at
+from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at
+from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 
-FIRST_TIMEOUT = 1.0
-"""Retransmission timeout before the first round-trip time is known [s]."""
 TIE_BREAK = 1
-"""What the round-trip time is longer by where no exact ties are wanted [us]."""
+"""Addition to the round-trip time unless exact ties are requested [us]."""
 ALL_RULES = Rules()
 
 
@@ -61,7 +48,7 @@ def new_connection(
     """
     random = np.random.default_rng(seed)
     wire = Wire(random)
-    (connection,) = np.zeros(1, CONNECTION).view(np.recarray)
+    (connection,) = records(1, CONNECTION)
     tick = SECOND // stack.hz if rules.ticks else 1
     rtt = round(path.rtt * SECOND)
     rto_min = round(stack.rto_min * SECOND)
@@ -87,8 +74,8 @@ def new_connection(
         "loss": path.loss,
         "loss_burst": path.loss_burst,
         "ack_loss": path.ack_loss,
-        "snd_cwnd": INITIAL_WINDOW,
-        "snd_ssthresh": INFINITE_SSTHRESH,
+        "snd_cwnd": tcp.INITIAL_WINDOW,
+        "snd_ssthresh": tcp.INFINITE_THRESHOLD,
         "min_rtt": NEVER,
         "reo_wnd_steps": 1,
         "undo_retrans": -1,
@@ -98,10 +85,10 @@ def new_connection(
         "compressed_at": NEVER,
         "read_at": NEVER,
         "compressed_rcv_nxt": -1,
-        "rcv_mss": min(INITIAL_RECEIVE_MSS, stack.mss),
+        "rcv_mss": min(tcp.INITIAL_RECEIVE_MSS, stack.mss),
         # The receiver sends no data, so the handshake's sample is all that it knows.
         "receiver_rto": -(-(rtt + max(2 * rtt, rto_min)) // tick),
-        "rto": -(-round(FIRST_TIMEOUT * SECOND) // tick),
+        "rto": -(-round(tcp.FIRST_TIMEOUT * SECOND) // tick),
         "until_loss": segments_until_loss(wire.record, path.loss),
     }
     for name, value in settings.items():
@@ -131,7 +118,7 @@ def advance(connection: Any, wire: Wire, packets: int) -> None:
     _advance(connection, wire.record, packets)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _advance(c: Any, wire: Any, packets: int) -> None:
     # The receiver's part of a segment is worked out when it is sent, unless arrivals are deferred: its clock is ahead.
     ahead = 0 if c.deferred else c.one_way_delay
@@ -162,7 +149,7 @@ def _advance(c: Any, wire: Any, packets: int) -> None:
             send_new(c, wire, False)
 
 
-@njit(cache=True)
+@kernel()
 def _is_quiet(c: Any, wire: Any) -> bool:
     """Whether, up to the next loss, every interval will be like the last one.
 
@@ -188,7 +175,7 @@ def _is_quiet(c: Any, wire: Any) -> bool:
     return True
 
 
-@njit(cache=True)
+@kernel()
 def _leap(c: Any, wire: Any, packets: int) -> None:
     """Move everything on by a number of packets that all see the network's delay alone."""
     if packets < SHORTEST_LEAP:
@@ -243,7 +230,7 @@ def _leap(c: Any, wire: Any, packets: int) -> None:
     c.skipped += packets
 
 
-@njit(cache=True)
+@kernel()
 def _note_leap(c: Any, wire: Any, packets: int) -> None:
     """Note in the trace what would have been sent and acknowledged meanwhile, in the order of time."""
     acknowledged = wire.acknowledgements[c.first_ack & _MASK].arrival if c.packets_out else c.next_write + c.rtt

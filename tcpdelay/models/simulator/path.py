@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from tcpdelay.models import tcp
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.receiver import arrive
 from tcpdelay.models.simulator.records import COLLAPSED, NEVER, RING, uniform
 
 ALWAYS = 1 << 60
 _MASK = RING - 1
 
+gilbert_probabilities = kernel()(tcp.gilbert_probabilities)
 
-@njit(cache=True)
+
+@kernel()
 def segments_until_loss(wire: Any, loss: float) -> int:
     """Return how many segments pass until one is lost, that one included."""
     if loss <= 0.0:
@@ -22,12 +25,11 @@ def segments_until_loss(wire: Any, loss: float) -> int:
     return 1 + int(min(np.log(1.0 - uniform(wire.next_double, wire.random_state)) / np.log1p(-loss), ALWAYS))
 
 
-@njit(cache=True)
+@kernel()
 def is_lost(c: Any, wire: Any) -> bool:
     """Whether the segment that is sent now is lost.
 
-    With `loss_burst` above 1 losses follow netem's Gilbert model: from the good state the bad one is entered with a
-    probability that makes the share of lost segments `loss`, and left with probability 1 / loss_burst.
+    With `loss_burst` above 1 losses follow netem's Gilbert model (`tcp.gilbert_probabilities`).
     """
     if c.loss_burst <= 1.0:
         c.until_loss -= 1
@@ -35,25 +37,25 @@ def is_lost(c: Any, wire: Any) -> bool:
             return False
         c.until_loss = segments_until_loss(wire, c.loss)
         return True
-    leave = 1.0 / c.loss_burst
+    enter, leave = gilbert_probabilities(c.loss, c.loss_burst)
     lost = c.in_burst == 1
     if lost:
         c.in_burst = 0 if uniform(wire.next_double, wire.random_state) < leave else 1
-    elif uniform(wire.next_double, wire.random_state) < leave * c.loss / (1.0 - c.loss):
+    elif uniform(wire.next_double, wire.random_state) < enter:
         c.in_burst = 1
     return bool(lost)
 
 
-@njit(cache=True)
+@kernel()
 def beyond(c: Any, wire: Any, number: int) -> int:
     """Return the number after the last segment that one on the wire carries: it may have taken in those behind it."""
     following = number + 1
-    while following < c.next_segment and wire.segments[following & _MASK].flags & COLLAPSED:
+    while following < c.next_segment and wire.segments[following & _MASK].state & COLLAPSED:
         following += 1
     return int(following)
 
 
-@njit(cache=True)
+@kernel()
 def send(c: Any, wire: Any, number: int) -> int:
     """Let the segment of that number, sent now and not lost, reach the receiver; return when it arrives [us].
 
@@ -71,7 +73,7 @@ def send(c: Any, wire: Any, number: int) -> int:
     return int(arrival)
 
 
-@njit(cache=True)
+@kernel()
 def put_in_transit(c: Any, wire: Any, number: int, following: int, arrival: int) -> None:
     """Note that the segments from `number` to before `following` are to arrive at that time; in the order of time."""
     place = c.next_transit
@@ -85,7 +87,7 @@ def put_in_transit(c: Any, wire: Any, number: int, following: int, arrival: int)
     c.next_transit += 1
 
 
-@njit(cache=True)
+@kernel()
 def next_arrival(c: Any, wire: Any) -> int:
     """Return when the next segment in transit arrives, or `NEVER`."""
     if c.first_transit == c.next_transit:
@@ -93,7 +95,7 @@ def next_arrival(c: Any, wire: Any) -> int:
     return int(wire.transit[c.first_transit & _MASK].arrival)
 
 
-@njit(cache=True)
+@kernel()
 def take_arrival(c: Any, wire: Any) -> None:
     """Let the next segment in transit arrive."""
     segment = wire.transit[c.first_transit & _MASK]

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
-from tcpdelay.models.simulator.records import NEVER, RING, SECOND, fires_at, ticks_at, uniform
+from tcpdelay.models import tcp
+from tcpdelay.models.compilation import kernel
+from tcpdelay.models.simulator.records import NEVER, RING, fires_at, ticks_at, uniform
 
 _MASK = RING - 1
 EVERYTHING = -1
 """In place of a segment's number: the acknowledgement reports all that has arrived."""
 NO_SEGMENT = -1
-QUICK_ACKS = 16
-"""Segments acknowledged at once when a connection begins, or resumes after a long silence (TCP_MAX_QUICKACKS)."""
-SHORTEST_DELAYS_PER_SECOND, LONGEST_DELAYS_PER_SECOND, PUSHED_DELAYS_PER_SECOND = 25, 2, 5
-"""Bounds of an acknowledgement's delay, per second: TCP_DELACK_MIN, HZ / 2, and TCP_DELACK_MAX if data was pushed."""
-INITIAL_RECEIVE_MSS = 536
 SHORTEST_FULL_SEGMENT, TCP_HEADER, HEADER_WITH_TIMESTAMP = 88, 20, 32
-AT_ONCE_OUT_OF_ORDER = 3
-"""Out-of-order segments after a hole that are acknowledged at once; after them SACKs are compressed."""
-COMPRESSION, COMPRESSION_SLACK = 1000, 100
-"""How long a compressed SACK waits at most, and the timer's slack [us] (tcp_comp_sack_delay_ns, _slack_ns)."""
 
 
-@njit(cache=True)
+@kernel()
 def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: int) -> None:
     """Let a segment arrive, be read as far as it is in order, and be answered.
 
@@ -67,13 +58,13 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
     acknowledge(c, wire, number, NO_SEGMENT if fresh else number, arrival)
 
 
-@njit(cache=True)
+@kernel()
 def _start(c: Any, wire: Any, number: int) -> int:
     """Return where a segment begins in the stream, or where the next one to be sent would."""
     return int(wire.segments[number & _MASK].start if number < c.next_segment else c.snd_nxt)
 
 
-@njit(cache=True)
+@kernel()
 def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) -> None:
     """Send an acknowledgement at that time; it may be lost, and the next one then reports everything.
 
@@ -116,7 +107,7 @@ def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) ->
     c.next_ack += 1
 
 
-@njit(cache=True)
+@kernel()
 def on_receiver_timer(c: Any, wire: Any) -> None:
     """Send the acknowledgement that has been delayed until now (`tcp_delack_timer_handler`)."""
     sending = c.receiver_timer
@@ -125,12 +116,12 @@ def on_receiver_timer(c: Any, wire: Any) -> None:
     acknowledge(c, wire, EVERYTHING, NO_SEGMENT, sending)
 
 
-@njit(cache=True)
+@kernel()
 def _shortest_delay(c: Any) -> int:
-    return int(SECOND // c.tick // SHORTEST_DELAYS_PER_SECOND)
+    return int(tcp.SECOND // c.tick // tcp.DELAYED_ACKS_MIN)
 
 
-@njit(cache=True)
+@kernel()
 def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> None:
     """Note the size of a segment in order, whether it ends a write, and the gap before it (`tcp_event_data_recv`)."""
     pushes = False
@@ -141,17 +132,17 @@ def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> 
     gap = now - c.lrcvtime
     c.lrcvtime = now
     if c.ato == 0:
-        c.quick = QUICK_ACKS
+        c.quick = tcp.QUICK_ACKS
         c.ato = shortest
     elif gap <= shortest // 2:
         c.ato = (c.ato >> 1) + shortest // 2
     elif gap < c.ato:
         c.ato = min((c.ato >> 1) + gap, c.receiver_rto)
     elif gap > c.receiver_rto:
-        c.quick = QUICK_ACKS
+        c.quick = tcp.QUICK_ACKS
 
 
-@njit(cache=True)
+@kernel()
 def _measure_receive_mss(c: Any, size: int, pushes: bool) -> None:
     """Estimate the size of full segments, and note what asks for an acknowledgement (`tcp_measure_rcv_mss`).
 
@@ -165,7 +156,7 @@ def _measure_receive_mss(c: Any, size: int, pushes: bool) -> None:
             c.pushed = 1
         return
     length = size + HEADER_WITH_TIMESTAMP
-    if length >= INITIAL_RECEIVE_MSS + TCP_HEADER or (length >= SHORTEST_FULL_SEGMENT + TCP_HEADER and not pushes):
+    if length >= tcp.INITIAL_RECEIVE_MSS + TCP_HEADER or (length >= SHORTEST_FULL_SEGMENT + TCP_HEADER and not pushes):
         c.last_seg_size = size
         if size == last:
             c.rcv_mss = size
@@ -173,12 +164,12 @@ def _measure_receive_mss(c: Any, size: int, pushes: bool) -> None:
     c.pushed = 1
 
 
-@njit(cache=True)
+@kernel()
 def _is_due(c: Any, fresh: bool, in_order: bool, holes: bool, arrival: int) -> bool:
     """Whether a segment is acknowledged at once; if not, see that it is later (`__tcp_ack_snd_check`)."""
     if not fresh:
         # Something old: the sender lacks acknowledgements.
-        c.quick = QUICK_ACKS
+        c.quick = tcp.QUICK_ACKS
         c.ato = _shortest_delay(c)
         return True
     filled = in_order and holes and c.out_of_order == 0
@@ -194,37 +185,36 @@ def _is_due(c: Any, fresh: bool, in_order: bool, holes: bool, arrival: int) -> b
     return _delay(c, arrival)
 
 
-@njit(cache=True)
+@kernel()
 def _is_sack_due(c: Any, arrival: int) -> bool:
     """Whether a SACK leaves at once or is compressed with those of the next millisecond."""
     if c.compressed_rcv_nxt != c.rcv_nxt:
         c.compressed_rcv_nxt = c.rcv_nxt
         c.dup_ack_counter = 0
-    if c.dup_ack_counter < AT_ONCE_OUT_OF_ORDER:
+    if c.dup_ack_counter < tcp.UNCOMPRESSED_SACKS:
         c.dup_ack_counter += 1
         return True
     if c.compressed_at == NEVER:
-        # 5 % of the RTT.
-        c.compressed_at = arrival + min(COMPRESSION, c.rtt // 20) + COMPRESSION_SLACK
+        c.compressed_at = arrival + min(tcp.COMPRESSION_DELAY, c.rtt // tcp.COMPRESSION_SHARE) + tcp.COMPRESSION_SLACK
         _set_timer(c)
     return False
 
 
-@njit(cache=True)
+@kernel()
 def _set_timer(c: Any) -> None:
     c.receiver_timer = min(c.read_at, min(c.compressed_at, c.delayed_ack_at))
 
 
-@njit(cache=True)
+@kernel()
 def _delay(c: Any, arrival: int) -> bool:
     """Delay the acknowledgement, unless one that waits is about to leave anyway (`tcp_send_delayed_ack`)."""
     now, shortest = ticks_at(c, arrival), _shortest_delay(c)
     delay = c.ato
     if delay > shortest:
-        longest = SECOND // c.tick // LONGEST_DELAYS_PER_SECOND
+        longest = tcp.SECOND // c.tick // tcp.DELAYED_ACKS_MAX
         longest = min(longest, max(c.rtt // c.tick, shortest))
         delay = min(delay, longest)
-    delay = min(delay, SECOND // c.tick // PUSHED_DELAYS_PER_SECOND)
+    delay = min(delay, tcp.SECOND // c.tick // tcp.DELAYED_ACKS_PUSHED)
     timeout = now + delay
     if c.delayed_ack_at != NEVER:
         if c.delayed_ack_timeout <= now + (delay >> 2):

@@ -1,16 +1,10 @@
-"""Which of the kernel's rules a simulation follows: each can be left out, to see what it does.
-
-Uniform random numbers of a NumPy generator in compiled code, which is given the address of its function.
-
-Compiled functions count references to a generator, as to an array, at each call, which takes longer than most of what
-they do here. Addresses are plain numbers.
-
-The simulator's state: one record per connection, and the segments and acknowledgements under way.
+"""The simulator's state: the rules that it follows, a record per connection, the segments under way, and the timers.
 
 Times are whole microseconds, as in the kernel, positions in the stream bytes, windows segments. Names follow the
-kernel's `struct tcp_sock` where the field is the kernel's own.
+kernel's `struct tcp_sock` where the kernel has the field.
 
-The kernel's clock of ticks, and when a timer that is set on it really fires.
+Random numbers come from a NumPy generator, whose C function compiled code calls by its address. A generator as an
+argument would be counted as a reference at each call, which takes longer than most kernels here.
 """
 
 from __future__ import annotations
@@ -21,11 +15,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
-from numba.core import cgutils
+from numba import types
+from numba.core import cgutils, config
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from tcpdelay.models import tcp
+from tcpdelay.models.compilation import kernel, records
 from tcpdelay.scenario.fields import require_flag
 
 
@@ -108,10 +104,14 @@ def _type_call(typing_context: Any, function: Any, argument: Any) -> Any:
     return types.float64(types.int64, types.int64), generate
 
 
-_call: Any = intrinsic(_type_call)
+def _call_in_python(function: int, argument: int) -> float:
+    return float(ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p)(int(function))(int(argument)))
 
 
-@njit(cache=True)
+_call: Any = _call_in_python if config.DISABLE_JIT else intrinsic(_type_call)  # type: ignore[attr-defined]
+
+
+@kernel()
 def uniform(next_double: int, state: int) -> float:
     """Return the generator's next number, evenly distributed from 0 to below 1: what `Generator.random` would return.
 
@@ -132,7 +132,6 @@ SACKED, MARKED_LOST, RETRANSMITTED, EVER_RETRANSMITTED, COLLAPSED = 1, 2, 4, 8, 
 NEVER = 1 << 62
 RING = 1 << 12
 """Segments and acknowledgements under way that there is room for."""
-INFINITE_SSTHRESH = 0x7FFFFFFF
 
 _GROUPS = {
     "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min cubic window_validation "
@@ -167,11 +166,12 @@ CONNECTION = np.dtype(
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
 )
 """A connection: the scenario, then sender, receiver and what has been counted."""
-SEGMENT = np.dtype([(name, np.int64) for name in ("start", "end", "sent", "gone", "delivered", "flags", "received")])
+SEGMENT = np.dtype([(name, np.int64) for name in ("start", "end", "sent", "gone", "delivered", "state", "received")])
 """A segment from its first transmission until it is acknowledged.
 
-`gone` is when its last copy left the network, `delivered` how many had been delivered when that was sent, `received`
-its place in the order of arrivals, from one on.
+`state` holds the flags of the retransmission queue, `gone` is the time at which the last copy left the network,
+`delivered` the number of segments delivered when that copy was sent, and `received` the place in the order of arrivals,
+from one on.
 """
 ACKNOWLEDGEMENT = np.dtype(
     [(name, np.int64) for name in ("arrival", "acknowledged", "segment", "arrivals", "duplicate", "echo")]
@@ -218,7 +218,7 @@ class Wire:
 
     def __init__(self, random: np.random.Generator) -> None:
         self.random = random
-        self.record: Any = np.zeros(1, WIRE).view(np.recarray)[0]
+        self.record: Any = records(1, WIRE)[0]
         self.record.next_double, self.record.random_state = generator_addresses(random)
 
     @property
@@ -241,64 +241,42 @@ class Wire:
         return np.concatenate((ahead, self.delays[:, : packets - ahead.shape[1]]), axis=1)
 
 
-SECOND = 1_000_000
-LONGEST_TIMEOUT = 120 * SECOND
-"""TCP_RTO_MAX [us]."""
-WHEEL_LEVEL_SHIFT = 3
-WHEEL_FIRST_LEVEL = 63
-"""Ticks ahead up to which the wheel is exact; each further level is eight times as coarse (kernel/time/timer.c)."""
+wheel_expiry = kernel()(tcp.wheel_expiry)
+_to_ticks = kernel()(tcp.to_ticks)
 
 
-@njit(cache=True)
+@kernel()
 def ticks_now(c: Any) -> int:
     """Return the tick that has begun last, `jiffies`."""
     return ticks_at(c, c.now)
 
 
-@njit(cache=True)
+@kernel()
 def ticks_at(c: Any, time: int) -> int:
     """Return the tick that has begun last at a time [us]."""
     return int((time + c.tick_phase) // c.tick)
 
 
-@njit(cache=True)
+@kernel()
 def to_ticks(c: Any, duration: int) -> int:
     """Return a duration [us] in ticks, rounded up (`usecs_to_jiffies`)."""
-    return int((duration + c.tick - 1) // c.tick)
+    return int(_to_ticks(duration, c.tick))
 
 
-@njit(cache=True)
-def wheel_expiry(now: int, ticks: int) -> int:
-    """Return the tick at which a timer fires that is set for `ticks` after the tick `now`.
-
-    The kernel's timer wheel never fires early, so it rounds up, by one tick at least and by more the farther ahead:
-    a retransmission timeout of 75 ticks can be 8 ticks late.
-
-    Examples
-    --------
-    >>> wheel_expiry(1000, 2), wheel_expiry(1000, 75)
-    (1003, 1080)
-    """
-    shift = 0
-    while ticks >= WHEEL_FIRST_LEVEL << shift:
-        shift += WHEEL_LEVEL_SHIFT
-    return (((now + ticks) >> shift) + 1) << shift
-
-
-@njit(cache=True)
+@kernel()
 def fires_at(c: Any, now: int, ticks: int) -> int:
     """Return when a timer fires [us] that is set for `ticks` after the tick `now`."""
     return int((wheel_expiry(now, ticks) if c.ticks else now + ticks) * c.tick - c.tick_phase)
 
 
-@njit(cache=True)
+@kernel()
 def set_timer(c: Any, kind: int, ticks: int) -> None:
     """Let the connection's timer fire after a number of ticks; it has but one, of changing kind."""
     c.timer_kind = kind
-    c.timer_at = fires_at(c, ticks_now(c), min(ticks, LONGEST_TIMEOUT // c.tick))
+    c.timer_at = fires_at(c, ticks_now(c), min(ticks, tcp.RTO_MAX // c.tick))
 
 
-@njit(cache=True)
+@kernel()
 def clear_timer(c: Any) -> None:
     """Stop the connection's timer."""
     c.timer_kind = NO_TIMER

@@ -1,18 +1,17 @@
-"""What was not lost but late: reordering that has been seen, and reductions of the window that are taken back.
+"""Loss recovery: RACK finds lost segments (RFC 8985), proportional rate reduction limits what is sent (RFC 6937).
 
-Loss recovery: RACK finds what is lost (RFC 8985), proportional rate reduction says what may be sent (RFC 6937).
+Reordering that has been seen widens RACK's wait, and a reduction of the window that was needless is undone.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models import tcp
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
     EVER_RETRANSMITTED,
-    INFINITE_SSTHRESH,
     MARKED_LOST,
     RECOVERY,
     REORDERING_TIMER,
@@ -26,23 +25,18 @@ from tcpdelay.models.simulator.records import (
 from tcpdelay.models.simulator.window import IN_RECOVERY, in_flight, in_reduction, note, reduced_threshold
 
 _MASK = RING - 1
-MILLISECOND = 1000
-"""Step of the timestamps [us]."""
-RECOVERIES_TO_PERSIST = 16
-"""Recoveries for which a widened reordering window lasts (TCP_RACK_RECOVERY_THRESH)."""
-WIDEST_WINDOW_STEPS = 255
 
 
-@njit(cache=True)
+@kernel()
 def save_threshold(c: Any) -> None:
     """Keep the threshold before a reduction, at least three quarters of the window (`tcp_current_ssthresh`)."""
     saved = c.snd_ssthresh
     if not in_reduction(c):
         saved = max(saved, (c.snd_cwnd >> 1) + (c.snd_cwnd >> 2))
-    c.prior_ssthresh = min(saved, INFINITE_SSTHRESH)
+    c.prior_ssthresh = min(saved, tcp.INFINITE_THRESHOLD)
 
 
-@njit(cache=True)
+@kernel()
 def begin_episode(c: Any) -> None:
     """Note what a reduction that begins now would have to disprove (`tcp_init_undo`)."""
     c.undo_marker = max(c.snd_una, 1)
@@ -50,34 +44,34 @@ def begin_episode(c: Any) -> None:
     c.undo_retrans = under_way if under_way else -1
 
 
-@njit(cache=True)
+@kernel()
 def any_retransmitted(c: Any, wire: Any) -> bool:
     """Whether a retransmission is under way (`tcp_any_retrans_done`)."""
     if c.packets_out == 0:
         return False
-    return bool(c.retrans_out or wire.segments[c.first_segment & _MASK].flags & EVER_RETRANSMITTED)
+    return bool(c.retrans_out or wire.segments[c.first_segment & _MASK].state & EVER_RETRANSMITTED)
 
 
-@njit(cache=True)
+@kernel()
 def is_original(c: Any, echo: int) -> bool:
     """Whether the echoed timestamp is older than the first retransmission: the original came (RFC 3522)."""
-    return bool(c.retrans_stamp == 0 or echo // MILLISECOND < c.retrans_stamp // MILLISECOND)
+    return bool(c.retrans_stamp == 0 or echo // tcp.MILLISECOND < c.retrans_stamp // tcp.MILLISECOND)
 
 
-@njit(cache=True)
+@kernel()
 def all_retransmissions_needless(c: Any) -> bool:
     """Whether D-SACKs have reported every retransmission as needless."""
     return bool(c.undo_marker and c.undo_retrans == 0)
 
 
-@njit(cache=True)
+@kernel()
 def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
     """Take the reduction of the window back, and what is marked lost too if so asked (`tcp_undo_cwnd_reduction`)."""
     if unmark:
         for number in range(c.first_segment, c.next_segment):
             segment = wire.segments[number & _MASK]
-            if segment.flags & MARKED_LOST:
-                segment.flags &= ~MARKED_LOST
+            if segment.state & MARKED_LOST:
+                segment.state &= ~MARKED_LOST
                 c.lost_out -= 1
     if c.prior_ssthresh:
         c.snd_cwnd = max(c.snd_cwnd, c.prior_cwnd)
@@ -88,7 +82,7 @@ def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
     c.undone += 1
 
 
-@njit(cache=True)
+@kernel()
 def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> bool:
     """Note that a segment has arrived twice; whether it was one sent again (`tcp_check_dsack`, `tcp_sacktag_one`)."""
     segment = wire.segments[number & _MASK]
@@ -100,27 +94,27 @@ def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> bool:
     c.delivered += 1
     counts = c.undo_marker and c.undo_retrans > 0 and segment.end > c.undo_marker
     if number >= c.first_segment:
-        if segment.flags & (RETRANSMITTED | EVER_RETRANSMITTED):
+        if segment.state & (RETRANSMITTED | EVER_RETRANSMITTED):
             if counts:
                 c.undo_retrans -= 1
-            if segment.flags & SACKED:
+            if segment.state & SACKED:
                 note_reordering(c, number)
-        if segment.flags & RETRANSMITTED:
-            segment.flags &= ~RETRANSMITTED
+        if segment.state & RETRANSMITTED:
+            segment.state &= ~RETRANSMITTED
             c.retrans_out -= 1
     elif counts and segment.end <= acknowledged:
         c.undo_retrans -= 1
     return True
 
 
-@njit(cache=True)
+@kernel()
 def note_reordering(c: Any, number: int) -> None:
     """Note that a segment came after one beyond it, or twice itself (`tcp_check_sack_reordering`)."""
     if c.sacked_out and number <= c.highest_sacked:
         c.reord_seen += 1
 
 
-@njit(cache=True)
+@kernel()
 def adapt_reordering_window(c: Any, delivered_at_sending: int) -> None:
     """Widen RACK's window when retransmissions were needless, and narrow it again later (`tcp_rack_update_reo_wnd`).
 
@@ -136,49 +130,43 @@ def adapt_reordering_window(c: Any, delivered_at_sending: int) -> None:
     if delivered_at_sending < c.rack_last_delivered:
         c.rack_dsack_seen = 0
     if c.rack_dsack_seen:
-        c.reo_wnd_steps = min(WIDEST_WINDOW_STEPS, c.reo_wnd_steps + 1)
+        c.reo_wnd_steps = min(tcp.LARGEST_REORDERING_STEPS, c.reo_wnd_steps + 1)
         c.rack_dsack_seen = 0
         c.rack_last_delivered = c.delivered
-        c.reo_wnd_persist = RECOVERIES_TO_PERSIST
+        c.reo_wnd_persist = tcp.REORDERING_RECOVERIES
     elif c.reo_wnd_persist == 0:
         c.reo_wnd_steps = 1
 
 
-DUPLICATE_THRESHOLD = 3
-"""SACKed segments from which on RACK waits for no reordering (sysctl tcp_reordering)."""
-SHORTEST_TIMEOUT = 2000
-"""What the reordering timer adds to its time [us] (TCP_TIMEOUT_MIN_US)."""
-
-
-@njit(cache=True)
+@kernel()
 def reordering_window(c: Any) -> int:
     """Return how long RACK waits for a segment that others have overtaken [us] (`tcp_rack_reo_wnd`)."""
     if not c.reordering_window:
         return 0
-    if not c.reord_seen and (c.ca_state >= RECOVERY or c.sacked_out >= DUPLICATE_THRESHOLD):
+    if not c.reord_seen and (c.ca_state >= RECOVERY or c.sacked_out >= tcp.DUPLICATE_THRESHOLD):
         return 0
-    return int(min((c.min_rtt >> 2) * c.reo_wnd_steps, c.srtt >> 3))
+    return int(min(c.min_rtt // tcp.REORDERING_SHARE * c.reo_wnd_steps, c.srtt >> 3))
 
 
-@njit(cache=True)
+@kernel()
 def mark_lost(c: Any, segment: Any) -> None:
     """Take a segment, or its retransmission, for lost (`tcp_mark_skb_lost`)."""
-    if segment.flags & MARKED_LOST:
-        if segment.flags & RETRANSMITTED:
-            segment.flags &= ~RETRANSMITTED
+    if segment.state & MARKED_LOST:
+        if segment.state & RETRANSMITTED:
+            segment.state &= ~RETRANSMITTED
             c.retrans_out -= 1
-    elif not segment.flags & SACKED:
-        segment.flags |= MARKED_LOST
+    elif not segment.state & SACKED:
+        segment.state |= MARKED_LOST
         c.lost_out += 1
     c.lost += 1
 
 
-@njit(cache=True)
+@kernel()
 def note_delivery(c: Any, segment: Any) -> None:
     """Let RACK know that a segment has arrived (`tcp_rack_advance`)."""
     c.delivered_at_sending = max(c.delivered_at_sending, segment.delivered)
     rtt = c.now - segment.sent
-    if rtt < c.min_rtt and segment.flags & EVER_RETRANSMITTED:
+    if rtt < c.min_rtt and segment.state & EVER_RETRANSMITTED:
         # Too early for the retransmission: this is the original.
         return
     c.rack_advanced = 1
@@ -188,7 +176,7 @@ def note_delivery(c: Any, segment: Any) -> None:
         c.rack_end_seq = segment.end
 
 
-@njit(cache=True)
+@kernel()
 def detect_losses(c: Any, wire: Any) -> int:
     """Mark what was sent before the latest segment delivered and is overdue; return the longest wait for others [us].
 
@@ -199,10 +187,10 @@ def detect_losses(c: Any, wire: Any) -> int:
     longest = 0
     for number in range(c.first_segment, c.next_segment):
         segment = wire.segments[number & _MASK]
-        waits_for_retransmission = segment.flags & (MARKED_LOST | RETRANSMITTED) == MARKED_LOST
-        if segment.flags & (SACKED | COLLAPSED) or waits_for_retransmission:
+        waits_for_retransmission = segment.state & (MARKED_LOST | RETRANSMITTED) == MARKED_LOST
+        if segment.state & (SACKED | COLLAPSED) or waits_for_retransmission:
             continue
-        if segment.flags & RETRANSMITTED and not c.retransmissions_found_lost_by_rack:
+        if segment.state & RETRANSMITTED and not c.retransmissions_found_lost_by_rack:
             continue
         if segment.sent > c.rack_mstamp or (segment.sent == c.rack_mstamp and segment.end >= c.rack_end_seq):
             continue
@@ -214,21 +202,21 @@ def detect_losses(c: Any, wire: Any) -> int:
     return longest
 
 
-@njit(cache=True)
+@kernel()
 def mark_by_threshold(c: Any, wire: Any) -> None:
     """Mark what three SACKed segments lie beyond (`tcp_mark_head_lost`, RFC 6675); the rule that RACK replaced."""
     beyond = c.sacked_out
     for number in range(c.first_segment, c.next_segment):
-        if beyond < DUPLICATE_THRESHOLD:
+        if beyond < tcp.DUPLICATE_THRESHOLD:
             break
         segment = wire.segments[number & _MASK]
-        if segment.flags & SACKED:
+        if segment.state & SACKED:
             beyond -= 1
-        elif not segment.flags & (MARKED_LOST | COLLAPSED):
+        elif not segment.state & (MARKED_LOST | COLLAPSED):
             mark_lost(c, segment)
 
 
-@njit(cache=True)
+@kernel()
 def identify_losses(c: Any, wire: Any) -> bool:
     """Look for losses after an acknowledgement; whether a timer has been set to look again (`tcp_rack_mark_lost`)."""
     if not c.packets_out:
@@ -241,11 +229,11 @@ def identify_losses(c: Any, wire: Any) -> bool:
     c.rack_advanced = 0
     wait = detect_losses(c, wire)
     if wait:
-        set_timer(c, REORDERING_TIMER, to_ticks(c, wait + SHORTEST_TIMEOUT))
+        set_timer(c, REORDERING_TIMER, to_ticks(c, wait + tcp.TIMER_SLACK))
     return wait > 0
 
 
-@njit(cache=True)
+@kernel()
 def begin_reduction(c: Any) -> None:
     """Begin to reduce the window, for all that has been sent until now (`tcp_init_cwnd_reduction`)."""
     c.high_seq = c.snd_nxt
@@ -257,7 +245,7 @@ def begin_reduction(c: Any) -> None:
     c.snd_ssthresh = reduced_threshold(c)
 
 
-@njit(cache=True)
+@kernel()
 def enter_recovery(c: Any, wire: Any) -> None:
     """Begin to repair: one reduction of the window for all losses up to what has been sent (`tcp_enter_recovery`)."""
     if not any_retransmitted(c, wire):
@@ -272,7 +260,7 @@ def enter_recovery(c: Any, wire: Any) -> None:
     note(c, wire, IN_RECOVERY, c.snd_una, c.snd_nxt)
 
 
-@njit(cache=True)
+@kernel()
 def reduce_window(c: Any, delivered: int, lost: int, advanced: bool) -> None:
     """Set the window to what may be sent in answer to an acknowledgement (`tcp_cwnd_reduction`, RFC 6937).
 

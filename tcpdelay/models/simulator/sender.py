@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models import tcp
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.path import is_lost, send
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
     CWR,
     DISORDER,
     EVER_RETRANSMITTED,
-    LONGEST_TIMEOUT,
     LOSS,
     MARKED_LOST,
     NEVER,
@@ -25,14 +24,12 @@ from tcpdelay.models.simulator.records import (
     RETRANSMITTED,
     RING,
     SACKED,
-    SECOND,
     clear_timer,
     set_timer,
     ticks_now,
     to_ticks,
 )
 from tcpdelay.models.simulator.recovery import (
-    SHORTEST_TIMEOUT,
     begin_episode,
     detect_losses,
     enter_recovery,
@@ -61,7 +58,7 @@ LARGEST_FLIGHT = RING // 2
 _MASK = RING - 1
 
 
-@njit(cache=True)
+@kernel()
 def _transmit(c: Any, wire: Any, number: int) -> None:
     """Put a segment on the wire."""
     segment = wire.segments[number & _MASK]
@@ -69,7 +66,7 @@ def _transmit(c: Any, wire: Any, number: int) -> None:
     c.segments_sent += 1
     c.last_send = ticks_now(c)
     segment.delivered = c.delivered
-    note(c, wire, SENT_AGAIN if segment.flags & EVER_RETRANSMITTED else SENT, segment.start, segment.end)
+    note(c, wire, SENT_AGAIN if segment.state & EVER_RETRANSMITTED else SENT, segment.start, segment.end)
     if is_lost(c, wire):
         c.segments_lost += 1
         note(c, wire, LOST_ON_PATH, segment.start, segment.end)
@@ -77,7 +74,7 @@ def _transmit(c: Any, wire: Any, number: int) -> None:
         segment.gone = send(c, wire, number)
 
 
-@njit(cache=True)
+@kernel()
 def send_new(c: Any, wire: Any, probe: bool) -> int:
     """Send what the window allows of what has been written; return the segments sent (`tcp_write_xmit`).
 
@@ -91,7 +88,7 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
         segment.end = min(c.snd_nxt + c.mss, c.written)
         if not c.coalescing:
             segment.end = min(segment.end, (c.snd_nxt // c.packet_size + 1) * c.packet_size)
-        segment.flags = 0
+        segment.state = 0
         segment.received = 0
         if in_flight(c) == 0 and c.cubic and c.cubic_epoch:
             # The cubic function rests while nothing is under way.
@@ -121,7 +118,7 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
     return sent
 
 
-@njit(cache=True)
+@kernel()
 def _collapse(c: Any, wire: Any, number: int) -> None:
     """Let a segment to be sent again take in small ones that follow (`tcp_retrans_try_collapse`).
 
@@ -132,45 +129,45 @@ def _collapse(c: Any, wire: Any, number: int) -> None:
     head = wire.segments[number & _MASK]
     for following in range(number + 1, c.next_segment):
         segment = wire.segments[following & _MASK]
-        if segment.flags & COLLAPSED:
+        if segment.state & COLLAPSED:
             continue
-        if segment.flags & SACKED or segment.gone > c.now or segment.end - head.start > c.mss:
+        if segment.state & SACKED or segment.gone > c.now or segment.end - head.start > c.mss:
             break
-        if segment.flags & MARKED_LOST:
+        if segment.state & MARKED_LOST:
             c.lost_out -= 1
-        if segment.flags & RETRANSMITTED:
+        if segment.state & RETRANSMITTED:
             c.retrans_out -= 1
         c.packets_out -= 1
-        head.flags |= segment.flags & EVER_RETRANSMITTED
+        head.state |= segment.state & EVER_RETRANSMITTED
         head.end = segment.end
-        segment.flags = COLLAPSED
+        segment.state = COLLAPSED
 
 
-@njit(cache=True)
+@kernel()
 def _is_in_host_queue(c: Any, segment: Any) -> bool:
     """Whether the last copy of a segment has not left the sender's host yet (`skb_still_in_host_queue`)."""
     return bool(min(segment.gone, segment.sent + c.host_delay) > c.now)
 
 
-@njit(cache=True)
+@kernel()
 def _send_again(c: Any, wire: Any, number: int) -> bool:
     """Send a segment again, unless it is still in the host's queue; whether it was sent (`__tcp_retransmit_skb`)."""
     segment = wire.segments[number & _MASK]
     if _is_in_host_queue(c, segment):
         return False
     _collapse(c, wire, number)
-    segment.flags |= EVER_RETRANSMITTED
+    segment.state |= EVER_RETRANSMITTED
     c.segments_retransmitted += 1
     _transmit(c, wire, number)
     return True
 
 
-@njit(cache=True)
+@kernel()
 def _retransmit(c: Any, wire: Any, number: int) -> bool:
     """Send a lost segment again, if it can be; whether it was sent (`tcp_retransmit_skb`)."""
     sent = _send_again(c, wire, number)
     if sent:
-        wire.segments[number & _MASK].flags |= RETRANSMITTED
+        wire.segments[number & _MASK].state |= RETRANSMITTED
         c.retrans_out += 1
     if c.retrans_stamp == 0:
         c.retrans_stamp = wire.segments[number & _MASK].sent
@@ -178,14 +175,14 @@ def _retransmit(c: Any, wire: Any, number: int) -> bool:
     return sent
 
 
-@njit(cache=True)
+@kernel()
 def retransmit_lost(c: Any, wire: Any) -> None:
     """Send again what is marked lost, as far as the window goes (`tcp_xmit_retransmit_queue`)."""
     head_sent = False
     for number in range(c.first_segment, c.next_segment):
         if in_flight(c) >= c.snd_cwnd or c.retrans_out >= c.lost_out:
             break
-        flags = wire.segments[number & _MASK].flags
+        flags = wire.segments[number & _MASK].state
         if not flags & MARKED_LOST or flags & (SACKED | RETRANSMITTED | COLLAPSED):
             continue
         if not _retransmit(c, wire, number):
@@ -198,13 +195,13 @@ def retransmit_lost(c: Any, wire: Any) -> None:
         set_timer(c, RETRANSMISSION_TIMER, c.rto)
 
 
-@njit(cache=True)
+@kernel()
 def _until_timeout(c: Any, wire: Any) -> int:
     """Return the time [us] until the retransmission timeout of the oldest segment (`tcp_rto_delta_us`)."""
     return int(wire.segments[c.first_segment & _MASK].sent + c.rto * c.tick - c.now)
 
 
-@njit(cache=True)
+@kernel()
 def rearm_retransmission_timer(c: Any, wire: Any) -> None:
     """Let the retransmission timer run as long as anything is outstanding (`tcp_rearm_rto`)."""
     if c.packets_out == 0:
@@ -216,14 +213,15 @@ def rearm_retransmission_timer(c: Any, wire: Any) -> None:
     set_timer(c, RETRANSMISSION_TIMER, ticks)
 
 
-@njit(cache=True)
+@kernel()
 def schedule_probe(c: Any, wire: Any, advancing: bool) -> bool:
     """Set the timer of the tail loss probe, if there may be one (`tcp_schedule_loss_probe`, RFC 8985)."""
     if not c.tail_loss_probe or c.packets_out == 0 or (c.ca_state != OPEN and c.ca_state != CWR):
         return False
-    ticks = to_ticks(c, SECOND)
+    ticks = to_ticks(c, tcp.SECOND)
     if c.srtt:
-        ticks = to_ticks(c, (c.srtt >> 2) + (c.rto_min if c.packets_out == 1 else SHORTEST_TIMEOUT))
+        # The estimate is kept eightfold, so that a quarter of it is two round-trip times (tcp.PROBE_ROUND_TRIPS).
+        ticks = to_ticks(c, (c.srtt >> 2) + (c.rto_min if c.packets_out == 1 else tcp.TIMER_SLACK))
     until_timeout = c.rto * c.tick if advancing else _until_timeout(c, wire)
     if until_timeout > 0:
         ticks = min(ticks, to_ticks(c, until_timeout))
@@ -231,7 +229,7 @@ def schedule_probe(c: Any, wire: Any, advancing: bool) -> bool:
     return True
 
 
-@njit(cache=True)
+@kernel()
 def on_timer(c: Any, wire: Any) -> None:
     """Do what the connection's timer was set for."""
     c.timer_at = NEVER
@@ -256,11 +254,11 @@ def on_timer(c: Any, wire: Any) -> None:
         _time_out(c, wire)
         _retransmit(c, wire, c.first_segment)
         c.retransmits += 1
-        c.rto = min(2 * c.rto, LONGEST_TIMEOUT // c.tick)
+        c.rto = min(2 * c.rto, tcp.RTO_MAX // c.tick)
         set_timer(c, RETRANSMISSION_TIMER, c.rto)
 
 
-@njit(cache=True)
+@kernel()
 def _probe(c: Any, wire: Any) -> None:
     """Send a segment beyond the window, or else the last one again (`tcp_send_loss_probe`).
 
@@ -274,7 +272,7 @@ def _probe(c: Any, wire: Any) -> None:
             return
     else:
         last = c.next_segment - 1
-        while wire.segments[last & _MASK].flags & COLLAPSED:
+        while wire.segments[last & _MASK].state & COLLAPSED:
             last -= 1
         if not _send_again(c, wire, last):
             return
@@ -284,14 +282,14 @@ def _probe(c: Any, wire: Any) -> None:
     c.timer_kind = NO_TIMER
 
 
-@njit(cache=True)
+@kernel()
 def _time_out(c: Any, wire: Any) -> None:
     """Take what is overdue for lost and begin anew with a window of one segment (`tcp_enter_loss`)."""
     c.timeouts += 1
     may_be_spurious = c.ca_state < RECOVERY or c.retransmits > 0
     for number in range(c.first_segment, c.next_segment):
         segment = wire.segments[number & _MASK]
-        if segment.flags & COLLAPSED:
+        if segment.state & COLLAPSED:
             continue
         if number == c.first_segment or c.rack_rtt <= c.now - segment.sent:
             mark_lost(c, segment)

@@ -1,6 +1,6 @@
-"""Delays of a simulation of any length in bounded memory: a histogram per batch.
+"""The front door of the simulator: how late the packets of a flow are, with the statistical error of the answer.
 
-The front door of the simulator: how late the packets of a flow are, with the statistical error of the answer.
+Delays are kept as a histogram per batch of packets, so that memory does not grow with the length of a simulation.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tcpdelay.confidence import Interval, student
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import statistical_error
 from tcpdelay.models.simulator.engine import ALL_RULES, advance, new_connection
-from tcpdelay.models.simulator.records import SECOND, Rules, Wire
+from tcpdelay.models.simulator.records import Rules, Wire
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
 from tcpdelay.models.simulator.window import PUBLIC_EVENT, public_events
+from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -325,7 +326,7 @@ def _run(
     connection: Any,
     wire: Wire,
     path: Path,
-    wanted: int,
+    most_packets: int,
     seed: int,
     quantile: float,
     half_width: float | None,
@@ -334,13 +335,13 @@ def _run(
     on_progress: Callable[[int, int], None] | None,
 ) -> Simulation:
     batches, sums, backlogs, traces = Batches(), np.zeros(2), [], []
-    chunk = min(CHUNK, -(-wanted // 20))
+    chunk = min(CHUNK, -(-most_packets // 20))
     counted, looked = 0, 0
     connection.tracing = int(trace)
     start = int(connection.packets_read)
-    while counted < wanted:
+    while counted < most_packets:
         first = int(connection.packets_read)
-        size = min(chunk, wanted - counted)
+        size = min(chunk, most_packets - counted)
         if drifting:
             connection.tick_phase += int(wire.random.integers(connection.tick))
         advance(connection, wire, first + size)
@@ -358,7 +359,7 @@ def _run(
             if batches.quantile(quantile).relative_half_width <= half_width:
                 break
         if on_progress is not None:
-            on_progress(counted, wanted)
+            on_progress(counted, most_packets)
     values, counts = batches.histogram()
     mean_delay, mean_sender = sums / counted / MICROSECONDS
     kept = np.concatenate(traces, axis=1) / MICROSECONDS if trace else np.empty((2, 0))

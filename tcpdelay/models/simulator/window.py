@@ -14,41 +14,37 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from tcpdelay.models.simulator.records import CWR, MOST_EVENTS, NEVER, OPEN, RECOVERY, SECOND, ticks_now, to_ticks
+from tcpdelay.models import tcp
+from tcpdelay.models.compilation import kernel
+from tcpdelay.models.simulator.records import CWR, MOST_EVENTS, NEVER, OPEN, RECOVERY, ticks_now, to_ticks
 
-INITIAL_WINDOW = 10
-CUBIC_BETA, CUBIC_SCALE = 717, 1024
-"""CUBIC's multiplicative decrease, in 1024ths (net/ipv4/tcp_cubic.c; RFC 9438 has 0.7)."""
-CUBIC_C = 410
-"""410/1024 = 0.4: the scale of the cubic function, in segments per cubed second."""
-CUBIC_RENO_SCALE = 15
-"""Eighths of a window of ACKs after which the Reno-friendly window grows by one segment."""
-BICTCP_HZ = 10
-SLOWEST_CUBIC_UPDATE = 32
+CUBIC_BITS = 10 + 3 * tcp.CUBIC_TIME_BITS
+"""Binary digits of CUBIC_C_SCALED and of a cubed time."""
+fast_converged = kernel()(tcp.fast_converged)
+reduced_window = kernel()(tcp.reduced_window)
 
 
-@njit(cache=True)
+@kernel()
 def in_flight(c: Any) -> int:
     """Return the segments that the sender believes to be in the network (`tcp_packets_in_flight`)."""
     return int(c.packets_out - c.sacked_out - c.lost_out + c.retrans_out)
 
 
-@njit(cache=True)
+@kernel()
 def in_reduction(c: Any) -> bool:
     """Whether the window is being reduced in proportion (`tcp_in_cwnd_reduction`)."""
     return bool(c.ca_state == CWR or c.ca_state == RECOVERY)
 
 
-@njit(cache=True)
+@kernel()
 def in_slow_start(c: Any) -> bool:
     """Whether the window is below the threshold."""
     return bool(c.snd_cwnd < c.snd_ssthresh)
 
 
-@njit(cache=True)
+@kernel()
 def is_window_the_limit(c: Any) -> bool:
     """Whether the window, not the application, has limited the sender lately (`tcp_is_cwnd_limited`)."""
     if c.is_cwnd_limited:
@@ -56,7 +52,7 @@ def is_window_the_limit(c: Any) -> bool:
     return in_slow_start(c) and c.snd_cwnd < 2 * c.max_packets_out
 
 
-@njit(cache=True)
+@kernel()
 def validate_window(c: Any, limited: bool) -> None:
     """Remember whether the window was the limit, and let it decay in idle times (`tcp_cwnd_validate`; RFC 2861).
 
@@ -75,7 +71,7 @@ def validate_window(c: Any, limited: bool) -> None:
     c.snd_cwnd_used = max(c.snd_cwnd_used, c.packets_out)
     if c.window_validation and now - c.snd_cwnd_stamp >= c.rto:
         if c.ca_state == OPEN:
-            used = max(c.snd_cwnd_used, INITIAL_WINDOW)
+            used = max(c.snd_cwnd_used, tcp.INITIAL_WINDOW)
             if used < c.snd_cwnd:
                 c.snd_ssthresh = max(c.snd_ssthresh, (c.snd_cwnd >> 1) + (c.snd_cwnd >> 2))
                 c.snd_cwnd = (c.snd_cwnd + used) >> 1
@@ -83,7 +79,7 @@ def validate_window(c: Any, limited: bool) -> None:
         c.snd_cwnd_stamp = now
 
 
-@njit(cache=True)
+@kernel()
 def restart_after_idle(c: Any) -> None:
     """Halve the window for each timeout in which nothing was sent, before a write (`tcp_cwnd_restart`; RFC 2861)."""
     now = ticks_now(c)
@@ -92,7 +88,7 @@ def restart_after_idle(c: Any) -> None:
         return
     if not in_reduction(c):
         c.snd_ssthresh = max(c.snd_ssthresh, (c.snd_cwnd >> 1) + (c.snd_cwnd >> 2))
-    smallest = min(INITIAL_WINDOW, c.snd_cwnd)
+    smallest = min(tcp.INITIAL_WINDOW, c.snd_cwnd)
     idle -= c.rto
     while idle > 0 and c.snd_cwnd > smallest:
         c.snd_cwnd >>= 1
@@ -102,7 +98,7 @@ def restart_after_idle(c: Any) -> None:
     c.snd_cwnd_used = 0
 
 
-@njit(cache=True)
+@kernel()
 def grow_window(c: Any, acknowledged: int) -> None:
     """Grow the window for segments acknowledged (`tcp_reno_cong_avoid`, `cubictcp_cong_avoid`)."""
     if c.application_limited_rule and not is_window_the_limit(c):
@@ -127,13 +123,13 @@ def grow_window(c: Any, acknowledged: int) -> None:
         c.snd_cwnd += steps
 
 
-@njit(cache=True)
+@kernel()
 def _update_cubic(c: Any, acknowledged: int) -> None:
     """Set the number of ACKs for which the window grows by one segment (`bictcp_update`; RFC 9438)."""
     now = ticks_now(c)
-    hz = SECOND // c.tick
+    hz = tcp.SECOND // c.tick
     c.cubic_ack_cnt += acknowledged
-    if c.cubic_last_cwnd == c.snd_cwnd and now - c.cubic_last_time <= hz // SLOWEST_CUBIC_UPDATE:
+    if c.cubic_last_cwnd == c.snd_cwnd and now - c.cubic_last_time <= hz // tcp.CUBIC_UPDATES_PER_SECOND:
         return
     if c.cubic_epoch == 0 or now != c.cubic_last_time:
         c.cubic_last_cwnd = c.snd_cwnd
@@ -143,62 +139,50 @@ def _update_cubic(c: Any, acknowledged: int) -> None:
             c.cubic_ack_cnt = acknowledged
             c.cubic_tcp_cwnd = c.snd_cwnd
             c.cubic_origin = max(c.cubic_last_max, c.snd_cwnd)
-            c.cubic_k = _cube_root((1 << 10 + 3 * BICTCP_HZ) // CUBIC_C * (c.cubic_origin - c.snd_cwnd))
-        elapsed = (now - c.cubic_epoch + to_ticks(c, c.min_rtt) << BICTCP_HZ) // hz
+            c.cubic_k = _cube_root((1 << CUBIC_BITS) // tcp.CUBIC_C_SCALED * (c.cubic_origin - c.snd_cwnd))
+        elapsed = (now - c.cubic_epoch + to_ticks(c, c.min_rtt) << tcp.CUBIC_TIME_BITS) // hz
         distance = elapsed - c.cubic_k
-        climb = CUBIC_C * abs(distance) ** 3 >> 10 + 3 * BICTCP_HZ
+        climb = tcp.CUBIC_C_SCALED * abs(distance) ** 3 >> CUBIC_BITS
         target = c.cubic_origin + (climb if distance >= 0 else -climb)
-        c.cubic_cnt = c.snd_cwnd // (target - c.snd_cwnd) if target > c.snd_cwnd else 100 * c.snd_cwnd
+        c.cubic_cnt = (
+            c.snd_cwnd // (target - c.snd_cwnd) if target > c.snd_cwnd else tcp.CUBIC_SLOWEST_GROWTH * c.snd_cwnd
+        )
         if c.cubic_last_max == 0:
-            c.cubic_cnt = min(c.cubic_cnt, 20)
-    window = c.snd_cwnd * CUBIC_RENO_SCALE >> 3
+            c.cubic_cnt = min(c.cubic_cnt, tcp.CUBIC_FIRST_GROWTH)
+    window = c.snd_cwnd * tcp.CUBIC_RENO_EIGHTHS >> 3
     while c.cubic_ack_cnt > window:
         c.cubic_ack_cnt -= window
         c.cubic_tcp_cwnd += 1
     if c.cubic_tcp_cwnd > c.snd_cwnd:
         c.cubic_cnt = min(c.cubic_cnt, c.snd_cwnd // (c.cubic_tcp_cwnd - c.snd_cwnd))
-    c.cubic_cnt = max(c.cubic_cnt, 2)
+    c.cubic_cnt = max(c.cubic_cnt, tcp.CUBIC_FASTEST_GROWTH)
 
 
-@njit(cache=True)
+@kernel()
 def _cube_root(value: int) -> int:
     """Return the cube root, rounded; the kernel's own is within 0.2 % of it."""
     return int(np.rint(np.cbrt(value)))
 
 
-@njit(cache=True)
+@kernel()
 def reduced_threshold(c: Any) -> int:
-    """Return the threshold after a loss: half of the window or 0.7 of it, at least two segments."""
-    if not c.cubic:
-        return max(int(c.snd_cwnd) >> 1, 2)
-    c.cubic_epoch = 0
-    if c.snd_cwnd < c.cubic_last_max:
-        # Fast convergence: another flow seems to have come, so it gets room.
-        c.cubic_last_max = c.snd_cwnd * (CUBIC_SCALE + CUBIC_BETA) // (2 * CUBIC_SCALE)
-    else:
-        c.cubic_last_max = c.snd_cwnd
-    return max(int(c.snd_cwnd) * CUBIC_BETA // CUBIC_SCALE, 2)
+    """Return the slow-start threshold after a loss, and let CUBIC remember the window (`tcp_ca_ops.ssthresh`)."""
+    if c.cubic:
+        c.cubic_epoch = 0
+        # Fast convergence: another flow seems to have come, so this flow leaves it a larger share.
+        converges = c.snd_cwnd < c.cubic_last_max
+        c.cubic_last_max = fast_converged(c.snd_cwnd) if converges else c.snd_cwnd
+    return int(reduced_window(c.snd_cwnd, c.cubic == 1))
 
 
-@njit(cache=True)
+@kernel()
 def forget_cubic(c: Any) -> None:
     """Forget the cubic function, as after a timeout (`bictcp_reset`)."""
     c.cubic_cnt = c.cubic_last_max = c.cubic_last_cwnd = c.cubic_last_time = c.cubic_origin = 0
     c.cubic_k = c.cubic_epoch = c.cubic_ack_cnt = c.cubic_tcp_cwnd = 0
 
 
-LOW_WINDOW = 16
-"""Window from which on slow start may end early [segments] (hystart_low_window)."""
-TRAIN_GAP = 2000
-"""Time between two acknowledgements of a train at most [us] (hystart_ack_delta_us)."""
-LONGEST_ACK_DELAY = 1000
-"""What a train may take beyond the path's delay [us]; the kernel's is shorter beyond some 2 Gbit/s only."""
-FEWEST_SAMPLES = 8
-SMALLEST_RISE, LARGEST_RISE = 4000, 16_000
-"""Bounds of an eighth of the path's delay, by which the round-trip time rises as a queue begins [us]."""
-
-
-@njit(cache=True)
+@kernel()
 def begin_round(c: Any) -> None:
     """Begin a round, which ends as what has been sent until now is acknowledged (`bictcp_hystart_reset`)."""
     c.hystart_round_start = c.hystart_last_ack = c.now
@@ -207,17 +191,17 @@ def begin_round(c: Any) -> None:
     c.hystart_samples = 0
 
 
-@njit(cache=True)
+@kernel()
 def forget_rounds(c: Any) -> None:
     """Look for the end of slow start anew, as after a timeout (`bictcp_reset`)."""
     c.hystart_found = c.hystart_delay_min = 0
     begin_round(c)
 
 
-@njit(cache=True)
+@kernel()
 def note_rtt(c: Any, rtt: int) -> None:
     """Take the round-trip time of an acknowledgement [us] (`cubictcp_acked`)."""
-    if not c.cubic or (c.cubic_epoch and ticks_now(c) - c.cubic_epoch < SECOND // c.tick):
+    if not c.cubic or (c.cubic_epoch and ticks_now(c) - c.cubic_epoch < tcp.SECOND // c.tick):
         return
     rtt = max(rtt, 1)
     if c.hystart_delay_min == 0 or rtt < c.hystart_delay_min:
@@ -226,26 +210,32 @@ def note_rtt(c: Any, rtt: int) -> None:
         _look_for_the_end(c, rtt)
 
 
-@njit(cache=True)
+@kernel()
 def _look_for_the_end(c: Any, rtt: int) -> None:
     """End slow start if acknowledgements came in a train for half of the path's delay, or later (`hystart_update`)."""
     if c.snd_una > c.hystart_end_seq:
         begin_round(c)
-    if c.snd_cwnd < LOW_WINDOW:
+    if c.snd_cwnd < tcp.HYSTART_LOW_WINDOW:
         return
-    if c.now - c.hystart_last_ack <= TRAIN_GAP:
+    if c.now - c.hystart_last_ack <= tcp.HYSTART_ACK_DELTA:
         c.hystart_last_ack = c.now
         # Nothing is paced, so that a window leaves at once, and half of the delay tells.
-        if c.now - c.hystart_round_start > (c.hystart_delay_min + LONGEST_ACK_DELAY) >> 1:
+        if c.now - c.hystart_round_start > (c.hystart_delay_min + tcp.HYSTART_ACK_DELAY) >> 1:
             _leave_slow_start(c)
     c.hystart_curr_rtt = min(c.hystart_curr_rtt, rtt)
-    if c.hystart_samples < FEWEST_SAMPLES:
+    if c.hystart_samples < tcp.HYSTART_MIN_SAMPLES:
         c.hystart_samples += 1
-    elif c.hystart_curr_rtt > c.hystart_delay_min + min(max(c.hystart_delay_min >> 3, SMALLEST_RISE), LARGEST_RISE):
+    elif c.hystart_curr_rtt > c.hystart_delay_min + _largest_rise(c):
         _leave_slow_start(c)
 
 
-@njit(cache=True)
+@kernel()
+def _largest_rise(c: Any) -> int:
+    """Return by how much the RTT may rise before a queue is taken to build up [us] (`HYSTART_DELAY_THRESH`)."""
+    return int(min(max(c.hystart_delay_min >> 3, tcp.HYSTART_DELAY_MIN), tcp.HYSTART_DELAY_MAX))
+
+
+@kernel()
 def _leave_slow_start(c: Any) -> None:
     c.hystart_found = 1
     c.snd_ssthresh = c.snd_cwnd
@@ -270,13 +260,13 @@ PUBLIC_EVENT = np.dtype(
 MICROSECONDS = 1e6
 
 
-@njit(cache=True)
+@kernel()
 def note(c: Any, wire: Any, kind: int, start: int, end: int) -> None:
     """Note an event that concerns the stream from `start` to before `end`, if the trace has begun and is not full."""
     note_at(c, wire, kind, c.now, start, end)
 
 
-@njit(cache=True)
+@kernel()
 def note_at(c: Any, wire: Any, kind: int, time: int, start: int, end: int) -> None:
     """Note an event of another time than now."""
     if not c.tracing or c.events >= MOST_EVENTS:

@@ -1,6 +1,7 @@
-"""The chain of the phases alone, with the backlog summed out: its drift and its help to the solver.
+"""Two smaller chains that correct slow modes of the iteration: of the phases alone, and of the backlog alone.
 
-The chain of the backlog alone, in a few bins, with the phases summed out: its help to the solver near saturation.
+The chain of the phases has the backlog summed out; it also tells the drift of the backlog. The chain of the backlog has
+the phases summed out and a few bins; it helps near saturation.
 """
 
 from __future__ import annotations
@@ -8,21 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import allocation_free, kernel
 from tcpdelay.models.solver.gth import eliminate
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
-from tcpdelay.models.solver.sweeps import (
-    NEGLIGIBLE,
-    allocation_free,
-    copy,
-    extrapolate,
-    new_history,
-    remember,
-    scale,
-    total,
-)
+from tcpdelay.models.solver.sweeps import NEGLIGIBLE, copy, extrapolate, new_history, remember, scale, total
 
 MAX_SWEEPS = 20_000
 TOLERANCE = 1e-14
@@ -47,7 +39,7 @@ class PhaseChain(NamedTuple):
     leaving: NDArray[np.float64]
 
 
-@njit(cache=True)
+@kernel()
 def _new_chain(phases: int, moves: int) -> PhaseChain:
     return PhaseChain(
         np.zeros(phases + 1, np.int64), np.empty(moves, np.int64), np.empty(moves, np.float64), np.zeros(phases)
@@ -75,7 +67,7 @@ def _close(chain: PhaseChain, phase: int, filled: int, stays: bool) -> None:
         chain.leaving[phase] = 1.0
 
 
-@njit(cache=True)
+@kernel()
 def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64]) -> PhaseChain:
     """Sum the backlog out, its distribution within each phase being that of `visits`.
 
@@ -108,7 +100,7 @@ def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDAr
     return chain
 
 
-@njit(cache=True)
+@kernel()
 def _busy_chain(phases: Phases, transitions: Transitions) -> PhaseChain:
     """Return the chain of the phases while the backlog never runs dry."""
     count = phases.size - 1
@@ -139,7 +131,7 @@ def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArra
             inflow[chain.target[move]] += chain.chance[move] * value
 
 
-@njit(cache=True)
+@kernel()
 def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
     """Iterate `inflow` of a chain of phases until it changes by at most `tolerance` of itself; return the last visits.
 
@@ -164,7 +156,7 @@ def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float) -> 
     return visits
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float:
     """Mean change of a backlog that never runs dry, in packets per second.
 
@@ -195,13 +187,13 @@ DOWNWARD_FLOW = 1e-15
 VISITED = 1e-30
 
 
-@njit(cache=True)
+@kernel()
 def bin_width(bound: int) -> int:
     """Return the number of backlogs per bin."""
     return bound // BINS + 1
 
 
-@njit(cache=True)
+@kernel()
 def _flows(
     phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], width: int
 ) -> NDArray[np.float64]:
@@ -227,7 +219,7 @@ def _flows(
     return flow
 
 
-@njit(cache=True)
+@kernel()
 def correct_backlog(
     phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], inflow: NDArray[np.float64]
 ) -> None:
@@ -254,8 +246,8 @@ def correct_backlog(
         return
     for i in range(bins):
         if visited[i] > VISITED * sum_visited:
-            wanted = balanced[i] * sum_visited / visited[i]
-            factor[i] = min(max(wanted, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
+            correction = balanced[i] * sum_visited / visited[i]
+            factor[i] = min(max(correction, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
     for phase in range(phases.size - 1):
         for cell in range(rows.offset[phase], rows.offset[phase + 1]):
             if inflow[cell] != 0.0:

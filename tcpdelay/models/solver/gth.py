@@ -7,15 +7,15 @@ Research 33 (1985).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.scenario.fields import InvalidValueError
 
 LARGEST_DENSE_CHAIN = 5000
 
 
-@njit(cache=True)
+@kernel()
 def eliminate(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Stationary distribution of `matrix`, which is overwritten."""
     n = matrix.shape[0]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.solver.state_space import (
     PHASE,
     ROW,
@@ -20,7 +20,7 @@ EPISODES_LEFT = 1e-9
 MAX_FOLLOWED_SWEEPS = 2000
 
 
-@njit(cache=True)
+@kernel()
 def backlogged_time(phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64]) -> float:
     """Share of time in states with a backlog: the sum of pi q t over b > 0, over that of all states."""
     backlogged, time = 0.0, 0.0
@@ -37,7 +37,7 @@ def backlogged_time(phases: Phases, transitions: Transitions, rows: Rows, probab
     return backlogged / time
 
 
-@njit(cache=True)
+@kernel()
 def probability_at_bound(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float:
     """Probability of the states whose backlog is cut off at the bound."""
     cut = 0.0
@@ -47,7 +47,7 @@ def probability_at_bound(phases: Phases, rows: Rows, probability: NDArray[np.flo
     return cut
 
 
-@njit(cache=True)
+@kernel()
 def after_timeout(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64]
 ) -> NDArray[np.float64]:
@@ -58,9 +58,9 @@ def after_timeout(
     count = phases.size - 1
     sink = count
     first_backoff = 0
-    followed_phases: Phases = np.zeros(count + 2, PHASE)
+    followed_phases: Phases = records(count + 2, PHASE)
     followed = transitions.copy()
-    followed_rows: Rows = np.zeros(count + 2, ROW)
+    followed_rows: Rows = records(count + 2, ROW)
     for phase in range(count + 1):
         followed_phases[phase], followed_rows[phase] = phases[phase], rows[phase]
     for event in range(transitions.size):

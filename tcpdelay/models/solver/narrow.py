@@ -1,7 +1,7 @@
-"""A chain within its first bound of the backlog, solved and summed up without a return to Python in between.
+"""Small chains, solved and summed up in one compiled call, within the first bound of the backlog.
 
-For chains so small that Python would take as long as the solver, and keep other threads from working. The first bound
-holds the backlog of most of them; the rest is left to `DelayModel`, which widens the bound.
+For these chains Python would take as long as the solver, and keep other threads from working. Most backlogs stay within
+the first bound. Where a backlog does not, `DelayModel` widens the bound.
 """
 
 from __future__ import annotations
@@ -9,37 +9,37 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import CUMULATION_NOISE
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.solver.aggregation import backlog_drift
 from tcpdelay.models.solver.measures import probability_at_bound
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions, reachable_rows
 from tcpdelay.models.solver.stationary import ACCEPTED_RESIDUAL, MAX_SWEEPS, TOLERANCE, from_start, iterate_sweeps
 
 LEFT, CARRIED, NOT_CARRIED = range(3)
-"""What became of a chain: left to others, or solved; and whether TCP carries the flow."""
+"""Outcome of a small chain: left to `DelayModel`, or solved; if solved, whether TCP carries the flow."""
 NEGLIGIBLE_TRUNCATION = 1e-6
-"""Probability at the bound below which a backlog counts as not cut off."""
+"""Probability at the bound below which the bound does not change the delays."""
 WORTH_FINISHING = 2e-6
-"""Probability at the bound beyond which a solution in passing need not be exact."""
+"""Probability at the bound above which a solution need not be exact: the bound has to grow anyway."""
 CELLS_WORTH_A_LOOK = 5_000
-"""Cells from which on the backlog's drift is looked at before the chain is solved: it costs less, then."""
+"""Number of cells from which the drift of the backlog costs less than a solution, so that it is computed first."""
 LARGEST_CELLS = 100_000
-"""Cells up to which a chain counts as small."""
+"""Largest number of cells of a small chain."""
 
 
-class Wanted(NamedTuple):
-    """What is asked of the delays.
+class RequestedFigures(NamedTuple):
+    """Which figures of the delays are requested.
 
     Attributes
     ----------
     shares, limits : float array
         The probabilities of the quantiles, and the delays [s] of the late fractions.
     limit, share : float
-        The target: this share of the packets within this limit [s]. Where it is missed for certain, lower bounds of the
-        delays will do; with a limit of infinity they never do.
+        The target: this share of the packets within this limit [s]. Where the target is missed for certain, lower
+        bounds of the delays suffice. With an infinite limit they never do.
     """
 
     shares: NDArray[np.float64]
@@ -48,14 +48,14 @@ class Wanted(NamedTuple):
     share: float
 
 
-@njit(cache=True)
+@kernel()
 def solve_narrow(
     phases: Phases, transitions: Transitions, start: int, backlogged: int, bound: int, grows: bool
 ) -> tuple[int, Rows, NDArray[np.float64], float]:
-    """Return what became of a chain, its rows, the probability of every cell, and how much stands at the bound.
+    """Return the outcome of a chain, its rows, the probability of every cell, and the probability at the bound.
 
-    Where the bound `grows` and more is cut off than is negligible, it is solved all the same, as that may suffice to
-    see that a target is missed; but a backlog without end has no solution then.
+    A chain whose bound `grows` is solved even if the probability at the bound is not negligible: the solution may
+    suffice to see that a target is missed. If TCP does not carry the flow, such a chain has no solution.
     """
     nothing = np.zeros(0)
     rows = reachable_rows(phases, transitions, start, bound)
@@ -83,27 +83,28 @@ def solve_narrow(
     return CARRIED if carried else NOT_CARRIED, rows, probability, cut
 
 
-@njit(cache=True)
+@kernel()
 def _place_of(up_to: NDArray[np.float64], share: float) -> int:
-    """Return the first place up to which the weights reach a share."""
+    """Return the first index at which the cumulative weights reach a share."""
     return min(int(np.searchsorted(up_to, share - CUMULATION_NOISE)), up_to.size - 1)
 
 
-@njit(cache=True)
+@kernel()
 def sum_up(
     outcome: int,
     values: NDArray[np.float64],
     weights: NDArray[np.float64],
     cut: float,
     grows: bool,
-    wanted: Wanted,
+    figures: RequestedFigures,
     result: NDArray[np.float64],
 ) -> int:
-    """Write quantiles, late fractions, mean and what is cut off to `result`; return what became of the chain.
+    """Write quantiles, late fractions, mean and the probability at the bound to `result`; return the outcome.
 
-    As `DelayDistribution` says them, of ascending delays and their weights; without any, nothing ever arrives.
+    The figures are those of a `DelayDistribution` of the same ascending delays and weights. Without any delay no packet
+    ever arrives.
     """
-    quantiles, late = result[: wanted.shares.size], result[wanted.shares.size : -2]
+    quantiles, late = result[: figures.shares.size], result[figures.shares.size : -2]
     if outcome == LEFT:
         return LEFT
     if values.size == 0:
@@ -112,15 +113,15 @@ def sum_up(
         result[-2], result[-1] = np.inf, 0.0
         return NOT_CARRIED
     up_to = np.cumsum(weights)
-    if grows and cut >= NEGLIGIBLE_TRUNCATION and values[_place_of(up_to, wanted.share)] <= wanted.limit:
+    if grows and cut >= NEGLIGIBLE_TRUNCATION and values[_place_of(up_to, figures.share)] <= figures.limit:
         return LEFT
-    for i in range(wanted.shares.size):
-        quantiles[i] = values[_place_of(up_to, wanted.shares[i])]
-    for i in range(wanted.limits.size):
+    for i in range(figures.shares.size):
+        quantiles[i] = values[_place_of(up_to, figures.shares[i])]
+    for i in range(figures.limits.size):
         beyond = 0.0
         place = values.size - 1
         # From the top, which keeps the digits.
-        while place >= 0 and values[place] > wanted.limits[i] + CUMULATION_NOISE * abs(wanted.limits[i]):
+        while place >= 0 and values[place] > figures.limits[i] + CUMULATION_NOISE * abs(figures.limits[i]):
             beyond += weights[place]
             place -= 1
         late[i] = min(beyond, 1.0)

@@ -1,4 +1,4 @@
-"""What a TCP profile adds to the solver: its phases and transitions, and what they mean for delays."""
+"""What a TCP profile gives the solver: phases and transitions, and how delays follow from their probabilities."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.models.solver.narrow import Wanted
+from tcpdelay.models.solver.narrow import RequestedFigures
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
 
 BYTES_PER_CELL = 60
-"""Measured peak per cell: visits, inflow and the acceleration's history."""
+"""Measured peak of memory per cell: visits, inflow and the acceleration's history."""
 BYTES_PER_PHASE = 600
+"""Memory per phase with its transitions."""
 NEGLIGIBLE_LOSS = 1e-15
-"""Loss of a packet below which none is lost: it would change no delay's probability by more than rounding does."""
+"""Loss below which the chains lose no packet: the difference to no loss is below rounding."""
 
 
 class Profile(Protocol):
@@ -68,11 +69,10 @@ class Profile(Protocol):
         """Return the mean delay beyond the one-way delay [s]: backlog, head-of-line blocking, timeouts."""
         ...
 
-    def sum_up(self, wanted: Wanted, result: NDArray[np.float64]) -> int:
-        """Solve the chain within its first bound, and sum up the delays, without Python in between.
+    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+        """Solve a chain with losses within its first bound, and sum up the delays, in one compiled call.
 
-        Of a chain with losses. `result` receives the quantiles, the late fractions, the mean [s] and the probability at
-        the bound. Returned is what became of the chain: LEFT where more than that bound, or a direct solution, is
-        needed.
+        `result` receives the quantiles, the late fractions, the mean [s] and the probability at the bound. The method
+        returns the outcome: LEFT where a wider bound, or a direct solution, is needed.
         """
         ...

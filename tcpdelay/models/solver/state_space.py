@@ -5,7 +5,7 @@ leads to another phase and changes the backlog b by a fixed number of packets, t
 the largest backlog: b' = min(max(b + shift, 0), bound). The state space is thus a band matrix per event, and a solver
 can move whole rows of backlogs at once instead of single states.
 
-From transitions to a state space: which states can be reached, their numbers, and the sparse transition matrix.
+Functions find the states that can be reached, number them, and make the sparse transition matrix.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import math
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from tcpdelay.models.compilation import kernel, records
 
 NO_PACKETS, QUEUED, HEAD_OF_LINE = 0, 1, 2
 """Delay patterns of a transition: nothing leaves; every packet L + b/f; packet i waits L + RTT + (b + 3 - i)/f."""
@@ -56,13 +57,13 @@ late they are.
 """
 
 
-@njit(cache=True)
+@kernel()
 def round_half_up(packets: float) -> int:
     """Round to the nearest whole number, ties upwards, whatever the last bit of a decimal input says."""
     return math.floor(packets + 0.5 + _TIE * max(1.0, abs(packets)))
 
 
-@njit(cache=True)
+@kernel()
 def landing(transitions: Transitions, event: int, backlog: int, bound: int) -> tuple[int, int]:
     """Phase and backlog that the transition `event` leads to from `backlog` packets."""
     after = min(max(backlog + transitions.shift[event], 0), bound)
@@ -71,7 +72,7 @@ def landing(transitions: Transitions, event: int, backlog: int, bound: int) -> t
     return int(transitions.target[event]), after
 
 
-@njit(cache=True)
+@kernel()
 def packets_leaving(transitions: Transitions, event: int, backlog: int) -> int:
     """Return the number of application packets whose delay the transition `event` counts."""
     if backlog == 0:
@@ -89,11 +90,11 @@ same in all; one more record closes the array.
 """
 
 
-@njit(cache=True)
+@kernel()
 def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: int) -> Rows:
     """Smallest interval of backlogs per phase that holds every state reachable from (`start`, empty backlog)."""
     count = phases.size - 1
-    rows: Rows = np.zeros(count + 1, ROW)
+    rows: Rows = records(count + 1, ROW)
     low, high, offset = rows.low, rows.high, rows.offset
     for phase in range(count + 1):
         low[phase], high[phase], rows[phase].bound = bound + 1, -1, bound
@@ -129,7 +130,7 @@ def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: 
     return rows
 
 
-@njit(cache=True)
+@kernel()
 def number_states(phases: Phases, transitions: Transitions, rows: Rows, start: int) -> NDArray[np.int64]:
     """Return the number of each cell's state, or -1 for a cell that no path from the start leads to.
 
@@ -162,7 +163,7 @@ def number_states(phases: Phases, transitions: Transitions, rows: Rows, start: i
     return number
 
 
-@njit(cache=True)
+@kernel()
 def list_states(phases: Phases, rows: Rows, number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Phase and backlog of every state, in the order of their numbers."""
     states = 0
@@ -178,7 +179,7 @@ def list_states(phases: Phases, rows: Rows, number: NDArray[np.int64]) -> tuple[
     return phase_of, backlog_of
 
 
-@njit(cache=True)
+@kernel()
 def compressed_rows(
     phases: Phases,
     transitions: Transitions,

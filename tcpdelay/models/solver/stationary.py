@@ -1,4 +1,4 @@
-"""The stationary distribution: block Gauss-Seidel, accelerated, with a direct solution to fall back on.
+"""The stationary distribution: accelerated block Gauss-Seidel, and a sparse direct solution if it does not converge.
 
 The phases are ordered so that a run of successes only moves forward. One sweep carries all probability that stands at
 the *feedback* cells (where losses lead back to) along every forward path, exactly, and returns what flows back:
@@ -6,8 +6,6 @@ y -> T y with T stochastic. The fixed point of T gives the visits of all cells a
 distribution. After a sweep the residual pi Q - pi is the change of y exactly, so that it costs nothing to state. Slow
 modes that live in the phases are removed by aggregation and disaggregation (Koury, McAllister, Stewart 1984), and so
 are those of the backlog.
-
-The direct solution of a chain: what is fallen back on where the iteration does not converge.
 """
 
 from __future__ import annotations
@@ -17,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import allocation_free, kernel
 from tcpdelay.models.solver.aggregation import aggregate, correct_backlog, settle
 from tcpdelay.models.solver.measures import probability_at_bound
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions, compressed_rows, list_states, number_states
-from tcpdelay.models.solver.sweeps import allocation_free, copy, extrapolate, new_history, remember, scale, sweep, total
+from tcpdelay.models.solver.sweeps import copy, extrapolate, new_history, remember, scale, sweep, total
 
 TOLERANCE = 1e-13
 """Change per sweep, relative to the probability that flows back, at which the iteration stops.
@@ -55,7 +53,7 @@ class Solution(NamedTuple):
     sweeps: int
 
 
-@njit(cache=True)
+@kernel()
 def feedback_phases(phases: Phases, transitions: Transitions, start: int) -> NDArray[np.bool_]:
     """Phases that a phase behind them in the order leads back to: between sweeps all probability stands there."""
     feedback = np.zeros(phases.size - 1, np.bool_)
@@ -69,7 +67,7 @@ def feedback_phases(phases: Phases, transitions: Transitions, start: int) -> NDA
     return feedback
 
 
-@njit(cache=True)
+@kernel()
 def _feedback_spans(feedback: NDArray[np.bool_], rows: Rows) -> NDArray[np.int64]:
     """First cell, end cell and place among the packed feedback cells of every feedback phase with any cell."""
     spans = np.zeros((feedback.size, 3), np.int64)
@@ -108,7 +106,7 @@ def _distance(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     return result
 
 
-@njit(cache=True)
+@kernel()
 def _correct_phases(
     phases: Phases,
     transitions: Transitions,
@@ -141,7 +139,7 @@ def _normalise(values: NDArray[np.float64]) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def iterate_sweeps(
     phases: Phases,
     transitions: Transitions,
@@ -206,7 +204,7 @@ def iterate_sweeps(
     return visits, residual, sweeps
 
 
-@njit(cache=True)
+@kernel()
 def from_start(rows: Rows, start: int) -> NDArray[np.float64]:
     """Return the inflow with which an iteration from nowhere begins: all at the start, without a backlog."""
     inflow = np.zeros(rows.offset[-1])

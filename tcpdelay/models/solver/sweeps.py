@@ -1,8 +1,4 @@
-"""How kernels are compiled that allocate nothing: they need not count references to what they are given.
-
-One Gauss-Seidel sweep: probability carried forward through all phases, whole rows of backlogs at a time.
-
-Anderson acceleration of a fixed-point iteration.
+"""A Gauss-Seidel sweep over whole rows of backlogs, and Anderson acceleration of the iteration of such sweeps.
 
 Sources: Anderson, "Iterative Procedures for Nonlinear Integral Equations", J. ACM 12 (1965); Walker and Ni, "Anderson
 Acceleration for Fixed-Point Iterations", SIAM J. Numer. Anal. 49 (2011), equation 3.1.
@@ -11,43 +7,13 @@ Acceleration for Fixed-Point Iterations", SIAM J. Numer. Anal. 49 (2011), equati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
-from numba.core.cpu import CPUTargetOptions
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import allocation_free, kernel
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
-
-Kernel = TypeVar("Kernel", bound=Callable[..., Any])
-
-
-def allocation_free(fastmath: frozenset[str] = frozenset()) -> Callable[[Kernel], Kernel]:
-    """Return a decorator that compiles and caches a kernel which makes no array.
-
-    Counting references takes atomic instructions at every access to an array of a record: half of the time of what
-    collects the delays. Numba's switch for that is not a documented one; without it kernels are slower, and as right.
-
-    Parameters
-    ----------
-    fastmath : set of str
-        Freedoms of LLVM with floating-point arithmetic, such as "reassoc".
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from tcpdelay.models.solver.sweeps import total
-    >>> float(total(np.array([1.0, 3.0])))
-    4.0
-    """
-    options: dict[str, Any] = {"fastmath": set(fastmath)} if fastmath else {}
-    if hasattr(CPUTargetOptions, "_nrt"):
-        options["_nrt"] = False
-    decorate: Callable[[Kernel], Kernel] = njit(cache=True, **options)
-    return decorate
-
 
 NEGLIGIBLE = 1e-60
 """Probability below which a cell is taken as 0: far below rounding, and far from slow denormal numbers."""
@@ -198,7 +164,7 @@ class History(NamedTuple):
     products: NDArray[np.float64]
 
 
-@njit(cache=True)
+@kernel()
 def new_history(size: int) -> History:
     """Return an empty history for vectors of `size` entries."""
     return History(
@@ -267,7 +233,7 @@ def _solve_in_place(system: NDArray[np.float64], right: NDArray[np.float64]) -> 
         right[k] /= system[k, k]
 
 
-@njit(cache=True)
+@kernel()
 def extrapolate(history: History, stored: int, iterate: NDArray[np.float64]) -> None:
     """Move the newest iterate to where the remembered steps would make its residual smallest, and no entry negative."""
     used = min(stored, WINDOW)

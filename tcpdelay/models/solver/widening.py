@@ -1,13 +1,9 @@
-"""From a chain's solution to the first guess for one with a wider bound: backlogs decay geometrically.
+"""How the probability of a backlog decays beyond the bound: a guess for a wider bound, and the share of late packets.
 
-Beyond the longest shift a chain looks the same at every backlog, so that the probability of a backlog b tends to
-v eta^b, v being one number for each phase (Neuts 1981, chapter 3; Takahashi 1981).
-
-The share of late packets where the backlog is cut off: what is beyond falls geometrically.
-
-Beyond the longest shift a chain looks the same at every backlog, so that the probability of a backlog tends to a
-geometric one (Neuts 1981, chapter 3; Takahashi 1981). A packet is sent with those behind it that were written since,
-one per interval, so that its delay is its backlog, in intervals, and tends to a geometric one as well.
+Beyond the longest shift the transitions are the same at every backlog b. The probability of a backlog therefore tends
+to v eta^b, with one number v for each phase (Neuts 1981, chapter 3; Takahashi 1981). When a packet is sent, the packets
+behind it were written at one per interval since; its delay, in intervals, is its backlog. The delay therefore has a
+geometric tail as well.
 """
 
 from __future__ import annotations
@@ -16,9 +12,9 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.solver.state_space import Phases, Rows
 
 if TYPE_CHECKING:
@@ -26,15 +22,16 @@ if TYPE_CHECKING:
 
 
 UNDISTURBED = 0.6
-"""Share of the bound up to which backlogs are taken as they are; what is cut off piles up beyond."""
+"""Share of the bound up to which the bound does not disturb the backlogs: probability cut off piles up beyond."""
 COMPARED = 0.2
-"""Share of the bound that is compared with the same share before it."""
+"""Share of the bound over which the decay is measured, against an equal share before it."""
 FASTEST_DECAY = 1e-3
+"""Smallest ratio that counts as measured."""
 
 
-@njit(cache=True)
+@kernel()
 def decay(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float:
-    """Return the factor by which a backlog of one packet more is less likely, or 1 where there is none."""
+    """Return the ratio of the probabilities of backlogs b + 1 and b in the tail; 1 where the tail is empty."""
     bound = rows[0].bound
     end = int(UNDISTURBED * bound)
     length = max(int(COMPARED * bound), 1)
@@ -51,9 +48,9 @@ def decay(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float
     return float(max(min((upper / lower) ** (1 / length), 1.0), FASTEST_DECAY))
 
 
-@njit(cache=True)
+@kernel()
 def widen(rows: Rows, inflow: NDArray[np.float64], wider: Rows, factor: float) -> NDArray[np.float64]:
-    """Return the inflow of a chain with a wider bound, beyond what is undisturbed falling by `factor` a packet."""
+    """Return the inflow of a chain with a wider bound; where the old bound disturbs it, `factor` per packet."""
     result = np.zeros(wider.offset[-1])
     end = int(UNDISTURBED * rows[0].bound)
     for phase in range(rows.size - 1):
@@ -69,11 +66,11 @@ def widen(rows: Rows, inflow: NDArray[np.float64], wider: Rows, factor: float) -
     return result
 
 
-def doublings(cut: float, factor: float, bound: int, wanted: float) -> int:
-    """Return by how many doublings of the bound what is cut off falls from `cut` to `wanted`; at least one."""
+def doublings(cut: float, factor: float, bound: int, goal: float) -> int:
+    """Return how often the bound must double until the probability cut off falls to `goal`; at least once."""
     if factor >= 1.0:
         return 1
-    wider = bound + math.log(wanted / cut) / math.log(factor)
+    wider = bound + math.log(goal / cut) / math.log(factor)
     return max(math.ceil(math.log2(wider / bound)), 1)
 
 
@@ -87,13 +84,13 @@ def late_share(distribution: DelayDistribution, limit: float, bound: float) -> f
     limit : float
         Delay [s] in question.
     bound : float
-        Time [s] that the largest backlog stands for. Delays up to 0.6 of it are taken as they are, and from there on
-        to fall as they do from the third to the fourth tenth of it to the fifth and sixth.
+        Time [s] that the largest backlog stands for. Delays up to 0.6 of this time are taken as they are. Beyond, they
+        fall by the ratio between the fifth and sixth tenth of this time and the third and fourth.
 
     Returns
     -------
     float
-        The share, 0 to 1; that of the distribution itself where its delays do not fall.
+        The share, 0 to 1. Where the delays do not fall, it is the share in `distribution`.
 
     Examples
     --------

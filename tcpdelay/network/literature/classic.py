@@ -17,9 +17,10 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from tcpdelay.models.simulator.records import NEVER, RING, SECOND
+from tcpdelay.models.compilation import kernel
+from tcpdelay.models.simulator.records import NEVER, RING
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD, SECOND
 from tcpdelay.network.bottleneck import DROPPED, SharedPath
 from tcpdelay.network.dispatching import expected_delay
 from tcpdelay.network.literature.classic_receiver import forge_missing, receive
@@ -33,7 +34,7 @@ LARGEST_STEP, LARGEST_STEP_AFTER_TIMEOUT = 2.0, 1.0
 """L of RFC 3465: largest growth of the window per acknowledgement in slow start [full segments]."""
 
 
-@njit(cache=True)
+@kernel()
 def counted_segments(s: Any, newly: int) -> float:
     """Return the segments that an acknowledgement of `newly` segments counts for: one, or with byte counting more."""
     if not s.byte_counting:
@@ -44,13 +45,13 @@ def counted_segments(s: Any, newly: int) -> float:
     return float(segments)
 
 
-@njit(cache=True)
+@kernel()
 def may_grow(s: Any, outstanding: int) -> bool:
     """Return whether the window may grow: with window validation only if it was full before the acknowledgement."""
     return bool(not s.window_validation or outstanding >= min(int(s.cwnd), s.receiver_window))
 
 
-@njit(cache=True)
+@kernel()
 def restart_after_idle(s: Any) -> None:
     """Halve the window for each timeout of idle time, before a new segment is sent (RFC 2861, section 3.1)."""
     if not s.window_validation or s.snd_max > s.snd_una or s.snd_max == 0:
@@ -65,7 +66,6 @@ def restart_after_idle(s: Any) -> None:
 RENO, NEWRENO, SACK = range(3)
 """Ways to repair several losses of one window."""
 VARIANTS: dict[Recovery, int] = {"reno": RENO, "newreno": NEWRENO, "sack": SACK}
-DUPLICATE_ACKS = 3
 LARGEST_BACKOFF = 6
 """Doublings of the retransmission timeout."""
 NOT_TIMED = -1
@@ -92,7 +92,7 @@ CLASSIC = np.dtype(
 """A connection. Sequence numbers count segments from zero, and the estimator counts ticks of the timers' clock."""
 
 
-@njit(cache=True)
+@kernel()
 def next_time(flow: Any, s: Any, wire: Any) -> int:
     """Return when the next event of the connection is due."""
     arrival = wire.acknowledgements[s.first_ack & _MASK].arrival if s.first_ack < s.next_ack else NEVER
@@ -100,7 +100,7 @@ def next_time(flow: Any, s: Any, wire: Any) -> int:
     return int(min(min(arrival, timer), flow.next_write))
 
 
-@njit(cache=True)
+@kernel()
 def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Process the next event: a timer, an acknowledgement or a write; parameters as for `linux.step`."""
     acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
@@ -138,14 +138,14 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     transmit(flow, s, wire, link, samples)
 
 
-@njit(cache=True)
+@kernel()
 def end(flow: Any, s: Any) -> None:
     """Add the counts of a connection that is closed to those of the flow."""
     flow.retransmissions += s.segments_retransmitted
     flow.timeouts += s.timeouts
 
 
-@njit(cache=True)
+@kernel()
 def begin(flow: Any, s: Any) -> None:
     """Start a connection; its handshake has measured the round-trip time."""
     s.now = flow.next_write
@@ -153,7 +153,7 @@ def begin(flow: Any, s: Any) -> None:
     update_estimate(s, flow.round_trip // s.tick)
 
 
-@njit(cache=True)
+@kernel()
 def update_estimate(s: Any, elapsed: int) -> None:
     """Update the estimated RTT [1/8 tick], its deviation [1/4 tick] and the timeout [ticks] (`tcp_xmit_timer`)."""
     if s.srtt == 0:
@@ -166,13 +166,13 @@ def update_estimate(s: Any, elapsed: int) -> None:
     s.rto = max((s.srtt >> 3) + s.rttvar, s.rto_min)
 
 
-@njit(cache=True)
+@kernel()
 def ticks_at(s: Any, time: int) -> int:
     """Return the current tick of the sender's clock at a time [us]."""
     return int((time + s.tick_phase) // s.tick)
 
 
-@njit(cache=True)
+@kernel()
 def _set_timer(s: Any) -> None:
     """Start the retransmission timer; it fires at a tick, up to one tick earlier than the timeout."""
     s.timer_at = NEVER
@@ -180,13 +180,13 @@ def _set_timer(s: Any) -> None:
         s.timer_at = (ticks_at(s, s.now) + (s.rto << s.backoff)) * s.tick - s.tick_phase
 
 
-@njit(cache=True)
+@kernel()
 def _write(flow: Any, s: Any) -> None:
     note_write(flow, s.now)
     s.written += -(-flow.message // s.segment_size)
 
 
-@njit(cache=True)
+@kernel()
 def is_writable(flow: Any, s: Any, sacked_out: int) -> bool:
     """Return whether the send buffer accepts another packet of a bulk source, given the number of SACKed segments.
 
@@ -198,13 +198,13 @@ def is_writable(flow: Any, s: Any, sacked_out: int) -> bool:
     return bool(has_room(flow, held, 1, int(s.cwnd), sacked_out))
 
 
-@njit(cache=True)
+@kernel()
 def send_queue(flow: Any, s: Any) -> int:
     """Return the segments that are not acknowledged, larger in a timeout."""
     return int(s.written - s.snd_una + (IN_TIMEOUT if s.backoff > 0 else 0))
 
 
-@njit(cache=True)
+@kernel()
 def delay_of_next(flow: Any, s: Any) -> int:
     """Return the expected delay of the next message [us], or `NEVER` if the send buffer has no room for it."""
     if not has_room(flow, s.written - s.snd_una, flow.pieces, int(s.cwnd), 0):
@@ -214,7 +214,7 @@ def delay_of_next(flow: Any, s: Any) -> int:
     return int(expected_delay(s.written + flow.pieces - s.snd_nxt, window, s.snd_nxt - s.snd_una, round_trip))
 
 
-@njit(cache=True)
+@kernel()
 def write(flow: Any, s: Any, wire: Any, time: int, size: int, pieces: int) -> int:
     """Write a segment per piece; return where they end in the stream."""
     s.now = time
@@ -222,21 +222,21 @@ def write(flow: Any, s: Any, wire: Any, time: int, size: int, pieces: int) -> in
     return int(s.written)
 
 
-@njit(cache=True)
+@kernel()
 def count_sacked(s: Any, wire: Any) -> int:
     """Return the number of outstanding segments that SACKs have reported."""
     count = 0
     for number in range(s.snd_una, s.snd_max):
-        count += wire.segments[number & _MASK].flags & SACKED
+        count += wire.segments[number & _MASK].state & SACKED
     return count
 
 
-@njit(cache=True)
+@kernel()
 def _half_of_flight(s: Any) -> float:
     return float(max(min(s.cwnd, float(s.snd_max - s.snd_una)) / 2.0, 2.0))
 
 
-@njit(cache=True)
+@kernel()
 def heed_mark(s: Any) -> None:
     """Halve the window for an ECN mark, once per round trip."""
     if s.in_recovery or s.snd_una <= s.ecn_recover:
@@ -245,7 +245,7 @@ def heed_mark(s: Any) -> None:
     s.ecn_recover = s.snd_max
 
 
-@njit(cache=True)
+@kernel()
 def on_new_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged: int) -> None:
     """Process an acknowledgement of new data."""
     newly, outstanding = acknowledged - s.snd_una, s.snd_max - s.snd_una
@@ -270,23 +270,23 @@ def on_new_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, samples: Any
     _set_timer(s)
 
 
-@njit(cache=True)
+@kernel()
 def _grow(s: Any, segments: float) -> None:
     """Let the window grow: in slow start by `segments`, then by one segment per window of them."""
     s.cwnd = min(s.cwnd + (segments if s.cwnd < s.ssthresh else segments / s.cwnd), float(s.receiver_window))
 
 
-@njit(cache=True)
+@kernel()
 def on_duplicate_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
     """Process a duplicate acknowledgement; the third in a row starts a recovery."""
     s.dupacks += 1
     if s.variant == SACK and s.snd_una <= number:
-        wire.segments[number & _MASK].flags |= SACKED
+        wire.segments[number & _MASK].state |= SACKED
     if s.in_recovery:
         if s.variant != SACK:
             s.cwnd += 1.0
         return
-    if s.dupacks != DUPLICATE_ACKS or s.snd_una <= s.recover:
+    if s.dupacks != DUPLICATE_THRESHOLD or s.snd_una <= s.recover:
         return
     s.recoveries += 1
     s.in_recovery = 1
@@ -295,9 +295,9 @@ def on_duplicate_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, sample
     s.timed = NOT_TIMED
     if s.variant == SACK:
         for other in range(s.snd_una, s.snd_max):
-            wire.segments[other & _MASK].flags &= ~RETRANSMITTED
+            wire.segments[other & _MASK].state &= ~RETRANSMITTED
     else:
-        s.cwnd += DUPLICATE_ACKS
+        s.cwnd += DUPLICATE_THRESHOLD
     number = repair_with(s)
     if number < s.written:
         s.snd_nxt = max(s.snd_nxt, number + 1)
@@ -305,7 +305,7 @@ def on_duplicate_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, sample
     _set_timer(s)
 
 
-@njit(cache=True)
+@kernel()
 def _time_out(flow: Any, s: Any, wire: Any) -> None:
     """Process a retransmission timeout: start again at the first segment that is not acknowledged."""
     s.timeouts += 1
@@ -318,11 +318,11 @@ def _time_out(flow: Any, s: Any, wire: Any) -> None:
     s.timed = NOT_TIMED
     s.backoff = min(s.backoff + 1, LARGEST_BACKOFF)
     for number in range(s.snd_una, s.snd_max):
-        wire.segments[number & _MASK].flags = 0
+        wire.segments[number & _MASK].state = 0
     _set_timer(s)
 
 
-@njit(cache=True)
+@kernel()
 def transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Send the segments that the window allows."""
     if s.in_recovery and s.variant == SACK:
@@ -331,14 +331,14 @@ def transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     if s.snd_nxt < s.written:
         restart_after_idle(s)
     window = min(int(s.cwnd), s.receiver_window)
-    if s.limited_transmit and not s.in_recovery and s.dupacks < DUPLICATE_ACKS:
+    if s.limited_transmit and not s.in_recovery and s.dupacks < DUPLICATE_THRESHOLD:
         window = min(window + s.dupacks, s.receiver_window)
     while s.snd_nxt < s.written and s.snd_nxt < s.snd_una + s.written_off + window:
         s.snd_nxt += 1
         _transmit(flow, s, wire, link, samples, s.snd_nxt - 1)
 
 
-@njit(cache=True)
+@kernel()
 def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Send in a SACK recovery, as long as the pipe has room: first the lost segments, then new data.
 
@@ -347,7 +347,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """
     pipe, end_of_lost = 0, s.snd_una
     for number in range(s.snd_max - 1, s.snd_una - 1, -1):
-        flags = wire.segments[number & _MASK].flags
+        flags = wire.segments[number & _MASK].state
         if flags & SACKED:
             end_of_lost = max(end_of_lost, number)
         elif flags & RETRANSMITTED or end_of_lost == s.snd_una:
@@ -355,7 +355,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     for number in range(s.snd_una, end_of_lost):
         if pipe >= int(s.cwnd):
             return
-        if not wire.segments[number & _MASK].flags & (SACKED | RETRANSMITTED):
+        if not wire.segments[number & _MASK].state & (SACKED | RETRANSMITTED):
             _transmit(flow, s, wire, link, samples, number)
             pipe += 1
     s.snd_nxt = max(s.snd_nxt, s.snd_max)
@@ -365,7 +365,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
         pipe += 1
 
 
-@njit(cache=True)
+@kernel()
 def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
     """Send a segment, and let the receiver process it if it arrives."""
     segment = wire.segments[number & _MASK]
@@ -375,12 +375,12 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int
         s.snd_max = number + 1
         segment.sent = s.now
         segment.start = number + s.skipped
-        segment.flags = segment.received = 0
+        segment.state = segment.received = 0
         if s.timed == NOT_TIMED:
             s.timed, s.timed_at = number, ticks_at(s, s.now)
     else:
         s.segments_retransmitted += 1
-        segment.flags |= RETRANSMITTED
+        segment.state |= RETRANSMITTED
         if s.timed == number:
             s.timed = NOT_TIMED
     if not outstanding:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import NEVER, RING
 from tcpdelay.network.literature.timelined import skip
 from tcpdelay.network.records import (
@@ -36,7 +35,7 @@ GAIN = 0.0625
 _MASK = RING - 1
 
 
-@njit(cache=True)
+@kernel()
 def receive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: int) -> None:
     """Process the arrival of a segment: read what is in order, and acknowledge."""
     while s.forge_at < arrival:
@@ -59,7 +58,7 @@ def receive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: in
         set_forging_timer(flow, s, wire, arrival)
 
 
-@njit(cache=True)
+@kernel()
 def _read(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
     """Read the segments that are in order."""
     while s.rcv_nxt < s.snd_max and wire.segments[s.rcv_nxt & _MASK].received:
@@ -71,7 +70,7 @@ def _read(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
                 finish_transfer(flow, now)
 
 
-@njit(cache=True)
+@kernel()
 def _ends_message(flow: Any, s: Any) -> bool:
     """Return whether the segment that has just been read is the last one of a message."""
     if flow.application == TRANSFERS:
@@ -79,7 +78,7 @@ def _ends_message(flow: Any, s: Any) -> bool:
     return bool(flow.application != DISPATCHED or s.rcv_nxt == message_end(flow))
 
 
-@njit(cache=True)
+@kernel()
 def acknowledge(flow: Any, s: Any, wire: Any, number: int, arrival: int, in_order: bool) -> None:
     """Acknowledge a segment that arrives.
 
@@ -113,7 +112,7 @@ def acknowledge(flow: Any, s: Any, wire: Any, number: int, arrival: int, in_orde
     add_return_jitter(flow, wire, s.next_ack - 1, s.next_ack)
 
 
-@njit(cache=True)
+@kernel()
 def note_gap(s: Any, arrival: int) -> None:
     """Update the mean time between two arrivals; the packet has not arrived before."""
     if s.last_arrival >= 0:
@@ -122,7 +121,7 @@ def note_gap(s: Any, arrival: int) -> None:
     s.last_arrival = arrival
 
 
-@njit(cache=True)
+@kernel()
 def _acknowledge_and_count(flow: Any, s: Any, wire: Any, number: int, time: int) -> None:
     """Acknowledge at once, and count the duplicate acknowledgements of the same packet."""
     s.duplicates = s.duplicates + 1 if s.acknowledged == s.rcv_nxt else 0
@@ -130,7 +129,7 @@ def _acknowledge_and_count(flow: Any, s: Any, wire: Any, number: int, time: int)
     acknowledge(flow, s, wire, number, time, False)
 
 
-@njit(cache=True)
+@kernel()
 def set_forging_timer(flow: Any, s: Any, wire: Any, now: int) -> None:
     """Start the timer of TCP-RC if a packet has overtaken the next one; it runs from the first such arrival."""
     s.forge_at = NEVER
@@ -143,7 +142,7 @@ def set_forging_timer(flow: Any, s: Any, wire: Any, now: int) -> None:
     s.forge_at = max(overtaken + round(GAPS_WAITED * s.mean_gap), now)
 
 
-@njit(cache=True)
+@kernel()
 def forge_missing(flow: Any, s: Any, wire: Any, samples: Any) -> None:
     """Declare the next packet missing: hand a forged packet to the application in its place, and read on behind it."""
     now = s.forge_at

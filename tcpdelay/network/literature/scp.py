@@ -15,10 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.models.simulator.records import NEVER, RING, SECOND
+from tcpdelay.models.compilation import kernel
+from tcpdelay.models.simulator.records import NEVER, RING
+from tcpdelay.models.tcp import SECOND
 from tcpdelay.network.bottleneck import DROPPED, SharedPath, check_range
 from tcpdelay.network.records import BULK, add_return_jitter, cross, is_write_due, note_lost, note_read, note_write
 from tcpdelay.network.stacks import Scp
@@ -60,14 +61,14 @@ that the mean number of outstanding packets equals the window.
 """
 
 
-@njit(cache=True)
+@kernel()
 def next_time(flow: Any, s: Any, wire: Any) -> int:
     """Return when the next event of the connection is due."""
     arrival = wire.acknowledgements[s.first_ack & _MASK].arrival if s.first_ack < s.next_ack else NEVER
     return int(min(min(arrival, s.timer_at), min(s.pace_at, flow.next_write)))
 
 
-@njit(cache=True)
+@kernel()
 def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Process the next event: an acknowledgement, a timer or a write; parameters as for `linux.step`."""
     acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
@@ -82,13 +83,13 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     _send(flow, s, wire, link, samples)
 
 
-@njit(cache=True)
+@kernel()
 def end(flow: Any, s: Any) -> None:
     """Add the counts of a connection to those of the flow."""
     flow.timeouts += s.timeouts
 
 
-@njit(cache=True)
+@kernel()
 def reset(s: Any) -> None:
     """Forget the estimates of the path and the outstanding packets, and begin again with slow start."""
     s.state = SLOW_START
@@ -102,7 +103,7 @@ def reset(s: Any) -> None:
     s.pace_at = s.now if s.following > 0 else NEVER
 
 
-@njit(cache=True)
+@kernel()
 def update_estimate(s: Any, elapsed: int) -> None:
     """Update the estimates with a measured round-trip time [us], as in TCP, and derive the timeout from them."""
     s.base_rtt = min(s.base_rtt, float(elapsed))
@@ -115,13 +116,13 @@ def update_estimate(s: Any, elapsed: int) -> None:
     s.rto = max(s.rtt + 4.0 * s.deviation, s.rto_min)
 
 
-@njit(cache=True)
+@kernel()
 def _set_timer(s: Any) -> None:
     """Start the timer of the outstanding packets, or stop it if there are none."""
     s.timer_at = s.now + int(np.ceil(s.rto)) if s.following > s.oldest else NEVER
 
 
-@njit(cache=True)
+@kernel()
 def _acknowledge(s: Any, wire: Any, number: int) -> None:
     """Process an acknowledgement; acknowledgements of packets that were given up are ignored."""
     if number < s.oldest:
@@ -146,7 +147,7 @@ def _acknowledge(s: Any, wire: Any, number: int) -> None:
         _count(s)
 
 
-@njit(cache=True)
+@kernel()
 def _enter_steady(s: Any) -> None:
     """Enter the steady state; the window is kept until the rate of the following acknowledgements is known."""
     s.state = STEADY
@@ -155,7 +156,7 @@ def _enter_steady(s: Any) -> None:
     s.counted_since = s.now
 
 
-@njit(cache=True)
+@kernel()
 def _count(s: Any) -> None:
     """Count an acknowledgement; once per round trip, update the rate and the window, W_l = r T_brtt + W_D."""
     s.counted += 1
@@ -169,7 +170,7 @@ def _count(s: Any) -> None:
     s.counted_since = s.now
 
 
-@njit(cache=True)
+@kernel()
 def _back_off(s: Any) -> None:
     """Halve the window; the fate of the next packet shows whether that was enough."""
     s.state = CONGESTED
@@ -178,7 +179,7 @@ def _back_off(s: Any) -> None:
     s.recover = s.following
 
 
-@njit(cache=True)
+@kernel()
 def _time_out(s: Any) -> None:
     """Process a timeout: give up all outstanding packets."""
     s.timeouts += 1
@@ -190,7 +191,7 @@ def _time_out(s: Any) -> None:
         _back_off(s)
 
 
-@njit(cache=True)
+@kernel()
 def _resume(s: Any) -> None:
     """End a pause with slow start; the window is halved for each T_brtt of the pause."""
     halvings = (s.now - s.paused_at) // max(s.base_rtt, 1.0)
@@ -198,7 +199,7 @@ def _resume(s: Any) -> None:
     s.state = SLOW_START
 
 
-@njit(cache=True)
+@kernel()
 def _has_data(flow: Any, s: Any) -> bool:
     """Return whether there is a packet to send."""
     if flow.application == BULK:
@@ -206,7 +207,7 @@ def _has_data(flow: Any, s: Any) -> bool:
     return bool(s.following < flow.packets_written)
 
 
-@njit(cache=True)
+@kernel()
 def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Send the packets that the window and the pace allow."""
     s.pace_at = NEVER
@@ -224,13 +225,13 @@ def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
         s.paused_at = s.now
 
 
-@njit(cache=True)
+@kernel()
 def _is_ring_full(s: Any, wire: Any) -> bool:
     """Return whether acknowledgements of packets that were given up fill the ring."""
     return bool(s.first_ack < s.next_ack and s.following - wire.acknowledgements[s.first_ack & _MASK].segment >= RING)
 
 
-@njit(cache=True)
+@kernel()
 def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Send the next packet; if it arrives, the receiver acknowledges it."""
     number = s.following

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import NEVER, RING
 from tcpdelay.network.records import note_lost, written_at
 
@@ -28,14 +27,14 @@ PRESUMED_LOST = 4
 _MASK = RING - 1
 
 
-@njit(cache=True)
+@kernel()
 def arm(s: Any) -> None:
     """Start the lifetime timer for a section that has just been written, unless it runs for an older section."""
     if s.lifetime and s.expires_at == NEVER:
         s.expires_at = s.now + s.lifetime
 
 
-@njit(cache=True)
+@kernel()
 def expire(flow: Any, s: Any, wire: Any) -> None:
     """Give up the oldest section, and start the lifetime timer for the next one.
 
@@ -54,7 +53,7 @@ def expire(flow: Any, s: Any, wire: Any) -> None:
     s.written -= unsent
     s.first_live = end - s.skipped
     for number in range(s.snd_nxt, s.first_live):
-        wire.segments[number & _MASK].flags |= PRESUMED_LOST
+        wire.segments[number & _MASK].state |= PRESUMED_LOST
         s.written_off += 1
     s.snd_nxt = max(s.snd_nxt, s.first_live)
     s.expires_at = NEVER
@@ -62,30 +61,30 @@ def expire(flow: Any, s: Any, wire: Any) -> None:
         s.expires_at = written_at(flow, end) + s.lifetime
 
 
-@njit(cache=True)
+@kernel()
 def repair_with(s: Any) -> int:
     """Return the segment to send when a loss is detected: the first that is neither acknowledged nor obsolete."""
     return int(max(s.snd_una, s.first_live))
 
 
-@njit(cache=True)
+@kernel()
 def abandon(s: Any) -> None:
     """Forget the obsolete segments: after a timeout none of them is outstanding."""
     s.snd_una = max(s.snd_una, s.first_live)
     s.written_off = 0
 
 
-@njit(cache=True)
+@kernel()
 def release(s: Any, wire: Any, acknowledged: int) -> None:
     """Reduce the count of segments written off by those that an acknowledgement covers."""
     if s.written_off == 0:
         return
     for number in range(s.snd_una, acknowledged):
-        if wire.segments[number & _MASK].flags & PRESUMED_LOST:
+        if wire.segments[number & _MASK].state & PRESUMED_LOST:
             s.written_off -= 1
 
 
-@njit(cache=True)
+@kernel()
 def skip(flow: Any, s: Any, wire: Any) -> None:
     """Let the receiver skip ahead to a segment's `seq_update`; the messages before it that are not read are lost."""
     if s.lifetime == 0:

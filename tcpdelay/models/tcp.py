@@ -1,0 +1,180 @@
+"""The facts of TCP: thresholds, timers and formulas that chains, simulator, shared link, testbed and advice share.
+
+Each fact stands beside the kernel's symbol, with function or file, and the section of the RFC. Unless noted, times are
+whole microseconds and windows are segments, as in the kernel. Functions take and return plain numbers, so that a kernel
+can compile them.
+
+References
+----------
+Linux 6.1, include/net/tcp.h, net/ipv4/tcp_input.c, tcp_output.c, tcp_recovery.c, tcp_timer.c, tcp_cubic.c; RFC 5681,
+RFC 6298, RFC 6928, RFC 8985, RFC 9438.
+"""
+
+from __future__ import annotations
+
+from tcpdelay.scenario.stack import Linux
+
+SECOND = 1_000_000
+"""Microseconds per second."""
+MILLISECOND = 1000
+"""Step of the timestamps [us] (tcp_time_stamp_raw; RFC 7323, 5.4)."""
+
+DUPLICATE_THRESHOLD = 3
+"""Duplicate ACKs, or segments SACKed beyond a hole, that tell of a loss (sysctl tcp_reordering; RFC 5681, 3.2).
+
+RACK waits for reordered segments while fewer are SACKed (tcp_rack_reo_wnd; RFC 8985, 6.2).
+"""
+REORDERING_SHARE = 4
+"""RACK waits a quarter of the smallest RTT for reordered segments (tcp_rack_reo_wnd; RFC 8985, 6.2)."""
+LARGEST_REORDERING_STEPS = 255
+"""Quarters of the smallest RTT to which D-SACKs may widen that wait (struct tcp_sock, rack.reo_wnd_steps: 8 bits)."""
+REORDERING_RECOVERIES = 16
+"""Recoveries for which a wider wait lasts (TCP_RACK_RECOVERY_THRESH)."""
+
+TIMER_SLACK = 2000
+"""Time added to RACK's timer, and to the probe's timer with several segments in flight (TCP_TIMEOUT_MIN_US)."""
+PROBE_ROUND_TRIPS = 2
+"""Smoothed RTTs after which a tail loss probe is sent (tcp_schedule_loss_probe; RFC 8985, 7.2)."""
+RTO_MIN = Linux().rto_min
+"""Minimum of what the retransmission timeout adds to the smoothed RTT [s] (TCP_RTO_MIN)."""
+RTO_MAX = 120 * SECOND
+"""Maximum retransmission timeout (TCP_RTO_MAX)."""
+FIRST_TIMEOUT = 1.0
+"""Retransmission timeout before the first sample of the RTT [s] (TCP_TIMEOUT_INIT; RFC 6298, 2.1)."""
+
+INITIAL_WINDOW = 10
+"""Initial congestion window (TCP_INIT_CWND; RFC 6928)."""
+SMALLEST_THRESHOLD = 2
+"""Minimum of the slow-start threshold after a loss (tcp_reno_ssthresh, cubictcp_recalc_ssthresh; RFC 5681, 3.1)."""
+INFINITE_THRESHOLD = 0x7FFFFFFF
+"""Slow-start threshold before the first loss (TCP_INFINITE_SSTHRESH)."""
+
+CUBIC_BETA, CUBIC_SCALE = 717, 1024
+"""CUBIC's multiplicative decrease, 717/1024 (tcp_cubic.c, beta and BICTCP_BETA_SCALE; RFC 9438, 4.6 has 0.7)."""
+CUBIC_C = 0.4
+"""Scale of the cubic function [segments per cubed second] (RFC 9438, 5.1)."""
+CUBIC_C_SCALED = 410
+"""The same in 1024ths (tcp_cubic.c, cube_rtt_scale = 10 bic_scale)."""
+CUBIC_TIME_BITS = 10
+"""Binary digits of a second in which the cubic function counts time (tcp_cubic.c, BICTCP_HZ)."""
+CUBIC_RENO_EIGHTHS = 8 * (CUBIC_SCALE + CUBIC_BETA) // 3 // (CUBIC_SCALE - CUBIC_BETA)
+"""Eighths of a window of ACKs, 15, per segment of the Reno-friendly window (tcp_cubic.c, beta_scale; RFC 9438, 4.3)."""
+CUBIC_SLOWEST_GROWTH = 100
+"""Windows of ACKs per segment of growth at most (tcp_cubic.c, bictcp_update)."""
+CUBIC_FIRST_GROWTH = 20
+"""ACKs per segment of growth at most before the first loss (tcp_cubic.c, bictcp_update)."""
+CUBIC_FASTEST_GROWTH = 2
+"""ACKs per segment of growth at least (tcp_cubic.c, bictcp_update)."""
+CUBIC_UPDATES_PER_SECOND = 32
+"""Updates of the growth of an unchanged window per second at most (tcp_cubic.c, bictcp_update: HZ / 32)."""
+
+HYSTART_LOW_WINDOW = 16
+"""Window from which on HyStart may end slow start (tcp_cubic.c, hystart_low_window)."""
+HYSTART_ACK_DELTA = 2000
+"""Largest time between two ACKs of a train (tcp_cubic.c, hystart_ack_delta_us)."""
+HYSTART_ACK_DELAY = 1000
+"""Time that a train may take beyond the path's delay (hystart_ack_delay; smaller above some 2 Gbit/s only)."""
+HYSTART_MIN_SAMPLES = 8
+"""RTT samples in a round before HyStart compares it with the path's delay (tcp_cubic.c, HYSTART_MIN_SAMPLES)."""
+HYSTART_DELAY_MIN, HYSTART_DELAY_MAX = 4000, 16_000
+"""Bounds of an eighth of the path's delay, by which the RTT rises as a queue builds up (tcp_cubic.c)."""
+
+DELAYED_ACK_MIN = 0.040
+"""Smallest delay of an ACK [s] (TCP_DELACK_MIN, HZ / 25)."""
+DELAYED_ACKS_MIN, DELAYED_ACKS_MAX, DELAYED_ACKS_PUSHED = 25, 2, 5
+"""Delays of an ACK as parts of a second: TCP_DELACK_MIN, HZ / 2, and TCP_DELACK_MAX if data was pushed (HZ / 5)."""
+QUICK_ACKS = 16
+"""Segments acknowledged at once as a connection begins, or resumes after a long silence (TCP_MAX_QUICKACKS)."""
+INITIAL_RECEIVE_MSS = 536
+"""Receiver's first estimate of the sender's segment size [bytes] (TCP_MSS_DEFAULT)."""
+UNCOMPRESSED_SACKS = 3
+"""Out-of-order segments acknowledged at once after a hole, before SACKs are compressed (TCP_FASTRETRANS_THRESH)."""
+COMPRESSION_DELAY, COMPRESSION_SLACK = 1000, 100
+"""Largest delay of a compressed SACK, and its timer's slack (sysctls tcp_comp_sack_delay_ns, _slack_ns)."""
+COMPRESSION_SHARE = 20
+"""A compressed SACK waits a twentieth of the RTT at most (__tcp_ack_snd_check)."""
+
+WHEEL_LEVEL_SHIFT = 3
+WHEEL_FIRST_LEVEL = 63
+"""Ticks ahead up to which the timer wheel is exact; each level is 8 times as coarse (kernel/time/timer.c)."""
+
+
+def reduced_window(window: int, cubic: bool) -> int:
+    """Return the slow-start threshold after a loss: 717/1024 of the window with CUBIC, otherwise half of it.
+
+    `cubictcp_recalc_ssthresh` and `tcp_reno_ssthresh`; RFC 9438, 4.6, and RFC 5681, 3.1.
+
+    Examples
+    --------
+    >>> reduced_window(10, cubic=True), reduced_window(10, cubic=False), reduced_window(2, cubic=False)
+    (7, 5, 2)
+    """
+    return max(window * CUBIC_BETA // CUBIC_SCALE if cubic else window // 2, SMALLEST_THRESHOLD)
+
+
+def fast_converged(window: int) -> int:
+    """Return the largest window that CUBIC remembers after a loss below the last one: fast convergence.
+
+    `cubictcp_recalc_ssthresh`; RFC 9438, 4.7.
+
+    Examples
+    --------
+    >>> fast_converged(100)
+    85
+    """
+    return window * (CUBIC_SCALE + CUBIC_BETA) // (2 * CUBIC_SCALE)
+
+
+def gilbert_probabilities(loss: float, mean_burst: float) -> tuple[float, float]:
+    """Return the probabilities to enter and to leave the bad state, in which every segment is lost.
+
+    The model of Gilbert (1960) as netem has it (linux/pkt_sched.h, NETEM_LOSS_GE; net/sched/sch_netem.c,
+    loss_gilb_ell): leave = 1 / mean_burst, enter = leave loss / (1 - loss).
+
+    Parameters
+    ----------
+    loss : float
+        Share of segments that are lost, 0 to below 1.
+    mean_burst : float
+        Mean number of segments lost in a row, 1 or more.
+
+    Returns
+    -------
+    enter, leave : float
+        Probability of a loss after a segment that got through, and of none after a loss.
+
+    Examples
+    --------
+    >>> gilbert_probabilities(0.2, 2)
+    (0.125, 0.5)
+    """
+    leave = 1.0 / mean_burst
+    return leave * loss / (1.0 - loss), leave
+
+
+def to_ticks(duration: int, tick: int) -> int:
+    """Return a duration in ticks of the kernel's clock, rounded up (`usecs_to_jiffies`).
+
+    Examples
+    --------
+    >>> to_ticks(4001, tick=4000)
+    2
+    """
+    return (duration + tick - 1) // tick
+
+
+def wheel_expiry(now: int, ticks: int) -> int:
+    """Return the tick at which a timer fires that is set for `ticks` after the tick `now` (kernel/time/timer.c).
+
+    The kernel's timer wheel never fires early, so it rounds up: by at least one tick, and by more for a timer that is
+    set further ahead. A retransmission timeout of 75 ticks can be 8 ticks late.
+
+    Examples
+    --------
+    >>> wheel_expiry(1000, 2), wheel_expiry(1000, 75)
+    (1003, 1080)
+    """
+    shift = 0
+    while ticks >= WHEEL_FIRST_LEVEL << shift:
+        shift += WHEEL_LEVEL_SHIFT
+    return (((now + ticks) >> shift) + 1) << shift

@@ -1,0 +1,121 @@
+"""Runs of all models in a process of their own: `python kernel_runs.py figures` or `variants` prints JSON."""
+
+import importlib
+import json
+import pkgutil
+import sys
+import warnings
+
+import numpy as np
+from numba import types
+from numba.core.dispatcher import Dispatcher
+
+import tcpdelay.models
+import tcpdelay.network
+from tcpdelay import DelayModel, Flow, Path, Stack, predict_delay, simulate, simulate_network
+from tcpdelay.models.chain_models import LinuxChain, PublishedChain
+from tcpdelay.models.interface import Requested
+from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.sources import Bulk, ConstantRate, Web
+from tcpdelay.network.stacks import Classic, Scp, Udp
+from tcpdelay.scenario.scenario import Scenario
+
+VOICE = Flow(174, 0.020)
+STACKS = (Stack.linux(), Stack.linux(congestion_control="reno"), Stack.newreno_2008())
+
+
+def chain_figures(flow, path, stack):
+    """The distribution of a chain, in a few numbers that hardly depend on the order of sums."""
+    model = DelayModel(flow, path, stack)
+    found = model.delay_distribution()
+    return {
+        "mean": found.mean,
+        "median": float(found.quantile(0.5)),
+        "late": [float(found.late_fraction(limit)) for limit in (0.05, 0.1, 0.3)],
+        "states": len(model.states),
+        "entries": model.transition_matrix.nnz,
+        "stationary": [float(value) for value in model.stationary_distribution[:50]],
+        "parts": list(vars(model.delay_parts).values()),
+    }
+
+
+def figures():
+    """Small runs of every model."""
+    network = simulate_network(
+        [
+            ConstantRate(flow=VOICE, path=SharedPath(0.01), stack=Stack.linux()),
+            ConstantRate(flow=VOICE, path=SharedPath(0.01), stack=Classic()),
+        ],
+        Bottleneck(rate=2e5, capacity=10),
+        duration=2,
+    )
+    simulated = simulate(VOICE, Path(rtt=0.04, loss=0.05, loss_burst=1.5, ack_loss=0.01), packets=1000, seed=1)
+    return {
+        "published": chain_figures(VOICE, Path(rtt=0.02, loss=0.02), Stack.newreno_2008()),
+        "linux": chain_figures(Flow(700, 0.040), Path(rtt=0.04, loss=0.02), Stack.linux()),
+        "simulation": [simulated.values.tolist(), simulated.weights.tolist(), simulated.counts],
+        "network": [
+            [
+                flow.delivered,
+                flow.segments_sent,
+                flow.segments_dropped,
+                flow.delays and flow.delays.values.tolist(),
+            ]
+            for flow in network.flows
+        ],
+    }
+
+
+def call_all_kernels():
+    """Call the models as users do, with whole numbers and with fractions."""
+    warnings.simplefilter("ignore")
+    path, bursts = Path(rtt=0.1, loss=0.02), Path(rtt=0.1, loss=0.01, loss_burst=2)
+    scenarios = [(flow, path, stack) for flow in (VOICE, Flow(3000, 1)) for stack in STACKS]
+    scenarios += [(VOICE, Path(rtt=1, loss=0), stack) for stack in STACKS]
+    scenarios += [(VOICE, bursts, Stack.linux()), (VOICE, Path(rtt=0.1, loss=0.2), Stack.linux())]
+    for scenario in scenarios:
+        predict_delay(*scenario)
+        if scenario[1].loss < 0.2:
+            chain_figures(*scenario)
+    shares = np.array([0.5, 0.95])
+    shares.flags.writeable = False
+    requested = Requested(distribution=False, quantiles=tuple(shares), late_after=(1,), parts=True)
+    for chain, stack in ((LinuxChain(), STACKS[0]), (PublishedChain(), STACKS[2])):
+        scenario = Scenario(VOICE, path, stack)
+        chain.answer(scenario, requested)
+        chain.capacity(scenario)
+    simulate(VOICE, bursts, packets=2000)
+    simulate_network(
+        [
+            ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=Stack.linux(), connections=2),
+            ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=Classic()),
+            ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=Udp()),
+            Bulk(path=SharedPath(0.05), stack=Scp()),
+            Web(path=SharedPath(0.05), stack=Stack.linux()),
+        ],
+        Bottleneck(rate=3e6, capacity=50),
+        duration=5,
+    )
+
+
+def without_record_types(signature):
+    """The types of a kernel's arguments, all records being alike."""
+    return ", ".join("record" if isinstance(kind, types.Record) else str(kind) for kind in signature)
+
+
+def variants():
+    """Of each kernel, the types for which it was compiled, and the number of its variants for different records."""
+    call_all_kernels()
+    found = {}
+    for package in (tcpdelay.models, tcpdelay.network):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, Dispatcher) and value.py_func.__module__.startswith("tcpdelay."):
+                    signatures = sorted({without_record_types(signature) for signature in value.signatures})
+                    name = f"{value.py_func.__module__}.{value.py_func.__name__}"
+                    found[name] = [signatures, len(value.signatures)]
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps({"figures": figures, "variants": variants}[sys.argv[1]]()))
