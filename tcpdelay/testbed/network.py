@@ -26,6 +26,7 @@ from pyroute2.ethtool.ethtool import Ethtool
 from pyroute2.netlink import nla
 from pyroute2.netlink.rtnl.tcmsg import plugins, sched_netem, sched_pfifo, sched_tbf
 
+from tcpdelay.models.tcp import gilbert_probabilities
 from tcpdelay.testbed.event_loop import die_with_parent, enter_network, unshare_network
 from tcpdelay.testbed.experiment import Experiment
 
