@@ -59,6 +59,7 @@ def step(flow, s, wire, link, samples):
             note_read(flow, samples, s.now, arrival, arrival)
             wire.acknowledgements[s.next_ack % RING].arrival = arrival + flow.return_delay
             s.next_ack += 1
+    return next_time(flow, s, wire)
 
 
 def prepare(stack, path, flow, connection, phase):
@@ -158,7 +159,7 @@ def test_an_error_in_a_kernel_is_raised():
 
 @njit
 def divide(flow, s, wire, link, samples):
-    s.sent = 1 // s.window
+    return 1 // s.window
 
 
 def test_only_the_list_of_transports_names_the_literature():

@@ -22,8 +22,8 @@ def next_time(flow: Any, connection: Any, wire: Any) -> int:
 
 
 @kernel()
-def step(flow: Any, connection: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Send the datagram that is due."""
+def step(flow: Any, connection: Any, wire: Any, link: Any, samples: Any) -> int:
+    """Send the datagram that is due; return when the application writes the next one."""
     now = flow.next_write
     if is_write_due(flow, link):
         note_write(flow, now)
@@ -32,6 +32,7 @@ def step(flow: Any, connection: Any, wire: Any, link: Any, samples: Any) -> None
             note_lost(flow)
         else:
             note_read(flow, samples, now, arrival, arrival)
+    return int(flow.next_write)
 
 
 TRANSPORT = Transport(

@@ -18,7 +18,12 @@ def next_time(flow: Any, carrier: Any, wire: Any) -> int:
     Flows meet in the queue only, and the packets of each flow reach it after a constant delay. Processing the events in
     this order therefore lets the packets of all flows enter the queue in the order of time.
     """
-    time = call_for_number(carrier.next_time, flow, carrier.connection, (wire,))
+    return int(at_link(flow, call_for_number(carrier.next_time, flow, carrier.connection, (wire,))))
+
+
+@kernel()
+def at_link(flow: Any, time: int) -> int:
+    """Return when a packet reaches the queue that is sent at a time."""
     return int(time + flow.access_delay) if time < NEVER else NEVER
 
 
@@ -85,7 +90,7 @@ def advance(
         # Let its transport process the event.
         if flow.stage == ESTABLISHED and tree[place] == flow.next_write + flow.access_delay:
             _open_connection(flow, carrier)
-        call_for_effect(carrier.step, flow, carrier.connection, (wire, link[0], samples[0]))
+        time = call_for_number(carrier.step, flow, carrier.connection, (wire, link[0], samples[0]))
         # A dispatcher puts in order what its connections have read, and may write to another connection.
         if flow.dispatcher:
             d = dispatchers[flow.dispatcher - 1]
@@ -95,5 +100,7 @@ def advance(
                 collect(d, flows[d.leader], flows[written], samples[0])
                 if written != number:
                     _enter(tree, leaves + written, next_time(flows[written], carriers[written], wires[written]))
-        _enter(tree, place, next_time(flow, carrier, wire))
+                else:
+                    time = call_for_number(carrier.next_time, flow, carrier.connection, (wire,))
+        _enter(tree, place, at_link(flow, time))
     return True

@@ -53,8 +53,8 @@ def next_time(flow: Any, c: Any, wire: Any) -> int:
 
 
 @kernel()
-def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Process the next event: a timer, an acknowledgement or a write.
+def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
+    """Process the next event: a timer, an acknowledgement or a write; return when the following one is due.
 
     The receiver processes a segment when the link accepts it, because no other segment can overtake it. Only the timer
     of a delayed acknowledgement waits for its time, because a segment that is sent later may arrive before it.
@@ -90,6 +90,7 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
     if c.first_transit < c.next_transit:
         _carry(flow, c, wire, link, samples)
     add_return_jitter(flow, wire, first_new_ack, c.next_ack)
+    return int(next_time(flow, c, wire))
 
 
 @kernel()

@@ -38,7 +38,7 @@ IN_TIMEOUT = 1 << 50
 _RECORDS = {"flow": FLOW, "wire": NETWORK_WIRE, "link": LINK, "samples": COUNTERS}
 _SIGNATURES = {
     "next_time": ("flow connection wire", types.int64),
-    "step": ("flow connection wire link samples", types.none),
+    "step": ("flow connection wire link samples", types.int64),
     "begin": ("flow connection", types.none),
     "end": ("flow connection", types.none),
     "send_queue": ("flow connection", types.int64),
@@ -79,9 +79,10 @@ class Transport:
         ``next_time(flow, connection, wire)`` returns when the next event of the flow is due: the arrival of an
         acknowledgement, a timer, or `flow.next_write`.
     step : kernel
-        ``step(flow, connection, wire, link, samples)`` processes this event, and sends what may be sent then. Segments
-        are sent with `tcpdelay.network.records.cross`, which returns when they reach the receiver, so the transport
-        processes their arrival, puts the acknowledgement on its way in `wire`, and counts messages with `note_read`.
+        ``step(flow, connection, wire, link, samples)`` processes this event, sends what may be sent then, and returns
+        when the following event is due, as `next_time` does. Segments are sent with `tcpdelay.network.records.cross`.
+        It returns when a segment reaches the receiver, so `step` can process the arrival as well: put an
+        acknowledgement into `wire`, and count messages that are read with `note_read`.
     end : kernel, optional
         ``end(flow, connection)`` adds the counts of a connection that is given up to those of the flow.
     begin : kernel, optional

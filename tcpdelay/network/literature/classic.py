@@ -101,8 +101,8 @@ def next_time(flow: Any, s: Any, wire: Any) -> int:
 
 
 @kernel()
-def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Process the next event: a timer, an acknowledgement or a write; parameters as for `linux.step`."""
+def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
+    """Process the next event: a timer, an acknowledgement or a write; return when the following one is due."""
     acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
     arrival = acknowledgement.arrival if s.first_ack < s.next_ack else NEVER
     other = min(min(arrival, s.timer_at), flow.next_write)
@@ -136,6 +136,7 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
         while is_writable(flow, s, sacked_out):
             _write(flow, s)
     transmit(flow, s, wire, link, samples)
+    return int(next_time(flow, s, wire))
 
 
 @kernel()

@@ -69,8 +69,8 @@ def next_time(flow: Any, s: Any, wire: Any) -> int:
 
 
 @kernel()
-def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Process the next event: an acknowledgement, a timer or a write; parameters as for `linux.step`."""
+def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
+    """Process the next event: an acknowledgement, a timer or a write; return when the following one is due."""
     acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
     s.now = next_time(flow, s, wire)
     if s.first_ack < s.next_ack and acknowledgement.arrival == s.now:
@@ -81,6 +81,7 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     elif s.pace_at != s.now and is_write_due(flow, link):
         note_write(flow, s.now)
     _send(flow, s, wire, link, samples)
+    return int(next_time(flow, s, wire))
 
 
 @kernel()
