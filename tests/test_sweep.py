@@ -16,7 +16,8 @@ from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_dela
 from tcpdelay.questions.sweep import schedule as workers
 from tcpdelay.questions.sweep.evaluation import MEANINGS, Results, evaluate, program, row_type, run_seed
 from tcpdelay.questions.sweep.schedule import Schedule, SweepFailedError, Workers
-from tcpdelay.questions.sweep.specification import PARAMETERS, SPANNED, Evaluation, read_sweep, read_value
+from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, read_sweep, read_value
+from tcpdelay.scenario.fields import Quantity
 from tcpdelay.scenario.stack import Linux, NewReno2008
 
 VOICE = {"packet_size": 174, "interval": "20ms"}
@@ -387,15 +388,16 @@ def test_values_are_read_by_their_kind():
     assert read_value("packet_size", 1400.0) == 1400
     assert isinstance(read_value("rtt", 1), float)
     for name, parameter in PARAMETERS.items():
+        kind = parameter.declaration.kind
         for wrong in (
             None,
             [],
             {},
-            *([True] if parameter.kind != "flag" else [1]),
-            *([1] if parameter.kind == "word" else []),
+            *([True] if kind != "flag" else [1]),
+            *([1] if kind == "word" else []),
         ):
             with pytest.raises(ValueError, match=f"^{name} must be "):
                 read_value(name, wrong)
-        if parameter.kind in SPANNED:
+        if isinstance(parameter.declaration, Quantity):
             with pytest.raises(ValueError, match=f"^{name}"):
                 read_value(name, "nonsense")

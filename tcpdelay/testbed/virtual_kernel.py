@@ -158,7 +158,7 @@ def build_kernels(
     if jobs is not None and jobs < 1:
         raise InvalidValueError("jobs", jobs, "be a whole number of at least 1")
     if source is not None and not source.is_file():
-        raise ValueError(f"source must be the tarball of a Linux {_VERSION}, but {source} is no file")
+        raise InvalidValueError("source", str(source), f"be the tarball of a Linux {_VERSION}")
     cache = _cache()
     _check_machine(cache, own_source=source is not None)
     tell = on_progress or (lambda stage, share: None)

@@ -31,7 +31,6 @@ from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.sweep.specification import (
     PARAMETERS,
-    UNITS,
     Evaluation,
     Scenario,
     SweepSpecification,
@@ -366,5 +365,5 @@ def _attributes(unit: str | None, meaning: str) -> dict[str, str]:
 
 
 def _of_parameter(name: str) -> dict[str, str]:
-    parameter = PARAMETERS[name]
-    return _attributes(UNITS[parameter.kind], parameter.meaning)
+    declaration = PARAMETERS[name].declaration
+    return _attributes(declaration.units, declaration.long_name)

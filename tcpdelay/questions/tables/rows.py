@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tcpdelay.confidence import share_interval
 from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.region.question import Question
-from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, Source, read_column, reasons
+from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, Source, read_column, reasons
 from tcpdelay.questions.tables.interpolation import COLUMNS
 from tcpdelay.questions.tables.surface import Surface, load_surface, save_surface
 from tcpdelay.report.result_table import Column, ResultTable
@@ -34,7 +34,7 @@ ANSWERS = (*COLUMNS, *FLAGS, "reason")
 TOO_LARGE = "the chain is too large to compute"
 MOST_SURFACES = 64
 """Surfaces in memory; beyond, the one that has not been used for longest goes."""
-_REASONS = ("", *(reason for quantity in QUANTITIES.values() for reason in reasons(quantity)), TOO_LARGE)
+_REASONS = ("", *(reason for name in ROW for reason in reasons(QUANTITIES[name])), TOO_LARGE)
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ class RowPredictor:
         schema = self.schema(batch.schema)
         values = {}
         reason = np.zeros(batch.num_rows, np.int8)
-        for place, (name, quantity) in enumerate(QUANTITIES.items()):
+        for place, name in enumerate(ROW):
             if name in self.sources:
-                values[name], faults = read_column(batch, quantity, self.sources[name])
+                values[name], faults = read_column(batch, QUANTITIES[name], self.sources[name])
                 if faults.any():
                     reason = np.where((reason == 0) & (faults > 0), faults + FAULTS * place, reason).astype(np.int8)
         columns = np.full((len(COLUMNS), batch.num_rows), np.nan)
