@@ -160,8 +160,8 @@ BAD = [
     ({"rtt": 100.0}, "rtt must lie between 1e-06 and 60 s"),
     ({"loss": 1.0}, "loss must be a fraction from 0 to below 1"),
     ({"loss": -1e-9}, "loss must be a fraction from 0 to below 1"),
-    ({"packet_size": 0.0}, "packet_size must be a whole number of 1 to 10000000 bytes"),
-    ({"packet_size": 1.5}, "packet_size must be a whole number of 1 to 10000000 bytes"),
+    ({"packet_size": 0.0}, "packet_size must be a whole number of bytes from 1 to 10000000"),
+    ({"packet_size": 1.5}, "packet_size must be a whole number of bytes from 1 to 10000000"),
     ({"interval": 0.0}, "interval must lie between 1e-07 and 60 s"),
     ({"rtt": None, "interval": None}, "rtt is missing"),
 ]
@@ -189,7 +189,7 @@ TEXTS = [
     ("loss", "2permille", "loss has an unknown unit: write 2% or 0.02"),
     ("packet_size", "1.001kB", 1001), ("packet_size", "1KiB", 1024), ("packet_size", "174", 174),
     ("packet_size", "1kb", "packet_size has an unknown unit: use B, kB, MB, KiB or MiB"),
-    ("packet_size", "1.5B", "packet_size must be a whole number of 1 to 10000000 bytes"),
+    ("packet_size", "1.5B", "packet_size must be a whole number of bytes from 1 to 10000000"),
 ]  # fmt: skip
 
 

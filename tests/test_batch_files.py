@@ -119,7 +119,7 @@ def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
             "--column: must name a column that the table has once, got 'isp'",
         ),
         (["users.csv", "--app", "voip", "--column", "rtt"], "'rtt' is no column; write rtt=COLUMN"),
-        (["users.csv", "--app", "voip", "--column", "rtt=x"], "--column: columns must be some of user"),
+        (["users.csv", "--app", "voip", "--column", "rtt=x"], "--column: must be some of user"),
         (["users.csv", "--app", "voip", "--chart", "a.txt"], "--chart: 'a.txt' does not end in one of"),
         (["users.csv", "--app", "voip", "--limit", "1s", "--threshold", "1s"], "--threshold: is the same as --limit"),
         (["users.parquet", "--app", "voip"], "TABLE: 'users.parquet' cannot be read"),
@@ -405,7 +405,7 @@ def test_an_interrupt_that_is_swallowed_on_the_way_ends_the_job_all_the_same(
 
 def test_a_terminal_is_told_at_once_how_long_the_first_table_takes(run_batch, users, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(batch, "SHOWN_EVERY", 0.0)
+    monkeypatch.setattr(batch, "TERMINAL_INTERVAL", 0.0)
     status, _, errors = run_batch(users, "--app", "voip")
     first, *shown = errors.split(ERASE_LINE)
     assert (status, first) == (0, "Predicting ...")

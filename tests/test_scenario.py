@@ -25,7 +25,7 @@ from tcpdelay.scenario.target import Target
         (lambda: Flow(174, 61), "20 ms is 0.020"),
         (lambda: Flow(174, math.nan), "interval must be finite"),
         (lambda: Flow(174, "20ms"), "interval must be a number in s, got '20ms'"),
-        (lambda: Flow.from_bitrate(0), "bitrate must be above 0"),
+        (lambda: Flow.from_bitrate(0), "bitrate must lie between 0.133333 and 8e.14 bit/s, got 0"),
         (lambda: Flow.from_bitrate(1e15), "bitrate must lie between"),
         (lambda: Path(100, 0.02), "rtt must lie between 1e-06 and 60 s, got 100; .* 100 ms is 0.100"),
         (lambda: Path(0, 0.02), "rtt must lie between"),

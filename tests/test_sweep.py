@@ -18,7 +18,8 @@ from tcpdelay.questions import execution
 from tcpdelay.questions.execution import Executor, Results, Schedule, SweepFailedError, work_through
 from tcpdelay.questions.grid import run_seed
 from tcpdelay.questions.sweep.run import SWEPT, row_type, sweep_runs
-from tcpdelay.questions.sweep.specification import PARAMETERS, SPANNED, Evaluation, read_sweep, read_value
+from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, read_sweep, read_value
+from tcpdelay.scenario.fields import Quantity
 from tcpdelay.scenario.stack import Linux, NewReno2008
 
 VOICE = {"packet_size": 174, "interval": "20ms"}
@@ -399,15 +400,16 @@ def test_values_are_read_by_their_kind():
     assert read_value("packet_size", 1400.0) == 1400
     assert isinstance(read_value("rtt", 1), float)
     for name, parameter in PARAMETERS.items():
+        kind = parameter.declaration.kind
         for wrong in (
             None,
             [],
             {},
-            *([True] if parameter.kind != "flag" else [1]),
-            *([1] if parameter.kind == "word" else []),
+            *([True] if kind != "flag" else [1]),
+            *([1] if kind == "word" else []),
         ):
             with pytest.raises(ValueError, match=f"^{name} must be "):
                 read_value(name, wrong)
-        if parameter.kind in SPANNED:
+        if isinstance(parameter.declaration, Quantity):
             with pytest.raises(ValueError, match=f"^{name}"):
                 read_value(name, "nonsense")

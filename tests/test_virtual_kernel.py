@@ -204,7 +204,7 @@ def test_a_build_without_its_packages_does_not_start(cache, source, monkeypatch)
 def test_wrong_arguments_are_refused(cache, source, tmp_path):
     with pytest.raises(ValueError, match=r"^jobs must be a whole number of at least 1, got 0$"):
         build_kernels(source=source(), jobs=0)
-    with pytest.raises(ValueError, match=r"^source must be the tarball of a Linux 6.1, but .*none is no file$"):
+    with pytest.raises(ValueError, match=r"^source must be the tarball of a Linux 6.1, got .*none'$"):
         build_kernels(source=tmp_path / "none")
 
 

@@ -14,7 +14,7 @@ from tcpdelay.cli.options import OUTPUT, choice, quantity
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.report.analysis import capture_record, captures_text, draw_captures
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table, records_text
-from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.fields import Quantity, declarations
 from tcpdelay.scenario.stack import Linux
 
 if TYPE_CHECKING:
@@ -68,10 +68,11 @@ def check() -> None:
 
 
 def _build_hz(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else text
-    with argument_errors():
-        declarations(Linux)["hz"].require("hz", number)
-    return int(number)
+    declared = declarations(Linux)["hz"]
+    assert isinstance(declared, Quantity)
+    if not (text.isascii() and text.isdecimal() and len(text) < 5 and declared.allows(int(text))):
+        raise typer.BadParameter(f"--hz: must {declared.range_in_words}, got {text!r}")
+    return int(text)
 
 
 @app.command("build-kernel")

@@ -11,6 +11,7 @@ import functools
 import inspect
 import math
 import numbers
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import (
@@ -134,9 +135,14 @@ def require_flag(name: str, value: object) -> None:
 
 
 def _as_number(value: object) -> float:
-    if not is_number(value):
+    if not is_number(value) or _is_huge(value):
         raise ValueError("no number")
     return float(value)
+
+
+def _is_huge(value: object) -> bool:
+    """Return whether a whole number is beyond the range of floating point."""
+    return isinstance(value, numbers.Integral) and abs(int(value)) > sys.float_info.max
 
 
 def _as_whole(value: object) -> int:
@@ -248,6 +254,17 @@ class Quantity(Field):
     allowed: str = ""
 
     @property
+    def range_in_words(self) -> str:
+        """What is allowed, after the word "must", whatever is wrong with a value."""
+        if self.allowed:
+            return self.allowed
+        if self.kind == "fraction":
+            return "be a fraction from 0 to below 1"
+        if self.kind in WHOLE:
+            return f"be a whole number of {self.unit} from {self.low:.0f} to {self.high:.0f}"
+        return f"lie between {self.low:g} and {self.high:g} {self.unit}"
+
+    @property
     def zero_allowed(self) -> bool:
         """Whether 0 is a value."""
         return self.low <= 0 and not (self.low == 0 and self.low_excluded)
@@ -272,14 +289,14 @@ class Quantity(Field):
             return InvalidValueError(name, value, self.allowed)
         if not is_number(value):
             return InvalidValueError(name, value, f"be a number in {self.unit}")
-        number = float(value)
-        if not math.isfinite(number):
+        if _is_huge(value) or not math.isfinite(value):
             return InvalidValueError(name, value, "be finite")
+        number = float(value)
         if self.low <= number <= self.high and self.kind in WHOLE:
             return InvalidValueError(name, value, f"be a whole number of {self.unit}")
         if self.kind == "fraction":
             hint = f"for {number:g} % write {number / 100:g}" if 1 <= number < 100 else ""
-            return InvalidValueError(name, value, "be a fraction from 0 to below 1", hint)
+            return InvalidValueError(name, value, self.range_in_words, hint)
         hint = self.hint if number > self.high else ""
         return InvalidValueError(name, value, f"lie between {self.low:g} and {self.high:g} {self.unit}", hint)
 
@@ -287,7 +304,7 @@ class Quantity(Field):
         """Return a value from a text with a unit, or from a number."""
         if isinstance(written, str) and self.kind in PARSERS:
             return PARSERS[self.kind](written, name, allow_zero=True)
-        if not is_number(written):
+        if not is_number(written) or _is_huge(written):
             raise InvalidValueError(name, written, "be a number, or text with a unit")
         return int(written) if self.kind in WHOLE and float(written).is_integer() else float(written)
 

@@ -50,7 +50,7 @@ class Flow:
 
     @classmethod
     def from_bitrate(cls, bitrate: float, packet_size: int = 1448) -> Flow:
-        """Return the flow that fills `bitrate` [bit/s, above 0] with packets of `packet_size` [bytes].
+        """Return the flow that fills `bitrate` [bit/s, 0.133 to 8e14] with packets of `packet_size` [bytes].
 
         Examples
         --------
@@ -81,14 +81,13 @@ class Flow:
         return 8 * self.packet_size / self.interval
 
 
+_SIZE, _INTERVAL = (declared for declared in declarations(Flow).values() if isinstance(declared, Quantity))
 BITRATE = Quantity(
     kind="rate",
     meaning="Application bits per second.",
-    low=0.0,
-    low_excluded=True,
-    high=1e300,
+    low=8 * _SIZE.low / _INTERVAL.high,
+    high=8 * _SIZE.high / _INTERVAL.low,
     unit="bit/s",
     example="64kbit/s",
-    allowed="be above 0 bit/s",
 )
 """Declaration of the bitrate, which a flow has in place of its packet size or its interval."""

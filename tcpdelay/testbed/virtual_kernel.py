@@ -25,6 +25,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TextIO
 
+from tcpdelay.scenario.fields import InvalidValueError
+
 UNPACKING_STEPS = 110
 """Steps of work that unpacking counts for, by the time it takes."""
 KERNEL_STEPS = 1129
@@ -339,7 +341,7 @@ def build_kernels(
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs must be a whole number of at least 1, got {jobs}")
     if source is not None and not source.is_file():
-        raise ValueError(f"source must be the tarball of a Linux {_VERSION}, but {source} is no file")
+        raise InvalidValueError("source", str(source), f"be the tarball of a Linux {_VERSION}")
     cache = _cache()
     _check_machine(cache, own_source=source is not None)
     tell = on_progress or (lambda stage, share: None)

@@ -1,6 +1,6 @@
-"""What a sweep may fix or vary: every parameter of flow, path, TCP and heuristics, and how its values are written.
+"""Specifications of sweeps: TOML files, or the same as a mapping, read and checked before anything is computed.
 
-Specifications of sweeps: TOML files, or the same as a mapping, read and checked before anything is computed.
+A sweep may fix or vary every field of flow, path and stack, as declared in `tcpdelay.scenario`, and the heuristics.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path as FilePath
@@ -20,38 +20,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from tcpdelay.files import read_toml
-from tcpdelay.models.heuristics import piece_of, share_of
-from tcpdelay.scenario.fields import InvalidValueError, bounds
+from tcpdelay.models.heuristics import MOST_CONNECTIONS, MOST_PIECES, piece_of, share_of
+from tcpdelay.scenario.fields import WHOLE, Choice, Field, InvalidValueError, Quantity, Value
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, Stack
-from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
+from tcpdelay.scenario.scenario import FIELDS
+from tcpdelay.scenario.source import BITRATE, Flow
+from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, Stack, profiles_with
+from tcpdelay.units import parse_fraction, parse_time
 
 Table = Literal["flow", "path", "stack", "heuristics"]
-Kind = Literal["time", "fraction", "size", "rate", "count", "number", "word", "flag"]
-Value = float | int | str | bool
 
 TABLES: tuple[Table, ...] = ("flow", "path", "stack", "heuristics")
-UNITS: dict[Kind, str | None] = {
-    "time": "s",
-    "fraction": "1",
-    "size": "byte",
-    "rate": "bit/s",
-    "count": "1",
-    "number": "1",
-    "word": None,
-    "flag": None,
-}
-"""Units of the values by their kind, in the form of netCDF."""
-WHOLE: tuple[Kind, ...] = ("size", "count")
-SPANNED: tuple[Kind, ...] = ("time", "fraction", "rate", "number", *WHOLE)
-"""Kinds that have values between two others."""
-_PARSERS: dict[Kind, Callable[..., float]] = {
-    "time": parse_time,
-    "fraction": parse_fraction,
-    "size": parse_size,
-    "rate": parse_rate,
-}
 
 
 @dataclass(frozen=True)
@@ -61,44 +40,38 @@ class Parameter:
     Parameters
     ----------
     table : {"flow", "path", "stack", "heuristics"}
-        Where a specification fixes it.
-    kind : str
-        Which values it has.
-    meaning : str
-        What it is, in a few words.
+        The table of a specification that fixes it.
+    declaration : Field
+        Its values, unit and meaning.
     """
 
     table: Table
-    kind: Kind
-    meaning: str
+    declaration: Field
 
 
-PARAMETERS: dict[str, Parameter] = {
-    "packet_size": Parameter("flow", "size", "application bytes per packet"),
-    "interval": Parameter("flow", "time", "time between two packets"),
-    "bitrate": Parameter("flow", "rate", "application bits per second"),
-    "rtt": Parameter("path", "time", "round-trip time"),
-    "loss": Parameter("path", "fraction", "probability that a data segment is lost"),
-    "loss_pattern": Parameter("path", "word", "how losses follow one another"),
-    "bottleneck": Parameter("path", "word", "what the bottleneck's queue is kept in"),
-    "one_way_delay": Parameter("path", "time", "delay from sender to receiver without TCP"),
-    "loss_burst": Parameter("path", "number", "mean number of segments lost in a row"),
-    "ack_loss": Parameter("path", "fraction", "probability that an acknowledgement is lost"),
-    "jitter": Parameter("path", "time", "largest additional delay of a data segment"),
-    "profile": Parameter("stack", "word", "TCP implementation"),
-    "congestion_control": Parameter("stack", "word", "how the congestion window moves"),
-    "delayed_ack": Parameter("stack", "flag", "whether acknowledgements are delayed"),
-    "window_validation": Parameter("stack", "flag", "whether an unused window decays"),
-    "hz": Parameter("stack", "count", "timer interrupts per second"),
-    "rto_min": Parameter("stack", "time", "least addition of the retransmission timeout"),
-    "mss": Parameter("stack", "size", "largest segment payload"),
-    "variant": Parameter("stack", "word", "how several losses of one window are repaired"),
-    "limited_transmit": Parameter("stack", "flag", "whether duplicate ACKs release new segments"),
-    "initial_timeout": Parameter("stack", "time", "first retransmission timeout"),
-    "backlog_bound": Parameter("stack", "word", "where the backlog of the chain is cut"),
-    "connections": Parameter("heuristics", "count", "connections that packets take turns on"),
-    "pieces": Parameter("heuristics", "count", "writes per packet"),
-}
+def _whole_up_to(most: int, meaning: str) -> Parameter:
+    declaration = Quantity(kind="count", meaning=meaning, low=1, high=most, unit="", example="2")
+    return Parameter("heuristics", replace(declaration, allowed=f"be a whole number from 1 to {most}"))
+
+
+def _parameters() -> Iterator[tuple[str, Parameter]]:
+    """Yield the parameters of each table, in the order of their declarations."""
+    further: dict[Table, dict[str, Parameter]] = {
+        "flow": {"bitrate": Parameter("flow", BITRATE)},
+        "stack": {
+            "profile": Parameter("stack", Choice(meaning="TCP model.", words=tuple(PROFILES), default=DEFAULT_PROFILE))
+        },
+        "heuristics": {
+            "connections": _whole_up_to(MOST_CONNECTIONS, "Number of connections that the packets take turns on."),
+            "pieces": _whole_up_to(MOST_PIECES, "Number of writes per packet."),
+        },
+    }
+    for table in TABLES:
+        yield from ((name, Parameter(table, field)) for name, (part, field) in FIELDS.items() if part == table)
+        yield from further.get(table, {}).items()
+
+
+PARAMETERS: dict[str, Parameter] = dict(_parameters())
 
 
 @dataclass(frozen=True)
@@ -142,20 +115,11 @@ def read_value(name: str, written: object) -> Value:
     >>> read_value("rtt", "100ms"), read_value("loss", "2%"), read_value("delayed_ack", True)
     (0.1, 0.02, True)
     """
-    kind = PARAMETERS[name].kind
-    if isinstance(written, str) and kind in _PARSERS:
-        return _PARSERS[kind](written, name, allow_zero=True)
-    if isinstance(written, str) == (kind == "word") and isinstance(written, bool) == (kind == "flag"):
-        if kind in WHOLE and isinstance(written, float) and written.is_integer():
-            return int(written)
-        if isinstance(written, int | float | str):
-            return float(written) if kind in SPANNED and kind not in WHOLE else written
-    wanted = {"word": "a word in quotes", "flag": "true or false"}.get(kind, "a number, or text with a unit")
-    raise InvalidValueError(name, written, f"be {wanted}")
+    return PARAMETERS[name].declaration.read(name, written)
 
 
 def require_allowed(name: str, value: Value) -> None:
-    """Say in a ValueError if a value of a parameter is allowed with no values of the others.
+    """Raise InvalidValueError if a value of a parameter is not allowed, whatever the other values are.
 
     Examples
     --------
@@ -163,25 +127,7 @@ def require_allowed(name: str, value: Value) -> None:
     Traceback (most recent call last):
     tcpdelay.scenario.fields.InvalidValueError: hz must lie between 100 and 1000 interrupts per second, got 10
     """
-    roomy: dict[str, Any] = {"packet_size": 10_000, "interval": 1.0, "rtt": bounds(Path, "rtt")[1], "loss": 0.0}
-    if name == "bitrate":
-        # With packets of about a second.
-        Flow.from_bitrate(float(value), int(min(max(round(float(value) / 8), 1), bounds(Flow, "packet_size")[1])))
-        return
-    if PARAMETERS[name].table == "stack" and name != "profile":
-        roomy["profile"] = profiles_with(name)[0]
-    scenario_of(roomy | {name: value})
-
-
-def profiles_with(name: str) -> list[str]:
-    """Return the profiles of TCP that have a setting of that name.
-
-    Examples
-    --------
-    >>> profiles_with("hz"), profiles_with("mss")
-    (['linux'], ['linux', 'newreno_2008'])
-    """
-    return [profile for profile, stack in PROFILES.items() if name in {field.name for field in fields(stack)}]
+    PARAMETERS[name].declaration.require(name, value)
 
 
 def scenario_of(values: Mapping[str, Any]) -> Scenario:
@@ -205,8 +151,7 @@ def scenario_of(values: Mapping[str, Any]) -> Scenario:
     given = {name: value for name, value in values.items() if PARAMETERS[name].table == "path"}
     flow, path = _flow(values), Path(**given)
     name = values.get("profile", DEFAULT_PROFILE)
-    if name not in PROFILES:
-        raise InvalidValueError("profile", name, f"be one of {', '.join(map(repr, PROFILES))}")
+    require_allowed("profile", name)
     stack = PROFILES[name]
     settings = {key: value for key, value in values.items() if PARAMETERS[key].table == "stack" and key != "profile"}
     for setting in settings:
@@ -452,8 +397,8 @@ def _list(name: str, values: object) -> tuple[Value, ...]:
 
 def _span(name: str, table: Mapping[str, Any]) -> tuple[Value, ...]:
     """Return evenly spaced values, both ends included."""
-    kind = PARAMETERS[name].kind
-    if kind not in SPANNED:
+    kind = PARAMETERS[name].declaration.kind
+    if not isinstance(PARAMETERS[name].declaration, Quantity):
         raise ValueError(f"{name}: has no values between others; write a list")
     unknown = [key for key in table if key not in _SPAN_KEYS]
     missing = [key for key in _SPAN_KEYS[:3] if key not in table]

@@ -1,14 +1,13 @@
-"""Cells of a column to seconds, fractions or bytes, and what is wrong with those that have none.
+"""Columns of a table: which column holds which field, in which unit, and what its cells say.
 
-Which columns of a table hold round-trip time, loss, packet size and interval, and in which unit.
+Cells are read as seconds, fractions or bytes; what is wrong with a cell is one of few faults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,14 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tcpdelay.scenario.fields import InvalidValueError, bounds
-from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Flow
-from tcpdelay.units import NUMBER, SIZE_ROUNDING, parse_fraction, parse_size, parse_time
+from tcpdelay.scenario.fields import PARSERS, WHOLE, InvalidValueError, Kind, Quantity
+from tcpdelay.scenario.scenario import FIELDS
+from tcpdelay.units import NUMBER, SIZE_ROUNDING
 
-MIN_RTT, MAX_RTT = bounds(Path, "rtt")
-MIN_INTERVAL, MAX_INTERVAL = bounds(Flow, "interval")
-MAX_PACKET_SIZE = bounds(Flow, "packet_size")[1]
 MISSING, NO_NUMBER, COMMA, UNKNOWN_UNIT, OUTSIDE = range(1, 6)
 """What may be wrong with a cell; 0 stands for nothing."""
 FAULTS = 5
@@ -50,7 +45,7 @@ class Cells(NamedTuple):
     faults: NDArray[np.int8]
 
 
-def reasons(quantity: Quantity) -> tuple[str, ...]:
+def reasons(quantity: ColumnQuantity) -> tuple[str, ...]:
     """Return in words what may be wrong with a cell, from `MISSING` on.
 
     Examples
@@ -65,11 +60,11 @@ def reasons(quantity: Quantity) -> tuple[str, ...]:
         f"{name} is not a number",
         f"{name} has a comma where a decimal point is needed",
         f"{name} has an unknown unit: {quantity.known_units}",
-        f"{name} {quantity.allowed}",
+        f"{name} must {quantity.declared.range_in_words}",
     )
 
 
-def read_column(batch: pa.RecordBatch, quantity: Quantity, source: Source) -> Cells:
+def read_column(batch: pa.RecordBatch, quantity: ColumnQuantity, source: Source) -> Cells:
     """Read a column.
 
     A text may have its own unit, as on the command line ("100ms", "2%"); one without is taken as a number would be.
@@ -114,7 +109,7 @@ def read_column(batch: pa.RecordBatch, quantity: Quantity, source: Source) -> Ce
     return _checked(pc.cast(column, pa.float64(), safe=False), quantity, source)
 
 
-def _checked(column: Any, quantity: Quantity, source: Source) -> Cells:
+def _checked(column: Any, quantity: ColumnQuantity, source: Source) -> Cells:
     """Return what a column of numbers says."""
     values: NDArray[np.float64] = column.to_numpy(zero_copy_only=False)
     if source.per_unit != 1:
@@ -123,19 +118,17 @@ def _checked(column: Any, quantity: Quantity, source: Source) -> Cells:
     return Cells(values, _faults(values, quantity))
 
 
-def _faults(values: NDArray[np.float64], quantity: Quantity) -> NDArray[np.int8]:
+def _faults(values: NDArray[np.float64], quantity: ColumnQuantity) -> NDArray[np.int8]:
     """Return what is wrong with numbers: missing, or outside the range."""
     found = np.zeros(values.size, np.int8)
-    right = (values >= quantity.low) & (values <= quantity.high)
-    if quantity.whole:
-        right &= values == np.floor(values)
+    right = quantity.inside(values)
     if not right.all():
         found[~right] = OUTSIDE
         found[np.isnan(values)] = MISSING
     return found
 
 
-def _read_texts(texts: Any, quantity: Quantity, source: Source) -> Cells:
+def _read_texts(texts: Any, quantity: ColumnQuantity, source: Source) -> Cells:
     """Return what texts say: at once where they are plain numbers, and else each different one once."""
     if source.decimal != ".":
         texts = pc.replace_substring(texts, source.decimal, ".")
@@ -150,7 +143,7 @@ def _read_texts(texts: Any, quantity: Quantity, source: Source) -> Cells:
     return Cells(values[places], faults[places])
 
 
-def _read_different(texts: Any, quantity: Quantity, source: Source) -> Cells:
+def _read_different(texts: Any, quantity: ColumnQuantity, source: Source) -> Cells:
     """Return what texts say, each a number and perhaps a unit."""
     parts: Any = pc.extract_regex(texts, _PARTS)
     numbers: Any = pc.cast(pc.struct_field(parts, "number"), pa.float64())
@@ -171,7 +164,7 @@ def _read_different(texts: Any, quantity: Quantity, source: Source) -> Cells:
     return Cells(values, faults)
 
 
-def _unit(behind: str, quantity: Quantity, source: Source) -> tuple[float, int]:
+def _unit(behind: str, quantity: ColumnQuantity, source: Source) -> tuple[float, int]:
     """Return how many of the unit behind a number make one second, byte, or the whole, and what is wrong with it."""
     unit = behind.strip()
     if not unit:
@@ -182,7 +175,7 @@ def _unit(behind: str, quantity: Quantity, source: Source) -> tuple[float, int]:
         return np.nan, NO_NUMBER
     try:
         # The space keeps a unit such as "e3s" from becoming an exponent.
-        one = quantity.read(f"1 {unit}", quantity.name)
+        one = quantity.read(f"1 {unit}")
     except ValueError:
         return np.nan, UNKNOWN_UNIT
     return 1 / one, 0
@@ -196,71 +189,76 @@ def _word_fault(text: str) -> int:
     return OUTSIDE if word.lstrip("+-") in _INFINITE_WORDS else NO_NUMBER
 
 
-_TIMES = {"s": 1.0, "ms": 1e3, "us": 1e6}
-_SHARES = {"fraction": 1.0, "percent": 100.0, "pct": 100.0}
-_SIZES = {"bytes": 1.0}
-_KNOWN_TIMES = "use s, ms, us or min"
+_UNITS: dict[Kind, Mapping[str, float]] = {
+    "time": {"s": 1.0, "ms": 1e3, "us": 1e6},
+    "fraction": {"fraction": 1.0, "percent": 100.0, "pct": 100.0},
+    "size": {"bytes": 1.0},
+    "rate": {"bps": 1.0, "kbps": 1e-3, "mbps": 1e-6},
+    "count": {"number": 1.0},
+    "number": {"number": 1.0},
+}
+"""Units in the names of columns, by kind: how many of a unit make one second, one byte, one bit/s or the whole."""
+_KNOWN_UNITS: dict[Kind, str] = {
+    "time": "use s, ms, us or min",
+    "fraction": "write 2% or 0.02",
+    "size": "use B, kB, MB, KiB or MiB",
+    "rate": "use bit/s, kbit/s or Mbit/s",
+}
 
 
 @dataclass(frozen=True)
-class Quantity:
-    """What a column may hold.
+class ColumnQuantity:
+    """What a column may hold: a declared field.
 
     Parameters
     ----------
     name : str
-        Its name; that of the column, alone or with a unit behind.
-    units : mapping
-        How many of each unit make one second, one byte, or the whole; the first one holds where none is named.
-    low, high : float
-        Ends of the range [s, bytes, or fraction].
-    allowed : str
-        The range in words.
-    read : callable
-        What reads a text with a unit.
-    known_units : str
-        What to write behind a number, in words.
-    whole : bool
-        Whether only whole numbers are allowed.
+        The field; also the name of the column, alone or with a unit behind.
+    declared : Quantity
+        Its declaration.
     """
 
     name: str
-    units: Mapping[str, float]
-    low: float
-    high: float
-    allowed: str
-    read: Callable[[str, str], float]
-    known_units: str
-    whole: bool = False
+    declared: Quantity
 
+    @property
+    def units(self) -> Mapping[str, float]:
+        """How many of each unit make one second, byte, or the whole; the first unit holds where none is named."""
+        return _UNITS[self.declared.kind]
 
-def _between(low: float, high: float, unit: str) -> str:
-    return f"must lie between {low:g} and {high:g} {unit}"
+    @property
+    def known_units(self) -> str:
+        """What to write behind a number, in words."""
+        return _KNOWN_UNITS.get(self.declared.kind, "write the number alone")
+
+    @property
+    def whole(self) -> bool:
+        """Whether only whole numbers are allowed."""
+        return self.declared.kind in WHOLE
+
+    def read(self, text: str) -> float:
+        """Return what a text with a unit says; raise ValueError if the unit is unknown."""
+        if self.declared.kind not in PARSERS:
+            raise InvalidValueError(self.name, text, "be a number")
+        return PARSERS[self.declared.kind](text, self.name, allow_zero=True)
+
+    def inside(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which values are in the range."""
+        declared = self.declared
+        right = values > declared.low if declared.low_excluded else values >= declared.low
+        right &= values < declared.high if declared.high_excluded else values <= declared.high
+        return right & (values == np.floor(values)) if self.whole else right
 
 
 QUANTITIES = {
-    quantity.name: quantity
-    for quantity in (
-        Quantity(
-            "rtt", _TIMES, MIN_RTT, MAX_RTT, _between(MIN_RTT, MAX_RTT, "s"), partial(parse_time, allow_zero=True),
-            _KNOWN_TIMES,
-        ),
-        Quantity(
-            "loss", _SHARES, 0.0, float(np.nextafter(1, 0)), "must be a fraction from 0 to below 1", parse_fraction,
-            "write 2% or 0.02",
-        ),
-        Quantity(
-            "packet_size", _SIZES, 1, MAX_PACKET_SIZE, f"must be a whole number of 1 to {MAX_PACKET_SIZE} bytes",
-            partial(parse_size, allow_zero=True), "use B, kB, MB, KiB or MiB", whole=True,
-        ),
-        Quantity(
-            "interval", _TIMES, MIN_INTERVAL, MAX_INTERVAL, _between(MIN_INTERVAL, MAX_INTERVAL, "s"),
-            partial(parse_time, allow_zero=True), _KNOWN_TIMES,
-        ),
-    )
-}  # fmt: skip
-"""What is read, by name."""
-FLOW = ("packet_size", "interval")
+    name: ColumnQuantity(name, declared)
+    for name, (part, declared) in FIELDS.items()
+    if part in ("flow", "path") and isinstance(declared, Quantity)
+}
+"""The fields that a column may hold, by name."""
+PATH, FLOW = ("rtt", "loss"), ("packet_size", "interval")
+ROW = (*PATH, *FLOW)
+"""The fields that each row of a table may have; the other fields are the same for all rows."""
 
 
 @dataclass(frozen=True)
@@ -316,12 +314,13 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
     present = list(names)
     sources = {}
     for name, where in (chosen or {}).items():
-        if name not in QUANTITIES:
-            raise InvalidValueError("columns", name, f"name some of {', '.join(QUANTITIES)}")
+        if name not in ROW:
+            raise InvalidValueError("columns", name, f"name some of {', '.join(ROW)}")
         sources[name] = _chosen(QUANTITIES[name], where, present)
-    for name, quantity in QUANTITIES.items():
+    for name in ROW:
         if name in sources:
             continue
+        quantity = QUANTITIES[name]
         first = next(iter(quantity.units))
         spelled = {name: first, **{f"{name}_{unit}": unit for unit in quantity.units}}
         found = [column for column in present if column.strip().lower() in spelled]
@@ -329,14 +328,14 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
             raise InvalidValueError("columns", found, f"say which column is {name}")
         if found:
             sources[name] = Source(found[0], quantity.units[spelled[found[0].strip().lower()]])
-    for name in ("rtt", "loss"):
+    for name in PATH:
         if name not in sources:
             units = ", ".join(f"{name}_{unit}" for unit in QUANTITIES[name].units)
             raise InvalidValueError("columns", present, f"include {name} or one of {units}, or name another")
     return sources
 
 
-def _chosen(quantity: Quantity, where: str, present: list[str]) -> Source:
+def _chosen(quantity: ColumnQuantity, where: str, present: list[str]) -> Source:
     column, _, unit = where.rpartition(":")
     if where in present:
         column, unit = where, ""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.region import Question
-from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, Source, read_column, reasons
+from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, Source, read_column, reasons
 from tcpdelay.questions.tables.lattice import COLUMNS, Lattice, load_lattice, save_lattice
 from tcpdelay.scenario.fields import require_flag
 from tcpdelay.scenario.source import Flow
@@ -28,7 +28,7 @@ ANSWERS = (*COLUMNS, *FLAGS, "reason")
 TOO_LARGE = "the chain is too large to compute"
 MOST_LATTICES = 64
 """Lattices in memory; with more flows, the least recently used lattice is dropped."""
-_REASONS = ("", *(reason for quantity in QUANTITIES.values() for reason in reasons(quantity)), TOO_LARGE)
+_REASONS = ("", *(reason for name in ROW for reason in reasons(QUANTITIES[name])), TOO_LARGE)
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class RowPredictor:
         schema = self.schema(batch.schema)
         values = {}
         reason = np.zeros(batch.num_rows, np.int8)
-        for place, (name, quantity) in enumerate(QUANTITIES.items()):
+        for place, name in enumerate(ROW):
             if name in self.sources:
-                values[name], faults = read_column(batch, quantity, self.sources[name])
+                values[name], faults = read_column(batch, QUANTITIES[name], self.sources[name])
                 if faults.any():
                     reason = np.where((reason == 0) & (faults > 0), faults + FAULTS * place, reason).astype(np.int8)
         columns = np.full((len(COLUMNS), batch.num_rows), np.nan)

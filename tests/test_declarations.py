@@ -1,0 +1,125 @@
+"""What follows from the one declaration of a field: option, sweep axis, column, units, `help`."""
+
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tcpdelay as td
+from tcpdelay.cli.errors import argument_errors, option_name
+from tcpdelay.cli.options import OPTIONS
+from tcpdelay.questions.sweep.specification import PARAMETERS, read_sweep
+from tcpdelay.questions.tables.columns import QUANTITIES
+from tcpdelay.scenario.fields import InvalidValueError, Quantity, declarations
+from tcpdelay.scenario.scenario import FIELDS
+from tcpdelay.scenario.stack import Linux, NewReno2008
+
+PACKAGE = Path(__file__).parents[1] / "tcpdelay"
+ADDED = """
+    queueing: Annotated[
+        float,
+        Quantity(kind="time", meaning="Mean queueing delay.", low=0.0, high=2.0, unit="s", example="3ms"),
+    ] = 0.004
+
+    def __post_init__"""
+SHOWN = """
+import pyarrow
+from tcpdelay.cli.options import ScenarioOptions
+from tcpdelay.cli.program import main
+from tcpdelay.cli.scenario import read_scenario
+from tcpdelay.questions.sweep.evaluation import Results, labelled
+from tcpdelay.questions.sweep.specification import read_sweep
+from tcpdelay.questions.tables.columns import QUANTITIES, Source, read_column
+
+main(["predict", "--help"])
+main(["predict", "--rtt", "100ms", "--loss", "2%", "--app", "voip", "--queueing", "3s"])
+print(read_scenario(ScenarioOptions.of(rtt=0.1, loss=0.02, bitrate=1e6, queueing=0.005)).path.queueing)
+sweep = read_sweep({
+    "flow": {"packet_size": 174, "interval": "20ms"},
+    "path": {"rtt": "100ms", "loss": "2%"},
+    "grid": {"queueing": ["1ms", "2ms"]},
+})
+print(labelled(sweep, Results(sweep)).queueing.attrs, sweep.axes[0].values)
+batch = pyarrow.record_batch({"q": ["7 ms", "3 s"]})
+print(read_column(batch, QUANTITIES["queueing"], Source("q", 1.0)))
+"""
+
+
+def test_a_new_field_of_the_path_needs_no_other_edit(tmp_path):
+    copied = shutil.copytree(PACKAGE, tmp_path / "tcpdelay", ignore=shutil.ignore_patterns("__pycache__"))
+    declared = copied / "scenario" / "path.py"
+    declared.write_text(declared.read_text().replace("\n    def __post_init__", ADDED, 1))
+    done = subprocess.run(
+        [sys.executable, "-c", SHOWN], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    printed = " ".join(done.stdout.split())
+    assert "--queueing TIME Mean queueing delay. Example: 3ms. [default: (4ms)]" in printed
+    assert done.stderr == "tcpdelay predict: --queueing: must lie between 0 and 2 s, got 3\n"
+    assert " 0.005 {'long_name': 'mean queueing delay', 'units': 's'} (0.001, 0.002)" in printed
+    assert "Cells(values=array([0.007, 3. ]), faults=array([0, 5], dtype=int8))" in printed
+
+
+def test_every_declared_field_is_an_option_and_can_be_swept():
+    declared = {name for part in (td.Flow, td.Path, Linux, NewReno2008, td.Target) for name in declarations(part)}
+    assert declared == set(FIELDS) <= set(OPTIONS)
+    assert declared - set(declarations(td.Target)) <= set(PARAMETERS)
+    assert {name for name, (part, field) in FIELDS.items() if part == "path" and isinstance(field, Quantity)} <= set(
+        QUANTITIES
+    )
+
+
+def test_the_help_of_a_class_shows_types_and_defaults_alone():
+    signature = str(inspect.signature(td.Path))
+    assert signature.startswith("(rtt: float, loss: float, loss_pattern: Literal['random', 'correlated'] = 'random'")
+    assert "Quantity" not in signature + str(td.Path.__annotations__)
+
+
+OUT_OF_RANGE = {
+    "packet_size": "20MB",
+    "interval": "2min",
+    "rtt": "2min",
+    "one_way_delay": "1s",
+    "loss_burst": "101",
+    "jitter": "2s",
+    "hz": "99",
+    "rto_min": "3min",
+    "mss": "80B",
+    "initial_timeout": "3min",
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_a_value_out_of_range_is_answered_with_its_option(run, name):
+    stack = ["--stack", "newreno_2008"] if name == "initial_timeout" else []
+    option = option_name(name)
+    arguments = ["--rtt", "100ms", "--loss", "2%", "--app", "voip", *stack, option, OUT_OF_RANGE[name]]
+    status, printed, errors = run("predict", *arguments)
+    assert (status, printed) == (2, "")
+    assert re.fullmatch(rf"tcpdelay predict: {option}: must lie between .*, got [\d.]+\n", errors)
+
+
+@pytest.mark.parametrize(
+    ("argument", "option"), [("ack_loss", "--ack-loss"), ("threshold", "--limit"), ("columns", "--column")]
+)
+def test_an_error_names_the_option_of_its_argument(argument, option):
+    import typer
+
+    with pytest.raises(typer.BadParameter) as raised, argument_errors():
+        raise InvalidValueError(argument, 3, "be less", "a hint for Python")
+    assert raised.value.message == f"{option}: must be less, got 3"
+    with pytest.raises(typer.BadParameter) as raised, argument_errors("TABLE"):
+        raise InvalidValueError(argument, 3, "be less")
+    assert raised.value.message == f"TABLE: {argument} must be less, got 3"
+
+
+@pytest.mark.parametrize("huge", [10**400, -(10**400)])
+def test_a_number_beyond_floating_point_is_refused_like_any_other(huge):
+    with pytest.raises(InvalidValueError, match="packet_size must be finite"):
+        td.Flow(huge, 0.02)
+    with pytest.raises(ValueError, match="rtt must be a number"):
+        read_sweep({"flow": {"packet_size": 174, "interval": 0.02}, "path": {"loss": 0.02}, "grid": {"rtt": [huge]}})
