@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -12,30 +13,32 @@ from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.chain import DelayModel, DelaySummary, summary
 from tcpdelay.models.interface import Answer, Precision, Requested, Status, Support, TooLargeError, UnsupportedError
-from tcpdelay.models.linux.parameters import linux_refusals
-from tcpdelay.models.published.transitions import published_refusals
+from tcpdelay.models.linux import parameters as linux
+from tcpdelay.models.published import transitions as published
 from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION, RequestedFigures
 from tcpdelay.scenario.fields import declarations
-from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008
 
 
-class _ChainModel:
+class _ChainModel(ABC):
     """What both chains have in common."""
 
     name = "chain"
     stack: ClassVar[type[KnownStack]]
+    path_fields: ClassVar[frozenset[str]]
+    """Fields of the path that the chain knows."""
     assumed: ClassVar[Mapping[str, Any]] = {}
     """Fields that the chain ignores, and the value that it assumes."""
 
     def __init__(self) -> None:
-        fields = {name for part in (Flow, Path, self.stack) for name in declarations(part)}
-        self._honoured = frozenset(fields - set(self.assumed))
+        fields = {name for part in (Flow, self.stack) for name in declarations(part)}
+        self._honoured = frozenset(fields - set(self.assumed)) | self.path_fields
 
+    @abstractmethod
     def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
-        raise NotImplementedError
+        """Yield what the chain refuses of a scenario."""
 
     def supports(self, scenario: Scenario) -> Support:
         """Return which fields the chain honours, ignores and refuses."""
@@ -144,18 +147,20 @@ class LinuxChain(_ChainModel):
     """The Markov chain of a current Linux kernel."""
 
     stack = Linux
+    path_fields = linux.PATH_FIELDS
     assumed: ClassVar[Mapping[str, Any]] = {"window_validation": True, "delayed_ack": False}
 
     def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
         assert isinstance(scenario.stack, Linux)
-        return linux_refusals(scenario.flow, scenario.path, scenario.stack)
+        return linux.linux_refusals(scenario.flow, scenario.path, scenario.stack)
 
 
 class PublishedChain(_ChainModel):
     """The Markov chain of Brosh et al. (2010)."""
 
     stack = NewReno2008
+    path_fields = published.PATH_FIELDS
 
     def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
         assert isinstance(scenario.stack, NewReno2008)
-        return published_refusals(scenario.flow, scenario.path, scenario.stack)
+        return published.published_refusals(scenario.flow, scenario.path, scenario.stack)

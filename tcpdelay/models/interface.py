@@ -5,7 +5,7 @@ A model is anything with the methods of `Model`; `tcpdelay.predict` takes a user
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution, ExpectedError
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import InvalidValueError, declarations, shown
+from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
 
@@ -34,6 +35,31 @@ class UnsupportedError(InvalidValueError):
 
 class TooLargeError(ValueError):
     """A scenario needs more memory than a model may take."""
+
+
+def unknown_fields(path: Path, known: Set[str], where: str, hint: str = "") -> Iterator[UnsupportedError]:
+    """Yield the fields of a path that a model does not know and that are not at their default.
+
+    Parameters
+    ----------
+    path : Path
+        The path.
+    known : set of str
+        Fields that the model knows.
+    where : str
+        The model, as in "in the chain".
+    hint : str
+        What knows the field.
+
+    Examples
+    --------
+    >>> [refused.name for refused in unknown_fields(Path(0.1, 0.02, jitter=0.005), {"rtt", "loss"}, "in the chain")]
+    ['jitter']
+    """
+    for name, declared in declarations(Path).items():
+        value = getattr(path, name)
+        if name not in known and value != declared.default:
+            yield UnsupportedError(name, value, f"be {shown(declared.default)} {where}", hint)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ _GROUPS = {
     "segments": "segments_sent segments_lost segments_dropped segments_carried marks retransmissions timeouts",
 }
 FLOW = np.dtype(
-    [(name, np.float64) for name in ("loss", "loss_burst", "mean_pause", "mean_size", "shape", "largest_size")]
+    [(name, np.float64) for name in ("loss", "loss_burst", "mean_pause", "mean_size", "pareto_shape", "largest_size")]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
     + [
         ("first_sent", np.int64, RING),
@@ -225,8 +225,8 @@ def finish_transfer(flow: Any, read: int) -> None:
 @kernel()
 def draw_size(flow: Any) -> int:
     """Return the size of the next transfer [bytes]: constant, or from a Pareto distribution with an upper limit."""
-    if flow.shape <= 0.0:
+    if flow.pareto_shape <= 0.0:
         return int(flow.mean_size)
-    smallest = flow.mean_size * (flow.shape - 1.0) / flow.shape
-    size = smallest * (1.0 - uniform(flow.next_double, flow.random_state)) ** (-1.0 / flow.shape)
+    smallest = flow.mean_size * (flow.pareto_shape - 1.0) / flow.pareto_shape
+    size = smallest * (1.0 - uniform(flow.next_double, flow.random_state)) ** (-1.0 / flow.pareto_shape)
     return int(max(round(min(size, flow.largest_size)), 1))

@@ -17,6 +17,7 @@ import numpy as np
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.heuristics import parallel_delay, split_delay
+from tcpdelay.models.interface import unknown_fields
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
@@ -60,6 +61,10 @@ class Contender:
     predict: Callable[[], DelayDistribution] | None = None
 
 
+PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "one_way_delay", "loss_burst", "bottleneck"})
+"""Fields of a path that the simulator of shared links knows."""
+
+
 def shared_path(path: Path) -> SharedPath:
     """Return a path as one to a shared link and back.
 
@@ -73,9 +78,8 @@ def shared_path(path: Path) -> SharedPath:
     >>> shared_path(Path(rtt=0.100, loss=0.02)).back
     0.05
     """
-    for name, value in (("ack_loss", path.ack_loss), ("jitter", path.jitter)):
-        if value:
-            raise InvalidValueError(name, value, "be 0 in a comparison")
+    for refused in unknown_fields(path, PATH_FIELDS, "in a comparison"):
+        raise refused
     if path.loss_pattern != "random":
         raise InvalidValueError(
             "loss_pattern",

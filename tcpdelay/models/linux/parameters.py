@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tcpdelay.models import tcp
-from tcpdelay.models.interface import UnsupportedError
+from tcpdelay.models.interface import UnsupportedError, unknown_fields
 from tcpdelay.models.linux.detection import SAME_TIME
 from tcpdelay.models.linux.phases import SMALLEST_WINDOW
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
@@ -151,6 +151,8 @@ def _losses(path: Path, load: float) -> _Losses:
     return _Losses(after_success, after_loss, of_repair, followed)
 
 
+PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst"})
+"""Fields of a path that the chain knows; it refuses all others unless they are at their default."""
 SIMULATED = "tcpdelay.simulate takes it into account"
 
 
@@ -165,9 +167,7 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     if path.loss_pattern != "random":
         hint = "bursts are loss_burst of Path, and Stack.newreno_2008() knows 'correlated'"
         yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' with Stack.linux()", hint)
-    for name, value in (("ack_loss", path.ack_loss), ("jitter", path.jitter)):
-        if value:
-            yield UnsupportedError(name, value, "be 0 in the chain", SIMULATED)
+    yield from unknown_fields(path, PATH_FIELDS, "in the chain", SIMULATED)
     if path.loss_burst > 1 and path.loss >= NEGLIGIBLE_LOSS:
         yield from _refused_bursts(flow, path, stack)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tcpdelay.models.compilation import kernel, records
-from tcpdelay.models.interface import UnsupportedError
+from tcpdelay.models.interface import UnsupportedError, unknown_fields
 from tcpdelay.models.published.events import VARIANT_CODES, loss_events
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.models.solver.state_space import (
@@ -51,6 +51,10 @@ class Parameters(NamedTuple):
     window_validation: bool
 
 
+PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay"})
+"""Fields of a path that the chain knows; it refuses all others unless they are at their default."""
+
+
 def published_refusals(flow: Flow, path: Path, stack: NewReno2008) -> Iterator[UnsupportedError]:
     """Yield what the chain refuses of a scenario.
 
@@ -59,13 +63,7 @@ def published_refusals(flow: Flow, path: Path, stack: NewReno2008) -> Iterator[U
     >>> [refused.name for refused in published_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), NewReno2008())]
     ['jitter']
     """
-    for name, value, default in (
-        ("loss_burst", path.loss_burst, 1),
-        ("ack_loss", path.ack_loss, 0),
-        ("jitter", path.jitter, 0),
-    ):
-        if value != default:
-            yield UnsupportedError(name, value, f"be {default} in a Markov chain", "tcpdelay.simulate knows it")
+    yield from unknown_fields(path, PATH_FIELDS, "in a Markov chain", "tcpdelay.simulate knows it")
     if path.bottleneck == "bytes" and path.loss * flow.packet_size >= stack.mss:
         allowed = f"be below mss / loss = {stack.mss / path.loss:g} bytes behind a byte-based bottleneck"
         yield UnsupportedError("packet_size", flow.packet_size, allowed)

@@ -9,9 +9,9 @@ import numpy as np
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
-from tcpdelay.models.simulator.path import next_arrival, segments_until_loss, take_arrival
+from tcpdelay.models.simulator.path import is_reordering, next_arrival, segments_until_loss, take_arrival
 from tcpdelay.models.simulator.receiver import on_receiver_timer
-from tcpdelay.models.simulator.records import CONNECTION, MOST_EVENTS, NEVER, OPEN, RING, Rules, Wire
+from tcpdelay.models.simulator.records import CONNECTION, MOST_EVENTS, NEVER, OPEN, PATH_RATES, RING, Rules, Wire
 from tcpdelay.models.simulator.sender import on_timer, send_new
 from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at
 from tcpdelay.models.tcp import SECOND
@@ -60,7 +60,7 @@ def new_connection(
         "rtt": rtt + (0 if exact_ties else TIE_BREAK),
         "exact_ties": int(exact_ties),
         "jitter": round(path.jitter * SECOND),
-        "deferred": int(path.jitter > 0),
+        "deferred": int(is_reordering(path)),
         "delayed_ack": int(stack.delayed_ack),
         "tick": tick,
         # The flow begins anywhere within a tick; and zero must be no tick, as it means "unset".
@@ -71,9 +71,7 @@ def new_connection(
         "leaping": 1,
         # In the testbed the whole path is a queue of the sender's host.
         "host_delay": NEVER if exact_ties else 0,
-        "loss": path.loss,
-        "loss_burst": path.loss_burst,
-        "ack_loss": path.ack_loss,
+        **{name: getattr(path, name) for name in PATH_RATES},
         "snd_cwnd": tcp.INITIAL_WINDOW,
         "snd_ssthresh": tcp.INFINITE_THRESHOLD,
         "min_rtt": NEVER,

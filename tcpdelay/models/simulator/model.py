@@ -8,16 +8,16 @@ from functools import partial
 
 import numpy as np
 
-from tcpdelay.models.interface import Answer, DelayParts, Requested, Support, UnsupportedError
+from tcpdelay.models.interface import Answer, DelayParts, Requested, Support, UnsupportedError, unknown_fields
+from tcpdelay.models.simulator.path import PATH_FIELDS
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.scenario.fields import declarations
-from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 
-_HONOURED = frozenset(name for part in (Flow, Path, Linux) for name in declarations(part))
+_HONOURED = frozenset(name for part in (Flow, Linux) for name in declarations(part)) | PATH_FIELDS
 
 
 class Simulator:
@@ -65,6 +65,7 @@ def _refusals(scenario: Scenario) -> Iterator[UnsupportedError]:
     if not isinstance(stack, Linux):
         yield UnsupportedError("stack", stack, "be Stack.linux() in a simulation")
         return
+    yield from unknown_fields(path, PATH_FIELDS, "in a simulation")
     if path.bottleneck != "packets":
         yield UnsupportedError("bottleneck", path.bottleneck, "be 'packets' in a simulation")
     if path.loss_pattern != "random":

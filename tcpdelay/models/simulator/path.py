@@ -10,9 +10,20 @@ from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.receiver import arrive
 from tcpdelay.models.simulator.records import COLLAPSED, NEVER, RING, uniform
+from tcpdelay.scenario.path import Path
 
 ALWAYS = 1 << 60
 _MASK = RING - 1
+PATH_FIELDS = frozenset(
+    {"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst", "ack_loss", "jitter"}
+)
+"""Fields of a path that the simulator knows; it refuses all others unless they are at their default."""
+
+
+def is_reordering(path: Path) -> bool:
+    """Return whether segments can overtake others, so that arrivals have to be put in order."""
+    return path.jitter > 0
+
 
 gilbert_probabilities = kernel()(tcp.gilbert_probabilities)
 

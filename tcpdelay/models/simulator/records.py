@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel, records
-from tcpdelay.scenario.fields import require_flag
+from tcpdelay.scenario.fields import declarations, require_flag
+from tcpdelay.scenario.path import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,10 @@ _GROUPS = {
     "counts": "segments_sent segments_lost segments_retransmitted recoveries timeouts probes reordering_timeouts "
     "undone acks_sent acks_lost skipped events",
 }
+PATH_RATES = tuple(name for name, declared in declarations(Path).items() if declared.kind in ("fraction", "number"))
+"""Fields of a path that a connection's record holds as they are: probabilities and lengths of bursts."""
 CONNECTION = np.dtype(
-    [(name, np.float64) for name in ("loss", "loss_burst", "ack_loss")]
+    [(name, np.float64) for name in PATH_RATES]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
 )
 """A connection: the scenario, then sender, receiver and what has been counted."""
