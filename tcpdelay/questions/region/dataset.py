@@ -16,7 +16,8 @@ from tcpdelay.models.throughput import utilization_map
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
 from tcpdelay.questions.region.cells import ACCURACIES, Beyond, Playout, solve_cells
 from tcpdelay.questions.region.question import LARGEST_REGION, Question, losses, question, round_trip_times
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import InvalidValueError, declarations
+from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 
@@ -146,8 +147,8 @@ def working_region(
     return xr.Dataset(
         {name: (DIMENSIONS, values, attributes) for name, (values, attributes) in variables.items()},
         coords={
-            "rtt": ("rtt", rtts, {"long_name": "round-trip time", "units": "s"}),
-            "loss": ("loss", lost, _share("probability that a data segment is lost")),
+            "rtt": ("rtt", rtts, declarations(Path)["rtt"].attributes),
+            "loss": ("loss", lost, declarations(Path)["loss"].attributes),
         },
         attrs=_attributes(asked, codec, playout_delay, beyond),
     )

@@ -365,5 +365,4 @@ def _attributes(unit: str | None, meaning: str) -> dict[str, str]:
 
 
 def _of_parameter(name: str) -> dict[str, str]:
-    declaration = PARAMETERS[name].declaration
-    return _attributes(declaration.units, declaration.long_name)
+    return PARAMETERS[name].declaration.attributes
