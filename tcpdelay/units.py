@@ -18,7 +18,7 @@ MAX_LENGTH = 64
 SIZE_ROUNDING = 1e-9
 """Relative error of a size that is whole but for the rounding of decimals."""
 DIGITS, MOST_DIGITS = 3, 9
-"""Significant digits of what is printed, and of what would else look like something that it is not."""
+"""Significant digits of a printed value: usual number, and largest number where values must differ in print."""
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]")
@@ -47,7 +47,7 @@ class _Rendered(Quantity):
 
 
 def _split(text: str, name: str, kind: str, example: str) -> tuple[float, str, str]:
-    """Return the number, the unit and the quoted text of one quantity, or say what is wrong with it."""
+    """Return the number, the unit and the quoted text of one quantity; raise ValueError for a text that has none."""
     if len(text) > MAX_LENGTH:
         raise ValueError(f"{name}: {len(text)} characters are too many for a {kind}; {example}")
     stripped = text.strip()
@@ -83,7 +83,7 @@ def parse_time(text: str, name: str, *, allow_zero: bool = False) -> float:
     text : str
         A number and s, ms, us (or µs) or min, in any case, with or without a space; at most 64 characters.
     name : str
-        The option the text was given to; every error message starts with it.
+        Option or argument that has the text; every error message starts with this name.
     allow_zero : bool
         Whether 0 is a valid time.
 
@@ -95,7 +95,7 @@ def parse_time(text: str, name: str, *, allow_zero: bool = False) -> float:
     Raises
     ------
     ValueError
-        If the text is no such time: no number, no unit, an unknown one, negative, or 0 where that is not allowed.
+        If the text has no number, no unit or an unknown unit, or if the time is negative, or 0 without `allow_zero`.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def parse_fraction(text: str, name: str, *, allow_zero: bool = True) -> float:
     text : str
         "2%", "0.5 %" or "0.02"; from 0 to below 1; at most 64 characters.
     name : str
-        The option the text was given to; every error message starts with it.
+        Option or argument that has the text; every error message starts with this name.
     allow_zero : bool
         Whether 0 is a valid fraction.
 
@@ -138,7 +138,7 @@ def parse_fraction(text: str, name: str, *, allow_zero: bool = True) -> float:
     Raises
     ------
     ValueError
-        If the text is no such fraction. A bare 1 or above is refused: whether it means percent is a guess.
+        If the text is no fraction below 1. A number of 1 or above without a percent sign is refused as ambiguous.
 
     Examples
     --------
@@ -170,7 +170,7 @@ def parse_rate(text: str, name: str, *, allow_zero: bool = False) -> float:
         A number, an optional prefix k, M, G, Ki, Mi or Gi in any case, and bit/s, bps or B/s; at most 64 characters.
         A lower-case b is a bit, an upper-case B a byte; k is 1000, Ki is 1024.
     name : str
-        The option the text was given to; every error message starts with it.
+        Option or argument that has the text; every error message starts with this name.
     allow_zero : bool
         Whether 0 is a valid rate.
 
@@ -182,7 +182,7 @@ def parse_rate(text: str, name: str, *, allow_zero: bool = False) -> float:
     Raises
     ------
     ValueError
-        If the text is no such rate: no number, no unit, an unknown one, negative, or 0 where that is not allowed.
+        If the text has no number, no unit or an unknown unit, or if the rate is negative, or 0 without `allow_zero`.
 
     Examples
     --------
@@ -222,7 +222,7 @@ def parse_size(text: str, name: str, *, allow_zero: bool = False) -> int:
     text : str
         A number, alone or with B, kB, MB, GB, KiB, MiB or GiB; whole in bytes; at most 64 characters.
     name : str
-        The option the text was given to; every error message starts with it.
+        Option or argument that has the text; every error message starts with this name.
     allow_zero : bool
         Whether 0 is a valid size.
 
@@ -234,8 +234,7 @@ def parse_size(text: str, name: str, *, allow_zero: bool = False) -> int:
     Raises
     ------
     ValueError
-        If the text is no such size: no number, an unknown unit, a part of a byte, negative, or 0 where that is not
-        allowed.
+        If the text has no number or an unknown unit, or if the size is not whole, negative, or 0 without `allow_zero`.
 
     Examples
     --------
@@ -257,7 +256,7 @@ def parse_size(text: str, name: str, *, allow_zero: bool = False) -> int:
 
 
 def format_time(seconds: float, digits: int = DIGITS) -> str:
-    """Return a time [s] in three significant digits, or others, and a handy unit; "never" if it is infinite.
+    """Return a time [s] with three significant digits, or `digits`, and a unit that fits; "never" if it is infinite.
 
     Examples
     --------
@@ -300,7 +299,9 @@ def quantile_name(quantile: float) -> str:
 
 
 def format_fraction(fraction: float, digits: int = DIGITS) -> str:
-    """Return a fraction, 0 to 1, as a percentage in three significant digits, or others, never rounded to 0 or 100.
+    """Return a fraction, 0 to 1, as a percentage with three significant digits, or `digits`.
+
+    A fraction between 0 and 1 is never rounded to 0 or 100 %.
 
     Examples
     --------
@@ -315,7 +316,7 @@ def format_fraction(fraction: float, digits: int = DIGITS) -> str:
 
 
 def format_rate(rate: float, digits: int = DIGITS) -> str:
-    """Return a bit rate [bit/s] in three significant digits, or others; "unlimited" if it is infinite.
+    """Return a bit rate [bit/s] with three significant digits, or `digits`; "unlimited" if it is infinite.
 
     Examples
     --------
@@ -328,19 +329,19 @@ def format_rate(rate: float, digits: int = DIGITS) -> str:
 
 
 def told_apart(written: Callable[[float, int], str], *values: float | None) -> list[str]:
-    """Return values in as many digits as it takes to tell those apart that differ, three at least.
+    """Return values with as many digits, three or more, as different values need to look different.
 
     Parameters
     ----------
     written : callable
         Writes a value with a number of significant digits, such as `format_time`.
     *values : float or None
-        What stands side by side; of None, there is nothing to write.
+        The values; None is written as an empty text.
 
     Returns
     -------
     list of str
-        The values as written, all in as many digits; in three if not even nine tell them apart.
+        The values as written, all with the same number of digits: three where even nine are not enough.
 
     Examples
     --------

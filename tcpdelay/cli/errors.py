@@ -27,7 +27,7 @@ TERMINAL_INTERVAL, FILE_INTERVAL = 0.5, 30.0
 
 @contextmanager
 def predicting() -> Iterator[None]:
-    """Show on a terminal that a prediction is under way, and let Ctrl-C end it at once."""
+    """Show on a terminal that a prediction is running, and let Ctrl-C end it at once."""
     on_terminal = sys.stderr.isatty()
     if on_terminal:
         print("Predicting ...", end="", file=sys.stderr, flush=True)
@@ -54,8 +54,8 @@ def _ended_by_interrupt() -> Iterator[None]:
 def interrupted_once() -> Iterator[Callable[[], None]]:
     """Let the first Ctrl-C raise KeyboardInterrupt, and a second one kill the process.
 
-    What is under way may swallow the exception, as PyArrow does while it looks for pandas, or make another one of it:
-    what is yielded raises it again, and is to be called now and then.
+    The interrupted code may swallow the exception, as PyArrow does while it looks for pandas, or replace it. The
+    yielded function raises it again; call this function now and then.
     """
     interrupted = False
 
@@ -79,7 +79,7 @@ def interrupted_once() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _on_interrupt(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    """Handle Ctrl-C in another way, unless somebody else does so already."""
+    """Handle Ctrl-C with `handler`, unless a handler is set already."""
     ours = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -95,7 +95,7 @@ def _on_interrupt(handler: Callable[[int, FrameType | None], None] | signal.Hand
 
 
 def counting(doing: str, what: str) -> Callable[[int, int], None]:
-    """Return what shows on a terminal how far something is, once it has taken a second."""
+    """Return a function that shows on a terminal how many points are done, once the work has taken a second."""
     started = shown = time.monotonic()
 
     def show(done: int, total: int) -> None:
@@ -109,7 +109,7 @@ def counting(doing: str, what: str) -> Callable[[int, int], None]:
 
 
 class StatusLine:
-    """One line on the terminal that says how far the work is; in a file, a line every now and then."""
+    """One line of progress on a terminal; in a file, a line every half minute."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -117,7 +117,7 @@ class StatusLine:
         self._start = self._shown = time.monotonic()
 
     def show(self, text: str) -> None:
-        """Show a text, unless another one has just been shown."""
+        """Show a text, unless a text was shown a moment ago."""
         now = time.monotonic()
         if now - self._shown >= self._interval:
             self._shown = now
@@ -207,9 +207,9 @@ def one_line(error: typer.TyperException, command: str) -> str:
 
 
 def print_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Stand in for `warnings.showwarning`: no category, no place in the source."""
+    """Print a warning without its category and its place in the source; replaces `warnings.showwarning`."""
     text = str(message).replace("_", " ") if isinstance(message, ValidityWarning) else str(message)
-    # What shows the progress stands in the way.
+    # A line of progress may be on the terminal.
     before = ERASE_LINE if sys.stderr.isatty() else ""
     print(before + printable(f"warning: {text}"), file=sys.stderr)
 

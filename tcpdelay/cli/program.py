@@ -1,4 +1,4 @@
-"""The program: its commands, its exit status, and nothing but one line if something is wrong."""
+"""The program: its commands, its exit status, and one line for an error."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _named_commands(arguments: Sequence[str]) -> list[str]:
-    """Return the command with which the arguments begin, and after a group's name the command of the group."""
+    """Return the command that the arguments begin with, and after a group's name the command of the group."""
     commands = {command.name for command in app.registered_commands}
     of_groups = {
         group.name: {command.name for command in group.typer_instance.registered_commands}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -38,6 +40,7 @@ from tcpdelay.cli.output import (
 from tcpdelay.cli.scenario import read_demands
 from tcpdelay.report.region_table import Edge, edge_table
 from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.stack import checked_profile
 from tcpdelay.units import parse_time
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import NDArray
 
+    from tcpdelay.distribution import DelayDistribution
     from tcpdelay.questions.measured_points import Measured
     from tcpdelay.questions.region import WorkingBoundary
     from tcpdelay.scenario.source import Flow
@@ -171,7 +175,7 @@ def region(
     }
     call: dict[str, Any] = {"codec": codec or DEFAULT_CODEC, "playout_delay": playout or "threshold"}
     edges = [
-        Edge(own.app.name if own.app else None, own.stack or "", _edge(flow, carried_by, target, grid))
+        Edge(own.app.name if own.app else None, own.stack or "", _boundary(flow, carried_by, target, grid))
         for own, flow, carried_by, target in demands
     ]
     if chosen == "netcdf" or (chart is not None and len(edges) == 1):
@@ -192,7 +196,7 @@ def region(
             mark_measured(ax, points_measured.rtt, points_measured.loss, works)
         write_chart(chart, figure, "--chart")
     if chosen != "netcdf":
-        write(rendered(edge_table(edges, call if rated else None), chosen), output)
+        write(rendered(edge_table(list(map(_with_delays, edges)), call if rated else None), chosen), output)
     elif output is not None:
         write_atomically(output, bytes(cells.to_netcdf(engine="scipy")), "--output")
 
@@ -210,7 +214,23 @@ def _measured(file: Path) -> Measured:
         return read_measured(file)
 
 
-def _edge(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any]) -> WorkingBoundary:
+def _with_delays(edge: Edge) -> Edge:
+    """Return an edge with the delays at each of its points."""
+    from tcpdelay.models.predict import predict
+    from tcpdelay.scenario.scenario import Scenario
+
+    boundary = edge.boundary
+
+    def delays(place: int, loss: float) -> DelayDistribution:
+        scenario = Scenario(boundary.flow, boundary.path(place, loss), checked_profile(boundary.stack))
+        return predict(scenario, method="chain").require()
+
+    with _computing():
+        found = [None if math.isnan(loss) else delays(i, loss) for i, loss in enumerate(boundary.works_up_to.tolist())]
+    return replace(edge, delays=found)
+
+
+def _boundary(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any]) -> WorkingBoundary:
     from tcpdelay.questions.region import working_boundary
 
     with _computing():
@@ -242,7 +262,7 @@ def _cells(boundary: WorkingBoundary, grid: dict[str, Any], call: dict[str, Any]
 
 @contextmanager
 def _computing() -> Iterator[None]:
-    """Show progress, and turn errors of the library into those of the command line."""
+    """Show progress, and turn errors of the library into errors of the command line."""
     try:
         with argument_errors(), predicting():
             yield

@@ -51,7 +51,7 @@ WITHOUT_OVER: dict[Question, str] = {
     "bitrate": "does not go with solve bitrate, whose answer counts all bytes that are written to TCP",
     "interval": "does not go with solve interval; give the bytes around the data as --header",
 }
-"""Why questions about the size of packets do not take --over."""
+"""Questions that do not take --over, with the reason."""
 SUMMARY = "Find the largest bitrate, loss ... or the smallest buffer for a target."
 EXAMPLES = """
 \b

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from tcpdelay.models.interface import WHOLE_DISTRIBUTION, Answer, Requested
 from tcpdelay.models.predict import AnsweredBy, predict
 from tcpdelay.questions.execution import Executor, Progress, Results, Rows, Schedule, blank_row, threads
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import UNITS, InvalidValueError
 from tcpdelay.scenario.scenario import FIELDS, Scenario
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Grid:
         if name in self.meanings:
             return self.meanings[name]
         _, declared = FIELDS[name]
-        return Meaning(declared.units, declared.long_name)
+        return Meaning(UNITS[declared.kind], declared.long_name)
 
 
 def _with(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:

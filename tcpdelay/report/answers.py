@@ -73,7 +73,7 @@ def answer_text(answer: object, chosen: Format, ignored: Mapping[str, str]) -> s
     if chosen == "text":
         parts: list[RenderableType] = [facts_table([*found.facts, *ignored_in_words(ignored, "chain")])]
         if found.cells:
-            parts += ["", cells_table(found.headings, found.cells)]
+            parts.append(cells_table(found.headings, found.cells))
         return as_text(*parts, width=UNBROKEN).rstrip("\n") + "\n"
     record = {**found.record, "ignored": dict(ignored)}
     if chosen == "json":

@@ -1,8 +1,7 @@
-"""The edges of what works as a table: whose each row is, and what holds there."""
+"""The edges of working regions as a table."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,24 +16,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Edge:
-    """The edge of one flow over one stack.
+    """The edge of the working region of one flow over one stack.
 
     Parameters
     ----------
     app : str or None
-        The application, if it is one.
+        The application, if the flow is that of an application.
     stack : str
         The profile of the TCP.
     boundary : WorkingBoundary
         Where the flow first misses its target.
+    delays : sequence of DelayDistribution or None
+        The delays at the largest loss that works, for each round-trip time; None where no loss works.
     """
 
     app: str | None
     stack: str
     boundary: WorkingBoundary
+    delays: Sequence[DelayDistribution | None] = ()
 
     def name(self, among: Sequence[Edge]) -> str:
-        """Return what tells this edge from the others of a chart."""
+        """Return a name that distinguishes this edge from the other edges of a chart."""
         parts = []
         if len({edge.app for edge in among}) > 1:
             target = self.boundary.target
@@ -51,7 +53,7 @@ def _quantile_name(quantile: float) -> str:
 
 
 def edge_table(edges: Sequence[Edge], call: Mapping[str, Any] | None = None) -> ResultTable:
-    """Return a row for each edge and point; with the score of the `call` there, if one is asked for.
+    """Return a row for each edge and round-trip time; with the score of a `call` at the edge, if given.
 
     `call` has a codec and a playout delay: seconds, "threshold" or "best".
     """
@@ -84,13 +86,11 @@ def edge_table(edges: Sequence[Edge], call: Mapping[str, Any] | None = None) -> 
 
 
 def _rows(edge: Edge, call: Mapping[str, Any] | None) -> list[dict[str, Cell]]:
-    from tcpdelay.models.chain import DelayModel
-
     boundary = edge.boundary
     target = boundary.target
     rows = []
-    for i, (rtt, works, fails) in enumerate(
-        zip(boundary.at.tolist(), boundary.works_up_to.tolist(), boundary.fails_from.tolist(), strict=True)
+    for rtt, works, fails, delays in zip(
+        boundary.at.tolist(), boundary.works_up_to.tolist(), boundary.fails_from.tolist(), edge.delays, strict=True
     ):
         row: dict[str, Cell] = {
             "app": edge.app,
@@ -101,8 +101,7 @@ def _rows(edge: Edge, call: Mapping[str, Any] | None) -> list[dict[str, Cell]]:
             "quantile_there": None,
         }
         scored = dict.fromkeys(("mos_there", "playout_there")) if call else {}
-        if not math.isnan(works):
-            delays = DelayModel(boundary.flow, boundary.path(i, works), boundary.stack).delay_distribution()
+        if delays is not None:
             row["quantile_there"] = delays.quantile(target.quantile)
             scored = _scored(delays, target.limit, call) if call else {}
         rows.append({**row, **scored})
@@ -110,7 +109,7 @@ def _rows(edge: Edge, call: Mapping[str, Any] | None) -> list[dict[str, Cell]]:
 
 
 def _scored(delays: DelayDistribution, limit: float, call: Mapping[str, Any]) -> dict[str, Cell]:
-    """Return the score of a call, and when it plays out."""
+    """Return the score of a call, and its playout delay."""
     from tcpdelay.quality.voice import voice_quality
 
     playout = {"threshold": limit, "best": None}.get(call["playout_delay"], call["playout_delay"])

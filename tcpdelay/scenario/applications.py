@@ -1,4 +1,4 @@
-"""Typical real-time applications: what they send, and how late it may come."""
+"""Typical real-time applications: the packets that they send, and their target."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tcpdelay.scenario.target import Target
 
 @dataclass(frozen=True)
 class Application:
-    """A preset: what a typical application sends, over what, and the delay it can bear.
+    """A preset: the packets of a typical application, their encapsulation, and the target.
 
-    `content` is what its codec puts out; `over` names the encapsulation around each packet of it.
+    `content` is the output of the codec; `over` names the encapsulation around each packet.
     """
 
     name: str
@@ -24,11 +24,11 @@ class Application:
     target: Target
     basis: str
     codec: str | None = None
-    """Name in `tcpdelay.quality.voice.CODECS` by which a call is rated; None where it is none."""
+    """Name in `tcpdelay.quality.voice.CODECS` by which a call is rated; None for an application that is no call."""
     stands_in: bool = False
-    """Whether `codec` is not the one that is used, but the nearest that can be rated."""
+    """Whether `codec` is the closest codec that can be rated, not the codec in use."""
     video: bool = False
-    """Whether it is a video, which plays from a buffer as long as the target's limit."""
+    """Whether the application is a video, which plays from a buffer as long as the target's limit."""
 
     @property
     def flow(self) -> Flow:
@@ -103,7 +103,7 @@ def application(name: str) -> Application:
     Raises
     ------
     ValueError
-        If there is no such preset; the message lists those that there are.
+        If there is no such preset; the message lists the known ones.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What stands around an application's data inside a TCP connection: RTP, TURN, WebSocket, TLS, RTMP."""
+"""Protocol headers that are added to an application's data before TCP: RTP, TURN, WebSocket, TLS, RTMP."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ RTMP_CHUNK = 4096
 
 @dataclass(frozen=True)
 class Layer:
-    """One protocol around the data: what it adds to each packet.
+    """One protocol around the data: the bytes that it adds to each packet.
 
     Parameters
     ----------
     name : str
-        What is added, for people.
+        What is added, in words.
     overhead : callable
         From the bytes inside, 1 or more, to the bytes added.
     source : str
         Where the format is defined.
     largest : int, optional
-        The most bytes that fit inside [bytes]; as many as there are, by default.
+        Largest content [bytes]; unlimited by default.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def _web_socket(mask: int) -> Callable[[int], int]:
 
 
 def _records(overhead: int) -> Callable[[int], int]:
-    """Return the overhead of TLS records that hold one write each, or as much of it as they may."""
+    """Return the overhead of the TLS records that one write takes: one record per 16 384 bytes."""
     return lambda size: overhead * -(-size // TLS_RECORD)
 
 
@@ -88,14 +88,14 @@ RTMP_MESSAGE = Layer(
 
 @dataclass(frozen=True)
 class Encapsulation:
-    """How data travels inside TCP: the layers around it, from the inside out.
+    """The protocols between the application's data and TCP.
 
     Parameters
     ----------
     name, title : str
-        What it is called on the command line, and for people.
+        Name on the command line, and in words.
     layers : tuple of Layer
-        What is put around the data, innermost first; may be empty.
+        Protocols around the data, innermost first; may be empty.
 
     Examples
     --------
@@ -136,7 +136,7 @@ class Encapsulation:
         Raises
         ------
         ValueError
-            If not a byte is left.
+            If the headers alone are larger.
 
         Examples
         --------
@@ -159,7 +159,7 @@ class Encapsulation:
         return Flow(self.packet_size(flow.packet_size), flow.interval)
 
     def in_words(self, payload: int) -> str:
-        """Return in one line what becomes of `payload` [bytes, 1 or more].
+        """Return in one line how many bytes are written to TCP for `payload` [bytes, 1 or more].
 
         Examples
         --------
@@ -195,7 +195,7 @@ def encapsulation(name: str) -> Encapsulation:
     Raises
     ------
     ValueError
-        If there is no such one; the message lists those that there are.
+        If there is no such encapsulation; the message lists the known ones.
 
     Examples
     --------

@@ -65,7 +65,7 @@ FORMATS: dict[Kind, Callable[[Any], str]] = {
     "word": str,
     "flag": lambda flag: "on" if flag else "off",
 }
-"""Writes a value for people, by its kind."""
+"""Writes a value for people, by the kind of value."""
 
 
 class InvalidValueError(ValueError):
@@ -113,7 +113,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def shown(value: object) -> str:
-    """Return a value as an error message writes it, whatever was given.
+    """Return any value as an error message writes it.
 
     Examples
     --------
@@ -159,11 +159,11 @@ class Field(GroupedMetadata):
     Parameters
     ----------
     kind : str
-        Which values there are; `UNITS`, `PARSERS` and `FORMATS` follow from it.
+        Kind of the values; `UNITS`, `PARSERS` and `FORMATS` follow from it.
     meaning : str
         What the field is, in one plain sentence; also the help of the command-line option.
     default_words : str
-        What holds where the field is left out, if its default does not say it.
+        What applies where the field is left out, if its default does not say it.
     default : object
         The default of the field, None where it must be given; filled in from the class.
     """
@@ -180,9 +180,10 @@ class Field(GroupedMetadata):
         return clause if clause[:2].isupper() else clause[0].lower() + clause[1:]
 
     @property
-    def units(self) -> str | None:
-        """The unit in the form of netCDF; None of words and flags."""
-        return UNITS[self.kind]
+    def attributes(self) -> dict[str, str]:
+        """Attributes of a coordinate of a data set: what the values are, and their unit if they have one."""
+        units = UNITS[self.kind]
+        return {"long_name": self.long_name, **({} if units is None else {"units": units})}
 
     def __iter__(self) -> Iterator[object]:
         """Yield what pydantic validates with."""

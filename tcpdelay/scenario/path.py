@@ -14,7 +14,7 @@ Bottleneck = Literal["packets", "bytes"]
 class Path:
     """The network between the two ends: round-trip time and loss.
 
-    Which fields a model honours is said by its `supports`: the chains do not know lost acknowledgements and jitter.
+    `supports` of a model says which fields it honours: the chains do not know lost acknowledgements and jitter.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Path:
     ack_loss : float
         Probability that an acknowledgement is lost, a fraction from 0 to below 1.
     jitter : float
-        Largest additional delay of a data segment [s], 0 to 1: uniform from 0 on, and thus a cause of reordering.
+        Largest additional delay of a data segment [s], 0 to 1: uniform from 0, which also reorders segments.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class Path:
     ]
     loss_pattern: Annotated[
         LossPattern,
-        Choice(meaning="Independent losses (random), or losses of the rest of a round with its first (correlated)."),
+        Choice(meaning="Loss pattern: independent (random), or the rest of a round after its first loss (correlated)."),
     ] = "random"
     bottleneck: Annotated[
         Bottleneck,

@@ -77,7 +77,7 @@ class Linux(Stack):
     hz : int
         Timer interrupts per second (CONFIG_HZ), 100 to 1000: timers are rounded up to them.
     rto_min : float
-        Minimum of what the retransmission timeout adds to the smoothed round-trip time [s], 0.001 to 120.
+        Minimum of the part that the retransmission timeout adds to the smoothed round-trip time [s], 0.001 to 120.
     mss : int
         Largest segment payload [bytes], 88 to 65495.
 
@@ -112,7 +112,7 @@ class Linux(Stack):
         float,
         Quantity(
             kind="time",
-            meaning="Minimum retransmission timeout beyond the round-trip time (RTO_MIN); Linux: 200 ms.",
+            meaning="Minimum retransmission timeout beyond the round-trip time (RTO_MIN).",
             low=0.001,
             high=120.0,
             unit="s",
@@ -194,7 +194,7 @@ PROFILES: dict[StackName, KnownStack] = {
     "linux": Stack.linux(),
     "newreno_2008": Stack.newreno_2008(backlog_bound="grow"),
 }
-"""The stacks by name, with the settings that hold where none are given."""
+"""The stacks by name, with their default settings."""
 DEFAULT_PROFILE: StackName = "linux"
 DEFAULT_STACK: KnownStack = PROFILES[DEFAULT_PROFILE]
 """The stack that is used where none is given: a current Linux kernel."""

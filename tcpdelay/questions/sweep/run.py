@@ -32,6 +32,7 @@ from tcpdelay.questions.execution import (
 from tcpdelay.questions.grid import MEANINGS, Grid, GridWork, Meaning, Variables, delay_dimensions, evaluate
 from tcpdelay.questions.sweep.checkpoint import Checkpoint, checkpoint, checkpoint_folder, writing
 from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, SweepSpecification, read_sweep, scenario_of
+from tcpdelay.scenario.fields import UNITS
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import checked_profile
 
@@ -105,7 +106,7 @@ def sweep_runs(specification: SweepSpecification) -> GridWork:
 
 def _meaning(name: str) -> Meaning:
     declaration = PARAMETERS[name].declaration
-    return Meaning(declaration.units, declaration.long_name)
+    return Meaning(UNITS[declaration.kind], declaration.long_name)
 
 
 def _scenario(fixed: Mapping[str, Any], values: Mapping[str, Any]) -> Scenario:
