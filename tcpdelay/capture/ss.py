@@ -160,14 +160,14 @@ class Connection:
         )
 
 
-def choose_connection(connections: Sequence[Connection], wanted: str | None, name: str) -> Connection:
+def choose_connection(connections: Sequence[Connection], requested: str | None, name: str) -> Connection:
     """Return the requested connection, or the only connection from which a path can be estimated.
 
     Parameters
     ----------
     connections : sequence of Connection
         The connections to choose from.
-    wanted : str or None
+    requested : str or None
         The local or the peer end, or a part of it; a match with a whole end takes precedence. None: any connection.
     name : str
         Name of the recording in messages.
@@ -190,11 +190,11 @@ def choose_connection(connections: Sequence[Connection], wanted: str | None, nam
     '10.0.0.2:6000'
     """
     matches = list(connections)
-    if wanted is not None:
-        whole = [found for found in connections if wanted in (found.local, found.peer)]
-        matches = whole or [found for found in connections if wanted in found.local or wanted in found.peer]
+    if requested is not None:
+        whole = [found for found in connections if requested in (found.local, found.peer)]
+        matches = whole or [found for found in connections if requested in found.local or requested in found.peer]
         if not matches:
-            raise ValueError(f"{name}: no connection matches {wanted!r:.60}; it holds {_listed(connections)}")
+            raise ValueError(f"{name}: no connection matches {requested!r:.60}; it holds {_listed(connections)}")
     usable = [found for found in matches if found.shortcoming is None]
     if len(usable) == 1:
         return usable[0]
@@ -205,7 +205,7 @@ def choose_connection(connections: Sequence[Connection], wanted: str | None, nam
             f"{name}: no path can be estimated from any of {len(matches)} connections; "
             f"the first, {_listed(matches[:1])}, {matches[0].shortcoming}"
         )
-    matching = "" if wanted is None else f" that match {wanted!r:.60}"
+    matching = "" if requested is None else f" that match {requested!r:.60}"
     raise ValueError(f"{name}: {len(usable)} connections{matching}, choose one by its address: {_listed(usable)}")
 
 

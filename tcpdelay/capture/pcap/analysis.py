@@ -15,12 +15,12 @@ from tcpdelay.capture.pcap.decoding import Framing, end_in_words
 from tcpdelay.capture.pcap.measurement import NANOSECONDS, Measurement, scales_of
 from tcpdelay.capture.pcap.messages import MessageFinder
 from tcpdelay.capture.pcap.places import ConnectionInFile
-from tcpdelay.capture.pcap.round_trips import DELAYED, Side, captured_at, distance_to_receiver
+from tcpdelay.capture.pcap.round_trips import DELAYED_SHARE, Side, captured_at, distance_to_receiver
 from tcpdelay.capture.pcap.segments import chosen, matches, same_connection, survey
 from tcpdelay.capture.pcap.stretches import Copies, StretchSource, shift_between, stretches
 from tcpdelay.capture.pcap.trace import Trace
 
-_FAR = 0.1
+_LARGEST_DISTANCE = 0.1
 """Distance to the receiver, as a share of the round-trip time, from which a capture is not at the receiver."""
 MOST_MESSAGE_BYTES = 10_000_000
 
@@ -232,7 +232,7 @@ def _sides(traces: Sequence[Trace], notes: list[str]) -> tuple[Side, ...]:
     if distances[0] == distances[1]:
         raise ValueError(f"{traces[0].name} and {traces[1].name} were captured at the same place")
     sender = int(distances[1] > distances[0])
-    if distances[1 - sender] > _FAR * distances[sender]:
+    if distances[1 - sender] > _LARGEST_DISTANCE * distances[sender]:
         notes.append(f"{traces[1 - sender].name} was not made at the receiver; what lies behind it does not count")
     return ("sender", "receiver") if sender == 0 else ("receiver", "sender")
 
@@ -304,7 +304,7 @@ def _analysis(
         timestamps=2 * own.stamped >= own.data,
         window_scale=scales_of(first),
         several_acknowledged=measurement.together.share,
-        delayed_ack=measurement.together.share > DELAYED,
+        delayed_ack=measurement.together.share > DELAYED_SHARE,
         window=measurement.window,
         packet_size=messages.mean_size,
         interval=schedule.interval / NANOSECONDS if schedule is not None else deliveries.mean_interval(),

@@ -34,7 +34,7 @@ PACKETS_PER_REPORT = 2**14
 _LINK_MASK = 0x03FFFFFF
 _LAST_TIME = 2**62
 _GZIP = b"\x1f\x8b"
-_OTHER = {
+_OTHER_FORMATS = {
     b"\x28\xb5\x2f\xfd": "a file packed by zstd; unpack it first, or pack it by gzip",
     b"\xfd7zX": "a file packed by xz; unpack it first, or pack it by gzip",
     b"BZh9": "a file packed by bzip2; unpack it first, or pack it by gzip",
@@ -274,8 +274,8 @@ class CaptureFile:
             return self._pcapng(file)
         if int.from_bytes(magic) in dpkt.pcap.MAGIC_TO_PKT_HDR:
             return self._pcap(file, int.from_bytes(magic))
-        if magic in _OTHER:
-            raise ValueError(f"{self.name}: is neither pcap nor pcapng but {_OTHER[magic]}")
+        if magic in _OTHER_FORMATS:
+            raise ValueError(f"{self.name}: is neither pcap nor pcapng but {_OTHER_FORMATS[magic]}")
         raise ValueError(f"{self.name}: is neither pcap nor pcapng: it begins with {magic.hex()}")
 
     def _pcap(self, file: BinaryIO, magic: int) -> Iterator[Packet]:

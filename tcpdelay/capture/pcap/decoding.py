@@ -34,7 +34,7 @@ MAX_MESSAGE = 2**26
 MAX_WAITING = 2**24
 """Largest number of bytes kept of segments that arrived out of order."""
 _MAX_HTTP = 2**16
-_OVERHEAD = 100
+_SEGMENT_OVERHEAD = 100
 """Memory of a waiting segment beside its payload [bytes], roughly."""
 _END_OF_HTTP = b"\r\n\r\n"
 
@@ -319,10 +319,10 @@ class Framer:
         if start + length <= self._position:
             return
         heappush(self._waiting, (start, payload, length, number))
-        self._waiting_bytes += len(payload) + _OVERHEAD
+        self._waiting_bytes += len(payload) + _SEGMENT_OVERHEAD
         while self._waiting and self._waiting[0][0] <= self._position:
             start, payload, length, number = heappop(self._waiting)
-            self._waiting_bytes -= len(payload) + _OVERHEAD
+            self._waiting_bytes -= len(payload) + _SEGMENT_OVERHEAD
             self._read(start, payload, length, number)
         if self._waiting_bytes > MAX_WAITING:
             raise ValueError(f"the payload from byte {self._position} of the stream on is not in the capture")

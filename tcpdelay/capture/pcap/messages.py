@@ -19,13 +19,13 @@ from tcpdelay.capture.pcap.trace import NEVER, Coverage, DataSegments, Integers,
 MAX_MESSAGES_PER_SEGMENT = 2000
 """Largest credible number of messages in a segment; more mean damaged sequence numbers or a wrong size."""
 _AT_A_TIME = 2**18
-_FEWEST = 20
+_FEWEST_MESSAGES = 20
 """Smallest number of messages from which a size or a schedule is estimated."""
-_COMMON = 0.02
+_CANDIDATE_SHARE = 0.02
 """Smallest share of the writes that makes a size a candidate for the size of all messages."""
-_AGREEING = 0.95
+_MULTIPLES_SHARE = 0.95
 """Share of the writes whose distances must be multiples of the size."""
-_ON_TIME = 0.25
+_LARGEST_LAG = 0.25
 """Largest lower quartile of the messages' lag behind the schedule, in intervals."""
 NANOSECONDS = 1e9
 
@@ -78,11 +78,11 @@ def fixed_size(ends: Integers) -> int | None:
     160
     """
     distances = np.diff(ends)
-    if distances.size < _FEWEST:
+    if distances.size < _FEWEST_MESSAGES:
         return None
     values, counts = np.unique(distances, return_counts=True)
-    for size in values[counts >= _COMMON * distances.size].tolist():
-        if counts[values % size == 0].sum() >= _AGREEING * distances.size:
+    for size in values[counts >= _CANDIDATE_SHARE * distances.size].tolist():
+        if counts[values % size == 0].sum() >= _MULTIPLES_SHARE * distances.size:
             return int(size)
     return None
 
@@ -130,7 +130,7 @@ class MessageFinder:
     def size_changes(self) -> bool:
         """Whether later writes are no longer multiples of the size that was found first."""
         found = self._size is not None and self._known is None and not self._framed
-        return found and self._distances > 0 and self._multiples < _AGREEING * self._distances
+        return found and self._distances > 0 and self._multiples < _MULTIPLES_SHARE * self._distances
 
     @property
     def mean_size(self) -> float:
@@ -182,7 +182,7 @@ class MessageFinder:
 
     def _decide(self, marks: Integers, data: DataSegments) -> None:
         assert self._origin is not None
-        self._decided = self._known is not None or marks.size > _FEWEST
+        self._decided = self._known is not None or marks.size > _FEWEST_MESSAGES
         if self._size is None:
             self._size = fixed_size(marks)
         if self._size is None:
@@ -258,13 +258,13 @@ class ScheduleFinder:
         earlier : int
             Time from sending to the times given [ns].
         """
-        if self.count < _FEWEST:
+        if self.count < _FEWEST_MESSAGES:
             return None
         height, interval = self._hull.line()
         if interval <= 0:
             return None
         lag = self._since - (height + interval * self._index)
-        if np.quantile(lag, 0.25) > _ON_TIME * interval:
+        if np.quantile(lag, 0.25) > _LARGEST_LAG * interval:
             return None
         return Schedule(float(self.first - earlier) + height, interval)
 

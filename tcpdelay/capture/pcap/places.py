@@ -18,11 +18,11 @@ from tcpdelay.capture.pcap.segments import ConnectionSegments, Conversation
 from tcpdelay.capture.pcap.stretches import Copies, FirstOnly, StretchSource
 from tcpdelay.units import format_time
 
-_WHOLE = 0.1
+_SMALLEST_SHARE = 0.1
 """Smallest share of the packets of the fullest place, in either direction, with which a place counts."""
 _MOST_PLACES = 8
 """Number of places that are distinguished, by descending number of packets; the beginning of each is read."""
-_NEAR = 0.02
+_LARGEST_COPY_DISTANCE = 0.02
 """Largest distance of copies captured at one place, as a share of the round-trip time."""
 
 Kept = Callable[[Packet, Segment], bool]
@@ -165,7 +165,7 @@ class ConnectionInFile:
 
         for _ in ConnectionSegments(self.capture, self.conversation, self.sender, kept=count).batches():
             pass
-        least = [_WHOLE * max(counted.values(), default=0) for counted in packets.values()]
+        least = [_SMALLEST_SHARE * max(counted.values(), default=0) for counted in packets.values()]
         most = packets[True].most_common(_MOST_PLACES)
         return sorted(one for one, count in most if count >= least[0] and packets[False][one] >= max(least[1], 1))
 
@@ -178,7 +178,10 @@ class ConnectionInFile:
         trace = source.beginning()
         distances = distance_to_receiver(trace), distance_to_sender(trace)
         apart = format_time(max(lags) / NANOSECONDS)
-        if source.copies.many or sum(lags) > _NEAR * sum(filter(math.isfinite, distances)) * NANOSECONDS:
+        if (
+            source.copies.many
+            or sum(lags) > _LARGEST_COPY_DISTANCE * sum(filter(math.isfinite, distances)) * NANOSECONDS
+        ):
             raise ValueError(
                 f"{source.name}: packets of this connection appear twice, {apart} apart, as where captures of two "
                 "places were merged; give the captures of the two ends as two files"
