@@ -1,4 +1,4 @@
-"""Confidence intervals: from delays that depend on one another, by batch means, and of shares."""
+"""Confidence intervals: of correlated delays, by batch means, and of shares."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Interval(NamedTuple):
     value : float
         The estimate.
     low, high : float
-        The interval's ends.
+        Ends of the interval.
     """
 
     value: float
@@ -91,7 +91,7 @@ def quantile_interval(
     sequences : sequence of ndarray
         Samples in the order of time; one array per independent run. Infinite samples are allowed.
     probability : float
-        Which quantile, above 0 and below 1.
+        Probability of the quantile, above 0 and below 1.
     confidence, batches
         As for `mean_interval`.
 
@@ -135,7 +135,7 @@ def share_interval(count: int, of: int, confidence: float = CONFIDENCE) -> Inter
     Returns
     -------
     Interval
-        The share and the exact interval of Clopper and Pearson; NaN, 0 and 1 without any trial.
+        The share and the exact interval of Clopper and Pearson; NaN, 0 and 1 without trials.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def _quantile(ordered: NDArray[np.float64], probability: float) -> float:
 
 
 def _count(sequences: Sequence[NDArray[np.float64]], batches: int) -> int:
-    """Return the number of samples, or raise ValueError if there are too few for so many batches."""
+    """Return the number of samples; raise ValueError if there are fewer than batches."""
     total = sum(len(sequence) for sequence in sequences)
     if batches < 2 or total < batches:
         raise InvalidValueError("batches", batches, f"lie between 2 and the number of samples ({total})")

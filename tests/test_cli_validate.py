@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from synthetic_captures import capture, write
+from synthetic_captures import capture, flow_run, write
 from tcpdelay.cli.program import main
 from tcpdelay.questions.validation import predictions
 from tcpdelay.questions.validation.predictions import MODELS
@@ -62,6 +62,14 @@ def test_the_summary_comes_in_each_format(run, captures):
     assert [row["cases"] for row in json.loads(printed)] == [2] * len(MODELS)
     _, printed, _ = run("--format", "markdown")
     assert printed.startswith("| model | cases |")
+
+
+def test_captures_in_real_time_are_summarized_if_there_are_no_others(run, tmp_path):
+    delays = np.random.default_rng(3).choice([0.010, 0.030], 2000, p=[0.97, 0.03])
+    write(tmp_path / "captures", capture([flow_run(delays, backend="uml")]))
+    _, printed, _ = run("--format", "json")
+    (row,) = json.loads(printed)
+    assert (row["model"], row["cases"]) == ("simulator", 1)
 
 
 def test_a_broken_capture_is_named_and_left_out(run, captures):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoring import comparisons
-from scoring.comparisons import ratio_interval
+from scoring import capture_pairs
+from scoring.capture_pairs import ratio_interval
 from scoring.drop_tail import drop_tail_table, published_figures
 from scoring.results import HALVED_MODELS, evaluate, figures, halves_table, held_out
 from synthetic_captures import capture, experiment, flow_run, shuffled, write
@@ -328,7 +328,7 @@ def test_switches_stand_beside_the_default_on_their_path(of_the_model):
     )
     elsewhere = replace(of_the_model, experiment=replace(default, sack=False, rtt=0.3))
     faster = replace(of_the_model, experiment=replace(default, nodelay=False), hz=1000)
-    (pair,) = comparisons.switches([off, elsewhere, faster, of_the_model])
+    (pair,) = capture_pairs.switches([off, elsewhere, faster, of_the_model])
     assert (pair.measured, pair.reference, pair.changed) == (off, of_the_model, "sack off, recovery 0")
     assert pair.ratio("p95").value == pytest.approx(2 / of_the_model.p95.value)
     assert pair.apart("p95")
@@ -337,10 +337,10 @@ def test_switches_stand_beside_the_default_on_their_path(of_the_model):
 def test_other_congestion_controls_stand_beside_cubic(of_the_model):
     cubic = replace(of_the_model, experiment=replace(of_the_model.experiment, congestion_control="cubic"))
     bbr = replace(of_the_model, experiment=replace(of_the_model.experiment, congestion_control="bbr"))
-    assert [(pair.measured, pair.reference) for pair in comparisons.switches([of_the_model, bbr, cubic])] == [
+    assert [(pair.measured, pair.reference) for pair in capture_pairs.switches([of_the_model, bbr, cubic])] == [
         (bbr, cubic)
     ]
-    (pair,) = comparisons.congestion_controls([of_the_model, bbr, cubic])
+    (pair,) = capture_pairs.congestion_controls([of_the_model, bbr, cubic])
     assert (pair.measured, pair.reference) == (cubic, of_the_model)
     assert not pair.apart("p95")
 
@@ -349,7 +349,7 @@ def test_heuristics_stand_beside_the_same_without(of_the_model):
     settings = of_the_model.experiment
     split = replace(of_the_model, experiment=replace(settings, pieces=2))
     spread = replace(of_the_model, experiment=replace(settings, connections=5, scheduling="intelligent"))
-    found = comparisons.heuristics([split, of_the_model, spread])
+    found = capture_pairs.heuristics([split, of_the_model, spread])
     assert [pair.changed for pair in found] == ["pieces 2", "connections 5, scheduling intelligent"]
     assert all(pair.reference is of_the_model for pair in found)
 
@@ -358,9 +358,9 @@ def test_real_time_stands_beside_virtual_time_with_the_same_clock_if_there_is_on
     fast = replace(of_the_model, hz=1000)
     real = replace(fast, backend="uml")
     host = replace(of_the_model, backend="host", hz=0)
-    found = comparisons.real_time([fast, of_the_model, real, host])
+    found = capture_pairs.real_time([fast, of_the_model, real, host])
     assert [(pair.measured, pair.reference) for pair in found] == [(real, fast), (host, of_the_model)]
-    (pair,) = comparisons.clock_rates([real, fast, of_the_model])
+    (pair,) = capture_pairs.clock_rates([real, fast, of_the_model])
     assert (pair.measured, pair.reference, pair.changed) == (fast, of_the_model, "HZ 1000 beside HZ 250")
 
 

@@ -22,13 +22,13 @@ from tcpdelay.network.sources import Bulk, ConstantRate, Source, Web
 
 HERE = Path(__file__).parent
 SKIP = 10.0
-"""Start of every capture and simulation whose delays do not count [s]: the long transfers' slow start."""
+"""Time at the start of every capture and simulation that is left out [s]: the long transfers' slow start."""
 REPETITIONS = 10
-"""Simulated time, in lengths of the capture."""
+"""Simulated time over the duration of the capture."""
 SEEDS = 3
-"""Simulations, each as long as the capture, that losses are taken from."""
+"""Number of simulations, each as long as the capture, from which the loss is taken."""
 HEADERS = 66
-"""Bytes of Ethernet, IP and TCP headers with timestamps: what the router's queue counts."""
+"""Size of the Ethernet, IP and TCP headers with timestamps [bytes], which the router's queue counts."""
 BURST = 2000
 """Bucket of the router's rate limit [bytes]."""
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -52,7 +52,7 @@ def sources_of(capture: FlowCapture) -> list[Source]:
 
 
 def simulate(capture: FlowCapture, lengths: float, skip: float, seed: int) -> NetworkResult:
-    """Simulate a capture's experiment for so many times its length, without the first `skip` seconds."""
+    """Simulate a capture's experiment for `lengths` times its duration, without the first `skip` seconds."""
     settings = capture.settings
     in_bytes = settings["queue_bytes"] is not None
     bottleneck = Bottleneck(
@@ -66,7 +66,7 @@ def simulate(capture: FlowCapture, lengths: float, skip: float, seed: int) -> Ne
 
 
 def simulated_loss(capture: FlowCapture) -> float:
-    """Return the share of packets lost in the whole experiment: the router counts from the beginning on."""
+    """Return the share of packets lost in the whole experiment; the router counts from its beginning."""
     queues = [simulate(capture, 1, 0.0, seed).queue for seed in range(1, SEEDS + 1)]
     return sum(queue.dropped for queue in queues) / sum(queue.offered for queue in queues)
 
@@ -83,7 +83,7 @@ def together(result: NetworkResult, flows: int) -> DelayDistribution:
 
 
 def compare(capture: FlowCapture) -> dict[str, str | float]:
-    """Return what was measured and what was simulated."""
+    """Return the measured and the simulated figures."""
     settings = capture.settings
     result = simulate(capture, REPETITIONS, SKIP, 1)
     simulated = together(result, settings["flows"])
@@ -111,7 +111,7 @@ def compare(capture: FlowCapture) -> dict[str, str | float]:
 
 
 def main() -> None:
-    """Write the table of all comparisons, and print what they come to."""
+    """Write the table of all comparisons, and print a summary."""
     rows = []
     for file in sorted((HERE / "captures" / "drop-tail").glob("*.parquet")):
         rows.append(compare(read_capture(file)))

@@ -32,7 +32,7 @@ STEPS = 100
 
 
 def show(done: int, total: int) -> None:
-    """Print every now and then how many scenarios are done."""
+    """Print from time to time how many scenarios are done."""
     if done % STEPS == 0:
         print(f"{done} of {total} scenarios ...", file=sys.stderr, flush=True)
 
@@ -50,7 +50,7 @@ def score() -> None:
 
 
 def main() -> None:
-    """Do the step that is named."""
+    """Run the given step."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("step", choices=("simulate", "score"))
     parser.add_argument("--scenarios", type=int, default=SCENARIOS, help="how many to simulate (%(default)s)")

@@ -19,11 +19,11 @@ from tcpdelay.scenario.stack import Stack
 PUBLISHED = FilePath(__file__).parent / "published" / "brosh_droptail.csv"
 INTERVAL = 0.020
 RETURN_PROPAGATION = 0.050
-"""One-way propagation of the published set-up [s]: what its model columns imply that L leaves out of the RTT."""
+"""One-way propagation of the published set-up [s]; its model columns imply L = RTT - this."""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PublishedCase:
     """One published row and our predictions of its 95th percentile [s].
 
     `ours` takes the profile's defaults, L = RTT / 2; `ours_implied` the one-way delay that the published model
@@ -56,7 +56,7 @@ class Comparison:
         return self.ours_implied / self.published_model - 1
 
 
-def comparisons() -> list[Comparison]:
+def comparisons() -> list[PublishedCase]:
     """Predict every published row."""
     result = []
     with PUBLISHED.open(newline="") as file:
@@ -71,7 +71,7 @@ def comparisons() -> list[Comparison]:
                 return predict(Scenario(flow, path, Stack.newreno_2008()), method="chain").require().quantile(0.95)
 
             result.append(
-                Comparison(
+                PublishedCase(
                     packet_size=flow.packet_size,
                     queue=queue,
                     loss=loss,
@@ -86,13 +86,13 @@ def comparisons() -> list[Comparison]:
     return result
 
 
-def median_error(rows: list[Comparison]) -> float:
-    """Median distance of our default prediction from the measurements, without its sign."""
+def median_error(rows: list[PublishedCase]) -> float:
+    """Return the median absolute distance of our default prediction from the measurements."""
     return median(abs(row.error) for row in rows)
 
 
-def to_table(rows: list[Comparison]) -> Table:
-    """Lay the comparison out."""
+def to_table(rows: list[PublishedCase]) -> Table:
+    """Return the comparison as a table."""
     table = Table(title="95th percentile of the delay in seconds, drop-tail router")
     for heading in (
         "packet",

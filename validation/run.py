@@ -25,7 +25,7 @@ STEPS = 100
 
 
 def show(done: int, total: int) -> None:
-    """Print every now and then how many captures are done."""
+    """Print from time to time how many captures are done."""
     if done % STEPS == 0:
         print(f"{done} of {total} captures ...", file=sys.stderr)
 

@@ -32,7 +32,7 @@ class PathEstimate:
     sent : int
         Packets or segments sent, at least 1.
     lost : int
-        How many of them were lost, 0 to `sent`.
+        Number of lost packets or segments, 0 to `sent`.
     rtt_min, rtt_max : float, optional
         Smallest and largest round-trip time [s].
     rtt_deviation : float, optional
@@ -77,7 +77,7 @@ class PathEstimate:
 
     @property
     def loss(self) -> float:
-        """Point estimate of the loss: the lost share of what was sent, a fraction from 0 to 1."""
+        """Point estimate of the loss: the lost share of the packets, a fraction from 0 to 1."""
         return self.lost / self.sent
 
     @property
@@ -94,7 +94,7 @@ class PathEstimate:
 
     @property
     def loss_for_prediction(self) -> float:
-        """The loss to predict with: the point estimate, or a small positive loss if nothing was lost.
+        """The loss for predictions: the point estimate, or a small positive loss if nothing was lost.
 
         Nothing lost in n packets does not make a path free of loss, and a prediction at loss 0 would promise that no
         packet is ever late. Then the median of the loss given the count under Jeffreys' prior is taken, that is of
@@ -104,7 +104,7 @@ class PathEstimate:
         return self.loss if self.lost else float(betaincinv(0.5, self.sent + 0.5, 0.5))
 
     def path(self, **changes: Any) -> Path:
-        """Return the path to predict for.
+        """Return the path for predictions.
 
         Parameters
         ----------

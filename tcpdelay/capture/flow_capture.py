@@ -1,4 +1,4 @@
-"""Captures of the testbed: what was measured of one experiment, in one Parquet file, one row per flow and run."""
+"""Captures of the testbed: the measurements of one experiment in one Parquet file, one row per flow and run."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class FlowRun:
     written : ndarray of int64
         Time of each packet's write since the start of writing [us].
     delay : ndarray of int64
-        From each packet's write to its read [us]; `NOT_READ` where it was not read before the run ended.
+        Time from each packet's write to its read [us]; `NOT_READ` if it was not read before the run ended.
     samples : dict of ndarray of int64
         Samples of TCP_INFO, by the names in `SAMPLE_FIELDS`; times and RTT in us, windows in segments.
     stall_time, stall_length : ndarray of int64
-        When nothing ran although a timer was due, and for how long [us].
+        Times at which nothing ran although a timer was due, and for how long [us].
     epoch : int
         Calendar time of the start of writing, for comparison with packet traces [ns since 1970].
     """
@@ -111,25 +111,25 @@ class FlowRun:
 
     @property
     def delays(self) -> NDArray[np.float64]:
-        """Delay of each packet until it and all before it were read [s]; infinite from the first one not read.
+        """Delay of each packet until it and all packets before it were read [s]; infinite from the first unread packet.
 
         Over several connections a packet can be read before an earlier one; the application gets them in order.
         """
         delays = np.where(self.delay == NOT_READ, np.inf, self.delay / MICROSECONDS)
         written = self.written / MICROSECONDS
-        # Adding and subtracting would spoil the last digits of what needs no ordering.
+        # For packets in order, adding and subtracting would spoil the last digits.
         read = np.maximum.accumulate(written + delays)
         return np.where(read > written + delays, read - written, delays)
 
 
 @dataclass(frozen=True)
 class FlowCapture:
-    """What was measured of one experiment.
+    """The measurements of one experiment.
 
     Attributes
     ----------
     name : str
-        Name of the capture: its file's, without the suffix.
+        Name of the capture: its file name without the suffix.
     settings : dict
         Settings of the experiment, as in `tcpdelay.testbed.experiment.Experiment`.
     runs : list of FlowRun
@@ -147,16 +147,16 @@ class FlowCapture:
 
     @property
     def path(self) -> Path:
-        """The configured path, as the models take it: without what queues add."""
+        """The configured path, as the models take it: without queueing."""
         return Path(self.settings["rtt"], self.settings["loss"])
 
     @property
     def offered(self) -> int:
-        """Packets that were written."""
+        """Number of packets that were written."""
         return sum(run.written.size for run in self.runs)
 
     def estimate(self) -> PathEstimate:
-        """Return what was measured of the path: the kernel's round-trip times, and what the queues dropped.
+        """Return the measured path: the kernel's round-trip times, and the packets that the queues dropped.
 
         Returns
         -------
@@ -218,14 +218,14 @@ class FlowCapture:
 
 
 def write_capture(file: str | os.PathLike[str], capture: FlowCapture) -> None:
-    """Write a capture into a Parquet file, wholly or not at all.
+    """Write a capture into a Parquet file, completely or not at all.
 
     Parameters
     ----------
     file : str or path-like
-        The file; one of that name is replaced.
+        The file; an existing file is replaced.
     capture : FlowCapture
-        What to write.
+        The capture.
     """
     settings = json.dumps(capture.settings, sort_keys=True)
     rows = []
@@ -264,7 +264,7 @@ def read_capture(file: str | os.PathLike[str]) -> FlowCapture:
     Returns
     -------
     FlowCapture
-        What it holds.
+        The capture.
 
     Raises
     ------
@@ -292,7 +292,7 @@ def read_capture(file: str | os.PathLike[str]) -> FlowCapture:
         settings = json.loads(table["settings"][0].as_py())
         runs = [_flow_run(table, row) for row in range(table.num_rows)]
         capture = FlowCapture(path.name.removesuffix(".parquet"), settings, runs)
-        # Asked for here, so that a broken file is told from a broken program.
+        # Caught here, so that a damaged file is distinguished from an error in the program.
         _ = capture.flow, capture.path, settings["application"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: is a damaged capture: {error}") from None

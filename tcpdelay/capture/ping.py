@@ -48,7 +48,7 @@ def read_ping(path: str | os.PathLike[str]) -> PathEstimate:
 
 
 def parse_ping(text: str, name: str = "ping output") -> PathEstimate:
-    """Estimate the path from what `ping` printed.
+    """Estimate the path from the output of `ping`.
 
     The output of Linux iputils is read in any language, over IPv4 and IPv6 and with -D, -O, -q, -f or -A, as is that
     of BusyBox and macOS. The loss is that of the round trip: it holds what is lost on the way back too, so the loss of
@@ -61,7 +61,7 @@ def parse_ping(text: str, name: str = "ping output") -> PathEstimate:
     text : str
         The output of one run, with its summary.
     name : str
-        What the text is called in messages, such as the name of its file.
+        Name of the text in messages, such as its file name.
 
     Returns
     -------
@@ -111,11 +111,11 @@ def parse_ping(text: str, name: str = "ping output") -> PathEstimate:
 
 
 def _counts(line: str, name: str) -> tuple[int, int]:
-    """Return the packets sent and received that the summary's first line states."""
+    """Return the numbers of packets sent and received from the summary's first line."""
     counts = _COUNT.findall(line)
     percentage = _PERCENTAGE.search(line)
     if len(counts) < 2 or percentage is None:
-        # With nothing sent there is no percentage.
+        # If nothing was sent, there is no percentage.
         if counts[:1] == ["0"]:
             raise ValueError(f"{name}: ping sent no packet, so there is nothing to predict from")
         raise ValueError(
@@ -156,6 +156,6 @@ def _mean_interval(mean: float, deviation: float, received: int, smallest: float
     """Return Student's 95 % interval of the mean [s], cut at the smallest value seen; None for a single value."""
     if received < 2:
         return None
-    # ping divides by the number of values, not by one less.
+    # ping divides by the number of values n, not by n - 1.
     half_width = float(stdtrit(received - 1, 0.975)) * deviation / math.sqrt(received - 1)
     return max(mean - half_width, smallest), mean + half_width

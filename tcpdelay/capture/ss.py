@@ -41,12 +41,12 @@ _RATES = {"send": "send_rate", "delivery_rate": "delivery_rate"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """What `ss -tin` shows of one TCP connection; None where it prints nothing.
+    """One TCP connection in the output of `ss -tin`; None where nothing is printed.
 
     Parameters
     ----------
     local, peer : str
-        The two ends as printed, address and port.
+        Address and port of both ends, as printed.
     congestion_control : str, optional
         Name of the congestion control.
     rtt, rtt_deviation, rtt_min : float, optional
@@ -60,13 +60,13 @@ class Connection:
     bytes_sent, bytes_retransmitted : int, optional
         Payload bytes sent, retransmissions included, and retransmitted.
     segments_out, data_segments_out, data_segments_in : int, optional
-        Segments sent; those sent and received with data. Retransmissions are included.
+        Segments sent, and segments sent and received with data, all with retransmissions.
     retransmissions_in_flight, retransmissions : int
-        Retransmitted segments not acknowledged yet, and all there ever were.
+        Retransmitted segments that are not acknowledged yet, and all retransmitted segments.
     marked_lost : int, optional
-        Segments in flight that the sender takes for lost.
+        Segments in flight that the sender considers lost.
     spurious_retransmissions : int, optional
-        Retransmissions the receiver reported as duplicates (D-SACK).
+        Retransmissions that the receiver reported as duplicates (D-SACK).
     delivered : int, optional
         Data segments that arrived.
     send_rate, delivery_rate : float, optional
@@ -111,7 +111,7 @@ class Connection:
 
     @property
     def shortcoming(self) -> str | None:
-        """Why no path can be estimated from this connection, or None if one can."""
+        """The reason why no path can be estimated from this connection; None if it can."""
         if not self.rtt:
             return "shows no round-trip time (was it recorded with the option -i, as in 'ss -tin'?)"
         if not self.segments_sent:
@@ -160,22 +160,22 @@ class Connection:
         )
 
 
-def choose_connection(connections: Sequence[Connection], wanted: str | None, name: str) -> Connection:
-    """Return the connection that is `wanted`, or the only one a path can be estimated from.
+def choose_connection(connections: Sequence[Connection], requested: str | None, name: str) -> Connection:
+    """Return the requested connection, or the only connection from which a path can be estimated.
 
     Parameters
     ----------
     connections : sequence of Connection
-        Where to choose from.
-    wanted : str or None
-        A local or a peer end, or a part of one; whole ends go first. None takes all into account.
+        The connections to choose from.
+    requested : str or None
+        The local or the peer end, or a part of it; a match with a whole end takes precedence. None: any connection.
     name : str
-        What the recording is called in messages.
+        Name of the recording in messages.
 
     Returns
     -------
     Connection
-        The only match, or the only one of several matches that has no shortcoming.
+        The only match, or the only match without a shortcoming.
 
     Raises
     ------
@@ -190,11 +190,11 @@ def choose_connection(connections: Sequence[Connection], wanted: str | None, nam
     '10.0.0.2:6000'
     """
     matches = list(connections)
-    if wanted is not None:
-        whole = [found for found in connections if wanted in (found.local, found.peer)]
-        matches = whole or [found for found in connections if wanted in found.local or wanted in found.peer]
+    if requested is not None:
+        whole = [found for found in connections if requested in (found.local, found.peer)]
+        matches = whole or [found for found in connections if requested in found.local or requested in found.peer]
         if not matches:
-            raise ValueError(f"{name}: no connection matches {wanted!r:.60}; it holds {_listed(connections)}")
+            raise ValueError(f"{name}: no connection matches {requested!r:.60}; it holds {_listed(connections)}")
     usable = [found for found in matches if found.shortcoming is None]
     if len(usable) == 1:
         return usable[0]
@@ -205,7 +205,7 @@ def choose_connection(connections: Sequence[Connection], wanted: str | None, nam
             f"{name}: no path can be estimated from any of {len(matches)} connections; "
             f"the first, {_listed(matches[:1])}, {matches[0].shortcoming}"
         )
-    matching = "" if wanted is None else f" that match {wanted!r:.60}"
+    matching = "" if requested is None else f" that match {requested!r:.60}"
     raise ValueError(f"{name}: {len(usable)} connections{matching}, choose one by its address: {_listed(usable)}")
 
 
@@ -216,7 +216,7 @@ def _listed(connections: Sequence[Connection]) -> str:
 
 
 def read_ss(path: str | os.PathLike[str], connection: str | None = None) -> Connection:
-    """Return the one connection in a file that `ss -tin` wrote, or the one asked for.
+    """Return the only, or the requested, connection in a file that `ss -tin` wrote.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def read_ss(path: str | os.PathLike[str], connection: str | None = None) -> Conn
     Returns
     -------
     Connection
-        A connection whose `estimate` succeeds: the only such one that matches.
+        The only matching connection whose `estimate` succeeds.
 
     Raises
     ------
@@ -255,12 +255,12 @@ def parse_ss(text: str, name: str = "ss output") -> list[Connection]:
     text : str
         The output.
     name : str
-        What the text is called in messages, such as the name of its file.
+        Name of the text in messages, such as its file name.
 
     Returns
     -------
     list of Connection
-        At least one.
+        The connections, at least one.
 
     Raises
     ------
@@ -287,7 +287,7 @@ def parse_ss(text: str, name: str = "ss output") -> list[Connection]:
             facts = rows[ends] = {}
         if facts is not None:
             _read_information(rest, facts, f"{name}: line {number}")
-    # The kernel prints these behind the retransmissions; without them a number may be cut, and losses missing.
+    # The kernel prints these counters behind the retransmissions. Without them a number or the losses may be cut.
     if facts and "rtt" in facts and not text.endswith("\n") and not facts.keys() & {"rtt_min", "receive_space"}:
         raise ValueError(f"{name}: line {number}: the output of ss is cut off here")
     connections = []
@@ -315,7 +315,7 @@ def _socket(line: str) -> tuple[tuple[str, str] | None, str]:
 
 
 def _read_information(line: str, facts: dict[str, Any], place: str) -> None:
-    """Add to `facts` what one line says."""
+    """Add the facts of one line to `facts`."""
     before = ""
     for word in _without_processes(line).split():
         key, colon, value = word.partition(":")
@@ -344,7 +344,7 @@ def _read_information(line: str, facts: dict[str, Any], place: str) -> None:
 
 
 def _without_processes(line: str) -> str:
-    """Return the line without what -p adds, as the name of a process is any text."""
+    """Return the line without the processes that -p adds: their names can be any text."""
     start, end = line.find("users:(("), line.rfind("))")
     return line if start < 0 or end < start else line[:start] + line[end + 2 :]
 

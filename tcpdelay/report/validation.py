@@ -140,18 +140,18 @@ def validation_results(measured: Sequence[MeasuredDelay], scores: Sequence[Score
     Returns
     -------
     Results
-        The summary and the errors by group, both over the plain captures; the errors on the other captures by what is
-        set differently there; all captures; all scores.
+        The summary and the errors by group, both over the plain captures, or over all captures if none is plain; the
+        errors on the captures that are not plain by their settings; all captures; all scores.
     """
-    plain = [one for one in scores if one.measured.plain]
+    cases = [one for one in scores if one.measured.plain] or scores
     tables = [
-        summary_table(plain),
-        errors_table(plain),
+        summary_table(cases),
+        errors_table(cases),
         settings_table([one for one in scores if not one.measured.plain]),
         captures_table(measured),
         scores_table(scores),
     ]
-    return Results(MODELS, measured, plain, tables)
+    return Results(MODELS, measured, cases, tables)
 
 
 def summary_table(scores: Sequence[Score]) -> ResultTable:

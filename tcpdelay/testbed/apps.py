@@ -14,7 +14,7 @@ from tcpdelay.testbed.flow_log import LOSS_STATE, PacketLog, StreamPackets, spli
 
 READ_SIZE = 256 * 1024
 RETRY_INTERVAL = 1_000_000
-"""Pause after a write of which the kernel took nothing [ns]."""
+"""Pause after a write that the kernel did not accept at all [ns]."""
 _ZEROS = memoryview(bytes(READ_SIZE))
 _NUMBER = struct.Struct("!Q")
 BULK_WRITE = 65536
@@ -28,12 +28,12 @@ Connect = Callable[[Callable[[socket.socket, socket.socket], None]], None]
 
 
 class SendingStream:
-    """The writing end: what the send buffer does not take waits here, counted rather than stored.
+    """The writing end: bytes that the send buffer does not take wait here; they are counted, not stored.
 
     Parameters
     ----------
     loop : EventLoop
-        Where to wait for room in the send buffer.
+        The event loop.
     connection : socket
         A connected, non-blocking socket.
     """
@@ -44,7 +44,7 @@ class SendingStream:
         self._loop = loop
 
     def write(self, size: int) -> None:
-        """Write `size` bytes, at most 256 KiB, in one call, behind whatever waits."""
+        """Write `size` bytes, at most 256 KiB, in one call, behind the bytes that wait."""
         if self.waiting == 0:
             size -= self._send(size)
             if size:
@@ -66,7 +66,7 @@ class SendingStream:
             self._loop.pause(self.connection.fileno(), RETRY_INTERVAL)
 
     def close(self) -> None:
-        """Close the connection; what has not been written is lost."""
+        """Close the connection; bytes that wait are lost."""
         if self.waiting:
             self._loop.forget(self.connection.fileno())
         self.connection.close()
@@ -78,13 +78,13 @@ class ReceivingStream:
     Parameters
     ----------
     loop : EventLoop
-        Where to wait for data.
+        The event loop.
     connection : socket
         A connected, non-blocking socket.
     on_data : callable
         Called with the bytes read so far and the time [ns] after the read; with 0 bytes more at the end of the stream.
     quick_ack : bool
-        Whether every segment is to be acknowledged at once.
+        Whether every segment is acknowledged at once (TCP_QUICKACK).
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ReceivingStream:
         loop.watch(connection.fileno(), READABLE, self._read)
 
     def _acknowledge_at_once(self) -> None:
-        # The kernel falls back to delayed acknowledgements by itself, so this is set again after each read.
+        # The kernel falls back to delayed acknowledgements, so the option is set again after each read.
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def _read(self, _: int) -> None:
@@ -139,11 +139,11 @@ class ConstantBitRateSource:
     Parameters
     ----------
     log : PacketLog
-        Where to note the writes.
+        The log of the writes.
     streams : sequence of SendingStream
         The connections; one packet goes to one of them.
     readers : sequence of StreamPackets
-        What the other end of each connection expects.
+        For each connection, the packets in its byte stream.
     packet_size : int
         Bytes per packet.
     pieces : int
@@ -177,7 +177,7 @@ class ConstantBitRateSource:
                 stream.write(size)
 
     def _least_loaded(self) -> int:
-        """Return the connection to use: outside a timeout rather than in one, then the smallest send queue."""
+        """Return the connection to use: preferably outside a timeout, then with the smallest send queue."""
 
         def load(index: int) -> tuple[bool, int]:
             stream = self._connections[index][0]
@@ -188,14 +188,14 @@ class ConstantBitRateSource:
 
 
 class DatagramSource:
-    """Sends a numbered datagram per interval and notes those that arrive.
+    """Sends a numbered datagram per interval, and logs the datagrams that arrive.
 
     Parameters
     ----------
     loop : EventLoop
-        Where to wait for arrivals.
+        The event loop.
     log : PacketLog
-        Where to note the packets.
+        The log of the packets.
     sender, receiver : socket
         Non-blocking UDP sockets, the first one connected to the second.
     packet_size : int
@@ -230,7 +230,7 @@ class DatagramSource:
 
 
 class GreedySource:
-    """Writes fixed amounts whenever the socket has room for them.
+    """Writes packets of a fixed size whenever the socket accepts them.
 
     With TCP_NOTSENT_LOWAT the socket has room only while little of what was written is still unsent, so that each
     write is of fresh data: Linux's relative of MIN_BUF (Goel et al. 2002).
@@ -238,7 +238,7 @@ class GreedySource:
     Parameters
     ----------
     loop : EventLoop
-        Where to wait for room.
+        The event loop.
     connection : socket
         A connected, non-blocking socket.
     size : int
@@ -258,12 +258,12 @@ class GreedySource:
         self._watching = False
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start to write."""
         self._watching = True
         self._loop.watch(self._connection.fileno(), WRITABLE, self._write)
 
     def _write(self, _: int) -> None:
-        # A packet of which a part has been taken is finished before the next one is begun.
+        # A packet that was accepted in part is finished before the next packet.
         begun = self._rest > 0
         size = self._rest if begun else len(self._payload)
         now = time.monotonic_ns()
@@ -277,7 +277,7 @@ class GreedySource:
             self._on_packet(now)
 
     def stop(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         if self._watching:
             self._loop.forget(self._connection.fileno())
             self._watching = False
@@ -296,9 +296,9 @@ def adaptive_source(
     Parameters
     ----------
     loop : EventLoop
-        Where to wait for room.
+        The event loop.
     log, reader
-        Where to note the packets.
+        The log of the packets.
     connection : socket
         A connected, non-blocking socket.
     packet_size : int
@@ -322,9 +322,9 @@ class WebUser:
     Parameters
     ----------
     loop : EventLoop
-        Where to wait.
+        The event loop.
     connect : callable
-        Opens a connection and hands both of its sockets on, the server's first.
+        Opens a connection and passes both sockets on, the server's first.
     seed : int
         Seed of the sizes and pauses.
 
@@ -379,6 +379,6 @@ class WebUser:
             self._streams = None
 
     def stop(self) -> None:
-        """Fetch no more and give up what is under way."""
+        """Stop fetching, and abort the current object."""
         self._stopped = True
         self._hang_up()

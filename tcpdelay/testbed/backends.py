@@ -31,9 +31,9 @@ BackendName = Literal["uml-virtual", "uml", "host"]
 OnProgress = Callable[[float], None]
 POLL_INTERVAL = 0.2
 HERE = "/proc/self/cwd"
-"""The session's directory, as the guest's kernel finds it on the host: the directory that it was started in.
+"""The session's directory as the guest's kernel finds it on the host: its working directory.
 
-Named so, it is the same for every session, and the command line, which feeds the guest's entropy, is too.
+With this name the command line is the same for every session; it feeds the guest's entropy.
 """
 CONSOLE = "console.log"
 MEMORY = "1G"
@@ -45,9 +45,9 @@ exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ LC_ALL=C.UTF-8 PYTHONDONTW
 PREBUILT_HZ = 100
 CONSOLE_TAIL = 3
 GRACE = 120.0
-"""Time that boot, connections and the way down may take, beyond the plan's duration [s]."""
+"""Time for boot, connections and shutdown, beyond the plan's duration [s]."""
 SILENCE = 300.0
-"""Time without progress after which a guest in virtual time is given up [s]."""
+"""Time without progress after which a guest in virtual time is stopped [s]."""
 
 
 class SessionFailedError(RuntimeError):
@@ -60,7 +60,7 @@ class Backend(Protocol):
     Attributes
     ----------
     name : str
-        Its name in specifications and captures.
+        Name in specifications and captures.
     real_time : bool
         Whether a second of the experiment takes a second.
     """
@@ -69,11 +69,11 @@ class Backend(Protocol):
     real_time: bool
 
     def problems(self) -> list[str]:
-        """Return what stands in the way of running here, one line each; none if it works."""
+        """Return the reasons why the backend cannot run here, one line each; empty if it can."""
         ...
 
     def hz(self) -> int:
-        """Return the kernel's timer interrupts per second, 0 if it is not known."""
+        """Return the kernel's timer interrupts per second; 0 if unknown."""
         ...
 
     def kernel(self, directory: Path) -> str:
@@ -103,7 +103,7 @@ class Backend(Protocol):
 
 
 def session_progress(directory: Path) -> float:
-    """Return how much of the session in a directory is done, 0 to 1."""
+    """Return the finished share of the session in a directory, 0 to 1."""
     try:
         return float((directory / "progress").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -111,13 +111,13 @@ def session_progress(directory: Path) -> float:
 
 
 class HostBackend:
-    """Network namespaces on this machine, in a process of their own that takes them along when it ends."""
+    """Network namespaces on this machine, held by a process of their own: they end with it."""
 
     name: BackendName = "host"
     real_time = True
 
     def problems(self) -> list[str]:
-        """Return what stands in the way: no root, or a kernel without netem."""
+        """Return the reasons why the backend cannot run here: no root, or a kernel without netem."""
         if os.uname().sysname != "Linux":
             return ["network namespaces exist on Linux only"]
         if os.geteuid() != 0:
@@ -128,7 +128,7 @@ class HostBackend:
         return [] if check.returncode == 0 else [check.stderr.strip().splitlines()[-1]]
 
     def hz(self) -> int:
-        """Return the kernel's tick as its configuration tells, 0 if there is none to read."""
+        """Return the timer interrupts per second from the kernel's configuration; 0 if it cannot be read."""
         try:
             for line in Path(f"/boot/config-{platform.release()}").read_text(encoding="utf-8").splitlines():
                 if line.startswith("CONFIG_HZ="):
@@ -168,7 +168,7 @@ class HostBackend:
 
 def write_init(directory: Path) -> None:
     """Write the script that is the guest's first process, for a session in `directory`."""
-    # The guest has the host's files, so it runs this very interpreter and package.
+    # The guest sees the host's files, so it runs this interpreter and package.
     package = Path(__file__).resolve().parents[2]
     script = directory / "init"
     script.write_text(
@@ -190,12 +190,12 @@ def start_guest(kernel: Path, directory: Path, arguments: list[str], core: int) 
     arguments : list of str
         Further arguments of the kernel.
     core : int
-        The processor to pin the guest to: spread over several it is many times slower.
+        The processor to which the guest is pinned: spread over several processors it is many times slower.
 
     Returns
     -------
     Popen
-        The guest. It ends with this process, or rather with the thread that called.
+        The guest. It ends with the thread that called.
     """
     write_init(directory)
     command = [
@@ -209,7 +209,7 @@ def start_guest(kernel: Path, directory: Path, arguments: list[str], core: int) 
     parent = os.getpid()
 
     def prepare() -> None:
-        # The kernel ends its own processes when it is asked to terminate; killed outright it would leave them behind.
+        # On SIGTERM the kernel ends its own processes. On SIGKILL it would leave them behind.
         die_with_parent(signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)
@@ -237,7 +237,7 @@ def stop_guest(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    # What a guest leaves behind when it dies unasked is in its process group.
+    # The processes that a crashed guest leaves behind are in its process group.
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -245,14 +245,14 @@ def stop_guest(process: subprocess.Popen[bytes]) -> None:
 
 
 def guests_of(directory: Path) -> list[int]:
-    """Return the processes that work in `directory` or below it, as guests do in their session's."""
+    """Return the processes whose working directory is `directory` or below it, as that of every guest is."""
     processes = []
     # As /proc shows it: without symbolic links.
     directory = directory.resolve()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
-                # A directory that is gone is shown with a remark behind its name.
+                # The name of a removed directory ends with a remark.
                 place = Path(str((entry / "cwd").readlink()).removesuffix(" (deleted)"))
                 if place.is_relative_to(directory):
                     processes.append(int(entry.name))
@@ -266,7 +266,7 @@ class UmlBackend:
     real_time = True
 
     def problems(self) -> list[str]:
-        """Return what is missing to run here."""
+        """Return the packages that are missing to run here."""
         if os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
             return ["User-Mode Linux runs on Linux on x86-64 only"]
         missing = []
@@ -337,7 +337,7 @@ class VirtualTimeBackend(UmlBackend):
     Parameters
     ----------
     hz : int
-        Timer interrupts per second of the kernel, as it was built.
+        Timer interrupts per second with which the kernel was built.
     """
 
     name: BackendName = "uml-virtual"
@@ -353,7 +353,7 @@ class VirtualTimeBackend(UmlBackend):
         return f"no kernel with virtual time at {self._hz} Hz; run: tcpdelay testbed build-kernel --hz {self._hz}"
 
     def _arguments(self, plan: Plan) -> list[str]:
-        # Zero would mean the host's entropy.
+        # A seed of 0 would select the host's entropy.
         return ["time-travel=inf-cpu", f"time-travel-start={VIRTUAL_TIME_START}", f"rngseed={plan.seed + 1}"]
 
     def hz(self) -> int:
@@ -369,7 +369,7 @@ def _console(directory: Path) -> str:
 
 
 def _main(arguments: list[str]) -> int:
-    """Run the session in a directory, or, without one, try whether the kernel has what a session needs."""
+    """Run the session in a directory; without a directory, test whether the kernel supports sessions."""
     from pyroute2 import NetlinkError
 
     from tcpdelay.testbed.experiment import Experiment

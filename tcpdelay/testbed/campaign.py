@@ -59,7 +59,7 @@ SAMPLES = {
     "reordering": "reordering",
     "delivery_rate": "delivery_rate",
 }
-"""What a capture keeps of the samples of TCP_INFO, and what the kernel calls it."""
+"""Names of samples in a capture, and the fields of TCP_INFO that they hold."""
 TRACES = ("sender", "receiver")
 
 
@@ -75,12 +75,12 @@ def workplace() -> Iterator[Path]:
     Raises
     ------
     OSError
-        If the directory cannot be made, or belongs to somebody else.
+        If the directory cannot be made, or belongs to another user.
     """
     parent = _own_parent()
     gate = os.open(parent, os.O_RDONLY)
     try:
-        # One run at a time: until it is locked, a new directory looks like a leftover.
+        # One run at a time: until a new directory is locked, it looks like a leftover.
         fcntl.flock(gate, fcntl.LOCK_EX)
         remove_leftovers()
         directory = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
@@ -96,7 +96,7 @@ def workplace() -> Iterator[Path]:
 
 
 def remove_leftovers() -> list[Path]:
-    """End the guests of runs that were killed, remove their directories, and return these."""
+    """End the guests of killed runs, remove the directories of these runs, and return the directories."""
     removed = []
     parent = _own_parent()
     for directory in sorted(parent.glob("run-*")):
@@ -117,14 +117,14 @@ def remove_leftovers() -> list[Path]:
 def _own_parent() -> Path:
     parent = parent_of_workplaces()
     parent.mkdir(mode=0o700, exist_ok=True)
-    # In a directory that everybody may write to, somebody else could have made it first.
+    # Everybody may write to the parent directory, so another user could have made the directory first.
     if parent.is_symlink() or parent.stat().st_uid != os.getuid():
         raise PermissionError(f"{parent} belongs to another user; set TMPDIR to a directory of yours")
     return parent
 
 
 class Origin(NamedTuple):
-    """Where a run comes from; the fields are those of `FlowRun`."""
+    """The origin of a run; the fields are the same as in `FlowRun`."""
 
     run: int
     backend: BackendName
@@ -140,11 +140,11 @@ def flow_run(record: FlowRecord, origin: Origin, stalls: Sequence[int]) -> FlowR
     Parameters
     ----------
     record : FlowRecord
-        What was measured.
+        The measured flow.
     origin : Origin
-        Where it comes from.
+        The origin of the run.
     stalls : sequence of int
-        Times and lengths of the session's stalls, in turns [ns, monotonic clock].
+        Time and length of each stall of the session, alternating [ns, monotonic clock].
     """
     written = np.array(record.written, np.int64)
     read = np.array(record.read, np.int64)
@@ -152,7 +152,7 @@ def flow_run(record: FlowRecord, origin: Origin, stalls: Sequence[int]) -> FlowR
     def since_start(times: NDArray[np.int64]) -> NDArray[np.int64]:
         return (times - record.started + MICROSECOND // 2) // MICROSECOND
 
-    # The runs that prolong an experiment are for its delays; their samples would double the size of a capture.
+    # Runs that prolong an experiment add delays. Their samples would double the size of a capture.
     sampled = SAMPLES.items() if origin.run == 0 else ()
     samples = {kept: np.array(record.samples[kernel_name], np.int64) for kept, kernel_name in sampled}
     if samples:
@@ -188,14 +188,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a campaign is.
+    """The progress of a campaign.
 
     Attributes
     ----------
     round : int
         0 while every experiment runs for the first time, then the number of times that some were prolonged.
     done, total : float
-        Runs of experiments of this round that are done, fractions included, and in all.
+        Finished runs of this round, fractions included, and number of runs.
     """
 
     round: int
@@ -204,7 +204,7 @@ class Progress:
 
 
 def targets_of(specification: Specification) -> list[Target]:
-    """Return the captures that a specification asks for, in order."""
+    """Return the captures of a specification in order."""
     backends: list[Backend]
     if specification.backend == "uml-virtual":
         backends = [VirtualTimeBackend(hz) for hz in specification.hz]
@@ -218,16 +218,16 @@ def run_campaign(
     output: Path,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> list[Path]:
-    """Make the captures of a specification that are not there yet.
+    """Make the captures of a specification that do not exist yet.
 
     Parameters
     ----------
     specification : Specification
-        What to capture.
+        The specification.
     output : Path
         Directory of the captures; made if it does not exist.
     on_progress : callable
-        Called a few times a second with how far the campaign is.
+        Called a few times a second with the progress.
 
     Returns
     -------
@@ -240,7 +240,7 @@ def run_campaign(
         If a capture of that name in the directory is of something else or damaged, another run uses the directory,
         or the backend does not work here; the message is one line.
     SessionFailedError
-        If a guest failed; what was captured before is kept.
+        If a guest failed; finished captures are kept.
     """
     targets = targets_of(specification)
     for backend in {target.backend.hz(): target.backend for target in targets}.values():
@@ -275,7 +275,7 @@ def _existing(target: Target, output: Path) -> FlowCapture | None:
 
 
 class _Campaign:
-    """The rounds of a campaign: the first runs every experiment, each further one prolongs those not precise yet."""
+    """The rounds of a campaign: the first round runs every experiment, later rounds prolong imprecise captures."""
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ class _Campaign:
         self._on_progress = on_progress
 
     def is_due(self, target: Target, number: int) -> bool:
-        """Whether a round of that number is to run an experiment, as its earlier runs tell."""
+        """Return whether the round `number` runs an experiment, given its earlier runs."""
         if number == 0:
             return True
         precision = self._specification.precision
@@ -310,16 +310,16 @@ class _Campaign:
         if len({run.run for run in earlier}) < number or sum(part.size for part in delays) < BATCHES:
             return False
         measured = quantile_interval(delays, 0.95)
-        # A flow that TCP cannot carry does not become better known.
+        # Longer runs do not make the delays of a flow that TCP cannot carry more precise.
         return math.isfinite(measured.value) and measured.relative_half_width > precision.half_width
 
     def run_round(self, number: int, due: Sequence[Target]) -> None:
-        """Run the sessions of a round of which a capture is missing."""
+        """Run the sessions of a round that have missing captures."""
         batches = [batch for batch in self._batches(due) if any(self._is_missing(target, number) for target in batch)]
         total = sum(len(batch) for batch in batches)
         shares = dict.fromkeys(range(len(batches)), 0.0)
         cores = sorted(os.sched_getaffinity(0))
-        # In real time, guests beside one another would disturb each other.
+        # In real time, parallel guests would disturb each other.
         workers = len(cores) if not due[0].backend.real_time else 1
         stop = Event()
 
@@ -351,7 +351,7 @@ class _Campaign:
             pool.shutdown(cancel_futures=True)
 
     def _batches(self, due: Sequence[Target]) -> list[list[Target]]:
-        """Return the sessions of a round, which depend on the specification alone: a resumed run repeats them."""
+        """Return the sessions of a round. They depend only on the specification, so a resumed run repeats them."""
         size = self._specification.side_by_side
         by_backend: dict[int, list[Target]] = {}
         for target in due:
@@ -365,7 +365,7 @@ class _Campaign:
     def _run_batch(self, number: int, batch: Sequence[Target], core: int, on_progress: Callable[[float], None]) -> None:
         label = json.dumps([self._specification.seed, number, [target.name for target in batch]])
         seed = int.from_bytes(hashlib.sha256(label.encode()).digest()[:4], "big") >> 1
-        # Each round doubles what has been measured so far.
+        # Each round doubles the measured time.
         factor = 2 ** max(number - 1, 0)
         experiments = [replace(target.experiment, duration=target.experiment.duration * factor) for target in batch]
         backend = batch[0].backend

@@ -67,7 +67,7 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def wake_exactly() -> None:
-    """Let the calling thread's timers fire when they are due instead of up to 50 us later (PR_SET_TIMERSLACK)."""
+    """Make the calling thread's timers fire exactly when due, not up to 50 us later (PR_SET_TIMERSLACK)."""
     _checked(_libc.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0))
 
 
@@ -96,7 +96,7 @@ def expirations(descriptor: int) -> int:
 
 
 class EventLoop:
-    """Calls functions when a time has come or a socket is ready; all times in ns of the monotonic clock.
+    """Calls functions at given times or when a socket is ready; all times in ns of the monotonic clock.
 
     asyncio rounds timers up to whole milliseconds, which would show in every delay; timerfd does not.
     """
@@ -117,7 +117,7 @@ class EventLoop:
         self._epoll.register(descriptor, events)
 
     def pause(self, descriptor: int, length: int) -> None:
-        """Do not call the handler of a watched descriptor for a while.
+        """Suspend the handler of a watched descriptor for a time.
 
         A socket can be reported as writable and yet take nothing, when the kernel is short of memory for buffers.
         """
@@ -131,7 +131,7 @@ class EventLoop:
         self.at(time.monotonic_ns() + length, resume)
 
     def forget(self, descriptor: int) -> None:
-        """Stop watching a descriptor; to be called before it is closed."""
+        """Stop watching a descriptor; call this before the descriptor is closed."""
         del self._handlers[descriptor]
         self._epoll.unregister(descriptor)
 
@@ -146,7 +146,7 @@ class EventLoop:
                 handler(count)
 
         self.watch(descriptor, READABLE, expired)
-        # Descriptors are used again once closed, so a repetition has a number of its own.
+        # Closed descriptors are reused, so a repetition has a number of its own.
         number = next(self._order)
         self._periodic[number] = descriptor
         return number
@@ -159,7 +159,7 @@ class EventLoop:
             os.close(descriptor)
 
     def at(self, when: int, handler: Callable[[], None]) -> None:
-        """Call `handler()` once, at `when` or at once if that is past."""
+        """Call `handler()` once at time `when`; at once if `when` is past."""
         heapq.heappush(self._pending, (when, next(self._order), handler))
         self._set_alarm()
 
@@ -178,7 +178,7 @@ class EventLoop:
         self._set_alarm()
 
     def run(self, finished: Callable[[], bool]) -> None:
-        """Serve events until `finished()`, which is asked after every batch of them."""
+        """Serve events until `finished()` is true; it is called after every batch of events."""
         handlers = self._handlers
         wait = self._epoll.poll
         while not finished():

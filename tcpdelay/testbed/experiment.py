@@ -1,4 +1,4 @@
-"""What one capture is to show: the source, the path, the stack and the traffic beside it."""
+"""One experiment of the testbed: source, path, stack, and the traffic beside the measured flows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_CROSS_FLOWS = 400
 MIN_DATAGRAM = 8
 """Size of the number that a datagram carries [bytes]."""
 VIRTUAL_TIME_START = 1_700_000_000_000_000_000
-"""Where the calendar of virtual time begins [ns since 1970]; like the seed, it must not change from run to run."""
+"""Start of the calendar in virtual time [ns since 1970]; like the seed, it must not change between runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """A name that tells experiments apart: the main settings, then those that are not the default."""
+        """A name that distinguishes experiments: the main settings, then all settings that differ from the default."""
         parts = [self.application, f"{self.packet_size}B"]
         if self.application != "adaptive":
             parts.append(f"{1e3 * self.interval:g}ms")

@@ -51,26 +51,26 @@ class PacketLog:
         self.outstanding = 0
 
     def write(self, when: int) -> int:
-        """Note that a packet was written, with the time before the write; returns its number."""
+        """Log a write, with the time before it, and return the packet's number."""
         self.written.append(when)
         self.read.append(NOT_READ)
         self.outstanding += 1
         return len(self.written) - 1
 
     def arrive(self, number: int, when: int) -> None:
-        """Note that a packet was read; a second copy counts for nothing."""
+        """Log that a packet was read; a second copy is ignored."""
         if self.read[number] == NOT_READ:
             self.read[number] = when
             self.outstanding -= 1
 
 
 class StreamPackets:
-    """The packets of equal size in one byte stream, found again by counting bytes.
+    """The packets of equal size in one byte stream, located by counting bytes.
 
     Parameters
     ----------
     log : PacketLog
-        Where to note the arrivals.
+        The log of the arrivals.
     packet_size : int
         Bytes per packet, above 0.
     """
@@ -82,11 +82,11 @@ class StreamPackets:
         self._arrived = 0
 
     def append(self, number: int) -> None:
-        """Note that the packet of that number is the next one in the stream."""
+        """Append the packet with this number to the stream."""
         self._numbers.append(number)
 
     def on_data(self, received: int, now: int) -> None:
-        """Note the packets that are complete once `received` bytes have been read by `now` [ns]."""
+        """Log the packets that are complete after `received` bytes, at time `now` [ns]."""
         complete = received // self._packet_size
         while self._arrived < complete:
             self._log.arrive(self._numbers[self._arrived], now)
@@ -131,7 +131,7 @@ _POSITIONS = [_FIELDS.index(field) for field in TcpInfo._fields]
 
 
 def tcp_info(connection: socket.socket) -> TcpInfo:
-    """Return what the kernel knows about a TCP connection.
+    """Return the kernel's state of a TCP connection.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def tcp_info(connection: socket.socket) -> TcpInfo:
     Returns
     -------
     TcpInfo
-        The connection's state now.
+        The current state.
 
     Examples
     --------
@@ -163,16 +163,16 @@ def unacknowledged_bytes(connection: socket.socket) -> int:
 
 @dataclass(frozen=True)
 class FlowRecord:
-    """What was measured of one flow.
+    """The measurements of one flow.
 
     Attributes
     ----------
     flow : int
-        Its number within the experiment.
+        Number of the flow within the experiment.
     started : int
-        When writing began [ns, monotonic clock].
+        Start of writing [ns, monotonic clock].
     epoch : int
-        The same moment on the calendar [ns since 1970].
+        Calendar time of the start of writing [ns since 1970].
     counters : dict of int
         The kernel's TCP counters of the sender's namespace, by the names of `nstat`.
     packets : dict of int
@@ -194,7 +194,7 @@ class FlowRecord:
 
 
 def write_records(directory: Path, experiment: int, records: list[FlowRecord]) -> None:
-    """Hand over the flows of the experiment of that number in the plan; all of them or none."""
+    """Hand over the flows of the experiment with this number in the plan: all flows or none."""
     lines = []
     with (directory / f"{experiment}.bin").open("wb") as file:
         for record in records:
@@ -203,19 +203,19 @@ def write_records(directory: Path, experiment: int, records: list[FlowRecord]) -
                 column.tofile(file)
             lengths = {name: len(column) for name, column in columns.items()}
             lines.append([record.flow, record.started, record.epoch, record.counters, record.packets, lengths])
-    # The index comes last and all at once: without it there is nothing to be taken for whole.
+    # The index is written last and atomically: without it, the flows count as absent.
     unfinished = directory / f"{experiment}.part"
     unfinished.write_text(json.dumps(lines), encoding="utf-8")
     unfinished.replace(directory / f"{experiment}{SUFFIX}")
 
 
 def is_handed_over(directory: Path, experiment: int) -> bool:
-    """Return whether the flows of the experiment of that number are there."""
+    """Return whether the flows of the experiment with this number were handed over."""
     return (directory / f"{experiment}{SUFFIX}").exists()
 
 
 def read_records(directory: Path, experiment: int) -> list[FlowRecord] | None:
-    """Return the flows handed over for the experiment of that number, or None if they are not there (yet)."""
+    """Return the flows of the experiment with this number; None if they were not handed over (yet)."""
     if not is_handed_over(directory, experiment):
         return None
     index = directory / f"{experiment}{SUFFIX}"

@@ -15,11 +15,11 @@ WORK_DIRECTORY = Path("/mnt")
 MODULES = ("drivers/net/veth", "net/sched/sch_netem", "net/sched/sch_tbf")
 CONGESTION_CONTROLS = ("tcp_bbr", "tcp_vegas", "tcp_westwood")
 TCP_MEMORY = "65536 131072 262144"
-"""Pages that TCP may hold in all (sysctl net.ipv4.tcp_mem): what a small guest allows by itself, many flows exhaust."""
+"""Memory of all TCP sockets [pages] (sysctl net.ipv4.tcp_mem): many flows exhaust the default of a small guest."""
 
 
 def main(shared: str) -> None:
-    """Run the plan in a directory of the host, and halt the guest; `error` in that directory tells what went wrong.
+    """Run the plan in a directory of the host, and halt the guest; the file `error` in that directory holds a failure.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def main(shared: str) -> None:
         mount("none", str(WORK_DIRECTORY), "hostfs", shared)
         try:
             _prepare_kernel()
-            # Only now: importing the session reads /proc.
+            # Imported here, because the import of the session reads /proc.
             from tcpdelay.testbed.session import Plan, run_session
 
             run_session(Plan.read(WORK_DIRECTORY / PLAN), WORK_DIRECTORY)

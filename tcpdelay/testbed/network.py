@@ -34,17 +34,17 @@ TICK = 64
 """Unit in which netem and tbf count time [ns] (include/net/pkt_sched.h, PSCHED_SHIFT)."""
 CERTAIN = 2**32 - 1
 NETEM_LIMIT = 200_000
-"""Packets that netem may hold: far more than are ever in flight, so that it never drops for want of room."""
+"""Limit of netem's queue [packets]: far more than are ever in flight, so that a full queue never drops."""
 ROOT_HANDLE = 0x10000
 TBF_BURST = 2000
-"""Bucket of the rate limit [bytes]: one packet, so that it leaves at the link's rate and not in bursts."""
+"""Bucket of the rate limit [bytes]: one packet, so that packets leave at the link's rate and not in bursts."""
 PORT = 5001
 OFFLOADS = ("tx-tcp-segmentation", "tx-generic-segmentation", "rx-gro")
 BUFFER_LIMIT = 64 * 2**20
 COMMON_SYSCTLS = {
-    # Otherwise a flow inherits slow-start threshold and RTT from an earlier one to the same address.
+    # Otherwise a flow inherits slow-start threshold and RTT from an earlier flow to the same address.
     "net.ipv4.tcp_no_metrics_save": "1",
-    # Router solicitations and the like would be counted as packets of the flow.
+    # Router solicitations and similar packets would be counted as packets of the flow.
     "net.ipv6.conf.all.disable_ipv6": "1",
     "net.ipv6.conf.default.disable_ipv6": "1",
 }
@@ -77,7 +77,7 @@ plugins.update(_OURS)
 
 
 def add_netem(netlink: IPRoute, device: int, delay: float, loss: float = 0.0, loss_burst: float = 1.0) -> None:
-    """Delay and drop what a device sends.
+    """Delay and drop the packets that a device sends.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def add_netem(netlink: IPRoute, device: int, delay: float, loss: float = 0.0, lo
 def add_bottleneck(
     netlink: IPRoute, device: int, rate: float, queue_packets: int | None, queue_bytes: int | None
 ) -> None:
-    """Limit the rate [bit/s] of a device and drop what does not fit its queue, kept in packets or in bytes."""
+    """Limit the rate [bit/s] of a device, with a drop-tail queue limited in packets or in bytes."""
     bytes_per_second = round(rate / 8)
     parameters = {
         "rate_cell_log": 3,
@@ -133,7 +133,7 @@ def _add(netlink: IPRoute, kind: str, device: int, block: dict[str, Any]) -> Non
 
 
 def packet_counts(netlink: IPRoute, device: int) -> dict[str, int]:
-    """Return what the device's root discipline has counted: the packets it sent on and those it dropped."""
+    """Return how many packets the device's root discipline has sent on, and how many it has dropped."""
     for message in netlink.get_qdiscs(device):
         if message["parent"] == sched_netem.parent:
             statistics = message.get_attr("TCA_STATS2")
@@ -157,7 +157,7 @@ class Node:
         unshare_network()
         for name, value in sysctls.items():
             file = Path("/proc/sys", *name.split("."))
-            # Without IPv6 in the kernel its switches do not exist.
+            # A kernel without IPv6 does not have its switches.
             if file.exists() or ".ipv6." not in name:
                 file.write_text(value, encoding="ascii")
         netlink = IPRoute()
@@ -166,7 +166,7 @@ class Node:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Put the calling thread into this namespace for the length of a with block."""
+        """Move the calling thread into this namespace for a with block."""
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         enter_network(self.descriptor)
         try:
@@ -176,7 +176,7 @@ class Node:
             os.close(before)
 
     def close(self) -> None:
-        """Give the namespace up."""
+        """Close the namespace."""
         self.netlink.close()
         os.close(self.descriptor)
 
@@ -188,9 +188,9 @@ class Network:
     Attributes
     ----------
     sender, receiver : Node
-        The two ends; next to each other, unless there is a bottleneck or packets are traced.
+        The two ends; adjacent, unless there is a bottleneck or packets are traced.
     receiver_address : str
-        Where the receiver listens, on `PORT`.
+        Address at which the receiver listens, on `PORT`.
     """
 
     sender: Node
@@ -298,7 +298,7 @@ def _chain(nodes: list[Node]) -> tuple[list[int], list[int]]:
 
 def _join(left: Node, left_address: str, right: Node, right_address: str) -> tuple[int, int]:
     """Return the indices of a veth pair's ends, with addresses, neighbours and without segmentation offload."""
-    # Fixed hardware addresses: the kernel's entropy, and with it a repeated run, depends on them.
+    # Fixed hardware addresses: they feed the kernel's entropy, so a repeated run needs the same ones.
     name = f"to-{right_address}"
     ends = [(left, left_address), (right, right_address)]
     hardware = [f"02:00:00:00:{address.split('.')[2]:0>2}:{address.split('.')[3]:0>2}" for _, address in ends]
@@ -307,7 +307,7 @@ def _join(left: Node, left_address: str, right: Node, right_address: str) -> tup
     indices = []
     for node, address in ends:
         index = node.netlink.link_lookup(ifname=name)[0]
-        # Without both, TCP builds segments of several packets, and netem delays and drops them as one.
+        # Otherwise TCP builds segments of several packets, which netem delays and drops as one.
         node.netlink.link("set", index=index, gso_max_segs=1)
         with node.entered(), Ethtool() as ethtool:
             features = ethtool.get_features(name)
@@ -319,7 +319,7 @@ def _join(left: Node, left_address: str, right: Node, right_address: str) -> tup
         node.netlink.link("set", index=index, state="up")
         indices.append(index)
     for (node, _), index, (_, address), lladdr in zip(ends, indices, ends[::-1], hardware[::-1], strict=True):
-        # A neighbour to be resolved costs the first packet a round trip, or a second if the request is lost.
+        # Resolving a neighbour would cost the first packet a round trip, or a second if the request is lost.
         node.netlink.neigh("add", dst=address, lladdr=lladdr, ifindex=index, state="permanent")
     return indices[0], indices[1]
 
@@ -339,7 +339,7 @@ def kernel_counters(node: Node) -> dict[str, int]:
 
 
 class PacketTraces:
-    """Traces what the sender's and the receiver's devices send and receive, until stopped.
+    """Traces the packets of the sender's and the receiver's devices, until stopped.
 
     Parameters
     ----------
@@ -362,7 +362,7 @@ class PacketTraces:
         for end, node in (("sender", network.sender), ("receiver", network.receiver)):
             file = path.with_name(f"{path.name}.{end}.pcap")
             options = ["-Z", "root", "-n", "-U", "--immediate-mode", "--time-stamp-precision=nano"]
-            # A file that it opens itself it wants to give to root, which in a guest of an ordinary user is refused.
+            # tcpdump would give a file that it opens to root, which a guest of an ordinary user refuses.
             command = [program, *options, "-s", str(SNAP_LENGTH), "-i", network.device_of(node), "-w", "-"]
             with file.open("wb") as trace, node.entered():
                 process = subprocess.Popen(
@@ -372,7 +372,7 @@ class PacketTraces:
                     stderr=subprocess.PIPE,
                     preexec_fn=lambda: die_with_parent(signal.SIGKILL),
                 )
-            # It says so once it listens, or why it does not.
+            # tcpdump reports that it listens, or why it does not.
             assert process.stderr is not None
             line = process.stderr.readline().decode(errors="replace").strip()
             if "listening" not in line:

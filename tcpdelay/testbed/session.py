@@ -41,7 +41,7 @@ SO_RCVBUFFORCE = 33
 Established = Callable[[socket.socket, socket.socket], None]
 HEARTBEAT = 10_000_000
 STALL = 5_000_000
-"""Lateness from which on a heartbeat is a stall [ns]."""
+"""Delay from which a heartbeat counts as a stall [ns]."""
 LEAD = NANOSECONDS // 2
 LONGEST_OPENING = 120 * NANOSECONDS
 PROGRESS_STEPS = 200
@@ -56,7 +56,7 @@ class MeasuredFlow:
         self.samples = {name: array("q") for name in ("time", "connection", *TcpInfo._fields)}
 
     def sample(self, now: int) -> None:
-        """Add what the kernel says about each connection at a time [ns]."""
+        """Add a sample of each connection at a time [ns]."""
         for number, connection in enumerate(self.connections):
             info = tcp_info(connection)
             self.samples["time"].append(now)
@@ -66,18 +66,18 @@ class MeasuredFlow:
 
 
 class Measurement:
-    """Runs one experiment in an event loop that it shares with others.
+    """Runs one experiment in an event loop that several experiments share.
 
     Parameters
     ----------
     loop : EventLoop
-        Where everything happens.
+        The event loop.
     experiment : Experiment
-        What to run.
+        The experiment.
     seed : int
-        Seed of what the applications draw at random.
+        Seed of the applications' random numbers.
     trace : Path, optional
-        Where to keep packet traces of both ends: `.sender.pcap` and `.receiver.pcap` are appended.
+        Path of the packet traces; `.sender.pcap` and `.receiver.pcap` are appended.
     """
 
     def __init__(self, loop: EventLoop, experiment: Experiment, seed: int, trace: Path | None = None) -> None:
@@ -148,7 +148,7 @@ class Measurement:
             self._finish()
 
     def _stop(self) -> None:
-        """Write no more, and wait for what is under way."""
+        """Stop writing, and wait for the packets in flight."""
         for repetition in self._repetitions[:-1]:
             self._loop.cancel(repetition)
         for source in self._greedy:
@@ -163,7 +163,7 @@ class Measurement:
         self.finished = True
 
     def records(self) -> list[FlowRecord]:
-        """Return what was measured, flow by flow, with the kernel's counters of the whole experiment."""
+        """Return the measurements of each flow, with the kernel's counters of the whole experiment."""
         counters = kernel_counters(self._network.sender)
         epoch = time.time_ns() - (time.monotonic_ns() - self.started)
         counts = self._network.packet_counts()
@@ -173,7 +173,7 @@ class Measurement:
         ]
 
     def close(self) -> None:
-        """Give up all sockets and the network."""
+        """Close all sockets and the network."""
         self._on_close.close()
 
     def _listen(self) -> None:
@@ -201,7 +201,7 @@ class Measurement:
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._experiment.nodelay))
         if self._experiment.application == "cbr":
-            # A greedy source is to see what the kernel gives it; a constant bit rate is not to wait for buffers.
+            # A greedy source sees the kernel's own buffers. A constant bit rate must not wait for buffers.
             sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER)
         sender.bind(("", 0))
         receiver: list[socket.socket] = []
@@ -269,7 +269,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one session runs: experiments side by side, and the seed of what their applications draw.
+    """The plan of a session: experiments that run side by side, and the seed of their applications.
 
     Attributes
     ----------
@@ -308,7 +308,7 @@ def run_session(plan: Plan, directory: Path) -> None:
     Parameters
     ----------
     plan : Plan
-        What to run.
+        The plan.
     directory : Path
         Where to hand over the flows; "progress" in it holds the done part of the run, 0 to 1, and "stalls" the
         times [ns, monotonic clock] and lengths [ns] of stalls.
@@ -332,7 +332,7 @@ def run_session(plan: Plan, directory: Path) -> None:
         stalls = _watch_stalls(loop, first) if plan.heartbeat else array("q")
         for number, measurement in running.items():
             interval = plan.experiments[number].interval * NANOSECONDS
-            # Flows that all write at one instant would wait for one another.
+            # Flows that write at the same instant would wait for each other.
             measurement.start(first + round(interval * number / len(running)))
         _report_progress(loop, plan, directory, first)
         while running:
@@ -340,7 +340,7 @@ def run_session(plan: Plan, directory: Path) -> None:
             for number in [number for number, measurement in running.items() if measurement.finished]:
                 (directory / "stalls").write_text(json.dumps(stalls.tolist()), encoding="ascii")
                 records = running[number].records()
-                # Traces are finished before the flows are handed over, and so belong to them.
+                # The traces are finished before the flows are handed over, so that they are complete.
                 running.pop(number).close()
                 write_records(directory, number, records)
     finally:

@@ -34,16 +34,16 @@ _PARSERS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Precision:
-    """How long to go on measuring.
+    """The precision up to which an experiment is prolonged.
 
     Attributes
     ----------
     half_width : float
         Half width of the 95 % interval of the 95th percentile, relative to it, above 0 and below 1.
     utilization : float
-        Connection utilization up to which that is asked for.
+        Connection utilization up to which the precision is required.
     max_duration : float
-        Time [s] in all, over all runs, after which an experiment is left as it is.
+        Total time of all runs [s] after which an experiment is not prolonged.
     """
 
     half_width: float
@@ -53,26 +53,26 @@ class Precision:
 
 @dataclass(frozen=True)
 class Specification:
-    """A campaign: which experiments, where, and how precisely.
+    """A campaign: its experiments, backend and precision.
 
     Attributes
     ----------
     name : str
-        Its name: letters, digits, dots and hyphens.
+        Name of the campaign: letters, digits, dots and hyphens.
     experiments : tuple of Experiment
-        What to measure; no two of them are equal.
+        The experiments, all different.
     backend : {"uml-virtual", "uml", "host"}
-        The kernel to measure on.
+        The backend.
     hz : tuple of int
         Ticks of the kernel in virtual time at which every experiment is run.
     seed : int
-        Seed of everything random, 0 to 2147483647.
+        Seed of all random numbers, 0 to 2147483647.
     side_by_side : int
         Experiments that share a guest, 1 to 64.
     pcap : bool
         Whether to keep packet traces of both ends.
     precision : Precision, optional
-        How precisely to measure; by default as the experiments' duration has it.
+        The precision; by default, the one that the experiments' duration gives.
     """
 
     name: str
@@ -98,7 +98,7 @@ def read_specification(file: str | os.PathLike[str]) -> Specification:
     Returns
     -------
     Specification
-        What the file asks for.
+        The campaign.
 
     Raises
     ------
@@ -209,7 +209,7 @@ def _value(name: str, value: Any) -> Any:
 
 
 def shortened(specification: Specification, duration: float) -> Specification:
-    """Return the specification with all experiments cut to `duration` [s] and without a wanted precision."""
+    """Return the specification with all experiments cut to `duration` [s] and without a required precision."""
     experiments = tuple(
         replace(experiment, duration=min(duration, experiment.duration)) for experiment in specification.experiments
     )

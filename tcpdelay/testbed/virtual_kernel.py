@@ -28,7 +28,7 @@ from typing import TextIO
 from tcpdelay.scenario.fields import InvalidValueError
 
 UNPACKING_STEPS = 110
-"""Steps of work that unpacking counts for, by the time it takes."""
+"""Steps of work for unpacking, in proportion to its time."""
 KERNEL_STEPS = 1129
 """Steps of work for each kernel: the lines that make prints for it."""
 
@@ -37,11 +37,11 @@ _CAUSE = re.compile(r"error: |FAILED|\*\*\*|^(?:tar|xz|patch): ")
 _SETTING = re.compile(r"^(?:(CONFIG_\w+)=(.*)|# (CONFIG_\w+) is not set)$", re.MULTILINE)
 _MAKEFILE_VERSION = re.compile(r"^VERSION = (\d+)\nPATCHLEVEL = (\d+)$", re.MULTILINE)
 KERNEL_HZ = (250, 1000)
-"""Timer interrupts a second [1/s] of the kernels in use: of most distributions, and of those for desktops."""
+"""Timer interrupts per second [1/s] of common kernels: most distributions, and desktop distributions."""
 _VERSION = "6.1"
 _SOURCE_PACKAGE = f"linux-source-{_VERSION}"
 _DEBIAN_SOURCE = Path(f"/usr/src/{_SOURCE_PACKAGE}.tar.xz")
-# libelf-dev and libssl-dev are not among them: nothing that this configuration compiles uses their headers.
+# libelf-dev and libssl-dev are not needed: nothing in this configuration uses their headers.
 _PACKAGE_OF_PROGRAM = {
     "bc": "bc",
     "bison": "bison",
@@ -68,15 +68,15 @@ class KernelBuild:
     Parameters
     ----------
     work : Path
-        An empty directory whose path holds neither blanks nor colons; what is made lies in it.
+        An empty directory for the build; its path holds neither blanks nor colons.
     log : file
-        Receives what the programs print.
+        Receives the output of the programs.
     lock : int
         A file descriptor that the programs started inherit.
     jobs : int
         How many compilers run at a time.
     tell : callable
-        Called with what is being done and the share of all work that is behind, from 0 to 1.
+        Called with the name of the current step and the finished share of all work, 0 to 1.
     kernels : int
         How many kernels will be compiled.
     """
@@ -191,13 +191,13 @@ class KernelBuild:
         return ["make", "ARCH=um", f"O={output}", f"-j{self.jobs}", target]
 
     def _run(self, stage: str, command: list[str], directory: Path, steps: int = 0) -> None:
-        """Run a program, which counts for some steps of the work, and tell how far it is."""
+        """Run a program that counts for some steps of the work, and report the progress."""
         total = UNPACKING_STEPS + self.kernels * KERNEL_STEPS
         end = self._steps_behind + steps
         cause = ""
         self.tell(stage, self._steps_behind / total)
-        # The environment is bare because make and Kconfig take orders from it. The program dies with this process, and
-        # make then ends those that it started.
+        # The environment is empty because make and Kconfig read it. The program dies with this process, and
+        # make then ends its own programs.
         with subprocess.Popen(
             ["setpriv", "--pdeathsig", "TERM", *command],
             cwd=directory,
@@ -232,7 +232,7 @@ def _settings_in(config: str) -> dict[str, str]:
 
 
 def kernel_path(hz: int) -> Path:
-    """Return where the kernel with a tick rate is in the user's cache, or would be.
+    """Return the path of the kernel with a tick rate in the user's cache.
 
     The cache is `tcpdelay/kernels` in `$XDG_CACHE_HOME` or `~/.cache`. The name changes with the patch and the
     configuration, so that a change of either asks for a new build.
@@ -287,7 +287,7 @@ def find_kernel(hz: int) -> Path | None:
 
 
 def build_requirements() -> list[str]:
-    """Return the Debian packages that `build_kernels` needs and does not find.
+    """Return the missing Debian packages that `build_kernels` needs.
 
     Returns
     -------
@@ -309,7 +309,7 @@ def build_kernels(
     jobs: int | None = None,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> list[Path]:
-    """Build the kernels with some tick rates, except those built from the same source before.
+    """Build the kernels with the given tick rates, except kernels that were built from the same source before.
 
     Takes a few minutes for each, and 2 GiB of disk space while it lasts. Another build under way is waited for.
     However the build ends, each kernel is in the cache whole or not at all.
@@ -323,7 +323,7 @@ def build_kernels(
     jobs : int, optional
         How many compilers run at a time, at least 1; by default one for each usable processor.
     on_progress : callable, optional
-        Called with what is being done and the share of all work that is behind, from 0 to 1.
+        Called with the name of the current step and the finished share of all work, 0 to 1.
 
     Returns
     -------
@@ -335,7 +335,7 @@ def build_kernels(
     ValueError
         If an argument is out of range, or `source` no file.
     KernelBuildError
-        If a package is missing or the build fails; what the programs printed is in `build.log` in the cache.
+        If a package is missing or the build fails; `build.log` in the cache holds the output of the programs.
     """
     paths = {hz: kernel_path(hz) for hz in hz_values}
     if jobs is not None and jobs < 1:
@@ -375,7 +375,7 @@ def build_kernels(
 
 
 def _check_machine(cache: Path, *, own_source: bool) -> None:
-    """Raise a KernelBuildError if it is clear from the start that the build cannot succeed."""
+    """Raise a KernelBuildError if the build cannot succeed on this machine."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise KernelBuildError("kernels can be built and run on Linux on 64-bit x86 processors only")
     missing = [package for package in build_requirements() if not (own_source and package == _SOURCE_PACKAGE)]
@@ -387,7 +387,7 @@ def _check_machine(cache: Path, *, own_source: bool) -> None:
 
 @contextmanager
 def _locked(cache: Path, on_wait: Callable[[], None]) -> Iterator[int]:
-    """Keep other builds out of the cache.
+    """Lock the cache against other builds.
 
     The programs of the build inherit the lock, so that it holds until the last one that outlives a killed build ends.
     """
@@ -403,7 +403,7 @@ def _locked(cache: Path, on_wait: Callable[[], None]) -> Iterator[int]:
 
 @contextmanager
 def _workplace(cache: Path) -> Iterator[Path]:
-    """Provide a directory for the build, and remove it afterwards as well as what killed builds left behind."""
+    """Provide a directory for the build. Remove it at the end, together with directories of killed builds."""
     for leftover in cache.glob(f"{_WORK_PREFIX}*"):
         shutil.rmtree(leftover)
     if (free := shutil.disk_usage(cache).free) < SPACE_NEEDED:
@@ -413,7 +413,7 @@ def _workplace(cache: Path) -> Iterator[Path]:
 
 
 def _built_from(hz: int, digest: str) -> bool:
-    """Tell whether the kernel with a tick rate has been built from the source with a SHA-256."""
+    """Return whether the kernel with a tick rate was built from the source with this SHA-256."""
     kernel = find_kernel(hz)
     if kernel is None:
         return False
@@ -424,7 +424,7 @@ def _built_from(hz: int, digest: str) -> bool:
 
 
 def _install(kernel: Path, record: Mapping[str, object], path: Path) -> None:
-    """Move a kernel into the cache; its record comes last, as a kernel without one counts as absent."""
+    """Move a kernel into the cache. Its record is written last: a kernel without a record counts as absent."""
     text = kernel.with_name("record.json")
     text.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     _record_of(path).unlink(missing_ok=True)

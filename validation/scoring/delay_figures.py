@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 PROBABILITIES = (0.1, 0.5, 0.9)
-"""Quantiles of the delay that are kept of each place after a loss."""
+"""Quantiles of the delay of each packet after a loss."""
 SLACK = 0.002
 """Delay beyond the network's from which a packet counts as late [s]: above the noise of real time."""
 QUIET_TIME = 1.0
-"""Time beside a round-trip time in which nothing may have been late before a loss for it to be isolated [s]."""
+"""Time, plus a round-trip time, without late packets before a loss that makes the loss isolated [s]."""
 LONGEST_PATTERN, SHORTEST_PATTERN = 64, 12
-"""Packets after a loss that are looked at."""
+"""Largest and smallest number of packets in the pattern after a loss."""
 ROUND_TRIPS = 4
-"""Round-trip times after a loss that are looked at, within the limits above."""
+"""Length of the pattern after a loss in round-trip times, within these limits."""
 FEWEST_LOSSES = 20
 Case = tuple[float, float, int]
 MODEL_LINES = ("solid", "dashed", "dotted", "dashdot")
@@ -81,14 +81,14 @@ def delays_after_loss(sequences: Sequence[NDArray[np.float64]], flow: Flow, path
     sequences : sequence of ndarray
         Delays [s] in the order of writing; one array per run.
     flow : Flow
-        The packets.
+        Packet size and interval.
     path : Path
-        Its round-trip time sets how long the pattern is.
+        The path; its round-trip time determines the length of the pattern.
 
     Returns
     -------
     ndarray, shape (3, n)
-        The quantiles of `PROBABILITIES` [s] for the lost packet and those after it; n is 0 with fewer than 20 such
+        The quantiles of `PROBABILITIES` [s] for the lost packet and the packets after it; n is 0 with fewer than 20
         losses.
 
     Examples
@@ -114,7 +114,7 @@ def delays_after_loss(sequences: Sequence[NDArray[np.float64]], flow: Flow, path
 
 
 def overlay_cases(scores: Sequence[Score]) -> list[tuple[Case, list[Score]]]:
-    """Return the scores of each of `OVERLAYS` that was measured."""
+    """Return each of `OVERLAYS` that was measured, with its scores."""
     cases = []
     for case in OVERLAYS:
         own = [
@@ -152,7 +152,7 @@ def draw_overlays(figure: Figure, cases: Sequence[tuple[Case, list[Score]]]) -> 
             )
             ends.append(capture.distribution.quantile(RIGHT_END))
         for number, model in enumerate(model_names(scores)):
-            # A model that does not tell congestion controls apart says the same twice.
+            # A model that does not distinguish congestion controls gives the same prediction twice.
             distinct = {id(score.prediction): score.prediction.distribution for score in scores if score.model == model}
             known = [one for one in distinct.values() if one is not None and one.sustainable]
             for place, distribution in enumerate(known):
@@ -216,7 +216,7 @@ def draw_by_loss(figure: Figure, scores: Sequence[Score]) -> None:
 
 
 def _lines(scores: Sequence[Score]) -> list[tuple[tuple[float, float], ...]]:
-    """Return a model's predictions by loss for each congestion control; one line where they are the same for all."""
+    """Return a model's predictions by loss, one line per congestion control; equal lines once."""
     controls: dict[str, set[tuple[float, float]]] = {}
     for score in scores:
         if math.isfinite(delay := score.predicted("p95")):
@@ -232,7 +232,7 @@ def _errorbars(ax: Axes, captures: Sequence[MeasuredDelay], color: str, marker: 
 
 
 def is_stream(capture: MeasuredDelay, size: int) -> bool:
-    """Say whether a capture is of that packet size [bytes] every 20 ms."""
+    """Return whether a capture has packets of this size [bytes] every 20 ms."""
     return capture.flow.packet_size == size and capture.flow.interval == INTERVAL
 
 

@@ -1,4 +1,4 @@
-"""The published drop-tail measurements beside ours and beside the models."""
+"""The published drop-tail measurements, compared with captures of this project and with the models."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tcpdelay.questions.validation.scores import relative_error
 from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.report.validation import interval_cells
 
-Scenario = tuple[int, str, int]
+RouterCase = tuple[int, str, int]
 """Packet size [bytes], what the queue counts ("packets" or "bytes"), web flows."""
 
 _COLUMNS = ("p95_measured", "p95_model", "loss_percent", "rtt")
 
 
-def published_figures(file: str | os.PathLike[str]) -> dict[Scenario, dict[str, float]]:
+def published_figures(file: str | os.PathLike[str]) -> dict[RouterCase, dict[str, float]]:
     """Read the published figures.
 
     Parameters
@@ -32,7 +32,7 @@ def published_figures(file: str | os.PathLike[str]) -> dict[Scenario, dict[str, 
     Returns
     -------
     dict
-        The columns by scenario; empty if there is no such file.
+        The columns by case; empty if the file does not exist.
 
     Raises
     ------
@@ -56,15 +56,15 @@ def published_figures(file: str | os.PathLike[str]) -> dict[Scenario, dict[str, 
 
 def drop_tail_table(
     measured: Sequence[MeasuredDelay],
-    published: Mapping[Scenario, Mapping[str, float]],
+    published: Mapping[RouterCase, Mapping[str, float]],
     predictions: Predictions,
 ) -> ResultTable:
-    """Return the captures behind a router beside what was published, and the models at the measured loss and RTT."""
+    """Return captures behind a router, the published figures, and the models at the measured loss and RTT."""
     rows: list[dict[str, Cell]] = []
     routed = [one for one in measured if one.experiment.routed and one.experiment.application == "cbr"]
     asked = [name for name, model in predictions.models.items() if any(map(model.question, routed))]
     for capture in routed:
-        scenario = scenario_of(capture)
+        scenario = router_case(capture)
         size, queue, web_flows = scenario
         figures = published.get(scenario, {})
         row: dict[str, Cell] = {
@@ -117,8 +117,8 @@ def drop_tail_table(
     )
 
 
-def scenario_of(capture: MeasuredDelay) -> Scenario:
-    """Return which of the published scenarios a capture behind a router repeats."""
+def router_case(capture: MeasuredDelay) -> RouterCase:
+    """Return the published case that a capture behind a router repeats."""
     experiment = capture.experiment
     queue = "bytes" if experiment.queue_bytes is not None else "packets"
     return experiment.packet_size, queue, experiment.web_flows

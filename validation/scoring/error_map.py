@@ -1,4 +1,4 @@
-"""Random scenarios for the map of the chain's error, and what the simulator says about each.
+"""Random scenarios for the map of the chain's error, and their simulations.
 
 Simulations take hours where predictions take seconds, so they are kept in a file: a chain that has changed is scored
 against them anew without simulating anything.
@@ -32,13 +32,13 @@ INTERVAL = (0.005, 0.100)
 LARGEST_UTILIZATION = 2.0
 CONGESTION_CONTROLS: tuple[CongestionControl, ...] = ("cubic", "reno")
 CLOCK_RATES = (250, 1000)
-"""What the scenarios are drawn from: logarithmically uniform times, losses and sizes."""
+"""Ranges and values of the random scenarios; times, losses and sizes are uniform in the logarithm."""
 NUDGE = 7e-6
-"""What is added to a round-trip time that is a multiple of the interval [s]: ties of ACKs and writes are no map's."""
+"""Added to a round-trip time that is a multiple of the interval [s], to avoid ties of ACKs and writes."""
 SEED = 2010
 PACKETS = 1_000_000
 BATCH = 50
-"""Scenarios from one writing of the file to the next."""
+"""Number of scenarios after which the file is written."""
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 COMPRESSION_LEVEL = 19
 _TIMES = ("mean", "mean_low", "mean_high", *QUANTILES, "p95_low", "p95_high", "sender_delay", "head_of_line_delay")
@@ -59,12 +59,12 @@ SCHEMA = pa.schema(_COLUMNS)
 
 @dataclass(frozen=True)
 class MapScenario:
-    """One place of the map.
+    """One random scenario of the map.
 
     Parameters
     ----------
     number : int
-        Which of the random scenarios it is; it determines all the others.
+        Number of the random scenario; it determines all other values.
     flow, path, stack
         The scenario.
     """
@@ -87,14 +87,14 @@ class MapScenario:
 
 @dataclass(frozen=True)
 class SimulatedScenario:
-    """What the simulator says about a place of the map.
+    """A simulated scenario of the map.
 
     Parameters
     ----------
     scenario : MapScenario
-        The place.
+        The scenario.
     packets : int
-        Packets simulated.
+        Number of simulated packets.
     sustainable : bool
         Whether TCP carries the flow.
     times : dict of float
@@ -114,17 +114,17 @@ class SimulatedScenario:
 
 
 def random_scenario(number: int) -> MapScenario:
-    """Return one of the random scenarios; the same number gives the same one.
+    """Return a random scenario; the same number gives the same scenario.
 
     Parameters
     ----------
     number : int
-        Which, from 0 on.
+        Number of the scenario, from 0 on.
 
     Returns
     -------
     MapScenario
-        One that takes less than twice the fair TCP rate.
+        A scenario that needs less than twice the fair TCP rate.
 
     Examples
     --------
@@ -150,13 +150,13 @@ def random_scenario(number: int) -> MapScenario:
 
 
 def off_multiples(rtt: float, interval: float) -> float:
-    """Return the round-trip time, moved by some us if it is a multiple of the interval [s]."""
+    """Return the round-trip time, increased by some us if it is a multiple of the interval [s]."""
     apart = abs(rtt - round(rtt / interval) * interval)
     return round(rtt + NUDGE, 6) if apart < NUDGE / 2 else rtt
 
 
 def simulate_scenario(scenario: MapScenario, packets: int = PACKETS) -> SimulatedScenario:
-    """Simulate a place of the map with `packets` packets, 1000 to 1e9; its number is the seed."""
+    """Simulate a scenario with `packets` packets, 1000 to 1e9; its number is the seed."""
     found = simulate(scenario.flow, scenario.path, scenario.stack, packets=packets, seed=scenario.number)
     times = {
         "mean": found.mean,
@@ -177,23 +177,23 @@ def extend(
     packets: int = PACKETS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Simulate what is still missing of the first `count` scenarios, and keep it; can be interrupted at any time.
+    """Simulate the missing ones of the first `count` scenarios into a file; can be interrupted at any time.
 
     Parameters
     ----------
     file : Path
-        Parquet file, made if there is none.
+        Parquet file; created if it does not exist.
     count : int
-        How many scenarios it should hold.
+        Number of scenarios that the file holds afterwards.
     packets : int
         Packets per scenario.
     on_progress : callable, optional
-        Called before each scenario with the number of those in the file and of all.
+        Called before each scenario with the number of scenarios in the file and of all scenarios.
 
     Raises
     ------
     ValueError
-        If the file is there and cannot be read.
+        If the file exists and cannot be read.
     """
     known = read_simulated(file) if file.exists() else []
     numbers = {one.scenario.number for one in known}
@@ -206,7 +206,7 @@ def extend(
 
 
 def write_simulated(file: FilePath, simulated: Sequence[SimulatedScenario]) -> None:
-    """Write simulated scenarios into a Parquet file, which holds what it held before until all is written."""
+    """Write simulated scenarios into a Parquet file; the old content remains until all is written."""
     rows = [_row(one) for one in sorted(simulated, key=lambda one: one.scenario.number)]
     temporary = file.with_suffix(".part")
     pq.write_table(
@@ -237,7 +237,7 @@ def read_simulated(file: FilePath) -> list[SimulatedScenario]:
     Raises
     ------
     ValueError
-        If the file cannot be read or holds something else.
+        If the file cannot be read or does not hold simulated scenarios.
     """
     try:
         table = pq.read_table(file)

@@ -41,15 +41,15 @@ EXPECTED_EDGES = (0.005, 0.02, 0.05, 0.1, 0.2)
 ROUNDING = 1e-4
 """Difference of two errors that comes from rounding times to microseconds."""
 LATER = 1.001
-"""Ratio to the network's delay from which on the 95th percentile counts as made by TCP."""
+"""Ratio to the network's delay from which TCP counts as the cause of the 95th percentile."""
 FIGURE = "error-map.svg"
 SIZE = (12.0, 5.0)
 LARGEST_SHOWN = 0.30
-"""Error at which the colour is deepest."""
+"""Error with the deepest colour."""
 ROUNDED_FROM = 9.95
-"""Percentage from which on it is shown without decimals."""
+"""Percentage from which no decimals are shown."""
 FEW = 5
-"""Cases below which a cell's figure is drawn faintly."""
+"""Number of cases below which the number in a cell is drawn faintly."""
 ERROR_COLORS = LinearSegmentedColormap.from_list("errors", ["white", ORANGE])
 
 
@@ -60,9 +60,9 @@ class MapScore:
     Parameters
     ----------
     simulated : SimulatedScenario
-        What the simulator says.
+        The simulation.
     prediction : Prediction
-        What the chain says.
+        The chain's prediction.
     """
 
     simulated: SimulatedScenario
@@ -70,17 +70,17 @@ class MapScore:
 
     @property
     def scenario(self) -> MapScenario:
-        """The place of the map."""
+        """The scenario."""
         return self.simulated.scenario
 
     @property
     def both_carried(self) -> bool:
-        """Whether both say that TCP carries the flow, so that there are delays to compare."""
+        """Whether chain and simulator say that TCP carries the flow, so that delays can be compared."""
         return self.simulated.sustainable and self.prediction.sustainable
 
     @property
     def call_right(self) -> bool:
-        """Whether both say the same on whether TCP carries the flow."""
+        """Whether chain and simulator agree on whether TCP carries the flow."""
         return self.simulated.sustainable == self.prediction.sustainable
 
     @property
@@ -93,7 +93,7 @@ class MapScore:
         return self.prediction.mean if quantity == "mean" else self.prediction.quantile(QUANTITIES[quantity])
 
     def error(self, quantity: str) -> float:
-        """Return the relative error; a wrong call counts as `WRONG_CALL`, an agreed one of never as 0."""
+        """Return the relative error; `WRONG_CALL` for a wrong call, 0 if both say that TCP does not carry the flow."""
         if not self.call_right:
             return WRONG_CALL if self.simulated.sustainable else -WRONG_CALL
         return relative_error(self.predicted(quantity), self.simulated.times[quantity]) if self.both_carried else 0.0
@@ -109,11 +109,11 @@ def score_map(
     Parameters
     ----------
     simulated : sequence of SimulatedScenario
-        What the simulator says.
+        The simulated scenarios.
     answer : callable
-        What returns a chain's prediction.
+        Returns the chain's prediction.
     on_progress : callable, optional
-        Called before each scenario with the number of those done and of all.
+        Called before each scenario with the number of scenarios done and of all scenarios.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def score_map(
 
 
 def error_table(scores: Sequence[MapScore]) -> ErrorTable:
-    """Return the errors by scenario, as predictions look them up."""
+    """Return the errors by scenario, in the form in which predictions look them up."""
     scenarios = [score.scenario for score in scores]
     return ErrorTable(
         features=np.array([features_of(one.flow, one.path, one.stack) for one in scenarios]),
@@ -142,7 +142,7 @@ def error_table(scores: Sequence[MapScore]) -> ErrorTable:
 
 
 def expected_table(scores: Sequence[MapScore]) -> ResultTable:
-    """Return expected errors beside errors: half of the scenarios are looked up in a table of the other half."""
+    """Return expected and found errors: one half of the scenarios is looked up in a table of the other half."""
     known, asked = ([score for score in scores if score.scenario.number % 2 == half] for half in (0, 1))
     table = error_table(known)
     bands: dict[tuple[int, str], list[tuple[float, float, bool]]] = {}
@@ -214,7 +214,7 @@ def groups_table(scores: Sequence[MapScore]) -> ResultTable:
 
 
 def _groups_of(score: MapScore) -> Iterable[tuple[int, str] | None]:
-    """Return place and name of the group that a scenario belongs to in each grouping."""
+    """Return rank and name of the group of a scenario in each grouping."""
     scenario = score.scenario
     below = scenario.utilization < LARGEST_SUSTAINABLE_UTILIZATION
     later = score.simulated.times["p95"] > LATER * scenario.path.forward_delay
@@ -233,7 +233,7 @@ def _groups_of(score: MapScore) -> Iterable[tuple[int, str] | None]:
 
 
 def _band(name: str, value: float, edges: Sequence[float], shown: Callable[[float], str]) -> tuple[int, str]:
-    """Return place and name of the band that a value lies in."""
+    """Return rank and name of the band of a value."""
     place = sum(value >= edge for edge in edges)
     if place == 0:
         return place, f"{name} below {shown(edges[0])}"
@@ -258,7 +258,7 @@ def _group_row(scores: Sequence[MapScore]) -> dict[str, Cell]:
 
 
 def worst_table(scores: Sequence[MapScore], count: int = WORST) -> ResultTable:
-    """Return the cases below a utilization of 0.9 in which the chain's 95th percentile is farthest off."""
+    """Return the cases below a utilization of 0.9 with the largest errors of the chain's 95th percentile."""
     comparable = [score for score in scores if score.comparable]
     worst = sorted(comparable, key=lambda score: -abs(score.error("p95")))[:count]
     rows: list[dict[str, Cell]] = []
@@ -311,11 +311,11 @@ class Scale:
     Parameters
     ----------
     label : str
-        What it shows.
+        The axis label.
     of : callable
         Returns the value of a score.
     edges : sequence of float
-        Edges of its cells, ascending; what lies outside belongs to the nearest cell.
+        Edges of its cells, ascending; values outside belong to the nearest cell.
     shown : callable
         Returns an edge in words.
     """
@@ -326,7 +326,7 @@ class Scale:
     shown: Callable[[float], str]
 
     def cell(self, score: MapScore) -> int:
-        """Return the number of the cell that a score lies in."""
+        """Return the number of the cell of a score."""
         place = int(np.searchsorted(self.edges, self.of(score), side="right")) - 1
         return min(max(place, 0), len(self.edges) - 2)
 

@@ -41,7 +41,7 @@ def with_ends(intervals: Sequence[Interval]) -> tuple[NDArray[np.float64], NDArr
 
 
 def model_names(scores: Iterable[Score]) -> list[str]:
-    """Return the names of the models, each once."""
+    """Return the names of the models without repetition."""
     return list(dict.fromkeys(score.model for score in scores))
 
 
@@ -81,7 +81,7 @@ def draw_scatter(figure: Figure, scores: Sequence[Score]) -> None:
 
 
 def draw_errors(figure: Figure, scores: Sequence[Score]) -> None:
-    """Draw predicted over measured; what is predicted never to settle stands at the upper edge."""
+    """Draw predicted over measured; a prediction of never is drawn at the upper edge."""
     models = model_names(scores)
     panels: Sequence[Axes] = figure.subplots(1, len(models), squeeze=False, sharex=True, sharey=True)[0]
     carried = [score for score in scores if score.measured.sustainable and score.measured.utilization > 0]
@@ -114,10 +114,10 @@ def _points(ax: Axes, measured: Sequence[Interval], predicted: Sequence[float], 
 
 
 def _ratios(ax: Axes, scores: Sequence[Score], color: str, label: str) -> None:
-    """Draw predicted / measured with what the measurement's interval makes of it."""
+    """Draw predicted / measured with the interval that follows from the measurement's interval."""
     ratios = np.array([1 + score.error("p95") for score in scores])
     intervals = np.array([score.measured.p95 for score in scores]).reshape(-1, 3)
-    # The interval's upper end makes the ratio's lower one.
+    # The upper end of the measurement's interval gives the lower end of the ratio.
     ends = [ratios * (1 - intervals[:, 0] / intervals[:, 2]), ratios * (intervals[:, 0] / intervals[:, 1] - 1)]
     utilizations = [score.measured.utilization for score in scores]
     ax.errorbar(utilizations, ratios, yerr=ends, fmt="o", markersize=3, linewidth=0.8, color=color, label=label)

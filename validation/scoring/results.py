@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from scoring import comparisons
-from scoring.comparisons import comparisons_table, pairs_table
+from scoring import capture_pairs
+from scoring.capture_pairs import capture_pairs_table, pairs_table
 from scoring.delay_figures import (
     draw_by_loss,
     draw_overlays,
@@ -18,7 +18,7 @@ from scoring.delay_figures import (
     overlay_cases,
     recovery_cases,
 )
-from scoring.drop_tail import Scenario, drop_tail_table
+from scoring.drop_tail import RouterCase, drop_tail_table
 from scoring.figures import draw_errors, draw_scatter, draw_svg
 from scoring.simulator_tables import not_simulated_table
 from tcpdelay.capture.flow_capture import FlowCapture
@@ -90,7 +90,7 @@ def held_out(name: str) -> bool:
 
 def evaluate(
     measured: Sequence[MeasuredDelay],
-    published: Mapping[Scenario, Mapping[str, float]],
+    published: Mapping[RouterCase, Mapping[str, float]],
     models: Sequence[ScoredModel] = MODELS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Results:
@@ -117,7 +117,7 @@ def evaluate(
     lossy = [capture for capture in predictable(measured) if not capture.experiment.routed]
     scores = score(lossy, predictions, on_progress)
     plain = [one for one in scores if one.measured.plain]
-    clocks, controls = comparisons.clock_rates(measured), comparisons.congestion_controls(measured)
+    clocks, controls = capture_pairs.clock_rates(measured), capture_pairs.congestion_controls(measured)
     tables = [
         summary_table(plain),
         errors_table(plain),
@@ -125,16 +125,18 @@ def evaluate(
         settings_table([one for one in scores if not one.measured.plain and one.measured.experiment.loss_burst == 1]),
         not_simulated_table(measured),
         drop_tail_table(measured, published, predictions),
-        comparisons_table(
-            "switches", "Stack switches, each beside the default stack on the same path", comparisons.switches(measured)
+        capture_pairs_table(
+            "switches",
+            "Stack switches, each beside the default stack on the same path",
+            capture_pairs.switches(measured),
         ),
-        comparisons_table(
-            "heuristics", "What an application can do, each beside the same without", comparisons.heuristics(measured)
+        capture_pairs_table(
+            "heuristics", "What an application can do, each beside the same without", capture_pairs.heuristics(measured)
         ),
-        comparisons_table("real-time", "Real time beside virtual time", comparisons.real_time(measured)),
+        capture_pairs_table("real-time", "Real time beside virtual time", capture_pairs.real_time(measured)),
         pairs_table([*clocks, *controls]),
-        comparisons_table("clock-rates", "Other timer rates beside HZ 250", clocks),
-        comparisons_table("congestion-controls", "CUBIC beside Reno", controls),
+        capture_pairs_table("clock-rates", "Other timer rates beside HZ 250", clocks),
+        capture_pairs_table("congestion-controls", "CUBIC beside Reno", controls),
         captures_table(measured),
         scores_table(scores),
     ]

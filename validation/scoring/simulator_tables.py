@@ -26,18 +26,18 @@ from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.report.validation import error_row
 
 REPEATS = 40
-"""Repeats of each capture: the lowest and the highest enclose 95 % of what chance makes of it."""
+"""Simulations of each capture: 95 % of random results lie between the lowest and the highest of them."""
 FARTHEST = 12
-"""Captures whose simulated delays are farthest from their intervals that are repeated."""
+"""Number of captures that are repeated: the ones with simulated delays farthest from their intervals."""
 EVERY = 5
-"""One in so many captures is simulated: names come in fours of one path, and so all four kinds have their turn."""
+"""One in this many captures is simulated. Four names share a path; with five, all four kinds are chosen."""
 FEW_PACKETS = 4
-"""Packets per round-trip time below which three duplicate acknowledgements hardly come together."""
+"""Packets per round-trip time below which three duplicate ACKs are rare."""
 ALL_RULES = "all rules"
 
 
 def not_simulated_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
-    """Return what of the captures the simulator does not describe, and how many captures that are."""
+    """Return the kinds of captures that the simulator cannot describe, with their number."""
     counts: dict[tuple[str, str], int] = {}
     for capture in measured:
         reason = not_simulated(capture.experiment)
@@ -53,7 +53,7 @@ def not_simulated_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
 
 
 def farthest(scores: Sequence[Score]) -> list[MeasuredDelay]:
-    """Return the captures that the simulator is farthest from, beyond their own intervals."""
+    """Return the captures whose simulated delays are farthest outside the captures' intervals."""
 
     def distance(score: Score) -> float:
         return max(abs(score.error_beyond_interval(quantity)) for quantity in QUANTITIES)
@@ -77,16 +77,16 @@ def repeats_table(
     measured: Sequence[MeasuredDelay],
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ResultTable:
-    """Return each capture beside `REPEATS` simulations of its length: lowest and highest, and whether it lies between.
+    """Return each capture with the lowest and highest of `REPEATS` simulations of the same length.
 
     Parameters
     ----------
     name, title : str
         As for `ResultTable`.
     measured : sequence of MeasuredDelay
-        Captures that the simulator describes; others are left out.
+        Captures; the ones that the simulator cannot describe are left out.
     on_progress : callable, optional
-        Called before each capture with the number of those done and of all.
+        Called before each capture with the number of captures done and of all captures.
 
     Returns
     -------
@@ -146,7 +146,7 @@ def variants() -> dict[str, Rules]:
 
 
 def cases(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
-    """Return those captures of a collection whose errors are compared: one in `EVERY` of the plain ones with losses."""
+    """Return the captures whose errors are compared: one in `EVERY` plain captures with losses."""
     plain = [capture for capture in measured if capture.plain and capture.experiment.loss > 0]
     return sorted(plain, key=lambda capture: capture.name)[::EVERY]
 
@@ -154,7 +154,7 @@ def cases(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
 def ablation_table(
     measured: Sequence[MeasuredDelay], on_progress: Callable[[str], None] = lambda variant: None
 ) -> ResultTable:
-    """Simulate captures with each rule left out.
+    """Simulate captures without each of the rules.
 
     Parameters
     ----------

@@ -15,19 +15,19 @@ from tcpdelay.capture.pcap.decoding import Framing, end_in_words
 from tcpdelay.capture.pcap.measurement import NANOSECONDS, Measurement, scales_of
 from tcpdelay.capture.pcap.messages import MessageFinder
 from tcpdelay.capture.pcap.places import ConnectionInFile
-from tcpdelay.capture.pcap.round_trips import DELAYED, Side, captured_at, distance_to_receiver
+from tcpdelay.capture.pcap.round_trips import DELAYED_SHARE, Side, captured_at, distance_to_receiver
 from tcpdelay.capture.pcap.segments import chosen, matches, same_connection, survey
 from tcpdelay.capture.pcap.stretches import Copies, StretchSource, shift_between, stretches
 from tcpdelay.capture.pcap.trace import Trace
 from tcpdelay.scenario.fields import InvalidValueError
 
-_FAR = 0.1
-"""Share of the round-trip time from which a capture is not one at the receiver."""
+_LARGEST_DISTANCE = 0.1
+"""Distance to the receiver, as a share of the round-trip time, from which a capture is not at the receiver."""
 MOST_MESSAGE_BYTES = 10_000_000
 
 
 class _Connection(NamedTuple):
-    """The connection that is analysed: its place in each file, and its two ends in words."""
+    """The connection that is analysed: its conversation in each file, and its two ends in words."""
 
     sources: list[StretchSource]
     sender: str
@@ -52,20 +52,21 @@ def analyze_captures(
         Each is read twice, more often where packets stand in it twice, and no more of it is in memory than a stretch
         of the connection.
     connection : str, optional
-        Either end of the connection, such as "10.0.0.2:5001", or a part of it; by default the one with most payload.
+        Either end of the connection, such as "10.0.0.2:5001", or a part of it; by default, the connection with the
+        most payload.
     framing : {"auto", "rfc4571", "length4", "websocket"}
-        How messages are told apart: by the application's writes, or by headers in the payload.
+        How the ends of messages are found: from the application's writes, or from headers in the payload.
     message_size : int, optional
         Size of all messages [bytes], 1 to 10 000 000, if it is known; only with framing "auto".
     same_clock : bool
-        Whether two captures were stamped by one clock, so that nothing is to be fitted.
+        Whether one clock stamped both captures, so that no offset is fitted.
     on_progress : callable, optional
-        Called now and then with the megabytes read and those to be read.
+        Called from time to time with the megabytes read so far and in all.
 
     Returns
     -------
     ConnectionAnalysis
-        What the captures say.
+        The result.
 
     Raises
     ------
@@ -89,20 +90,20 @@ def analyze_captures(
         return _analyzed(files, connection, framing, message_size, same_clock, None)
     except _LateCopiesError as late:
         copies = late.copies
-    # Out of the handler, as the error holds what the first attempt had in memory.
+    # Outside of the handler: the error keeps the memory of the first attempt alive.
     for file in files:
-        # Looked through, and read.
+        # Each file is read twice: to list its connections, and to analyse one.
         file.readings += 2
     return _analyzed(files, connection, framing, message_size, same_clock, copies)
 
 
 class _LateCopiesError(Exception):
-    """Packets occur twice, but not among those that were looked at for that.
+    """Packets occur twice, but not among the first segments.
 
     Attributes
     ----------
     copies : list of Copies
-        Those of each file.
+        The copies in each file.
     """
 
     def __init__(self, copies: list[Copies]) -> None:
@@ -118,12 +119,12 @@ def _analyzed(
     same_clock: bool,
     copies: Sequence[Copies] | None,
 ) -> ConnectionAnalysis:
-    """Analyse a connection; `copies` of each file are those that an earlier attempt came upon.
+    """Analyse a connection; `copies` are the copies that an earlier attempt found in each file.
 
     Raises
     ------
     _LateCopiesError
-        If it comes upon some, and there was no such attempt.
+        If this attempt finds copies, and there was no earlier attempt.
     """
     notes: list[str] = []
     found = _opened(files, connection, framing, copies, notes)
@@ -145,7 +146,7 @@ def _analyzed(
             at = {side: traces[sides.index(side)] for side in measurement.sides}
             framed = np.empty(0, np.int64)
             if framer is not None:
-                # The framer read the first file; positions count from the first byte of the sender's.
+                # The framer read the first file. Positions count from the first byte in the sender's capture.
                 framed = framer.take(traces[0].span.high) + shift_between(traces[0].base, at[measurement.sides[0]].base)
             measurement.take(at, framed)
         if measurement is None or trace is None:
@@ -173,7 +174,7 @@ def check_message_size(message_size: int | None, framing: Framing) -> None:
 
 
 def _report_progress(files: Sequence[CaptureFile], on_progress: Callable[[int, int], None]) -> None:
-    """Let each file report how far all are."""
+    """Make each file report the progress of all files."""
     read = [0] * len(files)
     for number, file in enumerate(files):
 
@@ -220,7 +221,7 @@ def _in_order(sides: tuple[Side, ...]) -> tuple[Side, ...]:
 
 
 def _sides(traces: Sequence[Trace], notes: list[str]) -> tuple[Side, ...]:
-    """Return the end that each capture was made at, by its first stretch."""
+    """Return the end at which each capture was made, from its first stretch."""
     if len(traces) == 1:
         side, near = captured_at(traces[0])
         if not near:
@@ -232,7 +233,7 @@ def _sides(traces: Sequence[Trace], notes: list[str]) -> tuple[Side, ...]:
     if distances[0] == distances[1]:
         raise ValueError(f"{traces[0].name} and {traces[1].name} were captured at the same place")
     sender = int(distances[1] > distances[0])
-    if distances[1 - sender] > _FAR * distances[sender]:
+    if distances[1 - sender] > _LARGEST_DISTANCE * distances[sender]:
         notes.append(f"{traces[1 - sender].name} was not made at the receiver; what lies behind it does not count")
     return ("sender", "receiver") if sender == 0 else ("receiver", "sender")
 
@@ -245,7 +246,7 @@ def _analysis(
     messages: MessageFinder,
     notes: list[str],
 ) -> ConnectionAnalysis:
-    """Draw the conclusions; `first` is a stretch of the first file."""
+    """Return the result of the measurement; `first` is a stretch of the first file."""
     totals = measurement.totals
     own, watched = totals[sides[0]], totals[measurement.sides[0]]
     for side, source in zip(sides, found.sources, strict=True):
@@ -304,7 +305,7 @@ def _analysis(
         timestamps=2 * own.stamped >= own.data,
         window_scale=scales_of(first),
         several_acknowledged=measurement.together.share,
-        delayed_ack=measurement.together.share > DELAYED,
+        delayed_ack=measurement.together.share > DELAYED_SHARE,
         window=measurement.window,
         packet_size=messages.mean_size,
         interval=schedule.interval / NANOSECONDS if schedule is not None else deliveries.mean_interval(),

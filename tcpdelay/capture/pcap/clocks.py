@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from tcpdelay.capture.pcap.stretches import shift_between
 from tcpdelay.capture.pcap.trace import Flags, Integers, Trace
 
-SHORTEST = 10.0
+SHORTEST_SPAN = 10.0
 """Shortest span of samples from which a skew is estimated [s]."""
 MAX_SKEW = 1e-3
 """Largest credible skew; quartz clocks keep within 0.2 ms per second."""
-_FEWEST = 20
+_FEWEST_SAMPLES = 20
 _MOST_PIECES = 20
 
 
@@ -193,7 +193,7 @@ class ClockSamples:
             return ClockFit(self._origin, 0.0, 0.0, 0.0, forward.height(0.0), backward.height(0.0))
         skew = residual = 0.0
         span = min(last - first for first, last in (forward.span, backward.span))
-        if span >= SHORTEST and min(forward.count, backward.count) >= _FEWEST:
+        if span >= SHORTEST_SPAN and min(forward.count, backward.count) >= _FEWEST_SAMPLES:
             (_, rising), (_, falling) = forward.line(), backward.line()
             skew = (rising - falling) / 2
             residual = abs(rising + falling) * span / 2

@@ -25,23 +25,23 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux
 
 MOST_VALUES = 2**17
-"""Values of a series, or different values of a distribution, that are kept as they are."""
+"""Number of values of a series, or of different values of a distribution, up to which nothing is condensed."""
 BLOCK = 2**17
-"""Rows of a table that are handled at a time."""
+"""Rows of a table that are read together."""
 TABLE_BYTES_IN_MEMORY = 2**22
-"""Bytes of a table from which it goes to a temporary file."""
+"""Size from which a table is kept in a temporary file [bytes]."""
 DelayKind = Literal["write to read", "transmission to read"]
 WINDOW = np.dtype([("time", np.float64), ("flight", np.int64), ("receive_window", np.float64)])
 """Time since the first segment [s], bytes in flight behind a transmission, and the receiver's window [bytes] or nan."""
 
 
 class Series:
-    """Columns of consecutive values; once they are too many, two neighbours become one, again and again.
+    """Columns of consecutive values. When there are too many, neighbours are combined in pairs, repeatedly.
 
     Parameters
     ----------
     *combine : numpy.ufunc
-        What makes one value of two, for each column: such as `numpy.minimum`, `numpy.maximum`, `numpy.add`.
+        For each column, the function that combines two values: `numpy.minimum`, `numpy.maximum`, `numpy.add`.
 
     Examples
     --------
@@ -58,7 +58,7 @@ class Series:
         self.count = 0
 
     def add(self, *columns: NDArray[np.float64]) -> None:
-        """Append values, one array of the same length per column."""
+        """Append values: arrays of equal length, one per column."""
         size = columns[0].size
         if not size:
             return
@@ -84,7 +84,7 @@ class RoundTripSeries:
     Attributes
     ----------
     largest, smallest : float
-        [s]; nan without samples.
+        Extremes of all samples [s]; NaN without samples.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class RoundTripSeries:
         self.smallest = self.largest = math.nan
 
     def add(self, times: NDArray[np.float64], samples: NDArray[np.float64]) -> None:
-        """Append samples [s] and when they ended [s]."""
+        """Append samples [s] and the times at which they ended [s]."""
         if not samples.size:
             return
         if not self._series.count:
@@ -117,12 +117,12 @@ class RoundTripSeries:
 
     @property
     def times(self) -> NDArray[np.float64]:
-        """When the first of each `step` samples ended [s]."""
+        """Time at which the first of each `step` samples ended [s]."""
         return self._series.columns[0]
 
     @property
     def means(self) -> NDArray[np.float64]:
-        """Mean of each `step` samples [s]; the samples themselves unless they are very many."""
+        """Mean of each `step` samples [s]; the samples themselves unless there are very many."""
         sums, step = self._series.columns[1], self._series.step
         counts = np.full(sums.size, step)
         if self.count % step:
@@ -131,19 +131,19 @@ class RoundTripSeries:
 
     @property
     def mean(self) -> float:
-        """Mean of all samples [s]; nan without any."""
+        """Mean of all samples [s]; NaN without samples."""
         return self._reference + self._sum / self.count if self.count else math.nan
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of all samples [s]; nan without any."""
+        """Standard deviation of all samples [s]; NaN without samples."""
         if not self.count:
             return math.nan
         return math.sqrt(max(self._squares / self.count - (self._sum / self.count) ** 2, 0.0))
 
 
 class Delays:
-    """The delays of messages: one by one as long as they are few, and as a distribution."""
+    """The delays of messages: single values while there are few, and a distribution."""
 
     def __init__(self) -> None:
         self._series = Series(np.maximum)
@@ -160,11 +160,11 @@ class Delays:
 
     @property
     def samples(self) -> NDArray[np.float64]:
-        """The delay of each message [s]; of very many, the largest of so many consecutive ones that few are left."""
+        """The delay of each message [s]; if there are very many, the largest delay of each run of messages."""
         return self._series.columns[0]
 
     def distribution(self, one_way_delay: float) -> DelayDistribution | None:
-        """Return the distribution of the delays of all messages; None without any."""
+        """Return the distribution of the delays of all messages; None without delays."""
         if not self._series.count:
             return None
         if self._series.step == 1:
@@ -174,7 +174,7 @@ class Delays:
 
 
 class Table:
-    """Rows of two times [ns], in memory or, if they are many, in a temporary file."""
+    """Rows of two times [ns], in memory or, if there are many, in a temporary file."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=TABLE_BYTES_IN_MEMORY)  # noqa: SIM115 (lives as long as the table)
@@ -197,7 +197,7 @@ class Table:
         self._file.seek(0, 2)
 
     def close(self) -> None:
-        """Remove what is on disk."""
+        """Remove the temporary file."""
         self._file.close()
 
 
@@ -208,11 +208,11 @@ class ConnectionAnalysis:
     Parameters
     ----------
     sender, receiver : str
-        The end that sent the payload, and the other one: address and port.
+        Address and port of the end that sent the payload, and of the other end.
     captured_at : tuple of {"sender", "receiver"}
         Where the captures were made.
     duration : float
-        From the first to the last segment [s].
+        Time from the first to the last segment [s].
     payload : int
         Bytes of the stream, without repetitions.
     data_segments, acknowledgements : int
@@ -228,52 +228,52 @@ class ConnectionAnalysis:
     sent, lost : int
         Packets on the wire with payload, and how many of them were lost.
     loss_counted : str
-        How the losses were counted, in words.
+        A description of how the losses were counted.
     retransmissions, spurious_retransmissions : int
-        Packets sent again, and those of them that were needless; from a capture at the receiver only those that came.
+        Packets sent again, and the needless ones among them. A capture at the receiver shows only arrived packets.
     reordered, duplicates : int or None
-        Segments that were overtaken, and those that brought nothing new; None without a capture at the receiver.
+        Segments that were overtaken, and segments without new data; None without a capture at the receiver.
     duplicate_acks : int
-        Acknowledgements that repeat the one before while data are outstanding.
+        Number of duplicate ACKs while data were outstanding.
     mss : int
         Largest payload of a packet [bytes].
     mss_known : bool
-        Whether it was in the handshake, or is the largest that occurred.
+        Whether `mss` is from the handshake, and not the largest payload seen.
     sack, timestamps : bool
-        Whether both ends used them.
+        Whether both ends used the option.
     window_scale : tuple of int, optional
         Logarithms of the scales of the sender's and the receiver's window; None where the handshake was not captured.
     several_acknowledged : float
         Share of the acknowledgements of new data that cover two or more segments, where nothing was sent again.
     delayed_ack : bool
-        Whether that is so many that acknowledgements are delayed.
+        Whether the share is large enough that acknowledgements are delayed.
     window : ndarray of WINDOW
         Bytes in flight and the receiver's window at each transmission; of more than 2^17, the largest flight and the
         smallest window of so many consecutive ones that no more are left.
     packet_size : float
         Size of the application's messages [bytes], headers of their framing included; their mean if it varies.
     interval : float
-        Time from one message to the next [s]; the mean if it varies.
+        Time between two messages [s]; the mean if it varies.
     fixed_size, fixed_interval : bool
-        Whether all messages have that size, and whether they follow that interval.
+        Whether all messages have one size, and whether they follow a fixed interval.
     messages, unfinished : int
-        Messages in the stream, and those whose delivery lies beyond the capture.
+        Number of messages in the stream, and of messages whose delivery is not in the capture.
     one_way_delay : float
         Smallest delay from sender to receiver [s]; half the smallest round-trip time by assumption.
     clocks : ClockFit, optional
-        How the clocks of two captures differed.
+        Offset and skew of the two captures' clocks.
     delay_kind : {"write to read", "transmission to read"}, optional
         From the write as the fixed interval places it, or from the first transmission of a message's last byte, to
         when it and all before it had come; None where no delays could be told.
     delay_measured : str
-        How the delays were measured, in words.
+        A description of how the delays were measured.
     delay_samples : ndarray of float
         The delay of each message [s]; of more than 2^17, the largest of so many consecutive ones that no more are left.
     delays : DelayDistribution or None
         The distribution of all delays, of the kind `delay_kind`; of more than 2^17 different ones, each is known to
         0.02 %. None where none could be told.
     notes : tuple of str
-        What the reader has to know before relying on the numbers.
+        Limitations that the reader has to know before relying on the numbers.
 
     Examples
     --------
@@ -349,12 +349,12 @@ class ConnectionAnalysis:
 
     @property
     def largest_flight(self) -> int:
-        """Most bytes in flight."""
+        """Largest number of bytes in flight."""
         return int(self.window["flight"].max())
 
     @property
     def smallest_receive_window(self) -> float:
-        """Smallest window that the receiver offered [bytes]; nan where its scale is not known."""
+        """Smallest window that the receiver offered [bytes]; NaN if its scale is unknown."""
         return float(np.fmin.reduce(self.window["receive_window"]))
 
     def estimate(self) -> PathEstimate:
@@ -393,12 +393,12 @@ class ConnectionAnalysis:
         )
 
     def stack(self) -> KnownStack:
-        """Return the TCP to predict with: that of `predict_delay`, with the connection's segment size."""
+        """Return the stack for predictions: the default of `predict_delay`, with the connection's segment size."""
         smallest, largest = bounds(Linux, "mss")
         return replace(DEFAULT_STACK, mss=int(min(max(self.mss, smallest), largest)))
 
     def flow(self) -> Flow:
-        """Return the flow: size and interval of the messages, or their means if they vary.
+        """Return the flow: size and interval of the messages, or the means if they vary.
 
         Returns
         -------
@@ -412,5 +412,5 @@ class ConnectionAnalysis:
         """
         if not math.isfinite(self.interval):
             raise ValueError(f"the connection carried {self.messages} messages, too few for their interval")
-        # The last digits are those of the fit.
+        # The last digits are noise of the fit.
         return Flow(max(round(self.packet_size), 1), float(f"{self.interval:.6g}"))

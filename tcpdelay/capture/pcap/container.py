@@ -26,15 +26,15 @@ _PIECE = 2**16
 _HEADER_AND_CHECKSUM = 31
 """`wbits` with which zlib reads the header of gzip and compares the checksum."""
 MAX_CAPTURED = 2**20
-"""Most bytes of one packet; libpcap's limit is a quarter of it."""
+"""Largest credible size of a packet [bytes]; the limit of libpcap is a quarter of it."""
 MAX_BLOCK = 2**24
-"""Most bytes of one block of a pcapng."""
+"""Largest credible size of a pcapng block [bytes]."""
 BUFFER_SIZE = 2**20
 PACKETS_PER_REPORT = 2**14
 _LINK_MASK = 0x03FFFFFF
 _LAST_TIME = 2**62
 _GZIP = b"\x1f\x8b"
-_OTHER = {
+_OTHER_FORMATS = {
     b"\x28\xb5\x2f\xfd": "a file packed by zstd; unpack it first, or pack it by gzip",
     b"\xfd7zX": "a file packed by xz; unpack it first, or pack it by gzip",
     b"BZh9": "a file packed by bzip2; unpack it first, or pack it by gzip",
@@ -47,11 +47,11 @@ _WITH_CAPTURED_LENGTH = (dpkt.pcapng.PCAPNG_BT_EPB, dpkt.pcapng.PCAPNG_BT_PB)
 
 
 class DamagedPackingError(Exception):
-    """A gzip file that is damaged; its text says what is wrong and where."""
+    """A gzip file is damaged; the message says what is wrong and where."""
 
 
 class Unpacked(io.RawIOBase):
-    """The bytes that a gzip file unpacks to, as a file.
+    """The content of a gzip file, as a file.
 
     Parameters
     ----------
@@ -61,14 +61,14 @@ class Unpacked(io.RawIOBase):
     Attributes
     ----------
     cut : bool
-        Whether the file has turned out to end within a member.
+        Whether the file ends within a member, as far as it has been read.
     count : int
         Bytes unpacked so far.
 
     Raises
     ------
     DamagedPackingError
-        When read, behind the last intact byte, if the file is damaged; with what is wrong and where.
+        If the file is damaged, when reading behind the last intact byte.
 
     Examples
     --------
@@ -113,7 +113,7 @@ class Unpacked(io.RawIOBase):
                 return 0
 
     def _next_member(self) -> bool:
-        """Begin another member, and return whether there is one; zeros may stand between them."""
+        """Begin another member, and return whether there is one; zeros may separate members."""
         waiting = self._member.unused_data
         while True:
             waiting = waiting.lstrip(b"\0")
@@ -136,7 +136,7 @@ class Unpacked(io.RawIOBase):
         return data
 
     def _unpack_up_to_damage(self, member: zlib._Decompress, waiting: bytes) -> bytes:
-        """Unpack byte by byte, as zlib drops all that it has unpacked when it comes upon a damage."""
+        """Unpack byte by byte: zlib drops everything it has unpacked when it finds a damage."""
         data = b""
         for place in range(len(waiting)):
             try:
@@ -156,17 +156,17 @@ class Packet(NamedTuple):
     Attributes
     ----------
     number : int
-        Its place in the file, from 1 on.
+        Number of the packet in the file, from 1 on.
     time : int
-        When it was captured [ns since 1970].
+        Time of capture [ns since 1970].
     link : int
-        Type of its link layer (the LINKTYPE_ numbers of libpcap).
+        Type of the link layer (LINKTYPE_ numbers of libpcap).
     wire_length : int
-        Bytes it had on the link.
+        Length on the link [bytes].
     data : bytes
-        Those of them that were kept.
+        The captured bytes.
     interface : int
-        Which of the interfaces that a pcapng describes it was captured at, from 0 on.
+        Number of the interface in a pcapng file, from 0 on.
     """
 
     number: int
@@ -202,14 +202,14 @@ class CaptureFile:
         Where the file ends in the middle of a packet or of gzip's data, once it has been read; that packet is left
         out.
     readings : int
-        How often it will be read, as far as known.
+        How often the file will be read, as far as known.
     on_progress : callable or None
         Called now and then, while it is read, with how many of its bytes have been read, over all readings.
 
     Raises
     ------
     ValueError
-        If the file cannot be read or is no capture; when iterated, if it is damaged, with packet number and offset.
+        If the file cannot be read or is no capture; on iteration, if it is damaged, with packet number and offset.
 
     Examples
     --------
@@ -274,8 +274,8 @@ class CaptureFile:
             return self._pcapng(file)
         if int.from_bytes(magic) in dpkt.pcap.MAGIC_TO_PKT_HDR:
             return self._pcap(file, int.from_bytes(magic))
-        if magic in _OTHER:
-            raise ValueError(f"{self.name}: is neither pcap nor pcapng but {_OTHER[magic]}")
+        if magic in _OTHER_FORMATS:
+            raise ValueError(f"{self.name}: is neither pcap nor pcapng but {_OTHER_FORMATS[magic]}")
         raise ValueError(f"{self.name}: is neither pcap nor pcapng: it begins with {magic.hex()}")
 
     def _pcap(self, file: BinaryIO, magic: int) -> Iterator[Packet]:
@@ -308,7 +308,7 @@ class CaptureFile:
     def _pcapng(self, file: BinaryIO) -> Iterator[Packet]:
         order, number, offset = "<", 0, 0
         interfaces: list[_Interface] = []
-        # The first four bytes have been read, to see what the file is.
+        # The first four bytes were read to recognize the format.
         head = struct.pack(">I", dpkt.pcapng.PCAPNG_BT_SHB) + file.read(4)
         while head:
             if len(head) < 8:
@@ -347,7 +347,7 @@ class CaptureFile:
             raise self._damaged(number + 1, offset, "an interface description that is too short")
         link, _, snap_length = struct.unpack_from(f"{order}HHI", body)
         ticks, seconds, place = 1_000_000, 0, 8
-        # dpkt gives up on a comment that is not UTF-8.
+        # dpkt fails on a comment that is not UTF-8.
         while place + 4 <= len(body):
             code, length = struct.unpack_from(f"{order}HH", body, place)
             value = body[place + 4 : place + 4 + length]

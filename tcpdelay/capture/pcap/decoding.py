@@ -30,12 +30,12 @@ _ONLY_TIMESTAMPS = b"\x01\x01\x08\x0a"
 _EXTENSIONS = frozenset([ip.IP_PROTO_HOPOPTS, ip.IP_PROTO_ROUTING, ip.IP_PROTO_DSTOPTS])
 Framing = Literal["auto", "rfc4571", "length4", "websocket"]
 MAX_MESSAGE = 2**26
-"""Largest message that is believed [bytes]."""
+"""Largest credible message [bytes]."""
 MAX_WAITING = 2**24
-"""Most bytes of segments out of order that are kept."""
+"""Largest number of bytes kept of segments that arrived out of order."""
 _MAX_HTTP = 2**16
-_OVERHEAD = 100
-"""What a waiting segment takes besides its payload [bytes], about."""
+_SEGMENT_OVERHEAD = 100
+"""Memory of a waiting segment beside its payload [bytes], roughly."""
 _END_OF_HTTP = b"\r\n\r\n"
 
 
@@ -45,19 +45,19 @@ class Segment(NamedTuple):
     Attributes
     ----------
     source, target : bytes
-        Address and port of the two ends, as in the packet.
+        Address and port of both ends, as in the packet.
     seq, ack : int
         Sequence and acknowledgement number, modulo 2^32.
     flags, window : int
         Flags, and the window as in the header, without its scale.
     length : int
-        Bytes of payload on the wire, whether kept in the capture or not.
+        Bytes of payload on the wire, also if the capture does not hold them.
     ip_id : int
         Identification of the IPv4 packet; 0 for IPv6.
     options : bytes
         Options of TCP.
     payload : int
-        Where in the captured bytes the payload begins.
+        Offset of the payload in the captured bytes.
     """
 
     source: bytes
@@ -119,7 +119,7 @@ def _loopback(data: bytes) -> tuple[int, int]:
     return _version(data, 4), 4
 
 
-# Raw IP is 12 or 14 in old files, by the system that wrote them.
+# Raw IP is 12 or 14 in old files, depending on the system that wrote them.
 LINKS: dict[int, Callable[[bytes], tuple[int, int]]] = {
     pcap.DLT_EN10MB: _ethernet,
     pcap.DLT_LINUX_SLL: _cooked,
@@ -128,7 +128,7 @@ LINKS: dict[int, Callable[[bytes], tuple[int, int]]] = {
     pcap.DLT_LOOP: _loopback,
     **dict.fromkeys((12, 14, 101, pcap.DLT_IPV4, pcap.DLT_IPV6), _raw),
 }
-"""What finds the protocol and the start of the network layer, by link layer."""
+"""By link layer, the function that finds the protocol and the start of the network layer."""
 
 
 def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
@@ -139,7 +139,7 @@ def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
     link : int
         Type of the link layer, one of `LINKS`.
     data : bytes
-        What was captured of the packet.
+        The captured bytes of the packet.
     wire_length : int
         Its length on the link [bytes]; needed where offloading left the length in the IP header at 0.
 
@@ -197,7 +197,7 @@ def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
 
 
 def _after_extensions(data: bytes, start: int) -> int | None:
-    """Return where TCP begins in an IPv6 packet, or None if there is none."""
+    """Return the offset of TCP in an IPv6 packet; None if it carries no TCP."""
     following, place = data[start + 6], start + 40
     while following in _EXTENSIONS:
         following, place = data[place], place + 8 * (data[place + 1] + 1)
@@ -205,7 +205,7 @@ def _after_extensions(data: bytes, start: int) -> int | None:
 
 
 def options_of(options: bytes) -> Options:
-    """Return the options of a segment; what is malformed or cut is left out.
+    """Return the options of a segment; malformed or cut options are left out.
 
     Examples
     --------
@@ -230,7 +230,7 @@ def options_of(options: bytes) -> Options:
         elif kind == tcp.TCP_OPT_MSS and len(value) == 2:
             (mss,) = _SHORT.unpack(value)
         elif kind == tcp.TCP_OPT_WSCALE and len(value) == 1:
-            # RFC 7323, 2.3: larger ones count as 14.
+            # RFC 7323, 2.3: a larger scale counts as 14.
             scale = min(value[0], 14)
         elif kind == tcp.TCP_OPT_SACKOK:
             permitted = True
@@ -264,7 +264,7 @@ class Framer:
     Raises
     ------
     ValueError
-        When fed with a payload that does not have this framing, or of which a header is not in the capture.
+        On `feed`, if the payload does not have this framing, or the capture lacks a header.
 
     Examples
     --------
@@ -293,7 +293,7 @@ class Framer:
         return np.array(self._ends, np.int64)
 
     def take(self, limit: int) -> NDArray[np.int64]:
-        """Return the ends of messages up to a position, and forget them."""
+        """Return and forget the ends of messages up to a position."""
         ends = self.ends
         taken = int(np.searchsorted(ends, limit, side="right"))
         del self._ends[:taken]
@@ -319,16 +319,16 @@ class Framer:
         if start + length <= self._position:
             return
         heappush(self._waiting, (start, payload, length, number))
-        self._waiting_bytes += len(payload) + _OVERHEAD
+        self._waiting_bytes += len(payload) + _SEGMENT_OVERHEAD
         while self._waiting and self._waiting[0][0] <= self._position:
             start, payload, length, number = heappop(self._waiting)
-            self._waiting_bytes -= len(payload) + _OVERHEAD
+            self._waiting_bytes -= len(payload) + _SEGMENT_OVERHEAD
             self._read(start, payload, length, number)
         if self._waiting_bytes > MAX_WAITING:
             raise ValueError(f"the payload from byte {self._position} of the stream on is not in the capture")
 
     def _read(self, start: int, payload: bytes, length: int, number: int) -> None:
-        """Read on in a segment that begins at or before the position."""
+        """Continue in a segment that begins at or before the position."""
         while (place := self._position - start) < length:
             if self._body is not None:
                 step = min(self._body, length - place)
@@ -352,7 +352,7 @@ class Framer:
 
     def _read_http(self) -> None:
         if len(self._header) == 4 and bytes(self._header) not in (b"GET ", b"HTTP"):
-            # The capture begins behind the handshake; what was taken for HTTP is the first frame.
+            # The capture begins behind the handshake: the supposed HTTP is the first frame.
             held, self._in_http = bytes(self._header), False
             self._header.clear()
             self._position -= len(held)

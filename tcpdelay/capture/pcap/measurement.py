@@ -1,4 +1,4 @@
-"""What is measured of a connection, stretch by stretch, and kept."""
+"""The measurement of a connection, stretch by stretch: round-trip times, losses, windows, messages, delays."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ NANOSECONDS = 1e9
 
 @dataclass
 class EndTotals:
-    """What one capture holds of the connection.
+    """The counts of one capture of the connection.
 
     Attributes
     ----------
     data, acks, stamped : int
-        Segments with payload, those of the other end, and those with payload and timestamps.
+        Segments with payload, segments of the other end, and segments with payload and timestamps.
     lowest, highest : int
-        The stretch of the stream they hold [bytes].
+        First and last byte of the stream in the capture.
     missing : int
-        Bytes that were acknowledged but not captured.
+        Number of bytes that were acknowledged but not captured.
     sack : bool
         Whether a block of SACK was seen.
     packets, repeated, needless, filling : int
-        Packets on the wire: all, those sent again, those of them in vain, and at the receiver those that filled a gap.
+        Packets on the wire: all, sent again, sent again needlessly, and, at the receiver, sent again to fill a gap.
     reordered, duplicates : int
         At the receiver, segments that were overtaken, and segments that brought nothing new.
     duplicate_acks : int
-        Acknowledgements that repeat the one before.
+        Number of duplicate ACKs.
     complete : int
-        When all of the stream before the next stretch had come [ns].
+        Time at which all bytes before the next stretch had arrived [ns].
     """
 
     data: int = 0
@@ -68,7 +68,7 @@ class EndTotals:
     complete: int = BEGINNING
 
     def count(self, trace: Trace) -> None:
-        """Count what does not depend on the place of the capture."""
+        """Count what is the same at either end."""
         data, acks, span = trace.data, trace.acks, trace.span
         during = span.during(data.time)
         self.data += int(np.count_nonzero(during))
@@ -88,13 +88,13 @@ class EndTotals:
         self.missing += pieces.missing(trace.span)
         if trace.passed is not None:
             complete = pieces.complete_at(trace.passed)
-            # What is lacking for good in the capture has not stopped the connection.
+            # Bytes that are missing in the capture have arrived all the same.
             self.complete = complete if complete < NEVER else BEGINNING
         return pieces
 
 
 def wire_packets(trace: Trace, which: Flags) -> int:
-    """Return how many packets on the wire some of the segments are."""
+    """Return the number of packets on the wire that the given segments are."""
     return int(trace.wire_packets((trace.data.end - trace.data.start)[which]).sum())
 
 
@@ -106,18 +106,18 @@ class Measurement:
     sides : tuple of Side
         Where the captures were made.
     messages : MessageFinder
-        What finds the messages.
+        Finds the messages.
     same_clock : bool
         Whether the captures were stamped by one clock.
 
     Attributes
     ----------
     totals : dict of EndTotals
-        What each capture holds.
+        The counts of each capture.
     together : AcknowledgedTogether
-        Acknowledgements for several segments.
+        Counts of acknowledgements of several segments.
     duplicated : int
-        Packets that arrived and that the capture at the sender does not show.
+        Number of packets that arrived but are not in the capture at the sender.
     deliveries : Deliveries
         The messages.
     """
@@ -197,7 +197,7 @@ class Measurement:
         self.duplicated += matched.duplicated
 
     def _take_window(self, trace: Trace) -> None:
-        """Keep flight and the receiver's window at each transmission."""
+        """Keep the bytes in flight and the receiver's window at each transmission."""
         data, acks = trace.data, trace.acks
         if not data.size:
             return
@@ -212,26 +212,26 @@ class Measurement:
         self._window.add(since[during], flight[during].astype(np.float64), offered[during])
 
     def close(self) -> None:
-        """Remove what is on disk."""
+        """Remove the temporary files."""
         self._transmissions.close()
         self.deliveries.close()
 
     @property
     def round_trips(self) -> RoundTripSeries:
-        """The samples: where acknowledgements are delayed, without those for one segment."""
+        """The samples; if acknowledgements are delayed, without samples from ACKs of one segment."""
         at_sender_and_delayed = "sender" in self.sides and self.together.singles_wait
         return self._whole_trips if at_sender_and_delayed else self._all_trips
 
     @property
     def window(self) -> NDArray[np.void]:
-        """Flight and the receiver's window, as `ConnectionAnalysis.window`."""
+        """Bytes in flight and the receiver's window, as `ConnectionAnalysis.window`."""
         window = np.zeros(self._window.columns[0].size, WINDOW)
         for name, column in zip(WINDOW.names or (), self._window.columns, strict=True):
             window[name] = column
         return window
 
     def clocks(self) -> ClockFit | None:
-        """Return how the clocks of two captures differ; None with one.
+        """Return offset and skew of the clocks of two captures; None with one capture.
 
         Raises
         ------
@@ -255,7 +255,7 @@ class Measurement:
             base = round(clocks.forward_base * NANOSECONDS)
             sent = lost = 0
             for times, missing in self._transmissions.blocks():
-                # What was sent while the other capture did not run is no loss.
+                # Packets sent while the other capture did not run are not lost.
                 covered = (times + base >= begin) & (times + base <= end)
                 sent += int(np.count_nonzero(covered))
                 lost += int(missing[covered].sum())
@@ -269,7 +269,7 @@ class Measurement:
 
 
 def scales_of(trace: Trace) -> tuple[int, int] | None:
-    """Return the windows' scales, which hold if both ends offer one (RFC 7323, 2.2); None without the handshake."""
+    """Return the scales of the windows, valid if both ends offer one (RFC 7323, 2.2); None without handshake."""
     if trace.sender.time is None or trace.receiver.time is None:
         return None
     of_sender, of_receiver = trace.sender.window_scale, trace.receiver.window_scale

@@ -17,16 +17,16 @@ from tcpdelay.capture.pcap.stretches import shift_between
 from tcpdelay.capture.pcap.trace import NEVER, Coverage, DataSegments, Integers, Span, Trace
 
 MAX_MESSAGES_PER_SEGMENT = 2000
-"""More cannot be in a segment, unless the sequence numbers are damaged or the size is wrong."""
+"""Largest credible number of messages in a segment; more mean damaged sequence numbers or a wrong size."""
 _AT_A_TIME = 2**18
-_FEWEST = 20
-"""Messages below which no size and no schedule is looked for."""
-_COMMON = 0.02
-"""Share of the writes from which a size counts as a candidate for that of all messages."""
-_AGREEING = 0.95
-"""Share of the writes that must be multiples of the size."""
-_ON_TIME = 0.25
-"""Largest lower quartile of what messages lag behind the schedule, in intervals."""
+_FEWEST_MESSAGES = 20
+"""Smallest number of messages from which a size or a schedule is estimated."""
+_CANDIDATE_SHARE = 0.02
+"""Smallest share of the writes that makes a size a candidate for the size of all messages."""
+_MULTIPLES_SHARE = 0.95
+"""Share of the writes whose distances must be multiples of the size."""
+_LARGEST_LAG = 0.25
+"""Largest lower quartile of the messages' lag behind the schedule, in intervals."""
 NANOSECONDS = 1e9
 
 
@@ -37,26 +37,26 @@ class Schedule:
     Attributes
     ----------
     first : float
-        When the first message was written [ns], as near as the capture tells.
+        Time at which the first message was written [ns], as far as the capture shows.
     interval : float
-        From one message to the next [ns].
+        Time between two messages [ns].
     """
 
     first: float
     interval: float
 
     def writes(self, first: int, count: int) -> NDArray[np.float64]:
-        """Return when messages from number `first` on were written [ns after number 0]."""
+        """Return the times at which the messages from number `first` on were written [ns after message 0]."""
         return np.asarray(self.interval * np.arange(first, first + count), np.float64)
 
 
 def marked_ends(data: DataSegments) -> Integers:
-    """Return the positions at which an application's write ended, as PSH marks them (RFC 9293, 3.9.1)."""
+    """Return the positions at which the application's writes ended, marked by PSH (RFC 9293, 3.9.1)."""
     return np.unique(data.end[data.push])
 
 
 def fixed_size(ends: Integers) -> int | None:
-    """Return the size of all messages, if they have one.
+    """Return the size of all messages, if it is fixed.
 
     Writes that waited leave together, so that the distance of two marks is a multiple of the size: it is the smallest
     common distance of which nearly all are multiples.
@@ -64,12 +64,12 @@ def fixed_size(ends: Integers) -> int | None:
     Parameters
     ----------
     ends : ndarray of int64
-        Where writes ended in the stream, ascending.
+        Ends of writes in the stream, ascending.
 
     Returns
     -------
     int or None
-        The size [bytes]; None where there are too few writes or no such size.
+        The size [bytes]; None if there are too few writes or no fixed size.
 
     Examples
     --------
@@ -78,11 +78,11 @@ def fixed_size(ends: Integers) -> int | None:
     160
     """
     distances = np.diff(ends)
-    if distances.size < _FEWEST:
+    if distances.size < _FEWEST_MESSAGES:
         return None
     values, counts = np.unique(distances, return_counts=True)
-    for size in values[counts >= _COMMON * distances.size].tolist():
-        if counts[values % size == 0].sum() >= _AGREEING * distances.size:
+    for size in values[counts >= _CANDIDATE_SHARE * distances.size].tolist():
+        if counts[values % size == 0].sum() >= _MULTIPLES_SHARE * distances.size:
             return int(size)
     return None
 
@@ -98,14 +98,14 @@ class MessageFinder:
     message_size : int or None
         Size of all messages [bytes], if known.
     framed : bool
-        Whether headers tell where they end.
+        Whether headers show where messages end.
 
     Attributes
     ----------
     count : int
-        Messages so far.
+        Number of messages so far.
     bytes : int
-        Their sizes together.
+        Sum of their sizes.
     """
 
     def __init__(self, message_size: int | None, framed: bool) -> None:
@@ -121,16 +121,16 @@ class MessageFinder:
 
     @property
     def fixed(self) -> bool:
-        """Whether all have one size."""
+        """Whether all messages have one size."""
         if self._framed:
             return self._sizes is not None and self._sizes[0] == self._sizes[1]
         return self._size is not None and not self.size_changes
 
     @property
     def size_changes(self) -> bool:
-        """Whether the application's writes ceased to be multiples of the size that was found first."""
+        """Whether later writes are no longer multiples of the size that was found first."""
         found = self._size is not None and self._known is None and not self._framed
-        return found and self._distances > 0 and self._multiples < _AGREEING * self._distances
+        return found and self._distances > 0 and self._multiples < _MULTIPLES_SHARE * self._distances
 
     @property
     def mean_size(self) -> float:
@@ -138,21 +138,21 @@ class MessageFinder:
         return self.bytes / self.count if self.count else float("nan")
 
     def ends(self, data: DataSegments, span: Span, framed: Integers) -> Iterator[Integers]:
-        """Yield the positions behind the last bytes of the messages that count in a stretch, so many at a time.
+        """Yield, in batches, the positions behind the last bytes of the messages that count in a stretch.
 
         Parameters
         ----------
         data : DataSegments
             The stretch, at least one segment.
         span : Span
-            What of it counts.
+            The part of the stretch that counts.
         framed : ndarray of int64
-            Where messages end by their headers, as far as not given before.
+            New ends of messages, from their headers.
 
         Raises
         ------
         ValueError
-            If there would be far more messages than segments can hold.
+            If there are far more messages than the segments can hold.
         """
         if self._origin is None:
             self._origin = self._newest = int(data.start.min())
@@ -182,7 +182,7 @@ class MessageFinder:
 
     def _decide(self, marks: Integers, data: DataSegments) -> None:
         assert self._origin is not None
-        self._decided = self._known is not None or marks.size > _FEWEST
+        self._decided = self._known is not None or marks.size > _FEWEST_MESSAGES
         if self._size is None:
             self._size = fixed_size(marks)
         if self._size is None:
@@ -194,7 +194,7 @@ class MessageFinder:
         self._anchor = int(remainders[counts.argmax()]) if counts.size else self._origin
 
     def _taken(self, ends: Integers) -> Iterator[Integers]:
-        """Yield ends, if there are any, and count them and their sizes."""
+        """Count ends of messages and their sizes, and yield the ends unless there are none."""
         if not ends.size:
             return
         assert self._newest is not None
@@ -211,16 +211,16 @@ class MessageFinder:
 
 
 class ScheduleFinder:
-    """Finds the schedule of a source from the transmissions of its messages, which come some at a time.
+    """Finds the schedule of a source from the transmissions of its messages, which are added in batches.
 
     Attributes
     ----------
     count : int
-        Messages so far.
+        Number of messages so far.
     first : int
-        When the first one was sent [ns].
+        Time at which the first message was sent [ns].
     span : tuple of int
-        Smallest and largest of the times [ns].
+        Smallest and largest time [ns].
     """
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ class ScheduleFinder:
         self._step = 1
 
     def add(self, times: Integers) -> None:
-        """Add when messages were sent or arrived first [ns], one per write."""
+        """Add the times at which messages were first sent or arrived [ns], one per write."""
         if not times.size:
             return
         if not self.count:
@@ -248,7 +248,7 @@ class ScheduleFinder:
         self.span = min(self.span[0], int(times.min())), max(self.span[1], int(times.max()))
 
     def schedule(self, earlier: int = 0) -> Schedule | None:
-        """Return the schedule; None where the messages follow no fixed interval, or are too few.
+        """Return the schedule; None if the messages follow no fixed interval, or are too few.
 
         A message is never sent before it is written, so the writes lie on the line below all transmissions that is
         closest to them.
@@ -256,15 +256,15 @@ class ScheduleFinder:
         Parameters
         ----------
         earlier : int
-            How much earlier they were sent than the times say [ns].
+            Time from sending to the times given [ns].
         """
-        if self.count < _FEWEST:
+        if self.count < _FEWEST_MESSAGES:
             return None
         height, interval = self._hull.line()
         if interval <= 0:
             return None
         lag = self._since - (height + interval * self._index)
-        if np.quantile(lag, 0.25) > _ON_TIME * interval:
+        if np.quantile(lag, 0.25) > _LARGEST_LAG * interval:
             return None
         return Schedule(float(self.first - earlier) + height, interval)
 
@@ -275,12 +275,12 @@ def schedule_of(times: Integers) -> Schedule | None:
     Parameters
     ----------
     times : ndarray of int64
-        When each message was sent or arrived first [ns]; one per write.
+        Times at which messages were first sent or arrived [ns], one per write.
 
     Returns
     -------
     Schedule or None
-        As `ScheduleFinder.schedule` finds it.
+        The schedule, as from `ScheduleFinder.schedule`.
 
     Examples
     --------
@@ -300,13 +300,13 @@ class MeasuredDelays(NamedTuple):
     Attributes
     ----------
     kind : str or None
-        Between which moments; None where there are none.
+        The moments between which delays were measured; None without delays.
     how : str
-        How they were measured, in words.
+        A description of how they were measured.
     delays : Delays
         The delays.
     unfinished : int
-        Messages whose delivery lies beyond the capture.
+        Number of messages whose delivery is not in the capture.
     """
 
     kind: DelayKind | None
@@ -316,14 +316,14 @@ class MeasuredDelays(NamedTuple):
 
 
 class Deliveries:
-    """The messages of a connection, stretch by stretch.
+    """The delivery of a connection's messages, stretch by stretch.
 
     Parameters
     ----------
     sides : tuple of Side
-        Where the captures were made; the first is the one that tells when messages were sent.
+        Where the captures were made; the first capture shows when messages were sent.
     messages : MessageFinder
-        What finds the messages.
+        Finds the messages.
     """
 
     def __init__(self, sides: tuple[Side, ...], messages: MessageFinder) -> None:
@@ -339,7 +339,7 @@ class Deliveries:
         Parameters
         ----------
         framed : ndarray of int64
-            Where messages end by their headers, as far as not given before.
+            New ends of messages, from their headers.
         source : Trace
             The stretch in the first capture.
         sent : Coverage or None
@@ -365,7 +365,7 @@ class Deliveries:
             self._times.add(transmitted, read)
 
     def schedule(self, one_way: float) -> Schedule | None:
-        """Return when the messages were written, by the sender's clock, if they follow a schedule.
+        """Return the schedule of the writes, by the sender's clock; None if there is none.
 
         Parameters
         ----------
@@ -377,11 +377,11 @@ class Deliveries:
         return self._transmissions.schedule(self._way_there(one_way))
 
     def _way_there(self, one_way: float) -> int:
-        """How much earlier the messages were sent than the first capture shows them [ns]."""
+        """Time from sending a message to its time in the first capture [ns]."""
         return 0 if "sender" in self._sides else _nanoseconds(one_way)
 
     def mean_interval(self) -> float:
-        """Return the mean time from one message to the next [s]; nan where that is not known."""
+        """Return the mean time between two messages [s]; NaN if unknown."""
         (first, last), count = self._transmissions.span, self._transmissions.count
         return float(last - first) / (count - 1) / NANOSECONDS if count > 1 and last > first else math.nan
 
@@ -432,11 +432,11 @@ class Deliveries:
         return MeasuredDelays("write to read", how, delays, unfinished)
 
     def close(self) -> None:
-        """Remove what is on disk."""
+        """Remove the temporary files."""
         self._times.close()
 
     def _by_sender(self, read: NDArray[np.int64], one_way: float, clocks: ClockFit | None) -> Integers:
-        """Return when messages were read, by the sender's clock, from what their captures show [ns]."""
+        """Return the times at which messages were read, by the sender's clock [ns]."""
         if "receiver" not in self._sides:
             return read - _nanoseconds(one_way)
         return read if clocks is None else clocks.to_sender(read)

@@ -1,4 +1,4 @@
-"""Captures that show a connection at several places: told apart by interface or stations, or one place chosen."""
+"""Captures that show a connection at several places: separated by interface or stations, or one place is chosen."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from tcpdelay.capture.pcap.segments import ConnectionSegments, Conversation
 from tcpdelay.capture.pcap.stretches import Copies, FirstOnly, StretchSource
 from tcpdelay.units import format_time
 
-_WHOLE = 0.1
-"""Share of the packets of the fullest place, in either direction, from which a place counts as one."""
+_SMALLEST_SHARE = 0.1
+"""Smallest share of the packets of the fullest place, in either direction, with which a place counts."""
 _MOST_PLACES = 8
-"""Places that are told apart, those with most packets: of each, the beginning is read."""
-_NEAR = 0.02
-"""Share of the round-trip time by which copies may be apart without a part of the path between them."""
+"""Number of places that are distinguished, by descending number of packets; the beginning of each is read."""
+_LARGEST_COPY_DISTANCE = 0.02
+"""Largest distance of copies captured at one place, as a share of the round-trip time."""
 
 Kept = Callable[[Packet, Segment], bool]
 
 
 class Place(NamedTuple):
-    """What a capture tells of where it saw a packet.
+    """The place at which a packet was captured.
 
     Attributes
     ----------
     interface : int
-        Which interface of a pcapng.
+        Number of the interface in a pcapng file.
     ifindex : int, optional
-        The system's number of the interface, in Linux cooked v2.
+        Interface index of the system, in Linux cooked v2.
     stations : tuple of bytes
-        Both addresses of Ethernet, in either direction the same.
+        Both Ethernet addresses, sorted, so that both directions have the same.
     """
 
     interface: int
@@ -46,7 +46,7 @@ class Place(NamedTuple):
     stations: tuple[bytes, ...] = ()
 
     def in_words(self, among: list[Place]) -> str:
-        """Return what tells this place from others.
+        """Return in words what distinguishes this place from the other places in `among`.
 
         Examples
         --------
@@ -63,12 +63,12 @@ class Place(NamedTuple):
 
 
 def at(place: Place) -> Kept:
-    """Return what tells the packets of a place."""
+    """Return a function that tells whether a packet was captured at a place."""
     return lambda packet, segment: place_of(packet) == place
 
 
 def place_of(packet: Packet) -> Place:
-    """Return where a packet was captured."""
+    """Return the place at which a packet was captured."""
     data = packet.data
     if packet.link == pcap.DLT_LINUX_SLL2:
         return Place(packet.interface, int.from_bytes(data[4:8]))
@@ -90,9 +90,9 @@ class ConnectionInFile:
     sender : bytes
         The end whose payload is analysed.
     framing : Framing
-        How messages are told apart.
+        How the ends of messages are found.
     copies : Copies, optional
-        Those that an earlier reading has found, which need not be in the first segments.
+        Copies that an earlier reading found; they need not be among the first segments.
     """
 
     capture: CaptureFile
@@ -102,21 +102,21 @@ class ConnectionInFile:
     copies: Copies | None = None
 
     def sources(self, notes: list[str]) -> list[StretchSource]:
-        """Return the captures that the file holds: one, or that at the sender and that at the receiver.
+        """Return the captures in the file: one, or one at the sender and one at the receiver.
 
         Parameters
         ----------
         notes : list of str
-            What was told apart or left out is added to it.
+            Notes on separated captures and packets left out are appended.
 
         Raises
         ------
         ValueError
-            If packets occur twice with a part of the path between them, and nothing tells which were captured where.
+            If packets occur twice with a part of the path between them, and nothing shows which was captured where.
         """
         source = self._source()
         source.begin()
-        # Where that reading had left second copies out, it counted none; the first segments show them again.
+        # A reading that leaves out second copies counts none. The first segments show them again.
         copies = self.copies if self.copies is not None and self.copies.many else source.copies
         if not copies.many:
             return [source]
@@ -135,14 +135,14 @@ class ConnectionInFile:
             notes.append(f"{name}: packets occur twice, at {' and '.join(words.values())}; those of {words[far]} count")
             return [self._chosen(views[far], at(far), labels[far], notes)]
         notes.append(f"{name}: holds both ends, the sender's at {words[far]}, the receiver's at {words[near]}")
-        # Positions of messages are told by the sender's.
+        # The capture at the sender gives the positions of messages.
         return [
             self._chosen(views[far], at(far), labels[far], notes),
             unframed._chosen(views[near], at(near), labels[near], notes),
         ]
 
     def _chosen(self, view: StretchSource, kept: Kept, label: str, notes: list[str]) -> StretchSource:
-        """Return the capture at one place, which has been begun without a framer."""
+        """Return the capture at one place, whose first segments were read without a framer."""
         if view.copies.many:
             return self._first_only(view.copies.lags, kept, label, notes)
         return view if self.framing == "auto" else self._again(kept, label)
@@ -165,12 +165,12 @@ class ConnectionInFile:
 
         for _ in ConnectionSegments(self.capture, self.conversation, self.sender, kept=count).batches():
             pass
-        least = [_WHOLE * max(counted.values(), default=0) for counted in packets.values()]
+        least = [_SMALLEST_SHARE * max(counted.values(), default=0) for counted in packets.values()]
         most = packets[True].most_common(_MOST_PLACES)
         return sorted(one for one, count in most if count >= least[0] and packets[False][one] >= max(least[1], 1))
 
     def _first_only(self, lags: tuple[int, int], kept: Kept | None, label: str, notes: list[str]) -> StretchSource:
-        """Return the connection without the second copies, if they are so near that both were made at one place."""
+        """Return the connection without second copies, if the copies are near enough to be from one place."""
         first = FirstOnly(2 * max(lags))
         source = self._again(
             first if kept is None else lambda packet, segment: kept(packet, segment) and first(packet, segment), label
@@ -178,7 +178,10 @@ class ConnectionInFile:
         trace = source.beginning()
         distances = distance_to_receiver(trace), distance_to_sender(trace)
         apart = format_time(max(lags) / NANOSECONDS)
-        if source.copies.many or sum(lags) > _NEAR * sum(filter(math.isfinite, distances)) * NANOSECONDS:
+        if (
+            source.copies.many
+            or sum(lags) > _LARGEST_COPY_DISTANCE * sum(filter(math.isfinite, distances)) * NANOSECONDS
+        ):
             raise ValueError(
                 f"{source.name}: packets of this connection appear twice, {apart} apart, as where captures of two "
                 "places were merged; give the captures of the two ends as two files"

@@ -14,12 +14,15 @@ from tcpdelay.capture.pcap.trace import Acknowledgements, Coverage, DataSegments
 Side = Literal["sender", "receiver"]
 
 _NANOSECONDS = 1e9
-_FEWEST_WHOLE = 10
+_FEWEST_SEVERAL = 10
 """Samples from ACKs of two or more segments that suffice to leave out the samples from ACKs of one segment."""
-_SMALL = 0.1
-_AT_ONCE = 1e-3
-_AT_THE_END = 0.9
-DELAYED = 0.1
+_LOW_PROBABILITY = 0.1
+"""Probability of the low quantile of times from a segment to its acknowledgement."""
+_SAME_MACHINE = 1e-3
+"""Round-trip time up to which both ends count as one machine [s]."""
+_NEAR_END_SHARE = 0.9
+"""Share of the round-trip time to the other end from which a capture counts as made at the nearer end."""
+DELAYED_SHARE = 0.1
 """Share of ACKs of two or more segments from which acknowledgements count as delayed."""
 _REORDERING_TIME = 3_000_000
 """Time [ns] within which a late segment counts as overtaken, if neither timestamp nor identification decides."""
@@ -72,7 +75,7 @@ class AcknowledgedTogether:
     @property
     def singles_wait(self) -> bool:
         """Whether acknowledgements are delayed, and the ones of several segments suffice for the round-trip time."""
-        return self.share > DELAYED and self.several >= _FEWEST_WHOLE
+        return self.share > DELAYED_SHARE and self.several >= _FEWEST_SEVERAL
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,7 @@ def distance_to_receiver(trace: Trace) -> float:
     waits = np.append(acks.time, 0)[covering] - data.time
     waits = waits[(covering < acks.size) & (waits >= 0)]
     # An ACK just behind a needless repetition answers the original, so the minimum would be too small.
-    distance = float(np.quantile(waits, _SMALL)) / _NANOSECONDS if waits.size else math.inf
+    distance = float(np.quantile(waits, _LOW_PROBABILITY)) / _NANOSECONDS if waits.size else math.inf
     shake = handshake_times(trace)
     if shake is not None:
         distance = min(distance, shake[not _opened_by_sender(trace)])
@@ -260,12 +263,12 @@ def captured_at(trace: Trace) -> tuple[Side, bool]:
     """
     to_receiver, to_sender = distance_to_receiver(trace), distance_to_sender(trace)
     if math.isinf(to_sender):
-        return ("sender" if to_receiver > _AT_ONCE else "receiver"), True
-    if to_receiver + to_sender <= _AT_ONCE:
+        return ("sender" if to_receiver > _SAME_MACHINE else "receiver"), True
+    if to_receiver + to_sender <= _SAME_MACHINE:
         # On one machine both ends are equally near; a capture at the sender shows more.
         return "sender", True
     nearer: Side = "sender" if to_receiver >= to_sender else "receiver"
-    return nearer, max(to_receiver, to_sender) >= _AT_THE_END * (to_receiver + to_sender)
+    return nearer, max(to_receiver, to_sender) >= _NEAR_END_SHARE * (to_receiver + to_sender)
 
 
 def _opened_by_sender(trace: Trace) -> bool:

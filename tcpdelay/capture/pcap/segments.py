@@ -120,8 +120,8 @@ class Overview:
 class _Register:
     """The connections found so far, at most `MOST_CONNECTIONS`."""
 
-    def __init__(self, wanted: Callable[[Conversation], bool]) -> None:
-        self._wanted = wanted
+    def __init__(self, requested: Callable[[Conversation], bool]) -> None:
+        self._requested = requested
         self._current: dict[Pair, Conversation] = {}
         self._earlier: list[Conversation] = []
         self.forgotten = 0
@@ -148,7 +148,7 @@ class _Register:
     def _forget(self) -> None:
         """Keep the requested connections, the quarter with the most payload, and the quarter that was used last."""
         ordered = self.all()
-        kept = [one for one in ordered if self._wanted(one)][: MOST_CONNECTIONS // 2]
+        kept = [one for one in ordered if self._requested(one)][: MOST_CONNECTIONS // 2]
         chosen = set(map(id, kept))
         rest = [one for one in ordered if id(one) not in chosen]
         quarter = MOST_CONNECTIONS // 4
@@ -165,14 +165,14 @@ class _Register:
         return sorted([*self._current.values(), *self._earlier], key=lambda one: -max(one.payload))
 
 
-def survey(capture: CaptureFile, wanted: Callable[[Conversation], bool] | None = None) -> Overview:
+def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | None = None) -> Overview:
     """Read a whole capture and return its connections.
 
     Parameters
     ----------
     capture : CaptureFile
         The capture.
-    wanted : callable, optional
+    requested : callable, optional
         Returns whether a connection must not be forgotten.
 
     Returns
@@ -185,7 +185,7 @@ def survey(capture: CaptureFile, wanted: Callable[[Conversation], bool] | None =
     ValueError
         If the file is damaged, has an unknown link layer, or holds no TCP connection with payload.
     """
-    register = _Register(wanted or (lambda one: False))
+    register = _Register(requested or (lambda one: False))
     any_packet = False
     for packet in capture:
         any_packet = True
@@ -214,19 +214,19 @@ def survey(capture: CaptureFile, wanted: Callable[[Conversation], bool] | None =
     return Overview(capture.name, conversations, register.forgotten)
 
 
-def matches(wanted: str) -> Callable[[Conversation], bool]:
-    """Return a function that tells whether the address of an end of a connection contains `wanted`."""
-    return lambda one: any(wanted in end_in_words(end) for end in one.pair)
+def matches(requested: str) -> Callable[[Conversation], bool]:
+    """Return a function that tells whether the address of an end of a connection contains `requested`."""
+    return lambda one: any(requested in end_in_words(end) for end in one.pair)
 
 
-def chosen(overview: Overview, wanted: str | None) -> Conversation:
+def chosen(overview: Overview, requested: str | None) -> Conversation:
     """Return the connection with the most payload, or the requested connection.
 
     Parameters
     ----------
     overview : Overview
         The connections of the capture.
-    wanted : str or None
+    requested : str or None
         Either end, such as "10.0.0.2:5001", or a part of it; a match with a whole end takes precedence.
 
     Returns
@@ -239,16 +239,16 @@ def chosen(overview: Overview, wanted: str | None) -> Conversation:
     ValueError
         If none or several connections match; the message lists them.
     """
-    if wanted is None:
+    if requested is None:
         return overview.conversations[0]
     carrying = [one for one in overview.conversations if max(one.payload)]
-    whole = [one for one in carrying if wanted in map(end_in_words, one.pair)]
-    matching = whole or list(filter(matches(wanted), carrying))
+    whole = [one for one in carrying if requested in map(end_in_words, one.pair)]
+    matching = whole or list(filter(matches(requested), carrying))
     if not matching:
-        raise ValueError(f"{overview.name}: no connection matches {wanted!r:.60}; it holds {_listed(carrying)}")
+        raise ValueError(f"{overview.name}: no connection matches {requested!r:.60}; it holds {_listed(carrying)}")
     if len({one.pair for one in matching}) > 1:
         raise ValueError(
-            f"{overview.name}: {len(matching)} connections match {wanted!r:.60}, "
+            f"{overview.name}: {len(matching)} connections match {requested!r:.60}, "
             f"choose one by its address: {_listed(matching)}"
         )
     return matching[0]

@@ -19,24 +19,24 @@ from tcpdelay.capture.pcap.decoding import Framer, Segment
 from tcpdelay.capture.pcap.segments import SEGMENT, ConnectionSegments, placed
 from tcpdelay.capture.pcap.trace import Acknowledgements, DataSegments, Flags, Integers, Span, Trace
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 """Multiplier that spreads numbers over 64 bits, so that sorting puts equal segments side by side quickly."""
 _COMPARED = ("seq", "ack", "length", "tsval", "tsecr", "left", "right", "window", "ip_id", "flags")
-_MANY = 0.1
+_COPIED_SHARE = 0.1
 """Share of copies among the segments from which the capture is taken to show packets twice."""
-_MANY_LIKELY = 1 / 3
+_UNCERTAIN_COPIED_SHARE = 1 / 3
 """The same share where a copy might be a retransmission or a repeated acknowledgement."""
-_FEWEST_LIKELY = 10
+_FEWEST_UNCERTAIN_COPIES = 10
 """Number of copies below which such a share may be chance."""
 FEWEST_SEGMENTS = 1000
 """Segments of one reading from which the reading is judged by itself, so that copies that begin late are found."""
-_ALMOST_ALL = 0.9
+_LAG_QUANTILE = 0.9
 """Share of the copies that determines their distance: the rest may be pairs of different packets."""
 LENGTH = 2**18
 """Segments of both directions together that count in one stretch."""
 MARGIN = 2**16
 """Segments before and behind the stretch that are in memory as well."""
-_WHOLE = Span()
+_UNBOUNDED = Span()
 
 
 class _Direction:
@@ -52,7 +52,7 @@ class _Direction:
         sent = rows["seq"].astype(np.uint64) << np.uint64(32) | rows["tsval"]
         answered = rows["ack"].astype(np.uint64) << np.uint64(16) | rows["ip_id"]
         # The rows are by ascending time. A stable sort keeps that order among equal rows.
-        order = np.argsort((sent * _ODD ^ answered) * _ODD, kind="stable")
+        order = np.argsort((sent * _HASH_MULTIPLIER ^ answered) * _HASH_MULTIPLIER, kind="stable")
         same = np.ones(max(rows.size - 1, 0), np.bool_)
         for name in _COMPARED:
             column = rows[name][order]
@@ -73,12 +73,13 @@ class _Direction:
     @property
     def lag(self) -> int:
         """Largest delay of a copy after its original, for nine in ten of the last copies [ns]."""
-        return int(np.quantile(self.lags, _ALMOST_ALL)) if self.lags.size else 0
+        return int(np.quantile(self.lags, _LAG_QUANTILE)) if self.lags.size else 0
 
 
 def _are_many(segments: int, sure: int, likely: int) -> bool:
     """Return whether there are so many copies among the segments that packets were captured twice."""
-    return sure > _MANY * segments or (sure + likely > _MANY_LIKELY * segments and likely >= _FEWEST_LIKELY)
+    uncertain = sure + likely > _UNCERTAIN_COPIED_SHARE * segments and likely >= _FEWEST_UNCERTAIN_COPIES
+    return sure > _COPIED_SHARE * segments or uncertain
 
 
 class Copies:
@@ -190,10 +191,10 @@ class StretchSource:
         self._batches = segments.batches()
         self._data = self._acks = np.zeros(0, SEGMENT)
         self._reached: int | None = None
-        self._span = Span(end=_WHOLE.begin, high=_WHOLE.low)
+        self._span = Span(end=_UNBOUNDED.begin, high=_UNBOUNDED.low)
         self._handshake_end: int | None = None
         self._ended = False
-        self.first, self.last = _WHOLE.end, _WHOLE.begin
+        self.first, self.last = _UNBOUNDED.end, _UNBOUNDED.begin
         self.misplaced = 0
         self.copies = Copies()
 
@@ -214,13 +215,13 @@ class StretchSource:
 
     def begin(self) -> None:
         """Read the first segments, unless they have been read."""
-        if self.first == _WHOLE.end:
+        if self.first == _UNBOUNDED.end:
             self._read()
 
     def beginning(self) -> Trace:
         """Return the first segments as one stretch; only before `stretch` is called."""
         self.begin()
-        return self._trace(_WHOLE)
+        return self._trace(_UNBOUNDED)
 
     def cut(self) -> _Cut | None:
         """Read on, and return where the next stretch may end; None if it may hold all remaining segments."""
@@ -276,7 +277,7 @@ class StretchSource:
             end = cut.time
         else:
             beyond = self._data["start"] + self._data["length"] > limit
-            end = int(self._data["time"][beyond.argmax()]) if beyond.any() else _WHOLE.end
+            end = int(self._data["time"][beyond.argmax()]) if beyond.any() else _UNBOUNDED.end
         span = Span(self._span.end, max(end, self._span.end), self._span.high, limit)
         trace = self._trace(span)
         self._span = span
@@ -354,7 +355,7 @@ def stretches(sources: Sequence[StretchSource]) -> Iterator[tuple[Trace, ...]]:
         cuts = [source.cut() for source in sources]
         shifts = [shift_between(source.base, sources[0].base) for source in sources]
         limits = [cut.position + shift for cut, shift in zip(cuts, shifts, strict=True) if cut is not None]
-        limit = min(limits, default=_WHOLE.high)
+        limit = min(limits, default=_UNBOUNDED.high)
         yield tuple(
             source.stretch(cut, limit - shift * bool(limits))
             for source, cut, shift in zip(sources, cuts, shifts, strict=True)

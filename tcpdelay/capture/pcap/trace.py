@@ -14,27 +14,27 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 NEVER = np.iinfo(np.int64).max
-"""Stands for the time of what never came."""
+"""The time of bytes that never arrived."""
 BEGINNING = np.iinfo(np.int64).min
-"""Stands for the time of what was there before the capture."""
+"""The time of bytes that arrived before the capture."""
 _MOST_OVERLAPS = 20
-"""Pieces of the stream per segment, in the mean, beyond which the capture is taken for damaged."""
+"""Mean number of pieces of the stream per segment above which the capture counts as damaged."""
 
 
 @dataclass(frozen=True)
 class Handshake:
-    """What one end said in its SYN; None or False where that was not seen or not said.
+    """The options of one end's SYN; None or False if an option, or the SYN, was not seen.
 
     Attributes
     ----------
     time : int, optional
-        When the SYN was captured [ns].
+        Time at which the SYN was captured [ns].
     mss : int, optional
-        Largest segment it takes [bytes].
+        Maximum segment size that the end accepts [bytes].
     window_scale : int, optional
-        Logarithm of the scale of its windows.
+        Logarithm (base 2) of the scale of its windows.
     sack, timestamps : bool
-        What it offered.
+        Whether the end offered the option.
     """
 
     time: int | None = None
@@ -46,14 +46,14 @@ class Handshake:
 
 @dataclass(frozen=True)
 class Span:
-    """What counts of a stretch of a connection; the segments before and behind it only help to judge those in it.
+    """The part of a stretch that counts; segments before and behind it only help to classify its segments.
 
     Attributes
     ----------
     begin, end : int
-        Times [ns]: segments from `begin` on and before `end` count.
+        Times [ns]: segments count from `begin` on and before `end`.
     low, high : int
-        Bytes of the stream: those behind `low` up to `high` count, which are new in that time.
+        Bytes of the stream: bytes behind `low` up to `high` count.
     """
 
     begin: int = -(2**62)
@@ -81,7 +81,7 @@ class DataSegments:
     time : ndarray of int64
         [ns since 1970]
     start, end : ndarray of int64
-        First byte and the one behind the last, counted from the first payload byte of the connection.
+        First byte, and byte behind the last, counted from the first payload byte of the connection.
     tsval, tsecr : ndarray of uint32
         Timestamps; only where `stamped`.
     ip_id : ndarray of int64
@@ -89,7 +89,7 @@ class DataSegments:
     push, stamped : ndarray of bool
         Whether PSH is set, and whether there are timestamps.
     reached : int, optional
-        Highest byte of the stream that was seen before all these; None where nothing was.
+        Highest byte of the stream seen before these segments; None if there was none.
     """
 
     time: Integers
@@ -126,9 +126,9 @@ class Acknowledgements:
     ack : ndarray of int64
         First byte of the stream not received.
     left, right : ndarray of int64, shape (n, 2)
-        First two blocks of SACK, in bytes of the stream; only as many as `blocks` says.
+        Edges of the first two blocks of SACK, in bytes of the stream; `blocks` of them are valid.
     blocks, window : ndarray of int64
-        Blocks kept, and the window as in the header.
+        Number of valid blocks, and the window as in the header.
     length, seq : ndarray of int64
         Payload, and sequence number modulo 2^32.
     tsval, tsecr : ndarray of uint32
@@ -155,7 +155,7 @@ class Acknowledgements:
         return self.time.size
 
     def first_covering(self, positions: Integers) -> Integers:
-        """Return the index of the first acknowledgement of all before each position; `size` where there is none."""
+        """Return the index of the first ACK of all bytes before each position; `size` if there is none."""
         return np.searchsorted(np.maximum.accumulate(self.ack), positions)
 
 
@@ -172,21 +172,21 @@ class Trace:
     sender, receiver : Handshake
         The SYN of either end.
     handshake_end : int, optional
-        When the end that sent the first SYN answered the other's [ns].
+        Time at which the end that sent the first SYN answered the other end's SYN [ns].
     data : DataSegments
-        What the sender sent.
+        The sender's segments.
     acks : Acknowledgements
-        What came back.
+        The segments of the other end.
     base : int
         Sequence number of the first byte of the stream, modulo 2^32.
     mss : int
         Largest payload of a packet on the wire [bytes]: from the SYNs, or the largest seen.
     mss_known : bool
-        Whether it comes from the SYNs.
+        Whether `mss` is from the SYNs.
     span : Span
-        What of the stretch counts.
+        The part of the stretch that counts.
     passed : int, optional
-        Highest byte of the stream that the next stretch does not hold any more.
+        Highest byte of the stream that the next stretch no longer holds.
     """
 
     name: str
@@ -203,7 +203,7 @@ class Trace:
     passed: int | None = None
 
     def wire_packets(self, lengths: Integers) -> Integers:
-        """Return how many packets segments of these lengths are on the wire, where offloading left them whole."""
+        """Return the number of packets on the wire for segments of these lengths, which offloading may have joined."""
         return -(-lengths // self.mss)
 
 
@@ -214,17 +214,17 @@ class Coverage:
     Attributes
     ----------
     edges : ndarray of int64
-        Where the pieces begin and end.
+        Positions at which pieces begin and end.
     first : ndarray of int64
         Index of the first segment that holds each piece; the number of segments where none does.
     time : ndarray of int64
-        When each piece came first [ns]; where it is missing in the capture, when it was acknowledged, or `NEVER`.
+        First arrival of each piece [ns]; if it is missing in the capture, its acknowledgement, or `NEVER`.
     owner, piece : ndarray of int64
-        All pairs of a segment and a piece it holds, by index.
+        All pairs of a segment and a piece that it holds, by index.
     filled : ndarray of bool
-        Which pieces were acknowledged but are not in the capture.
+        Whether a piece was acknowledged but is not in the capture.
     before : int
-        When all before the first piece had come [ns].
+        Time at which all bytes before the first piece had arrived [ns].
     """
 
     edges: Integers
@@ -237,16 +237,16 @@ class Coverage:
 
     @property
     def complete(self) -> Integers:
-        """When each piece and all before it had come [ns]."""
+        """Time at which each piece and all bytes before it had arrived [ns]."""
         return np.maximum.accumulate(np.concatenate([[self.before], self.time]))[1:]
 
     def complete_at(self, position: int) -> int:
-        """When all up to a byte of the stream had come [ns]; before the first piece, when all before that had."""
+        """Return the time at which all bytes up to a position had arrived [ns]."""
         behind = int(np.searchsorted(self.edges, position))
         return int(np.max(self.time[:behind], initial=self.before))
 
     def missing(self, span: Span) -> int:
-        """How many of the bytes that count were acknowledged but are not in the capture."""
+        """Return the number of counted bytes that were acknowledged but are not in the capture."""
         return int(np.diff(self.edges)[self.filled & span.within(self.edges[1:])].sum())
 
     def holding(self, positions: Integers) -> Integers:
@@ -254,7 +254,7 @@ class Coverage:
         return np.clip(np.searchsorted(self.edges, positions) - 1, 0, self.time.size - 1)
 
     def within(self, positions: Integers) -> Flags:
-        """Return which positions lie behind the first edge, up to the last."""
+        """Return which positions are behind the first edge, up to the last edge."""
         inside: Flags = (positions > self.edges[0]) & (positions <= self.edges[-1])
         return inside
 
@@ -269,11 +269,11 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int 
     data : DataSegments
         At least one segment.
     acks : Acknowledgements
-        What was acknowledged.
+        The acknowledgements.
     name : str
         The file, for messages.
     before : int
-        When all of the stream before `data.reached` had come [ns].
+        Time at which all bytes before `data.reached` had arrived [ns].
 
     Returns
     -------
@@ -283,7 +283,7 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int 
     Raises
     ------
     ValueError
-        If the segments overlap as those of no TCP do.
+        If the segments overlap as TCP's never do.
     """
     start, end = data.start, data.end
     if data.reached is not None:

@@ -1,7 +1,4 @@
-"""Captures beside captures: what one setting changes on the same path.
-
-The tables of captures beside captures: one row per pair, and what many pairs come to.
-"""
+"""Pairs of captures that differ in one setting on the same path, and their tables."""
 
 from __future__ import annotations
 
@@ -27,15 +24,15 @@ _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Exper
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A capture beside the one it is compared with.
+class CapturePair:
+    """A capture and the reference that it is compared with.
 
     Parameters
     ----------
     changed : str
-        What is different.
+        The difference, in words.
     measured, reference : MeasuredDelay
-        The capture, and the one without the change.
+        The capture, and the capture without the change.
     """
 
     changed: str
@@ -47,13 +44,13 @@ class Comparison:
         return ratio_interval(getattr(self.measured, quantity), getattr(self.reference, quantity))
 
     def apart(self, quantity: str) -> bool:
-        """Say whether the two differ by more than their intervals explain."""
+        """Return whether the two differ by more than their intervals explain."""
         ratio = self.ratio(quantity)
         return not ratio.low <= 1 <= ratio.high
 
 
 def ratio_interval(value: Interval, reference: Interval) -> Interval:
-    """Return the ratio of two independent estimates with its interval, recovered from theirs on a logarithmic scale.
+    """Return the ratio of two independent estimates with its interval, from their intervals on a logarithmic scale.
 
     References
     ----------
@@ -75,8 +72,8 @@ def ratio_interval(value: Interval, reference: Interval) -> Interval:
     return Interval(ratio, ratio * math.exp(-below), ratio * math.exp(above))
 
 
-def switches(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
-    """Return each capture of a stack with a switch set beside the default stack on the same path."""
+def switches(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
+    """Return each capture of a changed stack with the capture of the default stack on the same path."""
 
     def without(experiment: Experiment) -> Experiment:
         changed = {name: _DEFAULTS[name] for name in SWITCHES}
@@ -87,14 +84,14 @@ def switches(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
     return _beside_default(measured, without)
 
 
-def heuristics(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
-    """Return each capture of an application that helps itself beside the same without."""
+def heuristics(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
+    """Return each capture of an application with heuristics with the capture of the same application without."""
     without = {name: _DEFAULTS[name] for name in HEURISTICS}
     return _beside_default(measured, lambda experiment: replace(experiment, **without))
 
 
-def clock_rates(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
-    """Return each capture with another timer rate than 250 Hz beside the one with 250 Hz."""
+def clock_rates(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
+    """Return each capture with another timer rate than 250 Hz with the capture at 250 Hz."""
     virtual = [capture for capture in measured if capture.backend == VIRTUAL_TIME]
     others = [capture for capture in virtual if capture.hz != BASE_HZ]
     base = [capture for capture in virtual if capture.hz == BASE_HZ]
@@ -103,8 +100,8 @@ def clock_rates(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
     )
 
 
-def real_time(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
-    """Return each capture in real time beside the one in virtual time, with the same timer rate if there is one."""
+def real_time(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
+    """Return each capture in real time with the capture in virtual time, at the same timer rate if there is one."""
     real = [capture for capture in measured if capture.backend != VIRTUAL_TIME]
     virtual = sorted(
         (capture for capture in measured if capture.backend == VIRTUAL_TIME), key=lambda capture: capture.hz != BASE_HZ
@@ -114,8 +111,8 @@ def real_time(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
     return same + _pairs(rest, virtual, lambda capture: (_settings(capture),), lambda capture: capture.backend)
 
 
-def congestion_controls(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
-    """Return each plain capture of CUBIC beside that of Reno."""
+def congestion_controls(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
+    """Return each plain capture of CUBIC with the capture of Reno."""
     plain = [capture for capture in measured if capture.plain]
     cubic = [capture for capture in plain if capture.experiment.congestion_control == "cubic"]
     reno = [capture for capture in plain if capture.experiment.congestion_control == "reno"]
@@ -127,12 +124,14 @@ def congestion_controls(measured: Sequence[MeasuredDelay]) -> list[Comparison]:
 
 
 def _settings(capture: MeasuredDelay) -> Experiment:
-    """Return the settings without the duration, which changes nothing but the precision."""
+    """Return the settings without the duration, which changes only the precision."""
     return replace(capture.experiment, duration=_DEFAULTS["duration"])
 
 
-def _beside_default(measured: Sequence[MeasuredDelay], without: Callable[[Experiment], Experiment]) -> list[Comparison]:
-    """Return the captures that `without` changes beside those of what it makes of them."""
+def _beside_default(
+    measured: Sequence[MeasuredDelay], without: Callable[[Experiment], Experiment]
+) -> list[CapturePair]:
+    """Return each capture whose settings `without` changes, with the capture of the changed settings."""
     by_settings = _index(measured, lambda capture: (_settings(capture), capture.hz, capture.backend))
     found = []
     for capture in measured:
@@ -140,7 +139,7 @@ def _beside_default(measured: Sequence[MeasuredDelay], without: Callable[[Experi
         default = without(settings)
         reference = by_settings.get((default, capture.hz, capture.backend))
         if default != settings and reference is not None:
-            found.append(Comparison(difference(settings, default), capture, reference))
+            found.append(CapturePair(difference(settings, default), capture, reference))
     return found
 
 
@@ -149,9 +148,9 @@ def _pairs(
     references: Iterable[MeasuredDelay],
     key: Callable[[MeasuredDelay], tuple[object, ...]],
     name: Callable[[MeasuredDelay], str],
-) -> list[Comparison]:
+) -> list[CapturePair]:
     by_key = _index(references, key)
-    return [Comparison(name(capture), capture, by_key[key(capture)]) for capture in measured if key(capture) in by_key]
+    return [CapturePair(name(capture), capture, by_key[key(capture)]) for capture in measured if key(capture) in by_key]
 
 
 def _index(
@@ -164,10 +163,10 @@ def _index(
     return index
 
 
-def comparisons_table(name: str, title: str, comparisons: Sequence[Comparison], note: str = "") -> ResultTable:
-    """Return captures beside captures, with the ratios of their quantiles."""
+def capture_pairs_table(name: str, title: str, pairs: Sequence[CapturePair], note: str = "") -> ResultTable:
+    """Return pairs of captures with the ratios of their quantiles."""
     rows = []
-    for pair in comparisons:
+    for pair in pairs:
         experiment = pair.measured.experiment
         row: dict[str, Cell] = {
             "changed": pair.changed,
@@ -201,11 +200,11 @@ def comparisons_table(name: str, title: str, comparisons: Sequence[Comparison], 
     return ResultTable(name, title, columns, rows, note)
 
 
-def pairs_table(pairs: Sequence[Comparison]) -> ResultTable:
-    """Return what many pairs come to by kind and round-trip time: median ratios, and how many are apart."""
-    groups: dict[tuple[str, tuple[int, str]], list[Comparison]] = {}
+def pairs_table(pairs: Sequence[CapturePair]) -> ResultTable:
+    """Return median ratios, and the share of pairs that differ, by kind and round-trip time."""
+    groups: dict[tuple[str, tuple[int, str]], list[CapturePair]] = {}
     for pair in pairs:
-        # Where TCP does not carry the flow, the delays only tell how long the run was.
+        # If TCP does not carry the flow, the delays depend only on the length of the run.
         if pair.measured.sustainable and pair.reference.sustainable:
             groups.setdefault((pair.changed, rtt_group(pair.measured.path.rtt)), []).append(pair)
     rows = []
