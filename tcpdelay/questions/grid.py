@@ -122,7 +122,7 @@ class Grid:
 
 
 def _with(scenario: Scenario, parts: Mapping[str, Mapping[str, Any]], values: Mapping[str, Any]) -> Scenario:
-    """Return the scenario with other values of some fields; `parts` has the fields of the parts that vary, without defaults."""
+    """Return the scenario with other values of some fields; `parts` has the given fields of the parts that vary."""
     changed = {part: dict(given) for part, given in parts.items()}
     for name, value in values.items():
         changed[FIELDS[name][0]][name] = value
