@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from tcpdelay.models.interface import WHOLE_DISTRIBUTION, Answer, Requested
 from tcpdelay.models.predict import AnsweredBy, predict
 from tcpdelay.questions.execution import Executor, Progress, Results, Rows, Schedule, blank_row, threads
-from tcpdelay.scenario.fields import UNITS, InvalidValueError
+from tcpdelay.scenario.fields import UNITS, InvalidValueError, declarations
 from tcpdelay.scenario.scenario import FIELDS, Scenario
 
 if TYPE_CHECKING:
@@ -84,12 +84,16 @@ class Grid:
         InvalidValueError
             If an axis is no field of the scenario.
         """
+        parts: dict[str, dict[str, Any]] = {}
         for name in axes:
-            if name not in FIELDS:
-                raise InvalidValueError("axes", name, f"be among {', '.join(FIELDS)}")
-        return cls(
-            {name: tuple(np.asarray(values).tolist()) for name, values in axes.items()}, partial(_with, scenario)
-        )
+            part = None if name not in FIELDS else getattr(scenario, FIELDS[name][0])
+            if part is None or name not in declarations(type(part)):
+                raise InvalidValueError("axes", name, "be fields of the scenario")
+            # Defaults are left out: they need not be validated at every point.
+            given = ((each.name, getattr(part, each.name), each.default) for each in fields(part))
+            parts[FIELDS[name][0]] = {key: value for key, value, default in given if value != default}
+        values = {name: tuple(np.asarray(axis).tolist()) for name, axis in axes.items()}
+        return cls(values, partial(_with, scenario, parts))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -117,13 +121,14 @@ class Grid:
         return Meaning(UNITS[declared.kind], declared.long_name)
 
 
-def _with(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
-    """Return the scenario with other values of some fields."""
-    changes: dict[str, dict[str, Any]] = {}
+def _with(scenario: Scenario, parts: Mapping[str, Mapping[str, Any]], values: Mapping[str, Any]) -> Scenario:
+    """Return the scenario with other values of some fields; `parts` has the given fields of the parts that vary."""
+    changed = {part: dict(given) for part, given in parts.items()}
     for name, value in values.items():
-        changes.setdefault(FIELDS[name][0], {})[name] = value
-    parts: dict[str, Any] = {part: replace(getattr(scenario, part), **changed) for part, changed in changes.items()}
-    return replace(scenario, **parts)
+        changed[FIELDS[name][0]][name] = value
+    made: dict[str, Any] = {"flow": scenario.flow, "path": scenario.path, "stack": scenario.stack}
+    made |= {part: type(made[part])(**given) for part, given in changed.items()}
+    return Scenario(**made, target=scenario.target)
 
 
 @dataclass(frozen=True)

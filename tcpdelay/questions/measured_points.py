@@ -32,7 +32,7 @@ class Measured:
     sustainable : ndarray of bool, shape (n,), optional
         Whether the backlog stayed finite.
     quantiles : dict of float to ndarray, shape (n,)
-        Measured delays [s] by the share of the packets that came within them; infinite where none was.
+        Measured delays [s] by the share of the packets that arrived within them; infinite where none was measured.
     """
 
     rtt: NDArray[np.float64]
@@ -42,7 +42,7 @@ class Measured:
     quantiles: dict[float, NDArray[np.float64]]
 
     def meets(self, target: Target) -> NDArray[np.bool_] | None:
-        """Say at which points the flow worked; None where neither the file nor its quantiles tell.
+        """Return at which points the flow worked; None if neither the file nor its quantiles say so.
 
         Examples
         --------
@@ -54,7 +54,7 @@ class Measured:
             return self.works
         for share, delays in self.quantiles.items():
             if np.isclose(share, target.quantile, rtol=0, atol=1e-9):
-                met: NDArray[np.bool_] = delays <= target.limit
+                met: NDArray[np.bool_] = np.array([*map(target.is_met_by, delays.tolist())], np.bool_)
                 return met if self.sustainable is None else met & self.sustainable
         return None
 
@@ -109,7 +109,7 @@ def read_measured(path: str | Path) -> Measured:
     for name in table.column_names:
         share = _share(name)
         if share is not None:
-            # What has no such quantile, too little was measured of, or never arrived.
+            # A missing quantile means that too few packets arrived.
             quantiles[share] = np.nan_to_num(_numbers(table, name, file.name), nan=np.inf)
     works, carried = (_flags(table, name, file.name) for name in (WORKS, CARRIED))
     return Measured(rtt, loss, works, carried, quantiles)

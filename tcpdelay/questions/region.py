@@ -175,10 +175,10 @@ def _fill_cell(
     target: Target, playout_delay: float, best: Codec | None, row: Any, answer: Answer, values: Mapping[str, Any]
 ) -> None:
     """Write an answer to a cell; with a codec, packets are played at the time at which its rating is best."""
-    row["p50"], row["p95"], row["p99"], row["quantile"] = answer.quantiles
-    row["mean"], row["late_fraction"] = answer.mean, answer.late_fractions[0]
+    row["p50"], row["p95"], row["p99"], row["quantile"] = answer.quantiles.tolist()
+    row["mean"], (row["late_fraction"], unplayed) = answer.mean, answer.late_fractions.tolist()
     if best is None:
-        row["unplayed"], row["playout_delay"] = answer.late_fractions[1], playout_delay
+        row["unplayed"], row["playout_delay"] = unplayed, playout_delay
     else:
         call = best_playout_delay(answer.require(), best)
         row["unplayed"], row["playout_delay"] = call.late_fraction, call.playout_delay

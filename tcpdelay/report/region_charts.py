@@ -1,7 +1,4 @@
-"""Charts of working regions: delays over round-trip time and loss, and the edges of what works.
-
-The chart of how many rows of each group are inside the working region.
-"""
+"""Charts of working regions and their boundaries, and of the share of rows of a table that work."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ SCORES = (2.58, 3.10, 3.60, 4.03, 4.34)
 """Scores of narrowband calls from which on nearly all users are not dissatisfied, many are not, ... all are satisfied
 (ITU-T G.107, table B.1); blue from the third on."""
 MOST_INSIDE = 4
-"""Names that a chart has room for."""
-ROOM = 1.06
+"""Largest number of names in a legend inside the chart."""
+AXIS_MARGIN = 1.06
 """Factor between the outermost mark and the end of its axis."""
 _COLORS = ("#08519c", "#3182bd", "#6baed6", "#c6dbef", "#fdd0a2", "#fdae6b", "#e6550d", "#a63603")
 _SCORE_COLORS = ("#a63603", "#e6550d", "#fdd0a2", "#c6dbef", "#6baed6", "#08519c")
@@ -195,7 +192,7 @@ def mark_measured(ax: Axes, rtt: ArrayLike, loss: ArrayLike, works: ArrayLike | 
 
 
 def _legend(ax: Axes) -> None:
-    """Say what the lines and marks are: in the chart if there are few, else beside it, where they cover nothing."""
+    """Add the legend: inside the chart if it has few names, otherwise beside it."""
     shown: dict[str, Any] = {"fontsize": LABEL_SIZE, "edgecolor": "none"}
     if len(ax.get_legend_handles_labels()[1]) > MOST_INSIDE:
         ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), **shown)
@@ -204,13 +201,13 @@ def _legend(ax: Axes) -> None:
 
 
 def _widen(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> None:
-    """Move the ends of logarithmic axes so far out that no mark is cut."""
+    """Move the ends of logarithmic axes outwards until no mark is cut."""
     for axis, limits, set_limits, values in (
         (ax.xaxis, ax.get_xlim(), ax.set_xlim, rtts),
         (ax.yaxis, ax.get_ylim(), ax.set_ylim, losses),
     ):
         if values.size and axis.get_scale() == "log":
-            low, high = min(limits[0], values.min() / ROOM), max(limits[1], values.max() * ROOM)
+            low, high = min(limits[0], values.min() / AXIS_MARGIN), max(limits[1], values.max() * AXIS_MARGIN)
             set_limits(low, high)
             round_ticks(axis, low, high)
 

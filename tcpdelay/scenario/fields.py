@@ -109,7 +109,8 @@ def is_number(value: object) -> TypeGuard[float]:
     >>> is_number(0.05), is_number("50ms"), is_number(True)
     (True, False, False)
     """
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    # The built-in types first: the look-up of an abstract class takes ten times as long.
+    return isinstance(value, (float, int, numbers.Real)) and not isinstance(value, bool)
 
 
 def shown(value: object) -> str:

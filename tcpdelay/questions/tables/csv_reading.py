@@ -1,9 +1,4 @@
-"""CSV as texts: what separates its cells, its columns, and its rows.
-
-Quotes in CSV that are opened and never closed, and take in the rows behind them.
-
-What is wrong with a file of CSV that Arrow cannot read, and in which line.
-"""
+"""CSV files read as texts, quotes that are never closed, and the line at fault in a file that Arrow cannot read."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ CSV_BLOCK = 16 * 2**20
 HEADER_BLOCK = 2**20
 """Bytes that are read at a time, and to see the header."""
 SEPARATORS = (",", ";", "\t", "|")
-"""What may stand between the cells: the first of them that is in the header."""
+"""Possible separators of cells; the first one that occurs in the header is used."""
 _END_OF_LINE = re.compile(rb"\n")
 
 
@@ -36,7 +31,7 @@ def reading_csv(path: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Rec
     path : Path
         The file.
     types : mapping of str to pyarrow.DataType
-        Columns that do not stay texts. Those that do are what stands in the file, and no cell of them is at fault.
+        Columns that are converted from text. All other columns stay as they are in the file.
 
     Yields
     ------
@@ -46,7 +41,7 @@ def reading_csv(path: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Rec
     Raises
     ------
     pyarrow.ArrowInvalid
-        If this is no CSV, or a quote takes in rows because it is not closed.
+        If the file is no CSV, or an unclosed quote swallows rows.
 
     Examples
     --------
@@ -59,7 +54,7 @@ def reading_csv(path: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Rec
     [{'isp': 'NA', 'rtt_ms': '080', 'loss': None}]
     """
     columns = {**dict.fromkeys(csv_columns(path), pa.string()), **types}
-    # A blank is as good as nothing. What else stands for it is not known, and NA may be Namibia.
+    # Only blank cells are null: NA may be Namibia.
     convert = csv.ConvertOptions(
         column_types=columns, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
     )
@@ -74,7 +69,7 @@ def csv_columns(path: Path) -> list[str]:
 
 
 def separator(path: Path) -> str:
-    r"""Return what stands between the cells; a table has two columns at least.
+    r"""Return the separator of the cells; a table has at least two columns.
 
     Examples
     --------
@@ -95,7 +90,7 @@ def _parsing(path: Path) -> csv.ParseOptions:
 
 
 def _whole_rows(reader: Any, path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; where a cell has several lines, make sure that it was meant to."""
+    """Yield the batches; if a cell has several lines, check that no quote is left open."""
     sure = False
     for batch in reader:
         texts = (buffer for column in batch.columns for buffer in column.buffers()[2:] if buffer)

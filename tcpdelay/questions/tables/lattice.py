@@ -252,7 +252,7 @@ def _scenario(
 
 def _fill(row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
     """Write an answer to a row."""
-    row["p50"], row["p95"], row["p99"], _ = answer.quantiles
+    row["p50"], row["p95"], row["p99"], _ = answer.quantiles.tolist()
     row["mean"], row["late"] = answer.mean, answer.late_fractions[0]
     target = answer.requested.target
     row["works"] = target is not None and answer.meets(target)

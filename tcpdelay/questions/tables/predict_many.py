@@ -126,7 +126,7 @@ def predict_many(
 
 
 def demand_for(flow: Flow | str | None, stack: Stack | None, threshold: float | None, quantile: float | None) -> Demand:
-    """Return what holds for all rows, with the defaults of `predict_many` filled in.
+    """Return flow, stack and target of all rows, with the defaults of `predict_many` filled in.
 
     Examples
     --------
@@ -219,12 +219,12 @@ ROWS_PER_PART = 4 * ROWS_AT_A_TIME
 GROWTH = 1.25
 """Growth of a lattice after which it is kept while the work goes on."""
 QUESTION = "question.json"
-"""The file in a folder of parts that says what they answer."""
+"""File in a folder of parts that holds the question that they answer."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done.
+    """A table to predict, and the place of the result.
 
     Parameters
     ----------
@@ -233,11 +233,11 @@ class Job:
     source_format : {"parquet", "csv", "arrow"}
         Its format.
     target : Path, optional
-        Where the predictions go; without, they are only counted.
+        File or folder of the predictions; without it, rows are only counted.
     target_format : {"parquet", "csv", "arrow"}
         Their format.
     in_parts : bool
-        Whether `target` is a folder that gets one file for every `ROWS_PER_PART` rows, and keeps them if interrupted.
+        Whether `target` is a folder with one file for every `ROWS_PER_PART` rows; after an interrupt, it keeps them.
     """
 
     source: Path
@@ -291,11 +291,11 @@ def run_job(
     Parameters
     ----------
     job : Job
-        From where to where.
+        The table, and the place of the result.
     demand : Demand
-        What holds for all rows.
+        Flow, stack and target of all rows.
     sources : mapping of str to Source
-        Where the quantities are.
+        Columns of the quantities.
     shares : WorkingShares
         Counts the rows that meet the target.
     cached : bool
@@ -308,7 +308,7 @@ def run_job(
     Returns
     -------
     RowPredictor
-        What has predicted, with its counts.
+        The predictor, with its counts.
 
     Raises
     ------
@@ -408,7 +408,7 @@ def _count_part(job: Job, number: int, schema: pa.Schema, shares: WorkingShares)
 
 
 def _keep_question(job: Job, folder: Path, demand: Demand, sources: Mapping[str, Source], prefix: str) -> None:
-    """Write down what is asked, or make sure that what is in the folder answers the same."""
+    """Write the question to the folder, or check that its parts answer the same question."""
     status = job.source.stat()
     asked = json.dumps(
         {

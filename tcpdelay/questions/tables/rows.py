@@ -33,7 +33,7 @@ _REASONS = ("", *(reason for name in ROW for reason in reasons(QUANTITIES[name])
 
 @dataclass(frozen=True)
 class Demand:
-    """What holds for all rows.
+    """Flow, stack and target of all rows.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Demand:
     stack : KnownStack
         The TCP implementation.
     target : Target
-        The limit that makes a packet late, and the share that must not be.
+        Latest useful arrival, and the share of the packets that must arrive by then.
     """
 
     flow: Flow | None
@@ -56,11 +56,11 @@ class RowPredictor:
     Parameters
     ----------
     demand : Demand
-        What holds for all rows.
+        Flow, stack and target of all rows.
     sources : dict of str to Source
-        Where the quantities are; packet size and interval may be missing if the demand has a flow.
+        Columns of the quantities; packet size and interval may be missing if the demand has a flow.
     prefix : str
-        What the names of the added columns begin with.
+        Prefix of the names of the added columns.
     cached : bool
         Whether answers are taken from, and kept in, the user's cache.
 
@@ -218,7 +218,7 @@ class WorkingShares:
     by : sequence of str
         Columns whose values form the groups; without any, there is only one group.
     prefix : str
-        What the names of the added columns begin with.
+        Prefix of the names of the added columns.
 
     Attributes
     ----------
