@@ -10,6 +10,7 @@ transports, a transport is compiled when a simulation first uses it, and each of
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import from_dtype, types
+from numba import config, from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -31,6 +32,8 @@ Feature = Literal[
 """A kind of source that a transport can carry, or an option of a source that it honours."""
 Kernel = Callable[..., Any]
 
+INTERPRETED = bool(getattr(config, "DISABLE_JIT", False))
+"""Whether kernels run in Python (NUMBA_DISABLE_JIT=1), which is slow, for debugging."""
 IP_HEADER, UDP_HEADER, TCP_HEADER, TIMESTAMPS = 20, 8, 20, 12
 IN_TIMEOUT = 1 << 50
 """Added to the send queue of a connection that waits for a retransmission timeout."""
@@ -127,6 +130,9 @@ class Transport:
         kernel: Any = getattr(self, name)
         if kernel is None:
             return 0
+        if INTERPRETED:
+            _KERNELS[id(kernel)] = kernel, self.state
+            return id(kernel)
         parameters, result = _SIGNATURES[name]
         records = _RECORDS | {"connection": self.state}
         signature = tuple(
@@ -174,12 +180,23 @@ def _kernel_call(result: Any) -> Callable[..., Any]:
     return type_call
 
 
-call_for_number: Any = intrinsic(_kernel_call(types.int64))
+_KERNELS: dict[int, tuple[Kernel, np.dtype[Any]]] = {}
+"""Kernels and the types of their states by address, with NUMBA_DISABLE_JIT=1."""
+
+
+def _interpret(address: int, flow: Any, connection: int, others: tuple[Any, ...]) -> Any:
+    """Call a kernel in Python."""
+    kernel, state = _KERNELS[int(address)]
+    memory: Any = (ctypes.c_char * state.itemsize).from_address(int(connection))
+    return kernel(flow, np.frombuffer(memory, state).view(np.recarray)[0], *others)
+
+
+call_for_number: Any = _interpret if INTERPRETED else intrinsic(_kernel_call(types.int64))
 """Calls a kernel that returns an integer: ``call_for_number(address, flow, connection, others)``.
 
 `address` and `connection` are addresses of a `CARRIER`, `others` is the tuple of the kernel's further arguments.
 """
-call_for_effect: Any = intrinsic(_kernel_call(types.none))
+call_for_effect: Any = _interpret if INTERPRETED else intrinsic(_kernel_call(types.none))
 """Calls a kernel that returns nothing."""
 
 
@@ -193,5 +210,5 @@ def _type_copy(typing_context: Any, destination: Any, source: Any, size: Any) ->
     return types.none(types.int64, types.int64, types.int64), generate
 
 
-copy_memory: Any = intrinsic(_type_copy)
+copy_memory: Any = ctypes.memmove if INTERPRETED else intrinsic(_type_copy)
 """Copies memory: ``copy_memory(destination, source, size)``, two addresses and a size [bytes]."""

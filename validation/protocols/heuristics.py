@@ -1,4 +1,4 @@
-"""What an application can do by itself: the simulator beside the kernel, the closed forms, and published gains.
+"""Heuristics of applications: compare the simulator with the kernel, with closed forms, and with published gains.
 
 `python validation/protocols/heuristics.py [captures] [closed-forms] [published]` writes
 `validation/results/protocols/heuristics-*.csv`; all three by default.
@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "protocols"
 PROCESSES = 2
 FAST = Bottleneck(1e12, 60_000)
-"""A link that delays nothing: the paths make all losses."""
+"""A link without delay: all losses happen on the paths."""
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 INTERVAL = 0.020
 SEEDS = range(1, 9)
@@ -51,7 +51,7 @@ HEURISTICS: dict[str, dict[str, Any]] = {
     "par 5 intelligent": {"connections": 5, "scheduling": "intelligent"},
 }
 PUBLISHED = {"split 2": "about 30 %", "par 2": "41 % to 92 %", "par 5": "76 % to 95 %"}
-"""Gains in the 95th percentile [Brosh et al. 2010]; those of parallel connections over all its scenarios."""
+"""Gains in the 95th percentile [Brosh et al. 2010]; ranges of parallel connections are over all its scenarios."""
 
 CAPTURE_SECONDS, CAPTURE_WARM_UP = 1000.0, 10.0
 CLOSED_FORM_SECONDS = 4000.0
@@ -79,13 +79,13 @@ def lone(
     in_host: bool = False,
     **how: Any,
 ) -> FlowResult:
-    """Simulate a flow alone on a path with random losses, if so asked in a queue of the sender's host."""
+    """Simulate a flow alone on a path with random losses, which may be in a queue of the sender's host."""
     source = ConstantRate(flow=flow, path=SharedPath(rtt / 2, loss=loss, in_host=in_host), stack=stack, **how)
     return simulate_network([source], FAST, duration=seconds, warm_up=CAPTURE_WARM_UP, seed=seed).flows[0]
 
 
 def compare_capture(file: Path) -> Row:
-    """Return what was measured and what is simulated, with phases of the kernel's clock at random."""
+    """Return the measured and the simulated delays, with random phases of the kernel's clock."""
     measured = measure(read_capture(file))
     experiment = measured.experiment
     stack = td.Stack.linux(experiment.congestion_control, hz=measured.hz)  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ def capture_tasks() -> list[tuple[Callable[..., Row], tuple[Any, ...]]]:
 
 
 def compare_closed_form(size: int, rtt: float, loss: float, heuristic: str) -> Row:
-    """Return the closed form's answer and the simulator's."""
+    """Return the delays of the closed form and of the simulator."""
     flow, stack, how = td.Flow(size, INTERVAL), td.Stack.linux(), HEURISTICS[heuristic]
     path = td.Path(rtt=rtt, loss=loss)
     simulated = pooled([lone(flow, rtt, loss, stack, seed, CLOSED_FORM_SECONDS, **how) for seed in (1, 2)])
@@ -155,7 +155,7 @@ def compare_closed_form(size: int, rtt: float, loss: float, heuristic: str) -> R
 
 
 def closed_form_tasks() -> list[tuple[Callable[..., Row], tuple[Any, ...]]]:
-    """Return the comparisons of the closed forms with the simulator; round trips are no multiples of the interval."""
+    """Return the comparisons of closed forms with the simulator; no round-trip time is a multiple of the interval."""
     names = [name for name in HEURISTICS if "intelligent" not in name]
     return [
         (compare_closed_form, (size, rtt, loss, name))
@@ -170,14 +170,14 @@ STACKS: dict[str, tuple[td.Stack, td.Stack]] = {
     "Linux CUBIC": (td.Stack.linux("cubic"), td.Stack.linux("cubic", delayed_ack=True)),
     "Classic NewReno": (Classic(mss=1448, receiver_window=1000), Classic(mss=1448, receiver_window=1000)),
 }
-"""What carries the measured flows, and what the others."""
+"""Stacks of the measured flows, and of the other flows."""
 LINKS: dict[tuple[int, str], tuple[Bottleneck, tuple[int, ...]]] = {
     (174, "100 packets"): (Bottleneck(3e6, 100), (0, 10, 25)),
     (174, "50 000 B"): (Bottleneck(3e6, 50_000, unit="bytes"), (0, 10, 25)),
     (1448, "100 packets"): (Bottleneck(30e6, 100), (0, 100)),
     (1448, "100 000 B"): (Bottleneck(30e6, 100_000, unit="bytes"), (0, 100)),
 }
-"""Packet size and queue of the published set-up: its link, and the web users that are simulated."""
+"""The link and the simulated numbers of web users, by packet size and queue of the published set-up."""
 MEASURED, BULK_FLOWS = 5, 5
 DURATION, WARM_UP = 110.0, 10.0
 PATH = SharedPath(0.05)
@@ -199,7 +199,7 @@ def published_sources(size: int, stack: str, web: int, heuristic: str, seed: int
 
 
 def simulate_published(stack: str, size: int, queue: str, web: int) -> list[Row]:
-    """Return a row per heuristic: the 95th percentile, and what it gains over the plain flow of the same seed."""
+    """Return a row per heuristic: the 95th percentile, and its gain over the plain flow of the same seed."""
     bottleneck, _ = LINKS[size, queue]
     percentiles: dict[str, list[float]] = {}
     rows = []
@@ -239,7 +239,7 @@ def simulate_published(stack: str, size: int, queue: str, web: int) -> list[Row]
 
 
 def with_interval(values: list[float]) -> tuple[float, float, float]:
-    """Return the mean of independent values between the ends of its 95 % interval."""
+    """Return the lower end of the 95 % interval of independent values, their mean, and the upper end."""
     mean, half = student(np.ones(len(values)), np.array(values))
     return mean - half, mean, mean + half
 
@@ -255,7 +255,7 @@ def published_tasks() -> list[tuple[Callable[..., list[Row]], tuple[Any, ...]]]:
 
 
 def run(tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Iterator[Row]:
-    """Yield the rows of all tasks in their order, as they are ready."""
+    """Yield the rows of all tasks, in the order of the tasks."""
     with ProcessPoolExecutor(PROCESSES) as pool:
         futures = [pool.submit(function, *arguments) for function, arguments in tasks]
         for done, (future, (_, arguments)) in enumerate(zip(futures, tasks, strict=True), 1):
@@ -279,7 +279,7 @@ PARTS = {"captures": capture_tasks, "closed-forms": closed_form_tasks, "publishe
 
 
 def main() -> None:
-    """Write the tables that are asked for."""
+    """Write the requested tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="|".join(PARTS), help="tables to write; by default all")
     asked = parser.parse_args().parts

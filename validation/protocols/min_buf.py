@@ -1,4 +1,4 @@
-"""MIN_BUF: the published scenario, and TCP_NOTSENT_LOWAT beside captures of the kernel.
+"""MIN_BUF: simulate the published scenario, and compare TCP_NOTSENT_LOWAT with captures of the kernel.
 
 `python validation/protocols/min_buf.py` writes `validation/results/protocols/min_buf.csv` and `notsent_lowat.csv`.
 """
@@ -40,11 +40,11 @@ DATAGRAM_SHARE = 0.1
 SEND_BUFFER = 65_536
 FRAME = 1500
 JITTER = 0.001
-"""ACKs are spread by so much [s], so that no phases of exact paths decide."""
-SPREAD = 0.1
-"""Sources of a group begin within this time [s]."""
+"""Random delay of the ACKs [s], which prevents phase effects of exactly constant paths."""
+START_WINDOW = 0.1
+"""The sources of a group begin at random within this time [s]."""
 NO_LIMIT = 4 << 20
-"""Bytes unsent that never bind: the source waits for `poll` all the same."""
+"""A limit of unsent bytes that is never reached; the source still waits for `poll`."""
 RATES, RTTS, QUEUES = (30e6, 12e6), (0.100, 0.050, 0.025), (0.25, 1.0)
 STREAMS = {"std": None, "m10": MinBuf(1, 0), "m13": MinBuf(1, 3), "m20": MinBuf(2, 0)}
 STACKS: dict[str, Stack] = {
@@ -68,7 +68,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Scenario:
-    """One row: what shares the link with the measured stream, and how that is buffered."""
+    """A row of the table: the stack, the link, and the send buffer of the measured stream."""
 
     stack: str
     discipline: str
@@ -99,7 +99,7 @@ class Scenario:
         min_buf = STREAMS[self.stream]
 
         def starts(first: float, number: int) -> list[float]:
-            return [first + float(later) for later in random.uniform(0, SPREAD, number)]
+            return [first + float(later) for later in random.uniform(0, START_WINDOW, number)]
 
         datagrams = td.Flow.from_bitrate(DATAGRAM_SHARE * self.rate, packet_size=DATAGRAM)
         return [
@@ -158,7 +158,7 @@ def published() -> dict[tuple[str, float], dict[str, str]]:
 
 
 def network_rows() -> list[dict[str, object]]:
-    """Simulate all scenarios, next to the published figures where there are any."""
+    """Simulate all scenarios; rows have the published figures where they exist."""
     known, rows = published(), []
     everything = list(scenarios())
     standard = 0.0
@@ -196,7 +196,7 @@ def capture_scenario(capture: FlowCapture, **admission: object) -> tuple[list[So
 
 
 def compare(file: Path) -> list[dict[str, object]]:
-    """Return what was captured, and what is simulated with the same limit and with each MIN_BUF."""
+    """Return the measured figures, and the simulated ones with the same limit and with each MIN_BUF."""
     capture = read_capture(file)
     experiment = capture.settings
     limit = experiment["notsent_lowat"]

@@ -1,4 +1,4 @@
-"""Simulate the published scenario of SCP and what follows from its analysis.
+"""Simulate the published scenario of SCP, and test its analysis of two flows.
 
 `python validation/protocols/scp.py` writes `validation/results/protocols/scp-*.csv` in some minutes. Published figures:
 Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Applications", SPIE 3310, 1998.
@@ -27,7 +27,7 @@ from tcpdelay.network.stacks import Classic, Scp, Udp
 RESULTS = Path(__file__).parents[1] / "results" / "protocols"
 SEEDS = range(1, 11)
 JITTER = 0.005
-"""Spread of the acknowledgements [s]."""
+"""Random delay of the acknowledgements [s]."""
 MODEM = Bottleneck(rate=28_800, capacity=15 * 28_800 // 8, unit="bytes")
 PUBLISHED_BACKLOG = {"SCP": 1.2, "Classic TCP": 16.0}
 """Buffering delay on the modem [s]."""
@@ -36,7 +36,7 @@ RTT = 0.100
 STEP, LENGTH = 2.0, 150
 """Parts of the time on the modem [s], and how many."""
 SETTLED = 500.0
-"""When the share of two flows begins to be taken [s]; and for as long."""
+"""Time before the share of two flows is measured, and time during which it is measured [s]."""
 Row = dict[str, str | float]
 
 
@@ -47,7 +47,7 @@ def mean_and_interval(name: str, values: Sequence[float]) -> Row:
 
 
 def buffering(stack: td.Stack, seed: int) -> list[float]:
-    """Return how long packets wait at the modem, as the mean of those that come in each part of the time [s]."""
+    """Return the mean wait at the modem of the packets that arrive in each part of the time [s]."""
     start = float(np.random.default_rng(seed).uniform(0, 1))
     source = Bulk(path=SharedPath(RTT / 2, return_jitter=JITTER), stack=stack, start=start)
     until = LENGTH * STEP
@@ -73,7 +73,7 @@ def backlog() -> Iterator[Row]:
 
 
 def share_of_first(link: Bottleneck, one_way: float, offset: float, seed: int) -> dict[str, float]:
-    """Return how two SCP flows share a link, the second of which begins later, and what they took for the base RTT."""
+    """Return the shares of two SCP flows, of which the second begins later, and the errors of their base RTTs."""
     path = SharedPath(one_way, return_jitter=0.001)
     start = float(np.random.default_rng(seed).uniform(0, 0.1))
     sources = [Bulk(path=path, stack=Scp(), start=start), Bulk(path=path, stack=Scp(), start=start + offset)]

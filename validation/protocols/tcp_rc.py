@@ -1,4 +1,4 @@
-"""TCP-RC: delays and forged packets over loss and round-trip time, next to the same TCP without forging.
+"""TCP-RC: delays and forged packets by loss and round-trip time, compared with the same TCP without forging.
 
 `python validation/protocols/tcp_rc.py` writes `validation/results/protocols/tcp_rc.csv`.
 """

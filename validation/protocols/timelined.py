@@ -1,4 +1,4 @@
-"""Time-lined TCP in the scenario of its thesis: fairness to TCP, jumps at deadlines, and what comes in time.
+"""Time-lined TCP in the scenario of its thesis: fairness to TCP, jumps at deadlines, and data read in time.
 
 `python validation/protocols/timelined.py` writes `validation/results/protocols/timelined-*.csv`.
 """
@@ -110,7 +110,7 @@ def interval_of(name: str, values: Sequence[float] | NDArray[np.float64]) -> dic
 
 
 def friendliness(scenario: Scenario) -> dict[str, float]:
-    """Return F and S, and those of flows that are all TCP, split at random and into the slower and the faster half.
+    """Return F and S, and both for flows that are all TCP, split at random and into the slower and the faster half.
 
     Timeouts are those of a time-lined and of a TCP flow, in all the time.
     """
@@ -138,7 +138,7 @@ def friendliness(scenario: Scenario) -> dict[str, float]:
 
 
 def on_time() -> Iterable[Row]:
-    """Yield the share of the bytes that are read within a section's time, by how much of its fair share a flow writes.
+    """Yield the share of the bytes read within a section's time, by the rate of a flow relative to its fair share.
 
     Where the sender gives up `early`, it does so by the time that a packet waits in the queue.
     """
@@ -189,7 +189,7 @@ def real_time() -> Iterable[Row]:
 
 
 def sequence() -> Iterable[Row]:
-    """Yield up to which position [bytes] a time-lined and a TCP flow have been acknowledged, ten times a second."""
+    """Yield the acknowledged positions [bytes] of a time-lined and of a TCP flow, ten times a second."""
     scenario = Scenario()
     network = prepare(scenario.sources(scenario.time_lined, 1), LINK, 1, 0.0, DURATION)
     numbers = {"tltcp": 0, "tcp": scenario.flows // 2}
@@ -205,7 +205,7 @@ def sequence() -> Iterable[Row]:
 
 
 def write(table_name: str, rows: Iterable[Row]) -> None:
-    """Write a table as CSV, and say on standard error how far it is."""
+    """Write a table as CSV, and print its rows to standard error."""
     kept = []
     for row in rows:
         kept.append(
