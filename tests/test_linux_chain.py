@@ -5,9 +5,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from chain_structure import profile_of, solved_rows
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.linux.delays import sums
-from tcpdelay.models.solver.state_space import reachable_rows
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -53,8 +53,9 @@ def flows(model):
 
     The first is the mean change of the backlog with the cuts at no backlog and at the bound.
     """
-    phases, transitions = model._structure
-    rows, solution = model._finite()
+    profile = profile_of(model.flow, model.path, model.stack)
+    phases, transitions = profile.structure
+    rows, solution = solved_rows(profile)
     time = change = 0.0
     for phase in range(phases.size - 1):
         cells = slice(rows["offset"][phase], rows["offset"][phase + 1])
@@ -64,7 +65,7 @@ def flows(model):
             after = np.clip(backlog + event["shift"], 0, rows["bound"][0])
             change += event["probability"] * probability @ (after - backlog)
             time += event["probability"] * probability.sum() * event["duration"]
-    counted, _, _ = sums(model._profile._bins(rows, solution.probability))
+    counted, _, _ = sums(profile.bins(rows, solution.probability))
     return change / time, counted / time
 
 
@@ -97,8 +98,7 @@ def test_invariants(scenario):
 @given(scenarios())
 def test_events_of_every_phase_are_complete(scenario):
     """Also of phases that the start does not lead to, and of flows that TCP cannot carry."""
-    model = DelayModel(*scenario)
-    phases, transitions = model._structure
+    phases, transitions = profile_of(*scenario).structure
     first = phases["first_transition"]
     sums_of_rows = np.add.reduceat(transitions["probability"], first[:-1][np.diff(first) > 0])
     assert np.abs(sums_of_rows - 1).max() <= 1e-12
@@ -256,13 +256,11 @@ def test_drift_is_in_packets_per_second():
 
 
 def test_bounds_hold_what_is_reached():
-    model = DelayModel(Flow(174, 0.020), Path(0.100, 0.02), Stack.linux())
-    rows, _ = model._finite()
-    phases, transitions = model._structure
-    again = reachable_rows(phases, transitions, model._profile.start, int(rows["bound"][0]))
-    assert np.array_equal(rows, again)
+    scenario = Flow(174, 0.020), Path(0.100, 0.02), Stack.linux()
+    model, profile = DelayModel(*scenario), profile_of(*scenario)
+    rows, _ = solved_rows(profile)
     assert model.states["b"].max() <= rows["bound"][0]
-    assert model.states["w"].max() <= model._profile._parameters.largest_window
+    assert model.states["w"].max() <= profile.parameters.largest_window
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 import tcpdelay.models.simulator.simulation as simulation
+from chain_structure import profile_of
 from tcpdelay.models.interface import UnsupportedError
 from tcpdelay.models.linux.bursts import burst_chance, followed_losses, outage_chance, probe_time, repair_rounds
 from tcpdelay.models.linux.parameters import linux_parameters
@@ -77,10 +78,9 @@ def test_slow_start_repairs_one_then_two_then_four():
 def test_events_of_every_phase_are_complete(burst, flow, rtt, loss, congestion_control):
     stack = td.Stack.linux(congestion_control=congestion_control)
     try:
-        model = td.DelayModel(flow, td.Path(rtt, loss, loss_burst=burst), stack)
+        phases, transitions = profile_of(flow, td.Path(rtt, loss, loss_burst=burst), stack).structure
     except UnsupportedError:
         assume(False)
-    phases, transitions = model._structure
     first = phases["first_transition"]
     sums = np.add.reduceat(transitions["probability"], first[:-1][np.diff(first) > 0])
     assert np.abs(sums - 1).max() <= 1e-12
@@ -135,7 +135,7 @@ def test_delays_are_those_of_the_simulator(size, rtt, loss, burst, mean_error, p
             td.Path(0.4, 0.001, loss_burst=3.1),
             "loss_burst must be at most 2 in the chain, got 3.1; tcpdelay.sim",
         ),
-        (VOICE, td.Path(0.02, 0.02, loss_burst=2.0), "loss_burst 2 is too long for the chain: .*, must be at most 2%"),
+        (VOICE, td.Path(0.02, 0.02, loss_burst=2.0), "loss_burst must be shorter in the chain: .*, and at most 2% are"),
         (
             td.Flow(1449, 0.02),
             td.Path(0.1, 0.001, loss_burst=1.5),
@@ -148,7 +148,11 @@ def test_delays_are_those_of_the_simulator(size, rtt, loss, burst, mean_error, p
         ),
         # Windows open wide enough are hardly ever lost as a whole, but losses this frequent do not let them open.
         (td.Flow(209, 0.01), td.Path(0.098, 0.049, loss_burst=1.5), "losses of whole windows hold up 4.*%"),
-        (VOICE, td.Path(0.1, 0.001, bottleneck="bytes", loss_burst=1.5), "bottleneck must be 'packets' with"),
+        (
+            VOICE,
+            td.Path(0.1, 0.001, bottleneck="bytes", loss_burst=1.5),
+            "bottleneck must be 'packets' in the chain with",
+        ),
     ],
 )
 def test_bursts_beyond_the_chain_are_refused(flow, path, message):

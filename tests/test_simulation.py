@@ -13,7 +13,7 @@ from tcpdelay.confidence import quantile_interval
 from tcpdelay.models.simulator.engine import advance, new_connection
 from tcpdelay.models.simulator.records import wheel_expiry
 from tcpdelay.models.simulator.simulation import Batches, simulate
-from tcpdelay.models.simulator.window import _cube_root
+from tcpdelay.models.simulator.window import cube_root
 
 CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss"
 
@@ -61,8 +61,8 @@ def test_a_timer_is_never_early_and_at_most_one_step_of_its_level_late(ticks, la
 
 
 @given(st.integers(0, 10**15))
-def test_the_cube_root_is_the_nearest(value):
-    root = _cube_root(value)
+def test_thecube_root_is_the_nearest(value):
+    root = cube_root(value)
     assert (root - 0.5001) ** 3 <= value <= (root + 0.5001) ** 3
 
 

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chain_structure import profile_of, rows_within
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.published.transitions import start_phase
 from tcpdelay.models.solver.gth import gth_solve
+from tcpdelay.models.solver.state_space import number_states
 from tcpdelay.models.solver.stationary import solve_by_sweeps
 from tcpdelay.models.solver.sweeps import extrapolate, new_history, remember, sweep
 from tcpdelay.scenario.path import Path
@@ -62,8 +64,8 @@ def test_extrapolation_solves_a_linear_iteration_in_a_few_steps():
 
 def structure(flow, path, stack):
     model = DelayModel(flow, path, stack)
-    phases, transitions = model._structure
-    return model, phases, transitions, model._rows_within(16 * model.load), start_phase(model.load)
+    profile = profile_of(flow, path, stack)
+    return model, *profile.structure, rows_within(profile, 16 * profile.load), start_phase(profile.load)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_a_sweep_moves_probability_as_the_matrix_does(flow, path):
     for _ in range(3):
         before = inflow.copy()
         sweep(phases, transitions, rows, inflow, visits)
-        number, _, _ = model._numbering
+        number = number_states(phases, transitions, rows, start)
         reachable = number >= 0
         # What is visited comes from what came in and from the visits before; what is left flows back.
         expected = visits[reachable] @ model.transition_matrix + before[reachable] - inflow[reachable]

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from chain_structure import profile_of, rows_within
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION
-from tcpdelay.models.solver.state_space import PHASE, TRANSITION, reachable_rows
+from tcpdelay.models.solver.state_space import PHASE, TRANSITION, number_states, reachable_rows
 from tcpdelay.models.solver.stationary import MAX_SWEEPS, from_start, solve_by_sweeps
 from tcpdelay.models.solver.widening import UNDISTURBED, decay, doublings, widen
 from tcpdelay.scenario.path import Path
@@ -59,20 +60,21 @@ def test_the_bound_doubles_until_nothing_is_cut_off(cut, factor, expected):
 )
 def test_a_solution_does_not_depend_on_where_it_started(flow, path):
     model = DelayModel(flow, path, LINUX)
-    rows, solution = model._finite()
-    start = model._profile.start
-    assert rows["bound"][0] > model._profile.first_bound
-    cold = solve_by_sweeps(*model._structure, rows, start, MAX_SWEEPS)
-    assert max(cold.residual, solution.residual) <= 1e-13
-    np.testing.assert_allclose(solution.probability, cold.probability, rtol=0, atol=1e-11)
+    profile = profile_of(flow, path, LINUX)
+    bound = int(model.states["b"].max())
+    assert bound > profile.first_bound
+    rows = rows_within(profile, bound)
+    cold = solve_by_sweeps(*profile.structure, rows, profile.start, MAX_SWEEPS)
+    assert max(cold.residual, model.residual) <= 1e-13
+    reachable = number_states(*profile.structure, rows, profile.start) >= 0
+    np.testing.assert_allclose(model.stationary_distribution, cold.probability[reachable], rtol=0, atol=1e-11)
     assert model.delay_distribution().truncated_mass < NEGLIGIBLE_TRUNCATION
 
 
 def test_a_rough_solution_says_so_and_can_be_finished():
-    model = DelayModel(Flow(1200, 0.020), Path(0.150, 0.005), LINUX)
-    phases, transitions = model._structure
-    start = model._profile.start
-    rows = reachable_rows(phases, transitions, start, model._profile.first_bound)
+    profile = profile_of(Flow(1200, 0.020), Path(0.150, 0.005), LINUX)
+    (phases, transitions), start = profile.structure, profile.start
+    rows = rows_within(profile, profile.first_bound)
     inflow = from_start(rows, start)
     rough = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS, inflow, 1e-6)
     assert rough.residual > 1e-13

@@ -72,7 +72,7 @@ class LinuxProfile:
     """The chain of a Linux kernel for one scenario; a `Profile`."""
 
     def __init__(self, flow: Flow, path: Path, stack: Linux) -> None:
-        self._parameters = p = linux_parameters(flow, path, stack)
+        self.parameters = p = linux_parameters(flow, path, stack)
         self._forward_delay = path.forward_delay
         self.load = p.load
         self.lossless = p.loss == 0
@@ -83,8 +83,8 @@ class LinuxProfile:
 
     @cached_property
     def _made(self) -> tuple[Phases, Transitions, Any, Layout]:
-        phases, transitions, sending, layout = linux_transitions(self._parameters)
-        transitions["duration"] *= self._parameters.interval
+        phases, transitions, sending, layout = linux_transitions(self.parameters)
+        transitions["duration"] *= self.parameters.interval
         return phases, transitions, sending, layout
 
     @property
@@ -95,30 +95,31 @@ class LinuxProfile:
     @property
     def start(self) -> int:
         """An open window that no longer grows."""
-        return start_phase(self._parameters, self._made[3])
+        return start_phase(self.parameters, self._made[3])
 
     @property
     def backlogged(self) -> int:
         """The round with the smallest window."""
         return backlogged_phase(self._made[3])
 
-    def _bins(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        p, (phases, _, sending, _) = self._parameters, self._made
+    def bins(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the bins of all delays beyond the one-way delay, not normalised."""
+        p, (phases, _, sending, _) = self.parameters, self._made
         return delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ascending delays [s] and their weights."""
-        values, weights = filled_bins(self._bins(rows, probability))
-        return self._forward_delay + values * self._parameters.interval, weights
+        values, weights = filled_bins(self.bins(rows, probability))
+        return self._forward_delay + values * self.parameters.interval, weights
 
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the parts of the mean delay beyond the one-way delay [s]."""
-        interval = self._parameters.interval
-        weight, delay, age = sums(self._bins(rows, probability))
+        interval = self.parameters.interval
+        weight, delay, age = sums(self.bins(rows, probability))
         after_timeouts = after_timeout(*self.structure, rows, probability)
-        timeouts = min(sums(self._bins(rows, after_timeouts))[2], age)
+        timeouts = min(sums(self.bins(rows, after_timeouts))[2], age)
         return (age - timeouts) / weight * interval, (delay - age) / weight * interval, timeouts / weight * interval
 
     def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
         """Solve the chain within its first bound and sum up the delays."""
-        return int(_summed_up(self._parameters, self._forward_delay, figures, result))
+        return int(_summed_up(self.parameters, self._forward_delay, figures, result))

@@ -139,7 +139,7 @@ def _update_cubic(c: Any, acknowledged: int) -> None:
             c.cubic_ack_cnt = acknowledged
             c.cubic_tcp_cwnd = c.snd_cwnd
             c.cubic_origin = max(c.cubic_last_max, c.snd_cwnd)
-            c.cubic_k = _cube_root((1 << CUBIC_BITS) // tcp.CUBIC_C_SCALED * (c.cubic_origin - c.snd_cwnd))
+            c.cubic_k = cube_root((1 << CUBIC_BITS) // tcp.CUBIC_C_SCALED * (c.cubic_origin - c.snd_cwnd))
         elapsed = (now - c.cubic_epoch + to_ticks(c, c.min_rtt) << tcp.CUBIC_TIME_BITS) // hz
         distance = elapsed - c.cubic_k
         climb = tcp.CUBIC_C_SCALED * abs(distance) ** 3 >> CUBIC_BITS
@@ -159,7 +159,7 @@ def _update_cubic(c: Any, acknowledged: int) -> None:
 
 
 @kernel()
-def _cube_root(value: int) -> int:
+def cube_root(value: int) -> int:
     """Return the cube root, rounded; the kernel's own is within 0.2 % of it."""
     return int(np.rint(np.cbrt(value)))
 

@@ -1,0 +1,30 @@
+"""Phases, transitions and solution of a chain, made from the public parts of the solver."""
+
+from tcpdelay.models.linux.profile import LinuxProfile
+from tcpdelay.models.published.delays import PublishedProfile
+from tcpdelay.models.solver.measures import probability_at_bound
+from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION
+from tcpdelay.models.solver.state_space import reachable_rows
+from tcpdelay.models.solver.stationary import MAX_SWEEPS, solve_by_sweeps
+from tcpdelay.scenario.stack import NewReno2008
+
+
+def profile_of(flow, path, stack):
+    """Return the chain of a scenario in the form that the solver takes."""
+    return (PublishedProfile if isinstance(stack, NewReno2008) else LinuxProfile)(flow, path, stack)
+
+
+def rows_within(profile, bound):
+    """Return the rows of backlogs up to a bound."""
+    return reachable_rows(*profile.structure, profile.start, bound)
+
+
+def solved_rows(profile):
+    """Return rows and solution of a chain that TCP carries; the bound doubles until it cuts off next to nothing."""
+    bound = profile.first_bound
+    while True:
+        rows = rows_within(profile, bound)
+        solution = solve_by_sweeps(*profile.structure, rows, profile.start, MAX_SWEEPS)
+        if probability_at_bound(profile.structure[0], rows, solution.probability) < NEGLIGIBLE_TRUNCATION:
+            return rows, solution
+        bound *= 2
