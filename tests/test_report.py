@@ -17,6 +17,8 @@ from rich.console import Console
 from report_cases import CASES, VOIP, guidelines
 from tcpdelay import guideline
 from tcpdelay.advice.rule import Effect
+from tcpdelay.capture.estimate import PathEstimate
+from tcpdelay.models import chain_models
 from tcpdelay.quality.voice import voice_quality
 from tcpdelay.report import phrases
 from tcpdelay.report.content import content
@@ -29,7 +31,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
-from tcpdelay.units import format_fraction, parse_fraction, parse_rate, parse_time
+from tcpdelay.units import format_fraction, format_time, parse_fraction, parse_rate, parse_time
 
 FORMATS = ("html", "markdown", "text")
 HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(1)> [bold]a[/bold] | `b` *c* {{ 7*7 }}\n# d'
@@ -590,7 +592,8 @@ def test_a_report_asks_each_question_once(monkeypatch):
     # A decision is asked for only where there was no distribution yet.
     firsts = {scenario: number for number, (scenario, _) in reversed(list(enumerate(asked)))}
     assert all(
-        requested.precision == "exact" or firsts[scenario] == number for number, (scenario, requested) in enumerate(asked)
+        requested.precision == "exact" or firsts[scenario] == number
+        for number, (scenario, requested) in enumerate(asked)
     )
 
 
@@ -599,14 +602,18 @@ def test_all_formats_show_the_same_loss_curve(findings):
     plain = json.loads(found.to_json())["loss_curve"]
     assert plain["loss"] == found.loss_curve.loss.tolist()
     assert plain["quantile"] == found.loss_curve.quantile.tolist()
-    delays = {format_fraction(loss): format_time(delay) for loss, delay in zip(plain["loss"], plain["quantile"])}
+    delays = {
+        format_fraction(loss): format_time(delay) for loss, delay in zip(plain["loss"], plain["quantile"], strict=True)
+    }
     rows = [row[:2] for row in markdown_rows(found.to_markdown()) if row[-1] in ("met", "missed")]
     assert rows
     assert all(delays[loss] == delay for loss, delay in rows)
     assert all(row in [each[:2] for each in Page(found.to_html()).rows()] for row in rows)
 
 
-@pytest.mark.parametrize(("name", "value", "assumed"), [("window_validation", False, "on"), ("delayed_ack", True, "off")])
+@pytest.mark.parametrize(
+    ("name", "value", "assumed"), [("window_validation", False, "on"), ("delayed_ack", True, "off")]
+)
 def test_an_ignored_field_is_reported_beside_the_answer(name, value, assumed):
     found = guideline(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(**{name: value}))
     words = f"the chain does not model {name.replace('_', ' ')} and assumes that it is {assumed}"
