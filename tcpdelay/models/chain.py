@@ -69,6 +69,8 @@ NEARLY = 0.01
 """Difference, relative to the allowed share, up to which an estimated share of late packets does not decide."""
 SAME_DELAY = 1e-5
 """Relative difference up to which two delays may be the same: bins of delays move a little with the backlog's bound."""
+EXTRAPOLATED = 1.5
+"""Factor by which an extrapolated probability at the bound may be wrong."""
 TOLERANCE_OF_LATENESS = 1e-3
 """Change per sweep, relative to what a target allows to be late, at which a solution is good enough to compare."""
 STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
@@ -313,16 +315,17 @@ class DelayModel:
     def _fits(self, rows: Rows, solution: Solution, cut: float) -> bool | None:
         """Return whether a backlog bound large enough for this load is within the solver's limit.
 
-        None where the estimated bound is within a factor of two of the limit, so that only a solution can tell.
+        None where that depends on how far the extrapolation of the probability at the bound can be trusted.
         """
         phases, bound = self._structure[0], int(rows["bound"][0])
-        steps = doublings(cut, decay(phases, rows, solution.probability), bound, NEGLIGIBLE_TRUNCATION)
-        if self._cells_within(bound * 2 ** (steps + 1)) <= self._largest_grown:
+        factor = decay(phases, rows, solution.probability)
+        at_most, at_least = (
+            int(self._rows_within(bound * 2 ** doublings(cut, factor, bound, wanted))["offset"][-1])
+            for wanted in (NEGLIGIBLE_TRUNCATION / EXTRAPOLATED, min(NEGLIGIBLE_TRUNCATION * EXTRAPOLATED, cut))
+        )
+        if at_most <= self._largest_grown:
             return True
-        return None if self._cells_within(bound * 2 ** (steps - 1)) <= self._largest_grown else False
-
-    def _cells_within(self, bound: int) -> int:
-        return int(self._rows_within(bound)["offset"][-1])
+        return None if at_least <= self._largest_grown else False
 
     @cached_property
     def _largest_grown(self) -> int:

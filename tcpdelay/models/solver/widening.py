@@ -30,6 +30,8 @@ UNDISTURBED = 0.6
 COMPARED = 0.2
 """Share of the bound that is compared with the same share before it."""
 FASTEST_DECAY = 1e-3
+UNDISTURBED_DELAYS = 0.7
+"""Share of the delay at the bound up to which delays are taken as they are."""
 
 
 @njit(cache=True)
@@ -87,8 +89,8 @@ def late_share(distribution: DelayDistribution, limit: float, bound: float) -> f
     limit : float
         Delay [s] in question.
     bound : float
-        Time [s] that the largest backlog stands for. Delays up to 0.6 of it are taken as they are, and from there on
-        to fall as they do from the third to the fourth tenth of it to the fifth and sixth.
+        Time [s] that the largest backlog stands for. Delays up to 0.7 of it are taken as they are. Beyond, their
+        probabilities fall by the ratio of the shares of delays from 0.5 to 0.7 of it and from 0.3 to 0.5 of it.
 
     Returns
     -------
@@ -107,7 +109,7 @@ def late_share(distribution: DelayDistribution, limit: float, bound: float) -> f
     [1.0, 1.0]
     """
     one_way = distribution.one_way_delay
-    end, span = one_way + UNDISTURBED * bound, COMPARED * bound
+    end, span = one_way + UNDISTURBED_DELAYS * bound, COMPARED * bound
     beyond_start, beyond_middle, beyond_end = (
         distribution.late_fraction(delay) for delay in (end - 2 * span, end - span, end)
     )
