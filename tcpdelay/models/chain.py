@@ -63,11 +63,15 @@ MOST_DOUBLINGS = 2
 SETTLED = 1e-3
 """Probability at the bound, relative to what a target allows to be late, at which the target's answer is settled."""
 CLEAR = 2.0
-"""How far from the allowed share, in changes from the bound before, a share of late packets settles the answer."""
+"""Distance from the allowed share, in changes from the bound before, at which an estimated share decides."""
 CLOSE = 0.05
-"""Change from the bound before, relative to the allowed share, at which a share of late packets counts as known."""
+"""Change from the bound before, relative to the allowed share, from which on an estimate is not improved further."""
 NEARLY = 0.01
 """Difference, relative to the allowed share, up to which an estimated share of late packets does not decide."""
+SAME_DELAY = 1e-5
+"""Relative difference up to which two delays may be the same: bins of delays move a little with the backlog's bound."""
+EXTRAPOLATED = 1.5
+"""Factor by which an extrapolated probability at the bound may be wrong."""
 TOLERANCE_OF_LATENESS = 1e-3
 """Change per sweep, relative to what a target allows to be late, at which a solution is good enough to compare."""
 STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
@@ -268,53 +272,61 @@ class DelayModel:
         It is as precise as that comparison takes: exact where the two nearly agree.
         """
         allowed = 1 - quantile
-        late = self._estimated_lateness(limit, quantile)
-        if abs(late - allowed) <= NEARLY * allowed:
+        late, at_limit = self._estimated_lateness(limit, quantile)
+        if abs(late - allowed) <= NEARLY * allowed + at_limit:
             return self.delay_distribution().late_fraction(limit)
         return late
 
-    def _estimated_lateness(self, limit: float, quantile: float) -> float:
-        """Return the share of packets later than `limit` [s], as far as a comparison with 1 - `quantile` takes.
+    def _estimated_lateness(self, limit: float, quantile: float) -> tuple[float, float]:
+        """Return the share of packets later than `limit` [s] as precisely as a comparison with 1 - `quantile` requires.
 
-        Near saturation an exact share needs backlogs far beyond the limit. Here those beyond a narrower bound are taken
-        to fall geometrically, as they do in the end. Such a share counts once doubling the bound has changed it by
-        little, or by less than its distance from 1 - `quantile`; in the first case it is rounded up by the change.
+        The second figure is the share of packets whose delay equals the limit, but for the rounding of delays: with
+        another bound of the backlog they may be late or not.
+
+        Near saturation an exact share needs backlogs far beyond the limit. Here the probabilities of backlogs beyond a
+        narrower bound are taken to fall geometrically, as they do asymptotically. The estimated share decides once
+        doubling the bound has changed it by less than half its distance from 1 - `quantile`. If the change is small but
+        the distance is small as well, the exact share decides.
         """
         allowed, before = 1 - quantile, np.inf
         for rows, solution, cut in self._solutions(tolerance=TOLERANCE_OF_LATENESS * allowed):
             distribution, bound = self._distribution(rows, solution), int(rows["bound"][0]) * self.flow.interval
+            late = distribution.late_fraction(limit)
+            at_limit = distribution.late_fraction(limit * (1 - SAME_DELAY)) - distribution.late_fraction(
+                limit * (1 + SAME_DELAY)
+            )
             if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
-                return distribution.late_fraction(limit)
-            if distribution.quantile(quantile) > limit:
+                return late, at_limit
+            if distribution.quantile(quantile) > limit * (1 + SAME_DELAY):
                 # A wider bound only lets the backlog grow.
-                return max(late_share(distribution, limit, bound), distribution.late_fraction(limit))
-            if cut < SETTLED * allowed:
-                late = distribution.late_fraction(limit)
-            else:
+                return max(late_share(distribution, limit, bound), late), at_limit
+            if cut >= SETTLED * allowed:
                 late = late_share(distribution, limit, bound)
                 change, before = abs(late - before), late
-                if change > CLOSE * allowed and change >= abs(late - allowed) / CLEAR:
-                    continue
-                late = late + change if change <= CLOSE * allowed else late
+                if change >= abs(late - allowed) / CLEAR:
+                    if change > CLOSE * allowed:
+                        continue
+                    return self.delay_distribution().late_fraction(limit), 0.0
             fits = late > allowed or self._fits(rows, solution, cut)
             if fits is None:
-                return self.delay_distribution().late_fraction(limit)
-            return late if fits else 1.0
-        return 1.0
+                return self.delay_distribution().late_fraction(limit), 0.0
+            return (late, at_limit) if fits else (1.0, 0.0)
+        return 1.0, 0.0
 
     def _fits(self, rows: Rows, solution: Solution, cut: float) -> bool | None:
         """Return whether a backlog bound large enough for this load is within the solver's limit.
 
-        None where the estimated bound is within a factor of two of the limit, so that only a solution can tell.
+        None where that depends on how far the extrapolation of the probability at the bound can be trusted.
         """
         phases, bound = self._structure[0], int(rows["bound"][0])
-        steps = doublings(cut, decay(phases, rows, solution.probability), bound, NEGLIGIBLE_TRUNCATION)
-        if self._cells_within(bound * 2 ** (steps + 1)) <= self._largest_grown:
+        factor = decay(phases, rows, solution.probability)
+        at_most, at_least = (
+            int(self._rows_within(bound * 2 ** doublings(cut, factor, bound, wanted))["offset"][-1])
+            for wanted in (NEGLIGIBLE_TRUNCATION / EXTRAPOLATED, min(NEGLIGIBLE_TRUNCATION * EXTRAPOLATED, cut))
+        )
+        if at_most <= self._largest_grown:
             return True
-        return None if self._cells_within(bound * 2 ** (steps - 1)) <= self._largest_grown else False
-
-    def _cells_within(self, bound: int) -> int:
-        return int(self._rows_within(bound)["offset"][-1])
+        return None if at_least <= self._largest_grown else False
 
     @cached_property
     def _largest_grown(self) -> int:

@@ -27,6 +27,8 @@ COMPARED = 0.2
 """Share of the bound over which the decay is measured, against an equal share before it."""
 FASTEST_DECAY = 1e-3
 """Smallest ratio that counts as measured."""
+UNDISTURBED_DELAYS = 0.7
+"""Share of the delay at the bound up to which delays are taken as they are."""
 
 
 @kernel()
@@ -84,8 +86,8 @@ def late_share(distribution: DelayDistribution, limit: float, bound: float) -> f
     limit : float
         Delay [s] in question.
     bound : float
-        Time [s] that the largest backlog stands for. Delays up to 0.6 of this time are taken as they are. Beyond, they
-        fall by the ratio between the fifth and sixth tenth of this time and the third and fourth.
+        Time [s] that the largest backlog stands for. Delays up to 0.7 of it are taken as they are. Beyond, their
+        probabilities fall by the ratio of the shares of delays from 0.5 to 0.7 of it and from 0.3 to 0.5 of it.
 
     Returns
     -------
@@ -104,7 +106,7 @@ def late_share(distribution: DelayDistribution, limit: float, bound: float) -> f
     [1.0, 1.0]
     """
     one_way = distribution.one_way_delay
-    end, span = one_way + UNDISTURBED * bound, COMPARED * bound
+    end, span = one_way + UNDISTURBED_DELAYS * bound, COMPARED * bound
     beyond_start, beyond_middle, beyond_end = (
         distribution.late_fraction(delay) for delay in (end - 2 * span, end - span, end)
     )

@@ -1,0 +1,81 @@
+"""Decisions: whether a target is met is the same with and without the whole distribution."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import tcpdelay as td
+from tcpdelay.models.interface import Requested
+from tcpdelay.models.predict import carries, predict, solved_once
+from tcpdelay.models.throughput import connection_utilization, largest_rule_of_thumb_rate
+from tcpdelay.scenario.scenario import Scenario
+
+STACKS = [td.Stack.newreno_2008(backlog_bound="grow"), td.Stack.linux(), td.Stack.linux("reno")]
+
+
+def decided(scenario, target):
+    return predict(scenario, Requested(precision="decision", target=target), "chain").meets(target)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    stack=st.sampled_from(STACKS),
+    packet_size=st.sampled_from([174, 724, 1448]),
+    rtt=st.floats(0.01, 0.2),
+    loss=st.floats(0.002, 0.08),
+    utilization=st.floats(0.5, 0.9),
+    probability=st.sampled_from([0.5, 0.9, 0.95, 0.99, 0.999]),
+    beyond=st.sampled_from([-1e-3, -1e-6, -1e-10, 0.0, 1e-10, 1e-6, 1e-3]),
+)
+def test_a_decision_agrees_with_the_prediction_at_a_quantile(
+    stack, packet_size, rtt, loss, utilization, probability, beyond
+):
+    path = td.Path(rtt=rtt, loss=loss)
+    interval = 8 * packet_size / largest_rule_of_thumb_rate(path, stack, utilization)
+    assume(1e-3 < interval < 1 and rtt / interval < 12)
+    scenario = Scenario(td.Flow(packet_size, interval), path, stack)
+    assert connection_utilization(scenario.flow, path, stack) == pytest.approx(utilization)
+    delays = predict(scenario, method="chain").require()
+    quantile = delays.quantile(probability)
+    if quantile == np.inf:
+        assert not decided(scenario, td.Target(60.0, probability))
+        return
+    for target in (
+        td.Target(quantile * (1 + beyond), probability),
+        # The share of late packets at a delay that occurs, and shares slightly smaller and larger.
+        td.Target(quantile, min(max((1 - delays.late_fraction(quantile)) * (1 + beyond), 0.01), 0.9999)),
+    ):
+        assert decided(scenario, target) == delays.meets(target)
+
+
+@pytest.mark.parametrize("loss", [0.3, 0.35, 0.36])
+def test_a_decision_promises_nothing_that_is_too_large_to_predict(monkeypatch, loss):
+    from tcpdelay.models import chain
+
+    monkeypatch.setattr(chain, "LARGEST_GROWN_CHAIN", 20_000)
+    scenario, target = Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=loss)), td.Target(60.0, 0.5)
+    assert decided(scenario, target) == predict(scenario, method="chain").meets(target)
+
+
+def test_answers_are_remembered_only_within_their_context():
+    scenario = Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02))
+    with solved_once():
+        exact = predict(scenario, method="chain")
+        with solved_once():
+            assert predict(scenario, method="chain") is exact
+        quick = predict(scenario, Requested(precision="decision", target=td.Target(0.2)), "chain")
+        assert quick.lateness == exact.require().late_fraction(0.2)
+        assert quick.expected_error == exact.expected_error
+        figures = predict(scenario, Requested(quantiles=(0.5, 0.95), late_after=(0.2,)), "chain")
+        assert figures.quantiles.tolist() == exact.require().quantile([0.5, 0.95]).tolist()
+        parts = predict(scenario, Requested(parts=True), "chain")
+        assert parts.parts is not None
+    assert predict(scenario, method="chain") is not exact
+
+
+def test_capacity_is_where_a_flow_is_no_longer_carried():
+    path = td.Path(rtt=0.100, loss=0.02)
+    assert carries(Scenario(td.Flow(174, 0.020), path))
+    assert carries(Scenario(td.Flow(1448, 0.005), path)) is False
+    assert carries(Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02, jitter=0.01))) is None
