@@ -96,12 +96,11 @@ def video_experience(
 
     Examples
     --------
-    >>> from tcpdelay.models.chain import DelayModel
+    >>> from tcpdelay.models.predict import predict_delay
     >>> from tcpdelay.scenario.path import Path
-    >>> from tcpdelay.scenario.stack import Stack
     >>> from tcpdelay.scenario.applications import application
     >>> video = application("live-video")
-    >>> delays = DelayModel(video.flow, Path(rtt=0.020, loss=0.001), Stack.linux()).delay_distribution()
+    >>> delays = predict_delay(video.flow, Path(rtt=0.020, loss=0.001))
     >>> video_experience(video, video.flow, video.target, delays).late_packets < 0.001
     True
     """
