@@ -100,7 +100,7 @@ def path_at(place: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.f
     Examples
     --------
     >>> rtt, loss = path_at(place_of(np.array([0.1, 0.1]), np.array([0.02, 0.0])))
-    >>> bool((abs(rtt / 0.1 - 1) <= TOLERANCE).all()), abs(loss[0] / 0.02 - 1) <= TOLERANCE, loss[1].item()
+    >>> bool((abs(rtt / 0.1 - 1) <= TOLERANCE).all()), bool(abs(loss[0] / 0.02 - 1) <= TOLERANCE), loss[1].item()
     (True, True, 0.0)
     """
     row, column = np.divmod(place, _LOSSES + 1)
