@@ -41,7 +41,7 @@ from tcpdelay.models.solver.stationary import (
     from_start,
     solve_by_sweeps,
 )
-from tcpdelay.models.solver.widening import decay, doublings, late_share, widen
+from tcpdelay.models.solver.widening import UNDISTURBED_DELAYS, decay, doublings, late_share, widen
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -70,6 +70,8 @@ NEARLY = 0.01
 """Difference, relative to the allowed share, up to which an estimated share of late packets does not decide."""
 SAME_DELAY = 1e-5
 """Relative difference up to which two delays may be the same: bins of delays move a little with the backlog's bound."""
+EXTRAPOLATED_SHARE = 20.0
+"""Factor by which a share of late packets may be wrong that is extrapolated beyond the bound."""
 EXTRAPOLATED = 1.5
 """Factor by which an extrapolated probability at the bound may be wrong."""
 TOLERANCE_OF_LATENESS = 1e-3
@@ -285,7 +287,8 @@ class DelayModel:
 
         Near saturation an exact share needs backlogs far beyond the limit. Here the probabilities of backlogs beyond a
         narrower bound are taken to fall geometrically, as they do asymptotically. The estimated share decides once
-        doubling the bound has changed it by less than half its distance from 1 - `quantile`. If the change is small but
+        doubling the bound has changed it by less than half its distance from 1 - `quantile`; if the limit is beyond the
+        backlogs that are taken as they are, the two also have to differ by a factor of 20. If the change is small but
         the distance is small as well, the exact share decides.
         """
         allowed, before = 1 - quantile, np.inf
@@ -303,8 +306,10 @@ class DelayModel:
             if cut >= SETTLED * allowed:
                 late = late_share(distribution, limit, bound)
                 change, before = abs(late - before), late
-                if change >= abs(late - allowed) / CLEAR:
-                    if change > CLOSE * allowed:
+                beyond_bound = limit > self.path.forward_delay + UNDISTURBED_DELAYS * bound
+                near = beyond_bound and allowed / EXTRAPOLATED_SHARE < late < allowed * EXTRAPOLATED_SHARE
+                if near or change >= abs(late - allowed) / CLEAR:
+                    if near or change > CLOSE * allowed:
                         continue
                     return self.delay_distribution().late_fraction(limit), 0.0
             fits = late > allowed or self._fits(rows, solution, cut)

@@ -96,11 +96,12 @@ def video_experience(
 
     Examples
     --------
-    >>> from tcpdelay.models.predict import predict_delay
+    >>> from tcpdelay.models.predict import predict
     >>> from tcpdelay.scenario.path import Path
+    >>> from tcpdelay.scenario.scenario import Scenario
     >>> from tcpdelay.scenario.applications import application
     >>> video = application("live-video")
-    >>> delays = predict_delay(video.flow, Path(rtt=0.020, loss=0.001))
+    >>> delays = predict(Scenario(video.flow, Path(rtt=0.020, loss=0.001)), method="chain").require()
     >>> video_experience(video, video.flow, video.target, delays).late_packets < 0.001
     True
     """
