@@ -31,7 +31,9 @@ import pyarrow
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.program import main
 from tcpdelay.cli.scenario import read_scenario
-from tcpdelay.questions.sweep.evaluation import Results, labelled
+from tcpdelay.questions.grid import labelled
+from tcpdelay.questions.execution import Results
+from tcpdelay.questions.sweep.run import sweep_runs
 from tcpdelay.questions.sweep.specification import read_sweep
 from tcpdelay.questions.tables.columns import QUANTITIES, Source, read_column
 
@@ -43,7 +45,8 @@ sweep = read_sweep({
     "path": {"rtt": "100ms", "loss": "2%"},
     "grid": {"queueing": ["1ms", "2ms"]},
 })
-print(labelled(sweep, Results(sweep)).queueing.attrs, sweep.axes[0].values)
+runs = sweep_runs(sweep)
+print(labelled(runs, Results(runs.size, runs.row_type)).queueing.attrs, sweep.axes[0].values)
 batch = pyarrow.record_batch({"q": ["7 ms", "3 s"]})
 print(read_column(batch, QUANTITIES["queueing"], Source("q", 1.0)))
 """
