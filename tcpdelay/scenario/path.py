@@ -34,6 +34,8 @@ class Path:
         Probability that an acknowledgement is lost, a fraction from 0 to below 1.
     jitter : float
         Largest additional delay of a data segment [s], 0 to 1: uniform from 0, which also reorders segments.
+    reordering : float
+        Share of the data segments that overtake the segment ahead, a fraction from 0 to below 1.
 
     Raises
     ------
@@ -129,6 +131,18 @@ class Path:
             unit="s",
             example="5ms",
             hint="the jitter is given in seconds: 5 ms is 0.005",
+        ),
+    ] = 0.0
+    reordering: Annotated[
+        float,
+        Quantity(
+            kind="fraction",
+            meaning="Share of the data segments that overtake the segment ahead.",
+            low=0.0,
+            high=1.0,
+            high_excluded=True,
+            unit="fraction of segments",
+            example="1%",
         ),
     ] = 0.0
 

@@ -15,14 +15,14 @@ from tcpdelay.scenario.path import Path
 ALWAYS = 1 << 60
 _MASK = RING - 1
 PATH_FIELDS = frozenset(
-    {"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst", "ack_loss", "jitter"}
+    {"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst", "ack_loss", "jitter", "reordering"}
 )
 """Fields of a path that the simulator knows; it refuses all others unless they are at their default."""
 
 
 def is_reordering(path: Path) -> bool:
     """Return whether segments can overtake others, so that arrivals have to be put in order."""
-    return path.jitter > 0
+    return path.jitter > 0 or path.reordering > 0
 
 
 gilbert_probabilities = kernel()(tcp.gilbert_probabilities)
@@ -79,6 +79,8 @@ def send(c: Any, wire: Any, number: int) -> int:
         if c.jitter > 0:
             arrival += int(uniform(wire.next_double, wire.random_state) * (c.jitter + 1))
         put_in_transit(c, wire, number, following, arrival)
+        if c.reordering > 0.0 and uniform(wire.next_double, wire.random_state) < c.reordering:
+            overtake(c, wire)
     else:
         arrive(c, wire, number, following, c.now, arrival)
     return int(arrival)
@@ -96,6 +98,19 @@ def put_in_transit(c: Any, wire: Any, number: int, following: int, arrival: int)
     segment = wire.transit[place & _MASK]
     segment.arrival, segment.segment, segment.following, segment.sent = arrival, number, following, c.now
     c.next_transit += 1
+
+
+@kernel()
+def overtake(c: Any, wire: Any) -> None:
+    """Let the last segment in transit overtake the one ahead of it, which arrives right after it."""
+    if c.next_transit - c.first_transit < 2:
+        return
+    first, second = wire.transit[(c.next_transit - 2) & _MASK], wire.transit[(c.next_transit - 1) & _MASK]
+    first.segment, second.segment = second.segment, first.segment
+    first.following, second.following = second.following, first.following
+    first.sent, second.sent = second.sent, first.sent
+    first.arrival = second.arrival
+    second.arrival += 1
 
 
 @kernel()
