@@ -275,7 +275,7 @@ def test_what_comes_back_is_of_the_kind_that_was_given():
         ({"rtt": np.array([0.1, "?"], object), "loss": [0.0, 0.0]}, {}, "Arrow can hold: rtt: Could not convert '\\?'"),
         ({"rtt": [0.1], "loss": [0.0], "size": [10**30]}, {}, "Arrow can hold: size: "),
         ({"rtt": [[0.1], [0.1, 0.2]], "loss": [0.0, 0.0]}, {}, "Arrow can hold: rtt: "),
-        ({"rtt": [[0.1]], "loss": [0.0]}, {}, r"columns of one dimension, as 'rtt', got \(1, 1\)"),
+        ({"rtt": [[0.1]], "loss": [0.0]}, {}, r"columns of one dimension, got the shape \(1, 1\) for 'rtt'"),
         ({"rtt": [0.1], "loss": [0.0], 3: [1]}, {}, "table must have columns whose names are texts, got 3"),
         (pd.DataFrame({"rtt": [0.1j], "loss": [0.0]}), {}, "Arrow can hold: .* column rtt with type complex128"),
         (

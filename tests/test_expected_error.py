@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models import accuracy as module
-from tcpdelay.models import chain as chain_model
+from tcpdelay.models import chain_models
 from tcpdelay.models.accuracy import (
     FEATURES,
     NEIGHBOURS,
@@ -24,6 +24,7 @@ from tcpdelay.models.accuracy import (
     spread_of,
     statistical_error,
 )
+from tcpdelay.models.interface import TooLargeError
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.models.simulator import simulation
 from tcpdelay.models.simulator.simulation import simulate
@@ -70,14 +71,14 @@ def linux_chain(monkeypatch):
         answer = DelayDistribution(np.array([0.05, 0.1]), np.array([0.5, 0.5]), one_way_delay=0.05)
 
         def __init__(self, flow, path, stack):
-            pass
+            self.flow, self.path, self.stack = flow, path, stack
 
-        def delay_distribution(self):
+        def distribution_up_to(self, limit, quantile):
             if isinstance(self.answer, Exception):
                 raise self.answer
             return self.answer
 
-    monkeypatch.setattr(chain_model, "DelayModel", Model)
+    monkeypatch.setattr(chain_models, "DelayModel", Model)
     return Model
 
 
@@ -298,22 +299,25 @@ def test_auto_simulates_where_the_chain_is_too_large_or_its_error_not_known(use,
     use(table_of(0.01, cubic=False))
     assert predict_delay(FLOW, PATH, LINUX, method="auto").method == "simulation"
     use(table_of(0.01))
-    linux_chain.answer = chain_model.TooLargeError("too large")
+    linux_chain.answer = TooLargeError("too large")
     assert predict_delay(FLOW, PATH, LINUX, method="auto").method == "simulation"
-    with pytest.raises(chain_model.TooLargeError):
+    with pytest.raises(TooLargeError):
         predict_delay(FLOW, PATH, LINUX)
 
 
-def test_auto_leaves_to_the_chain_what_cannot_be_simulated(use, linux_chain):
+def test_auto_leaves_to_the_chain_what_cannot_be_simulated(use):
     use(table_of(0.9))
-    for path in (Path(0.1, 0.02, loss_pattern="correlated"), Path(0.1, 0.02, bottleneck="bytes")):
-        assert predict_delay(FLOW, path, LINUX, method="auto").method == "chain"
+    dropped_by_bytes = Path(0.1, 0.02, bottleneck="bytes")
+    assert predict_delay(FLOW, dropped_by_bytes, LINUX, method="auto").method == "chain"
+    # What neither knows is refused in the words of the chain.
+    with pytest.raises(ValueError, match="loss_pattern must be 'random' with Stack"):
+        predict_delay(FLOW, Path(0.1, 0.02, loss_pattern="correlated"), LINUX, method="auto")
 
 
 @pytest.mark.parametrize(
     ("path", "stack", "message"),
     [
-        (PATH, Stack.newreno_2008(), "method must be 'chain' with NewReno2008"),
+        (PATH, Stack.newreno_2008(), r"stack must be Stack\.linux\(\) in a simulation, got NewReno2008"),
         (Path(0.1, 0.02, bottleneck="bytes"), LINUX, "bottleneck must be 'packets' in a simulation, got 'bytes'"),
         (Path(0.1, 0.02, "correlated"), LINUX, "loss_pattern must be 'random' in a simulation"),
     ],

@@ -235,9 +235,9 @@ def test_progress_counts_every_round_trip_time():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rtt": []}, "rtt must be a number or a list of numbers, one at least"),
-        ({"rtt": [[0.1]]}, "rtt must be a number or a list of numbers, one at least, got [[0.1]]"),
-        ({"rtt": "fast"}, "rtt must be a number or a list of numbers, got 'fast'"),
+        ({"rtt": []}, "rtt must be a number or a list of at least one number"),
+        ({"rtt": [[0.1]]}, "rtt must be a number or a list of at least one number, got [[0.1]]"),
+        ({"rtt": "fast"}, "rtt must be a number or a list of at least one number, got 'fast'"),
         ({"rtt": 100}, "rtt must be between 1e-06 and 60 s, got 100"),
         ({"rtt": [0.1, np.nan]}, "rtt must be between 1e-06 and 60 s, got nan"),
         ({"rtt": [0.2, 0.1]}, "rtt must ascend, got array([0.2, 0.1])"),

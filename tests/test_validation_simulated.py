@@ -222,7 +222,7 @@ def test_the_page_says_what_was_done():
     page = (ROOT / "docs" / "validation.md").read_text()
     assert f"{SIMULATED_PACKETS:,} packets per capture".replace(",", " ") in page
     assert simulator_tables.FARTHEST == len(committed("farthest")) == 12
-    assert "These twelve" in page
+    assert "the twelve captures" in page
     quiet = [row for row in committed("captures") if row["backend"] == "uml" and float(row["loss"]) == 0]
     assert quiet
     assert all(float(row["p95"]) > float(row["rtt"]) / 2 + 0.001 for row in quiet)

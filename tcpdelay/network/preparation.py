@@ -237,7 +237,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         settings |= {
             "application": TRANSFERS,
             "mean_size": source.mean_size,
-            "shape": source.shape or 0.0,
+            "pareto_shape": source.shape or 0.0,
             "largest_size": source.largest_size,
             "mean_pause": source.mean_pause * SECOND,
             "opened_by_sender": int(source.opened_by == "sender"),

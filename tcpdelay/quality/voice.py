@@ -404,7 +404,7 @@ class CallTarget:
         if isinstance(self.codec, str):
             codec_named(self.codec)
         if self.mos is not None and not 1 <= self.mos <= 4.5:
-            raise ValueError(f"mos must lie between 1 and 4.5, got {self.mos}")
+            raise InvalidValueError("mos", self.mos, "lie between 1 and 4.5")
 
     def codec_of(self, interval: float) -> Codec:
         """Return the codec with packets of `interval` [s], 0.0025 to 1."""

@@ -36,6 +36,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.scenario.fields import InvalidValueError
+
 PACKAGE = Path(__file__).parents[1]
 MOST_THREADS = 256
 MOST_USEFUL_THREADS = 4
@@ -282,7 +284,7 @@ def threads(number: int | None = None) -> Iterator[Executor]:
     """
     width = processors() if number is None else number
     if not 1 <= width <= MOST_THREADS:
-        raise ValueError(f"workers must be a whole number from 1 to {MOST_THREADS}, got {number!r}")
+        raise InvalidValueError("workers", number, f"be a whole number from 1 to {MOST_THREADS}")
     stop = Event()
     with ThreadPoolExecutor(width, thread_name_prefix="sweep") as pool:
         try:
@@ -310,7 +312,7 @@ def processes(number: int) -> Iterator[Executor]:
         If the number is below 1.
     """
     if number < 1:
-        raise ValueError(f"processes must be 1 or more, got {number}")
+        raise InvalidValueError("processes", number, "be 1 or more")
     if number == 1:
         with threads(1) as executor:
             yield executor
@@ -345,8 +347,8 @@ def cluster(address: str) -> Iterator[Executor]:
         dask: Any = import_module("dask")
         distributed: Any = import_module("distributed")
     except ImportError:
-        raise ValueError(
-            f"scheduler must be left out where Dask is missing (pip install 'tcpdelay[cluster]'), got {address!r}"
+        raise InvalidValueError(
+            "scheduler", address, "be left out where Dask is missing (pip install 'tcpdelay[cluster]')"
         ) from None
     try:
         # By default Dask would try for half a minute.
@@ -359,9 +361,8 @@ def cluster(address: str) -> Iterator[Executor]:
             client = distributed.Client(address, timeout=CONNECTION_TIME, set_as_default=False)
     except (OSError, ValueError, TypeError, ImportError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"scheduler must be the address of a running Dask scheduler, got {address!r}: {reason}"
-        ) from None
+        allowed = f"be the address of a running Dask scheduler ({reason})"
+        raise InvalidValueError("scheduler", address, allowed) from None
 
     def width() -> int:
         try:

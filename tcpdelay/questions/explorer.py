@@ -19,6 +19,7 @@ from tcpdelay.questions.execution import Progress, processes
 from tcpdelay.questions.grid import Dimension, Grid, Meaning, Variables, evaluate
 from tcpdelay.questions.quantities import at_bitrate
 from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import DEFAULT_STACK, Linux
@@ -57,9 +58,9 @@ class GridSize:
     def __post_init__(self) -> None:
         for name, least in (("rtts", 2), ("losses", 2), ("bitrates", 3)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name} must be {least} or more, got {getattr(self, name)}")
+                raise InvalidValueError(name, getattr(self, name), f"be {least} or more")
         if self.bitrates % 2 == 0:
-            raise ValueError(f"bitrates must be odd, got {self.bitrates}")
+            raise InvalidValueError("bitrates", self.bitrates, "be odd")
 
     @property
     def rtt(self) -> NDArray[np.float64]:
@@ -460,7 +461,7 @@ def measure_accuracy(
     5
     """
     if points < 1:
-        raise ValueError(f"points must be 1 or more, got {points}")
+        raise InvalidValueError("points", points, "be 1 or more")
     target = surfaces.application.target
     places = random_places(surfaces, points)
     exact = predict_places(surfaces.application, places, processes, on_progress)

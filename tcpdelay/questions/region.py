@@ -19,7 +19,7 @@ from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice
 from tcpdelay.questions.execution import MOST_USEFUL_THREADS, Progress, processors, threads, work_out
 from tcpdelay.questions.grid import Grid, Meaning, Variables, evaluate
 from tcpdelay.scenario.applications import APPLICATIONS
-from tcpdelay.scenario.fields import bounds, is_number, shown
+from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -83,10 +83,10 @@ def question(flow: Flow | str, stack: Stack | None, threshold: float | None, qua
     if preset is not None:
         flow, target = preset.flow, preset.target
     if not isinstance(flow, Flow):
-        raise ValueError(f"flow must be a Flow or one of {', '.join(APPLICATIONS)}, got {flow!r}")
+        raise InvalidValueError("flow", flow, f"be a Flow or one of {', '.join(APPLICATIONS)}")
     limit = target.limit if threshold is None else threshold
     if not (is_number(limit) and 0 < limit < float("inf")):
-        raise ValueError(f"threshold must be a number of seconds above 0, got {shown(limit)}")
+        raise InvalidValueError("threshold", limit, "be a number of seconds above 0")
     share = target.quantile if quantile is None else quantile
     return Question(flow, DEFAULT_STACK if stack is None else checked_profile(stack), Target(limit, share))
 
@@ -133,9 +133,9 @@ def _ascending(name: str, values: ArrayLike, low: float, high: float, unit: str)
     try:
         array = np.atleast_1d(np.asarray(values, np.float64))
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a number or a list of numbers, got {values!r:.60}") from None
+        raise InvalidValueError(name, values, "be a number or a list of at least one number") from None
     if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"{name} must be a list of at least one number, got an array of shape {array.shape}")
+        raise InvalidValueError(name, values, "be a number or a list of at least one number")
     outside = ~((array >= low) & (array <= high))
     if outside.any():
         allowed = (
@@ -143,9 +143,9 @@ def _ascending(name: str, values: ArrayLike, low: float, high: float, unit: str)
             if unit
             else f"fractions {'from' if low == 0 else 'above'} 0 and below 1"
         )
-        raise ValueError(f"{name} must be {allowed}, got {array[outside][0]:g}")
+        raise InvalidValueError(name, array[outside][0], f"be {allowed}")
     if not np.all(np.diff(array) > 0):
-        raise ValueError(f"{name} must ascend, got {np.array2string(array, threshold=6)}")
+        raise InvalidValueError(name, array, "ascend")
     return array
 
 
@@ -250,7 +250,7 @@ def working_region(
     (0.055, 's')
     """
     if beyond not in get_args(Beyond):
-        raise ValueError(f"beyond must be one of {', '.join(map(repr, get_args(Beyond)))}, got {beyond!r}")
+        raise InvalidValueError("beyond", beyond, f"be one of {', '.join(map(repr, get_args(Beyond)))}")
     asked = question(flow, stack, threshold, quantile)
     rtts, lost = round_trip_times(rtt), losses(loss, allow_zero=True)
     if rtts.size * lost.size > LARGEST_REGION:
@@ -307,7 +307,7 @@ def _playout_delay(given: float | str, limit: float) -> float | None:
     if given in ("threshold", "best"):
         return limit if given == "threshold" else None
     if isinstance(given, str) or not 0 < given < float("inf"):
-        raise ValueError(f"playout_delay must be a number of seconds above 0, 'threshold' or 'best', got {given!r}")
+        raise InvalidValueError("playout_delay", given, "be a number of seconds above 0, 'threshold' or 'best'")
     return float(given)
 
 
@@ -481,11 +481,9 @@ def working_boundary(
     (array([0.058, 0.007]), True)
     """
     if searched not in get_args(Searched):
-        raise ValueError(f"searched must be one of {', '.join(map(repr, get_args(Searched)))}, got {searched!r}")
+        raise InvalidValueError("searched", searched, f"be one of {', '.join(map(repr, get_args(Searched)))}")
     if not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
-        raise ValueError(
-            f"tolerance must lie between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}, got {tolerance}"
-        )
+        raise InvalidValueError("tolerance", tolerance, f"lie between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}")
     asked = question(flow, stack, threshold, quantile)
     rtts, lost = round_trip_times(rtt), losses(loss)
     points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)

@@ -13,6 +13,7 @@ from tcpdelay.questions.tables.rows import group_order
 from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, message, note, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, GREEN, LINE_WIDTH, ORANGE, PURPLE, current_axes
 from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.units import format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -79,9 +80,9 @@ def plot_region(
     if min(region.sizes["rtt"], region.sizes["loss"]) < 2 or not region.loss[0] > 0:
         raise ValueError("region must have two round-trip times and two losses above 0 or more to be drawn")
     if fill not in get_args(Fill):
-        raise ValueError(f"fill must be one of {', '.join(map(repr, get_args(Fill)))}, got {fill!r}")
+        raise InvalidValueError("fill", fill, f"be one of {', '.join(map(repr, get_args(Fill)))}")
     if fill == "mos" and "mos" not in region:
-        raise ValueError("region must hold scores for fill='mos', and was made with codec=None")
+        raise InvalidValueError("fill", fill, "be 'delay' for a region without scores")
     ax = current_axes() if ax is None else ax
     limit = float(region.attrs["threshold"])
     colors: tuple[str, ...]

@@ -258,7 +258,7 @@ def kernel_path(hz: int) -> Path:
     True
     """
     if hz not in range(100, 1001):
-        raise ValueError(f"hz must be a whole number from 100 to 1000, got {hz!r}")
+        raise InvalidValueError("hz", hz, "be a whole number from 100 to 1000")
     made_with = packaged_file("virtual_time.patch") + packaged_file("virtual_time.config")
     return _cache() / f"linux-{_VERSION}-hz{hz:d}-{hashlib.sha256(made_with.encode()).hexdigest()[:8]}"
 
@@ -339,7 +339,7 @@ def build_kernels(
     """
     paths = {hz: kernel_path(hz) for hz in hz_values}
     if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs must be a whole number of at least 1, got {jobs}")
+        raise InvalidValueError("jobs", jobs, "be a whole number of at least 1")
     if source is not None and not source.is_file():
         raise InvalidValueError("source", str(source), f"be the tarball of a Linux {_VERSION}")
     cache = _cache()

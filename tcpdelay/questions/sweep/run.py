@@ -32,7 +32,7 @@ from tcpdelay.questions.execution import (
 from tcpdelay.questions.grid import MEANINGS, Grid, GridWork, Meaning, Variables, delay_dimensions, evaluate
 from tcpdelay.questions.sweep.checkpoint import Checkpoint, checkpoint, checkpoint_folder, writing
 from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, SweepSpecification, read_sweep, scenario_of
-from tcpdelay.scenario.fields import UNITS
+from tcpdelay.scenario.fields import UNITS, InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import checked_profile
 
@@ -195,7 +195,7 @@ def sweep(
     """
     asked = specification if isinstance(specification, SweepSpecification) else read_sweep(specification)
     if scheduler is not None and workers is not None:
-        raise ValueError(f"workers must be left to the scheduler, got {workers!r}")
+        raise InvalidValueError("workers", workers, "be left to the scheduler")
     file = result_file(asked, output)
     if file is not None and file.exists():
         found = finished_result(asked, file)
@@ -258,9 +258,9 @@ def result_file(specification: SweepSpecification, output: str | os.PathLike[str
         return None
     file = Path(named)
     if file.suffix != ".nc":
-        raise ValueError(f"output must be the name of a file that ends in .nc, got {str(file)!r}")
+        raise InvalidValueError("output", str(file), "be the name of a file that ends in .nc")
     if not file.parent.is_dir():
-        raise ValueError(f"output must be in a folder that exists, got {str(file)!r}")
+        raise InvalidValueError("output", str(file), "be in a folder that exists")
     return file
 
 

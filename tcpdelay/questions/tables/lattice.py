@@ -28,7 +28,7 @@ from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.execution import work_out
 from tcpdelay.questions.grid import Grid, GridWork, Variables
 from tcpdelay.questions.region import Question, question
-from tcpdelay.scenario.fields import bounds, is_number, shown
+from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -423,7 +423,7 @@ def prepare_surface(
     rtt = known.rtt if rtt is None else _checked("rtt", rtt, SMALLEST_RTT, LARGEST_RTT, " s")
     loss = known.loss if loss is None else _checked("loss", loss, 0.0, LARGEST_LOSS)
     if not (is_number(left) and 0 < left < 1):
-        raise ValueError(f"left must lie above 0 and below 1, got {shown(left)}")
+        raise InvalidValueError("left", left, "lie above 0 and below 1")
     lattice, path = load_lattice(asked), lattice_path(asked)
 
     def keep() -> None:
@@ -457,5 +457,4 @@ def _checked(name: str, given: Any, lowest: float, highest: float, unit: str = "
     ends = list(given) if np.iterable(given) else [given]
     if len(ends) == 2 and all(map(is_number, ends)) and lowest <= ends[0] < ends[1] <= highest:
         return float(ends[0]), float(ends[1])
-    told = " to ".join(map(shown, ends)) if len(ends) == 2 and not isinstance(given, str) else repr(given)
-    raise ValueError(f"{name} must be a range, from low to high, within {lowest:g} to {highest:g}{unit}, got {told}")
+    raise InvalidValueError(name, given, f"be a range, from low to high, within {lowest:g} to {highest:g}{unit}")

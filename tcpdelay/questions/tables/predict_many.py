@@ -31,6 +31,7 @@ from tcpdelay.questions.tables.files import (
 )
 from tcpdelay.questions.tables.rows import Demand, RowPredictor, WorkingShares
 from tcpdelay.scenario.applications import application
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 
@@ -169,13 +170,13 @@ def _as_table(table: Any) -> pa.Table:
         except _NOT_FOR_ARROW as error:
             # The end of Arrow's message names the column.
             raise ValueError(f"table must have columns that Arrow can hold: {_one_line(*error.args[::-1])}") from error
-    raise ValueError(f"table must be of pyarrow, a pandas DataFrame or a mapping of arrays, got {type(table).__name__}")
+    raise InvalidValueError("table", table, "be of pyarrow, a pandas DataFrame or a mapping of arrays")
 
 
 def _column(name: Any, given: Any) -> Any:
     """Return a column of a mapping for Arrow."""
     if not isinstance(name, str):
-        raise ValueError(f"table must have columns whose names are texts, got {name!r}")
+        raise InvalidValueError("table", name, "have columns whose names are texts")
     try:
         array = np.asarray(given)
         column: Any = pa.array(array.tolist() if array.dtype == object else array) if array.ndim == 1 else None
@@ -326,12 +327,13 @@ def run_job(
         schema = predictor.schema(reader.schema)
         missing = [name for name in shares.by if name not in schema.names]
         if missing:
-            raise ValueError(f"group must be one of {', '.join(reader.schema.names)}, got {missing[0]!r}")
+            raise InvalidValueError("group", missing[0], f"be one of {', '.join(reader.schema.names)}")
         for name in shares.by:
             require_one("group", name, schema.names)
         twice = [name for name, count in Counter(schema.names).items() if count > 1]
         if twice and job.target is not None and job.target_format == "parquet":
-            raise ValueError(f"output must be CSV, as the table has several columns of the name {twice[0]!r}")
+            allowed = f"be CSV, as the table has several columns of the name {twice[0]!r}"
+            raise InvalidValueError("output", str(job.target), allowed)
 
         def predicted(batch: pa.RecordBatch) -> pa.RecordBatch:
             nonlocal done

@@ -16,7 +16,7 @@ from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.region import Question
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, Source, read_column, reasons
 from tcpdelay.questions.tables.lattice import COLUMNS, Lattice, load_lattice, save_lattice
-from tcpdelay.scenario.fields import require_flag
+from tcpdelay.scenario.fields import InvalidValueError, require_flag
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import Target
@@ -88,7 +88,7 @@ class RowPredictor:
 
     def __init__(self, demand: Demand, sources: dict[str, Source], prefix: str = "", cached: bool = False) -> None:
         if not isinstance(prefix, str):
-            raise ValueError(f"prefix must be a text, got {prefix!r}")
+            raise InvalidValueError("prefix", prefix, "be a text")
         require_flag("cached", cached)
         missing = [name for name in FLOW if name not in sources]
         if missing and demand.flow is None:
