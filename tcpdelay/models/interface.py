@@ -5,9 +5,9 @@ A model is anything with the methods of `Model`; `tcpdelay.predict` takes a user
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -37,14 +37,14 @@ class TooLargeError(ValueError):
     """A scenario needs more memory than a model may take."""
 
 
-def unknown_fields(path: Path, known: Set[str], where: str, hint: str = "") -> Iterator[UnsupportedError]:
+def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = "") -> Iterator[UnsupportedError]:
     """Yield the fields of a path that a model does not know and that are not at their default.
 
     Parameters
     ----------
     path : Path
         The path.
-    known : set of str
+    known : frozenset of str
         Fields that the model knows.
     where : str
         The model, as in "in the chain".
@@ -53,13 +53,19 @@ def unknown_fields(path: Path, known: Set[str], where: str, hint: str = "") -> I
 
     Examples
     --------
-    >>> [refused.name for refused in unknown_fields(Path(0.1, 0.02, jitter=0.005), {"rtt", "loss"}, "in the chain")]
+    >>> known = frozenset({"rtt", "loss"})
+    >>> [refused.name for refused in unknown_fields(Path(0.1, 0.02, jitter=0.005), known, "in the chain")]
     ['jitter']
     """
-    for name, declared in declarations(Path).items():
+    for name, default in _defaults_except(known):
         value = getattr(path, name)
-        if name not in known and value != declared.default:
-            yield UnsupportedError(name, value, f"be {shown(declared.default)} {where}", hint)
+        if value != default:
+            yield UnsupportedError(name, value, f"be {shown(default)} {where}", hint)
+
+
+@cache
+def _defaults_except(known: frozenset[str]) -> tuple[tuple[str, object], ...]:
+    return tuple((name, declared.default) for name, declared in declarations(Path).items() if name not in known)
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,12 @@ def scenario_from_options(
     >>> scenario_from_options(Flow(174, 0.020), None, None, {"rtt": 0.1, "loss": 0.02}).path.rtt
     0.1
     """
+    if flow is None or path is None or options:
+        flow, path = _flow_and_path(flow, path, options)
+    return Scenario(flow, path, DEFAULT_STACK if stack is None else checked_profile(stack))
+
+
+def _flow_and_path(flow: Flow | None, path: Path | None, options: Mapping[str, Any]) -> tuple[Flow, Path]:
     known = {"flow": tuple(declarations(Flow)), "path": tuple(declarations(Path))}
     unknown = set(options) - {name for names in known.values() for name in names}
     if unknown:
@@ -105,4 +111,4 @@ def scenario_from_options(
         flow = Flow(**{name: options[name] for name in known["flow"] if name in options})
     if path is None:
         path = Path(**{name: options[name] for name in known["path"] if name in options})
-    return Scenario(flow, path, DEFAULT_STACK if stack is None else checked_profile(stack))
+    return flow, path
