@@ -470,7 +470,7 @@ def measure_accuracy(
     quantile, exact_quantile = guessed["quantiles"][:, place], exact["quantiles"][:, place]
     known = ~np.isnan(exact_quantile) & ~np.isnan(quantile)
     in_time, works = (np.array([*map(target.is_met_by, delays.tolist())]) for delays in (quantile, exact_quantile))
-    few_late = guessed["late_fraction"] <= 1 - target.quantile
+    few_late = np.array([*map(target.allows, guessed["late_fraction"].tolist())])
     settled = known & (in_time == few_late)
     finite = known & np.isfinite(exact_quantile) & np.isfinite(quantile)
     return Accuracy(

@@ -95,7 +95,7 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     cells |= {
         "late_fraction": late,
         "lost_fraction": result.lost / result.offered if result.offered else math.nan,
-        "meets_target": bool(late <= 1 - comparison.target.quantile),
+        "meets_target": comparison.target.allows(float(late)),
         "throughput": result.throughput,
         "retransmission_fraction": result.retransmissions / result.segments_sent if result.segments_sent else math.nan,
         "sender_delay": result.sender_delay,
@@ -187,13 +187,13 @@ def plot_comparison(comparison: Comparison, ax: Axes) -> Axes:
         Delays [s], logarithmic, one row per contender. What meets the target is blue, the rest orange, and at the right
         stands the share that is lost or late.
     """
-    limit, quantile = comparison.target.limit, comparison.target.quantile
+    limit = comparison.target.limit
     tidy(ax)
     ax.set_xscale("log")
     reach = []
     for place, row in enumerate(comparison.rows):
         delays, late = row.result.delays, late_fraction(comparison, row)
-        color = BLUE if late <= 1 - quantile else ORANGE
+        color = BLUE if comparison.target.allows(late) else ORANGE
         if not row.result.sustainable:
             ax.annotate(
                 "never settles",
