@@ -49,6 +49,23 @@ def test_a_decision_agrees_with_the_prediction_at_a_quantile(
         assert decided(scenario, target) == delays.meets(target)
 
 
+@pytest.mark.parametrize(
+    ("flow", "path", "probability"),
+    [
+        (td.Flow(863, 0.01911), td.Path(rtt=0.0229, loss=0.20274), 0.95),
+        (td.Flow(416, 0.02503), td.Path(rtt=0.0106, loss=0.18321), 0.99),
+        (td.Flow(2121, 0.04541), td.Path(rtt=0.0256, loss=0.17991), 0.95),
+    ],
+)
+def test_a_decision_agrees_where_a_backlog_decays_slowly(flow, path, probability):
+    for stack in STACKS[1:]:
+        scenario = Scenario(flow, path, stack)
+        delays = predict(scenario, method="chain").require()
+        for share in (0.98, 0.99, 0.999, 1.001, 1.02):
+            target = td.Target(delays.quantile(probability) * share, probability)
+            assert decided(scenario, target) == delays.meets(target)
+
+
 @pytest.mark.parametrize("loss", [0.3, 0.35, 0.36])
 def test_a_decision_promises_nothing_that_is_too_large_to_predict(monkeypatch, loss):
     from tcpdelay.models import chain

@@ -74,7 +74,7 @@ EXTRAPOLATED_SHARE = 20.0
 """Factor by which a share of late packets may be wrong that is extrapolated beyond the bound."""
 EXTRAPOLATED = 1.5
 """Factor by which an extrapolated probability at the bound may be wrong."""
-TOLERANCE_OF_LATENESS = 1e-3
+TOLERANCE_OF_LATENESS = 1e-5
 """Change per sweep, relative to what a target allows to be late, at which a solution is good enough to compare."""
 STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
 
@@ -290,7 +290,8 @@ class DelayModel:
         narrower bound are taken to fall geometrically, as they do asymptotically. The estimated share decides once
         doubling the bound has changed it by less than half its distance from 1 - `quantile`; if the limit is beyond the
         backlogs that are taken as they are, the two also have to differ by a factor of 20. If the change is small but
-        the distance is small as well, the exact share decides.
+        the distance is small as well, the exact share decides. So it does where little is at the bound, and yet the
+        extrapolation differs by half that distance or more.
         """
         allowed, before = 1 - quantile, np.inf
         for rows, solution, cut in self._solutions(tolerance=TOLERANCE_OF_LATENESS * allowed):
@@ -304,8 +305,13 @@ class DelayModel:
             if distribution.quantile(quantile) > limit * (1 + SAME_DELAY):
                 # A wider bound only lets the backlog grow.
                 return max(late_share(distribution, limit, bound), late), at_limit
-            if cut >= SETTLED * allowed:
-                late = late_share(distribution, limit, bound)
+            extrapolated = late_share(distribution, limit, bound)
+            if cut < SETTLED * allowed:
+                # With little at the bound, a backlog that decays slowly may still have much beyond it.
+                if CLEAR * abs(extrapolated - late) >= abs(late - allowed):
+                    return self.delay_distribution().late_fraction(limit), 0.0
+            else:
+                late = extrapolated
                 change, before = abs(late - before), late
                 beyond_bound = limit > self.path.forward_delay + UNDISTURBED_DELAYS * bound
                 near = beyond_bound and allowed / EXTRAPOLATED_SHARE < late < allowed * EXTRAPOLATED_SHARE
