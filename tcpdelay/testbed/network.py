@@ -40,7 +40,6 @@ TBF_BURST = 2000
 """Bucket of the rate limit [bytes]: one packet, so that packets leave at the link's rate and not in bursts."""
 PORT = 5001
 OFFLOADS = ("tx-tcp-segmentation", "tx-generic-segmentation", "rx-gro")
-BUFFER_LIMIT = 64 * 2**20
 COMMON_SYSCTLS = {
     # Otherwise a flow inherits slow-start threshold and RTT from an earlier flow to the same address.
     "net.ipv4.tcp_no_metrics_save": "1",

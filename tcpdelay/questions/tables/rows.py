@@ -23,8 +23,6 @@ from tcpdelay.scenario.target import Target
 from tcpdelay.units import NUMBER
 
 FLAGS = ("works", "sustainable")
-ANSWERS = (*COLUMNS, *FLAGS, "reason")
-"""The columns that are added."""
 TOO_LARGE = "the chain is too large to compute"
 MOST_LATTICES = 64
 """Lattices in memory; with more flows, the least recently used lattice is dropped."""
