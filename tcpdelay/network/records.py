@@ -12,7 +12,7 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.path import is_lost
-from tcpdelay.models.simulator.records import EVENT, KEPT, NEVER, RING, WIRE, uniform
+from tcpdelay.models.simulator.records import EVENT, KEPT, MASK, NEVER, RING, WIRE, uniform
 from tcpdelay.network.bottleneck import DROPPED, enqueue
 
 CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED = range(4)
@@ -73,9 +73,6 @@ first, when it arrived, and when this connection could read it in order.
 """
 
 
-_MASK = RING - 1
-
-
 @kernel()
 def cross(flow: Any, link: Any, now: int, payload: int) -> int:
     """Send a packet over the link; return when it reaches the receiver, or `DROPPED`."""
@@ -98,7 +95,7 @@ def add_return_jitter(flow: Any, wire: Any, first: int, following: int) -> None:
     if flow.return_jitter == 0:
         return
     for number in range(first, following):
-        acknowledgement = wire.acknowledgements[number & _MASK]
+        acknowledgement = wire.acknowledgements[number & MASK]
         delay = int(uniform(flow.next_double, flow.random_state) * (flow.return_jitter + 1))
         flow.last_return = max(flow.last_return, acknowledgement.arrival + delay)
         acknowledgement.arrival = flow.last_return

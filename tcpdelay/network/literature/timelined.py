@@ -19,12 +19,11 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.records import NEVER, RING
+from tcpdelay.models.simulator.records import MASK, NEVER
 from tcpdelay.network.records import note_lost, written_at
 
 PRESUMED_LOST = 4
 """Flag of an obsolete segment that is not outstanding any more, although it is not acknowledged."""
-_MASK = RING - 1
 
 
 @kernel()
@@ -53,7 +52,7 @@ def expire(flow: Any, s: Any, wire: Any) -> None:
     s.written -= unsent
     s.first_live = end - s.skipped
     for number in range(s.snd_nxt, s.first_live):
-        wire.segments[number & _MASK].state |= PRESUMED_LOST
+        wire.segments[number & MASK].state |= PRESUMED_LOST
         s.written_off += 1
     s.snd_nxt = max(s.snd_nxt, s.first_live)
     s.expires_at = NEVER
@@ -80,7 +79,7 @@ def release(s: Any, wire: Any, acknowledged: int) -> None:
     if s.written_off == 0:
         return
     for number in range(s.snd_una, acknowledged):
-        if wire.segments[number & _MASK].state & PRESUMED_LOST:
+        if wire.segments[number & MASK].state & PRESUMED_LOST:
             s.written_off -= 1
 
 
@@ -92,5 +91,5 @@ def skip(flow: Any, s: Any, wire: Any) -> None:
     s.rcv_nxt = max(s.rcv_nxt, s.first_live)
     if s.rcv_nxt == s.snd_max:
         return
-    while flow.packets_read < wire.segments[s.rcv_nxt & _MASK].start:
+    while flow.packets_read < wire.segments[s.rcv_nxt & MASK].start:
         note_lost(flow)
