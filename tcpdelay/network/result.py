@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.simulator.simulation import Histogram, mean_of, merge, quantile_of, to_digits
+from tcpdelay.models.simulator.simulation import UNKNOWN, Histogram, mean_of, merge, quantile_of, to_digits
 from tcpdelay.network.records import DELAY_BITS
 
 MOST_VALUES = 1 << 17
 """Largest number of different delays in one slice that are kept to the microsecond; more are rounded."""
 _DELAY_MASK = (1 << DELAY_BITS) - 1
-UNKNOWN = Interval(np.nan, np.nan, np.nan)
 
 
 class SlicedDelays:
