@@ -221,7 +221,7 @@ class Bottleneck:
     References
     ----------
     Floyd, Jacobson, "Random Early Detection Gateways for Congestion Avoidance", IEEE/ACM Transactions on Networking,
-    1993, doi 10.1109/90.251892; defaults are those of its simulations.
+    1993, doi 10.1109/90.251892; the defaults are the values of its simulations.
 
     Examples
     --------

@@ -94,7 +94,7 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
 
 @kernel()
 def end(flow: Any, c: Any) -> None:
-    """Add the counts of a connection that is closed to those of the flow."""
+    """Add the counts of a closed connection to the counts of the flow."""
     flow.retransmissions += c.segments_retransmitted
     flow.timeouts += c.timeouts
 
@@ -110,7 +110,7 @@ def begin(flow: Any, c: Any) -> None:
 
 @kernel()
 def send_queue(flow: Any, c: Any) -> int:
-    """Return the bytes that are not acknowledged, larger in a timeout."""
+    """Return the bytes that are not acknowledged, plus `IN_TIMEOUT` during a timeout."""
     return int(c.written - c.snd_una + (IN_TIMEOUT if c.ca_state == LOSS else 0))
 
 
@@ -127,7 +127,7 @@ def delay_of_next(flow: Any, c: Any) -> int:
 
 @kernel()
 def write(flow: Any, c: Any, wire: Any, time: int, size: int, pieces: int) -> int:
-    """Write `size` bytes in pieces that differ by a byte at most; return where they end in the stream."""
+    """Write `size` bytes in pieces of nearly equal size; return the position in the stream at which they end."""
     c.now = time
     restart_after_idle(c)
     for piece in range(pieces):
@@ -197,7 +197,7 @@ def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
 
 @kernel()
 def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Put the segments sent in this event on the link, and let the receiver process those that arrive."""
+    """Put the segments sent in this event on the link, and let the receiver process the segments that arrive."""
     together = 0
     while c.first_transit < c.next_transit:
         sent = wire.transit[c.first_transit & MASK]
@@ -249,7 +249,7 @@ def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) 
 
 @kernel()
 def _is_absorbed(wire: Any, number: int, before: int) -> bool:
-    """Return whether a segment that starts before a position of the stream is part of the segment ahead of it now."""
+    """Return whether a segment has collapsed into an earlier segment and starts before a position of the stream."""
     segment = wire.segments[number & MASK]
     return bool(segment.state & COLLAPSED and segment.start < before)
 

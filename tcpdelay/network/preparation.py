@@ -37,8 +37,8 @@ from tcpdelay.scenario.fields import InvalidValueError
 class Network:
     """All records of a simulation. Each array and list has one entry per flow; `link` and `samples` have one entry.
 
-    The first flows are those of the sources, in their order. The further connections of sources with several
-    connections follow.
+    The first flows are the first connections of the sources, in the order of the sources. The further connections of
+    the sources follow.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
         # The clock of a host is shifted by a random part of a tick. All connections of a source are on one host.
         phases.append(int(generators[number].integers(SECOND)))
         _prepare_flow(flow, source, min(source.stop, until))
-        if leader in dispatched:
+        if _is_dispatched(source):
             _dispatch(flow, source, dispatched.index(leader), members[leader].index(number))
         _prepare_connection(network, number, source, phases[leader])
     engine.start(network.tree, network.flows, network.carriers, network.wires)
@@ -164,9 +164,8 @@ def _is_dispatched(source: Source) -> TypeGuard[ConstantRate]:
     return isinstance(source, ConstantRate) and source.dispatched
 
 
-def _dispatch(flow: Any, source: Source, dispatcher: int, member: int) -> None:
+def _dispatch(flow: Any, source: ConstantRate, dispatcher: int, member: int) -> None:
     """Let a dispatcher write the messages of a flow."""
-    assert isinstance(source, ConstantRate)
     size = source.flow.packet_size
     equal = size % source.pieces == 0 and source.keepalive_size is None
     flow.application, flow.dispatcher, flow.member = DISPATCHED, dispatcher + 1, member

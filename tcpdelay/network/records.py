@@ -1,7 +1,7 @@
 """The state of a flow that does not depend on its transport, and the kernels that every transport uses.
 
 The kernels send a packet over the link, return acknowledgements, write messages by the rules of the application, and
-count what the receiving application reads. All times are microseconds.
+count the messages that the application reads. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FLOW = np.dtype(
 
 An application writes messages of `message` bytes, `section` of them at a time. A dispatched application writes each
 message in `pieces` writes of `write_size` bytes; `write_size` is 0 where the sizes of the writes differ. The
-`buffer_...` fields are those of `tcpdelay.network.send_buffer`.
+`buffer_...` fields are the parameters of `tcpdelay.network.send_buffer.SendBufferLimit`.
 
 `first_sent`, `arrived` and `marked` have an entry per segment, at its number modulo `RING`: when the segment was sent
 first, when its first copy reached the receiver, and whether the queue marked its last copy. `writes` has an entry per

@@ -36,7 +36,7 @@ LARGEST_STEP, LARGEST_STEP_AFTER_TIMEOUT = 2.0, 1.0
 
 @kernel()
 def counted_segments(s: Any, newly: int) -> float:
-    """Return the segments that an acknowledgement of `newly` segments counts for: one, or with byte counting more."""
+    """Return the growth that an acknowledgement of `newly` segments allows: one segment, more with byte counting."""
     if not s.byte_counting:
         return 1.0
     segments = newly * s.segment_size / s.mss
@@ -69,7 +69,7 @@ VARIANTS: dict[Recovery, int] = {"reno": RENO, "newreno": NEWRENO, "sack": SACK}
 LARGEST_BACKOFF = 6
 """Doublings of the retransmission timeout."""
 NOT_TIMED = -1
-"""In place of the number of the segment whose round-trip time is measured."""
+"""Value in place of a segment's number: no round-trip time is being measured."""
 SACKED, RETRANSMITTED = 1, 2
 """Flags of a segment."""
 
@@ -140,7 +140,7 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
 
 @kernel()
 def end(flow: Any, s: Any) -> None:
-    """Add the counts of a connection that is closed to those of the flow."""
+    """Add the counts of a closed connection to the counts of the flow."""
     flow.retransmissions += s.segments_retransmitted
     flow.timeouts += s.timeouts
 
@@ -182,6 +182,7 @@ def _set_timer(s: Any) -> None:
 
 @kernel()
 def _write(flow: Any, s: Any) -> None:
+    """Write a message."""
     note_write(flow, s.now)
     s.written += -(-flow.message // s.segment_size)
 
@@ -200,7 +201,7 @@ def is_writable(flow: Any, s: Any, sacked_out: int) -> bool:
 
 @kernel()
 def send_queue(flow: Any, s: Any) -> int:
-    """Return the segments that are not acknowledged, larger in a timeout."""
+    """Return the segments that are not acknowledged, plus `IN_TIMEOUT` during a timeout."""
     return int(s.written - s.snd_una + (IN_TIMEOUT if s.backoff > 0 else 0))
 
 
@@ -216,7 +217,7 @@ def delay_of_next(flow: Any, s: Any) -> int:
 
 @kernel()
 def write(flow: Any, s: Any, wire: Any, time: int, size: int, pieces: int) -> int:
-    """Write a segment per piece; return where they end in the stream."""
+    """Write one segment per piece; return the number of the segment after the last one."""
     s.now = time
     s.written += pieces
     return int(s.written)
@@ -233,6 +234,7 @@ def count_sacked(s: Any, wire: Any) -> int:
 
 @kernel()
 def _half_of_flight(s: Any) -> float:
+    """Return the slow-start threshold after a loss: half of the segments in flight, but at least two."""
     return float(max(min(s.cwnd, float(s.snd_max - s.snd_una)) / 2.0, 2.0))
 
 

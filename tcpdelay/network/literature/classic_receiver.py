@@ -1,4 +1,4 @@
-"""The receivers of the classic TCP: one that waits for missing segments, and the one of TCP-RC, which forges them.
+"""The receivers of the classic TCP: the normal receiver waits for missing segments, the one of TCP-RC forges them.
 
 TCP-RC does not wait for a lost packet. It sends the duplicate acknowledgements that reduce the sender's window, hands a
 forged packet to the application, and goes on with the next one.
@@ -36,7 +36,7 @@ GAIN = 0.0625
 
 @kernel()
 def receive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: int) -> None:
-    """Process the arrival of a segment: read what is in order, and acknowledge."""
+    """Process the arrival of a segment: read the segments in order, and acknowledge."""
     while s.forge_at < arrival:
         forge_missing(flow, s, wire, samples)
     in_order = number == s.rcv_nxt == s.highest
@@ -92,7 +92,7 @@ def acknowledge(flow: Any, s: Any, wire: Any, number: int, arrival: int, in_orde
     number, arrival : int
         The segment and the time of its arrival [us].
     in_order : bool
-        Whether it is the next segment, and no later segment has arrived before it.
+        Whether it is the next segment in order, and no later segment has arrived before.
     """
     second = flow.ack_held > arrival
     if second:

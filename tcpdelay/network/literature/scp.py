@@ -85,7 +85,7 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
 
 @kernel()
 def end(flow: Any, s: Any) -> None:
-    """Add the counts of a connection to those of the flow."""
+    """Add the counts of a connection to the counts of the flow."""
     flow.timeouts += s.timeouts
 
 

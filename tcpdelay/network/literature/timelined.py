@@ -3,8 +3,8 @@
 These kernels belong to the classic sender. Segments are numbered in the order of their first transmission. A section
 that expires before it is sent gets no numbers, so the outstanding segments are a range of numbers even where sections
 have expired in part. The published sender keeps, for each obsolete section, the highest sequence number sent and the
-last one acknowledged; this range replaces both. The published header has the field `seq_update`, which tells the
-receiver where to go on. It is the sender's `first_live` here: the receiver processes a segment when it is sent, so the
+last one acknowledged; this range replaces both. The published header has the field `seq_update`, from which the
+receiver goes on. Here it is the sender's `first_live`: the receiver processes a segment when it is sent, so the
 value need not be stored with the segment.
 
 References
@@ -75,7 +75,7 @@ def abandon(s: Any) -> None:
 
 @kernel()
 def release(s: Any, wire: Any, acknowledged: int) -> None:
-    """Reduce the count of segments written off by those that an acknowledgement covers."""
+    """Subtract the segments that an acknowledgement covers from the count of segments written off."""
     if s.written_off == 0:
         return
     for number in range(s.snd_una, acknowledged):
