@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -27,7 +28,8 @@ NEIGHBOURS = 25
 """Scenarios that give an expected error: enough for a 90 % quantile, and few enough to be similar."""
 FEATURES = ("rtt", "loss", "utilization", "packets_per_rtt")
 """The quantities that make scenarios similar, each on a logarithmic scale."""
-COLUMNS = len(FEATURES) + 4
+COLUMNS = (*FEATURES, "cubic", "carried", "p95", "mean")
+"""Columns of a table of errors."""
 REACHED = 1e-9
 """Tolerance of the comparison of a cumulative weight with a share."""
 WRONG_CALL = 1.0
@@ -95,19 +97,17 @@ class ErrorTable:
             table = np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)
         except ValueError as error:
             raise ValueError(f"{file}: holds no table of errors: {error}") from None
-        if table.shape[1] != COLUMNS:
-            raise ValueError(f"{file}: holds no table of errors: it has {table.shape[1]} columns, not {COLUMNS}")
+        if table.shape[1] != len(COLUMNS):
+            raise ValueError(f"{file}: holds no table of errors: it has {table.shape[1]} columns, not {len(COLUMNS)}")
         cubic, carried, p95, mean = table[:, len(FEATURES) :].T
         return cls(table[:, : len(FEATURES)], cubic == 1, carried == 1, p95, mean)
 
     def to_csv(self) -> str:
         """Return the table as CSV, with four digits."""
-        rows = [",".join((*FEATURES, "cubic", "carried", "p95", "mean"))]
-        flags = np.column_stack([self.cubic, self.carried])
-        for places, (cubic, carried), p95, mean in zip(self.features, flags, self.p95, self.mean, strict=True):
-            cells = [f"{place:.4g}" for place in places]
-            rows.append(",".join([*cells, f"{cubic:d}", f"{carried:d}", f"{p95:.4g}", f"{mean:.4g}"]))
-        return "\n".join(rows) + "\n"
+        table = np.column_stack([self.features, self.cubic, self.carried, self.p95, self.mean])
+        text = io.StringIO()
+        np.savetxt(text, table, "%.4g", ",", header=",".join(COLUMNS), comments="")
+        return text.getvalue()
 
     @cached_property
     def _places(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -77,6 +77,7 @@ class _ChainModel(ABC):
         return answered("too large", refusal=refusal, look_up_error=partial(expected_error, *parts, carried=False))
 
     def _figures(self, model: DelayModel, answered: Any, requested: Requested, ignored: Mapping[str, str]) -> Answer:
+        """Return the answer with the requested figures."""
         figures = _requested_figures(requested)
         more: dict[str, Any] = {}
         if requested.distribution:
