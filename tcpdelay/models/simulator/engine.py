@@ -1,4 +1,4 @@
-"""The start of a connection, and the event loop: it processes writes, ACKs and timers in the order of time."""
+"""The start of a connection, and the event loop, which processes writes, ACKs and timers in the order of time."""
 
 from __future__ import annotations
 

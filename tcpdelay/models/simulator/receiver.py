@@ -125,10 +125,7 @@ def _shortest_delay(c: Any) -> int:
 
 @kernel()
 def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> None:
-    """Record the size of a segment in order, whether it ends a write, and the time since the last one.
-
-    This is `tcp_event_data_recv`.
-    """
+    """Record the size of a segment in order, whether it ends a write, and the gap before it (`tcp_event_data_recv`)."""
     pushes = False
     for other in range(number, following):
         pushes = pushes or _start(c, wire, other + 1) % c.packet_size == 0

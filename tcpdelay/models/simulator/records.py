@@ -107,7 +107,7 @@ def _type_call(typing_context: Any, function: Any, argument: Any) -> Any:
 
 
 def _call_in_python(function: int, argument: int) -> float:
-    """Do the same with NUMBA_DISABLE_JIT=1."""
+    """Call the function from Python, where NUMBA_DISABLE_JIT=1 is set."""
     return float(ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p)(int(function))(int(argument)))
 
 
