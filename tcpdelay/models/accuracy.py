@@ -1,7 +1,8 @@
-"""How far a prediction is probably off: what it was off by in scenarios like it."""
+"""The expected error of a prediction: its error in similar scenarios."""
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -19,26 +20,27 @@ from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008, Stack, check
 from tcpdelay.units import format_fraction
 
 TABLES = {1.0: "linux-errors.csv", 1.5: "linux-errors-burst1.5.csv", 2.0: "linux-errors-burst2.csv"}
-"""The errors of the chain of `Stack.linux` by scenario, by the mean burst of losses up to which they count.
+"""Files with the errors of the chain of `Stack.linux`, by the longest mean burst of losses [segments] they apply to.
 
-The first is written by `validation/error_map.py score`, the others by `validation/bursts.py`.
+`validation/error_map.py score` writes the first file, `validation/bursts.py` the other two.
 """
 NEIGHBOURS = 25
-"""Cases that an expected error rests on: enough for a 90 % quantile, few enough to be alike."""
+"""Scenarios that give an expected error: enough for a 90 % quantile, and few enough to be similar."""
 FEATURES = ("rtt", "loss", "utilization", "packets_per_rtt")
-"""What makes scenarios alike, each on a logarithmic scale."""
-COLUMNS = len(FEATURES) + 4
+"""The quantities that make scenarios similar, each on a logarithmic scale."""
+COLUMNS = (*FEATURES, "cubic", "carried", "p95", "mean")
+"""Columns of a table of errors."""
 REACHED = 1e-9
-"""Slack with which a cumulative weight counts as having reached a share."""
+"""Tolerance of the comparison of a cumulative weight with a share."""
 WRONG_CALL = 1.0
-"""The error that a wrong statement counts as on whether TCP carries the flow."""
+"""Error of a prediction that is wrong about whether TCP carries the flow."""
 SIMULATIONS = "simulations of scenarios like this one"
 SIMULATED_BURSTS = "simulations of losses in bursts in scenarios like this one"
 SIMULATED_CALLS = f"{SIMULATIONS}, where being wrong about whether TCP carries the flow counts as 100 %"
 STUDENT_95 = 2.09
-"""Standard errors in half a 95 % interval: Student's quantile for 20 batches."""
+"""Half width of a 95 % interval in standard errors: Student's quantile for 20 batches."""
 NORMAL_MEDIAN, NORMAL_MEAN, NORMAL_P90 = 0.674, 0.798, 1.645
-"""Median, mean and 90 % quantile of how many standard errors an estimate is off by."""
+"""Median, mean and 90 % quantile of the size of the error of an estimate, in standard errors."""
 
 
 PUBLISHED_ERROR = ExpectedError(
@@ -58,7 +60,7 @@ SIMULATOR_ERROR = ExpectedError(
     cases=432,
     source="captures of Linux 6.1 under random losses, with their own statistical error",
 )
-"""What the simulator is off by in captures (`validation/results/scores.csv`): no error measured by it is smaller."""
+"""The simulator's error in captures (`validation/results/scores.csv`), the lower bound of errors measured with it."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class ErrorTable:
     cubic, carried : ndarray of bool, shape (n,)
         Whether the congestion control is CUBIC, and whether the chain says that TCP carries the flow.
     p95, mean : ndarray, shape (n,)
-        Relative errors of the 95th percentile and of the mean delay, with their signs: `WRONG_CALL` in size where chain
-        and simulator disagree on whether TCP carries the flow, 0 where both say that it does not.
+        Relative errors of the 95th percentile and of the mean delay, with their signs. Their size is `WRONG_CALL` where
+        chain and simulator disagree on whether TCP carries the flow, and 0 where both say that TCP does not.
     """
 
     features: NDArray[np.float64]
@@ -89,43 +91,43 @@ class ErrorTable:
         Raises
         ------
         ValueError
-            If the file holds something else.
+            If the file has no table of errors.
         """
         try:
             table = np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)
         except ValueError as error:
             raise ValueError(f"{file}: holds no table of errors: {error}") from None
-        if table.shape[1] != COLUMNS:
-            raise ValueError(f"{file}: holds no table of errors: it has {table.shape[1]} columns, not {COLUMNS}")
+        if table.shape[1] != len(COLUMNS):
+            raise ValueError(f"{file}: holds no table of errors: it has {table.shape[1]} columns, not {len(COLUMNS)}")
         cubic, carried, p95, mean = table[:, len(FEATURES) :].T
         return cls(table[:, : len(FEATURES)], cubic == 1, carried == 1, p95, mean)
 
     def to_csv(self) -> str:
         """Return the table as CSV, with four digits."""
-        rows = [",".join((*FEATURES, "cubic", "carried", "p95", "mean"))]
-        flags = np.column_stack([self.cubic, self.carried])
-        for places, (cubic, carried), p95, mean in zip(self.features, flags, self.p95, self.mean, strict=True):
-            cells = [f"{place:.4g}" for place in places]
-            rows.append(",".join([*cells, f"{cubic:d}", f"{carried:d}", f"{p95:.4g}", f"{mean:.4g}"]))
-        return "\n".join(rows) + "\n"
+        table = np.column_stack([self.features, self.cubic, self.carried, self.p95, self.mean])
+        text = io.StringIO()
+        np.savetxt(text, table, "%.4g", ",", header=",".join(COLUMNS), comments="")
+        return text.getvalue()
 
     @cached_property
     def _places(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The logarithms of the features, and how far they spread."""
+        """The logarithms of the features, and their standard deviations."""
         places = np.log(self.features)
         return places, np.maximum(places.std(axis=0), 1e-9)
 
     def _within(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the logarithms of `features`, what lies outside the table being moved to its edge."""
+        """Return the logarithms of `features`; values outside the table's range are moved to its edge."""
         return np.log(np.clip(features, self.features.min(axis=0), self.features.max(axis=0)))
 
     def expected(self, features: NDArray[np.float64], cubic: bool, carried: bool) -> ExpectedError:
-        """Return the error in the cases nearest to a scenario, of the same congestion control and the same statement.
+        """Return the error in the scenarios of the table that are most similar to a scenario.
+
+        Only scenarios with the same congestion control and the same statement of the chain are used.
 
         Parameters
         ----------
         features : ndarray, shape (4,)
-            The scenario's `FEATURES`; what lies outside the table is moved to its edge.
+            The scenario's `FEATURES`; values outside the table's range are moved to its edge.
         cubic : bool
             Whether the congestion control is CUBIC.
         carried : bool
@@ -134,7 +136,7 @@ class ErrorTable:
         Returns
         -------
         ExpectedError
-            Over the `NEIGHBOURS` nearest cases, those farther off counting less; all of NaN if there are none.
+            Error over the `NEIGHBOURS` most similar scenarios, weighted by similarity; NaN if there are none.
         """
         places, spread = self._places
         alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
@@ -154,7 +156,7 @@ class ErrorTable:
         )
 
     def expected_p95(self, features: NDArray[np.float64], cubic: bool, carried: bool) -> NDArray[np.float64]:
-        """Return what `expected` says of the 95th percentile in many scenarios at once.
+        """Return the error of the 95th percentile, as `expected` gives it, of many scenarios at once.
 
         Parameters
         ----------
@@ -166,7 +168,7 @@ class ErrorTable:
         Returns
         -------
         ndarray, shape (n, 3)
-            Median, mean and 90 % quantile of the error; NaN if there are no such cases.
+            Median, mean and 90 % quantile of the error; NaN if the table has no such scenarios.
         """
         from scipy.spatial import KDTree
 
@@ -174,8 +176,8 @@ class ErrorTable:
         alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
         if not (alike.size and features.size):
             return np.full((features.shape[0], 3), np.nan)
-        wanted = np.arange(1, min(NEIGHBOURS + 1, alike.size) + 1)
-        distances, nearest = KDTree(places[alike] / spread).query(self._within(features) / spread, wanted)
+        ranks = np.arange(1, min(NEIGHBOURS + 1, alike.size) + 1)
+        distances, nearest = KDTree(places[alike] / spread).query(self._within(features) / spread, ranks)
         sizes, weights = np.abs(self.p95[alike[nearest]]), _tricube(np.asarray(distances))
         order = np.argsort(sizes, axis=1)
         sizes, weights = np.take_along_axis(sizes, order, 1), np.take_along_axis(weights, order, 1)
@@ -186,14 +188,17 @@ class ErrorTable:
 
 
 def _tricube(distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weights of local regression; the farthest case, the last along the last axis, only sets the scale."""
+    """Return the tricube weights of local regression for distances that ascend along the last axis.
+
+    The largest distance sets the scale, so its weight is 0.
+    """
     farthest = distances[..., -1:]
     weights = (1 - np.divide(distances, farthest, out=np.zeros_like(distances), where=farthest > 0) ** 3) ** 3
     return np.where(weights.any(axis=-1, keepdims=True), weights, 1.0)
 
 
 def spread_of(errors: NDArray[np.float64], weights: NDArray[np.float64] | None = None) -> Spread:
-    """Return median, mean and 90 % quantile of errors without their signs, weighted if `weights` are given.
+    """Return median, mean and 90 % quantile of the sizes of errors, weighted if `weights` are given.
 
     Examples
     --------
@@ -215,7 +220,7 @@ def expected_error_map(
     stack: KnownStack,
     carried: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Return the `expected_error` of the 95th percentile at each round-trip time and loss.
+    """Return `expected_error` of the 95th percentile at each round-trip time and loss.
 
     Parameters
     ----------
@@ -250,6 +255,7 @@ def expected_error_map(
 
 
 def _figures(spread: Spread) -> NDArray[np.float64]:
+    """Return median, mean and 90 % quantile as an array."""
     return np.array([spread.median, spread.mean, spread.p90])
 
 
@@ -265,9 +271,9 @@ def features_of(flow: Flow, path: Path, stack: Linux) -> NDArray[np.float64]:
 
 
 def linux_table_file(burst: float = 1.0) -> FilePath:
-    """Return the file that holds the errors of the chain of `Stack.linux` at a mean burst of that [segments], or more.
+    """Return the file with the errors of the chain of `Stack.linux` for a mean burst of losses [segments].
 
-    Beyond the longest burst of a table it is the last one.
+    It is the table of the next longer burst, or the last table for a burst longer than all of them.
     """
     known = next((longest for longest in sorted(TABLES) if burst <= longest), max(TABLES))
     return FilePath(__file__).parent / "data" / TABLES[known]
@@ -275,26 +281,26 @@ def linux_table_file(burst: float = 1.0) -> FilePath:
 
 @cache
 def linux_table(burst: float = 1.0) -> ErrorTable:
-    """Return the errors of the chain of `Stack.linux` at a mean burst of that or more, read once."""
+    """Return the errors of the chain of `Stack.linux` for a mean burst of losses [segments]; the file is read once."""
     return ErrorTable.read(linux_table_file(burst))
 
 
 def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -> ExpectedError:
-    """Return how far a chain's prediction is probably off.
+    """Return the expected error of a chain's prediction.
 
     Parameters
     ----------
     flow, path, stack
-        The scenario. Of a Linux stack, congestion control and segment size count; the rest is as in the table.
+        The scenario. Of a Linux stack only congestion control and segment size are used.
     carried : bool
         Whether the chain says that TCP carries the flow.
 
     Returns
     -------
     ExpectedError
-        For `Stack.linux`, the error in the nearest of the simulated scenarios, but where TCP carries the flow no less
-        than the simulator's own; with losses in bursts, that with and that without them, figure by figure whichever is
-        larger. For the published chain, that over all captures.
+        For `Stack.linux`, the error in the most similar of the simulated scenarios. Where TCP carries the flow, it is
+        at least the simulator's own error. With losses in bursts, each figure is the larger of the errors with and
+        without bursts. For the published chain, the error over all captures.
 
     Raises
     ------
@@ -320,7 +326,7 @@ def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -
 
 
 def _no_less(found: ExpectedError, least: ExpectedError) -> ExpectedError:
-    """Return an expected error, no figure of which is smaller than in another one."""
+    """Return the larger of two expected errors, figure by figure."""
     return replace(found, **vars(_at_least(found, least)), mean_delay=_at_least(found.mean_delay, least.mean_delay))
 
 
@@ -330,19 +336,19 @@ def _at_least(found: Spread, least: Spread) -> Spread:
 
 
 def statistical_error(quantile: Interval, mean: Interval, packets: int) -> ExpectedError:
-    """Return what the 95 % intervals of an estimate say about its error.
+    """Return the expected error of an estimate from its 95 % intervals.
 
     Parameters
     ----------
     quantile, mean : Interval
         Quantile and mean delay [s] with their 95 % intervals.
     packets : int
-        Packets that the estimate rests on, 1 or more.
+        Number of packets in the estimate, 1 or more.
 
     Returns
     -------
     ExpectedError
-        That of a normally distributed estimate.
+        The error of a normally distributed estimate.
 
     Examples
     --------
@@ -360,7 +366,7 @@ def statistical_error(quantile: Interval, mean: Interval, packets: int) -> Expec
 
 
 def in_words(error: ExpectedError) -> str:
-    """Return an expected error of the 95th percentile in words.
+    """Describe an expected error of the 95th percentile in words.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The Markov chains as models: the published one, and that of a Linux kernel."""
+"""The two Markov chains behind the interface of a model: the published chain, and the chain of a Linux kernel."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008
 
 
 class _ChainModel(ABC):
-    """What both chains have in common."""
+    """The common part of both chains."""
 
     name = "chain"
     stack: ClassVar[type[KnownStack]]
     path_fields: ClassVar[frozenset[str]]
     """Fields of the path that the chain knows."""
     assumed: ClassVar[Mapping[str, Any]] = {}
-    """Fields that the chain ignores, and the value that it assumes."""
+    """Fields of the stack that the chain ignores, with the values that it assumes."""
 
     def __init__(self) -> None:
         fields = {name for part in (Flow, self.stack) for name in declarations(part)}
@@ -38,7 +38,7 @@ class _ChainModel(ABC):
 
     @abstractmethod
     def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
-        """Yield what the chain refuses of a scenario."""
+        """Yield the fields of a scenario whose values the chain refuses."""
 
     def supports(self, scenario: Scenario) -> Support:
         """Return which fields the chain honours, ignores and refuses."""
@@ -77,14 +77,15 @@ class _ChainModel(ABC):
         return answered("too large", refusal=refusal, look_up_error=partial(expected_error, *parts, carried=False))
 
     def _figures(self, model: DelayModel, answered: Any, requested: Requested, ignored: Mapping[str, str]) -> Answer:
-        wanted = _wanted(requested)
+        """Return the answer with the requested figures."""
+        figures = _requested_figures(requested)
         more: dict[str, Any] = {}
         if requested.distribution:
-            solved = model.distribution_up_to(wanted.limit, wanted.share)
-            found = summary(solved, wanted)
+            solved = model.distribution_up_to(figures.limit, figures.share)
+            found = summary(solved, figures)
             more["distribution"] = _predicted(solved, model, ignored)
         else:
-            found = model.summary_up_to(wanted)
+            found = model.summary_up_to(figures)
             more["look_up_error"] = partial(
                 expected_error, model.flow, model.path, model.stack, carried=found.sustainable
             )
@@ -102,7 +103,7 @@ class _ChainModel(ABC):
         return answer
 
     def capacity(self, scenario: Scenario) -> float:
-        """Return the largest packet rate [1/s] that TCP carries; infinite without loss, NaN where it is not known."""
+        """Return the largest packet rate [1/s] that TCP carries; infinite without loss, NaN where it is unknown."""
         if self.supports(scenario).refused:
             return np.nan
         try:
@@ -112,23 +113,26 @@ class _ChainModel(ABC):
         return scenario.flow.packet_rate - drift
 
 
-def _wanted(requested: Requested) -> RequestedFigures:
-    target = requested.target
-    bounded = requested.precision == "bound" and target is not None
-    limit = target.latest if bounded and target is not None else np.inf
-    share = target.quantile if target is not None else 0.5
+def _requested_figures(requested: Requested) -> RequestedFigures:
+    """Return the request in the form that the solver takes."""
+    limit, share = np.inf, 0.5
+    if requested.target is not None:
+        share = requested.target.quantile
+        if requested.precision == "bound":
+            limit = requested.target.latest
     shares, limits = np.array(requested.quantiles, np.float64), np.array(requested.late_after, np.float64)
     return RequestedFigures(shares, limits, limit, share)
 
 
 def _status(found: DelaySummary, precision: Precision) -> Status:
+    """Return the status of an answer with these figures."""
     if not found.sustainable:
         return "not carried"
     return "bound" if precision == "bound" and found.truncated_mass >= NEGLIGIBLE_TRUNCATION else "exact"
 
 
 def _predicted(solved: DelayDistribution, model: DelayModel, ignored: Mapping[str, str]) -> DelayDistribution:
-    """Return a distribution that knows what it answers, and how far it is probably off."""
+    """Return a distribution with its scenario, the fields that the chain ignored, and its expected error."""
     scenario = (model.flow, model.path, model.stack)
     error = partial(expected_error, *scenario, carried=solved.sustainable)
     return DelayDistribution(

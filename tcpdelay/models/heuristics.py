@@ -1,4 +1,4 @@
-"""Closed forms for what an application can do by itself: parallel connections and split packets.
+"""Delays with the two heuristics of an application: parallel connections and split packets.
 
 References
 ----------
@@ -24,11 +24,11 @@ NANOSECOND = 1e-9
 
 
 def striped_delay(distribution: DelayDistribution, interval: float, connections: int) -> DelayDistribution:
-    r"""Return the delay until a packet can be read in order, when packets take turns on several connections.
+    r"""Return the delay until a packet can be read in order if packets take turns on several connections.
 
-    Each connection reads its own packets in order, with delays of the distribution :math:`F`, independently of the
-    others. A packet waits for those written up to :math:`N - 1` intervals :math:`i` before it, each of which is the
-    last one on its connection and thus stands for all before:
+    Each of the :math:`N` connections delivers its packets in order. Their delays have the distribution :math:`F`, and
+    the connections are independent. A packet waits for the packets written up to :math:`N - 1` intervals :math:`i`
+    before it. Each of these is the last packet on its connection, so the packet waits for no earlier packet:
 
     .. math:: P(D_\mathrm{app} \le x) = \prod_{j=0}^{N-1} F(x + j i)
 
@@ -44,7 +44,7 @@ def striped_delay(distribution: DelayDistribution, interval: float, connections:
     Returns
     -------
     DelayDistribution
-        The delays of the application's packets.
+        Delays of the application's packets.
 
     Raises
     ------
@@ -53,12 +53,12 @@ def striped_delay(distribution: DelayDistribution, interval: float, connections:
 
     References
     ----------
-    The largest of independent delays, an order statistic; for the heuristic Brosh et al., "The Delay-Friendliness of
-    TCP for Real-Time Traffic", IEEE/ACM Transactions on Networking, 2010.
+    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM Transactions on Networking, 2010: the
+    heuristic. The equation is the distribution of the largest of independent delays, an order statistic.
 
     Examples
     --------
-    A packet in ten comes 30 ms late. Every other one is written 20 ms later, and waits for it 10 ms:
+    One packet in ten is 30 ms late. The next packet, on the other connection, is written 20 ms later, and waits 10 ms:
 
     >>> one = DelayDistribution(np.array([0.05, 0.08]), np.array([0.9, 0.1]), one_way_delay=0.05)
     >>> both = striped_delay(one, interval=0.020, connections=2)
@@ -72,7 +72,7 @@ def striped_delay(distribution: DelayDistribution, interval: float, connections:
         return distribution
     shifts = np.arange(connections) * interval
     shifted = (distribution.values[:, np.newaxis] - shifts).ravel()
-    # Delays are known to a microsecond, so what is nearer than a thousandth of that is one.
+    # Delays have a resolution of a microsecond, so delays that differ by less than a nanosecond are equal.
     values = np.unique(np.round(shifted[shifted >= distribution.values[0]] / NANOSECOND)) * NANOSECOND
     cumulative = np.prod([distribution.cdf(values + shift + NANOSECOND) for shift in shifts], axis=0)
     weights = np.diff(cumulative, prepend=0.0)
@@ -85,8 +85,8 @@ def parallel_delay(
 ) -> DelayDistribution:
     """Predict the delay of a flow whose packets take turns on several connections.
 
-    Each connection carries one packet every `connections` intervals; `striped_delay` puts them together. Exact as far
-    as the prediction of one connection is, and losses hit the connections independently.
+    Each connection carries one packet every `connections` intervals; `striped_delay` combines their delays. The result
+    is as exact as the prediction for one connection, if losses on the connections are independent.
 
     Parameters
     ----------
@@ -97,12 +97,12 @@ def parallel_delay(
     connections : int
         Number of connections, 1 to 64.
     method : {"chain", "simulation", "auto"}
-        What answers for one connection, as in `predict_delay`.
+        Method of the prediction for one connection, as in `predict_delay`.
 
     Returns
     -------
     DelayDistribution
-        The delays until a packet can be read in order.
+        Delays until a packet can be read in order.
 
     Raises
     ------
@@ -126,16 +126,18 @@ def parallel_delay(
 def split_delay(
     flow: Flow, path: Path, stack: Stack | None = None, pieces: int = 2, method: AnsweredBy = "chain"
 ) -> DelayDistribution:
-    r"""Predict the delay of a flow each of whose packets is written in :math:`N` pieces at once.
+    r"""Predict the delay of a flow whose packets are each written in :math:`N` pieces.
 
-    A packet is read with its last piece. The chain knows no writes at one instant, so it is asked about a flow of equal
-    rate that writes the pieces one by one, :math:`i / N` apart. A lost piece of the same packet was written at the same
-    instant, and not up to :math:`(N - 1) i / N` before: so packets that wait at all wait longer by the mean of that,
+    The pieces of a packet are written at once, and the packet is read with its last piece. The chain does not model
+    several writes at one time. So the prediction is made for a flow of the same rate that writes the pieces one by one,
+    :math:`i / N` apart. There the pieces of a packet are up to :math:`(N - 1) i / N` apart. With all pieces written at
+    once, a packet that waits for a lost piece waits longer, on average by half of this time:
 
     .. math:: D_\mathrm{split} = D + \frac{N - 1}{2 N} i \quad \text{where} \quad D > L
 
-    This is an approximation, within 4 % of the simulator in the median over four paths, but far too optimistic where
-    TCP can just carry the flow, by a factor of up to four in the 95th percentile.
+    :math:`D` is the predicted delay, :math:`L` the one-way delay of the path, and :math:`i` the interval. This
+    approximation differs from the simulator by 4 % in the median over four paths. Where TCP can just carry the flow,
+    the 95th percentile is up to four times too small.
 
     Parameters
     ----------
@@ -146,12 +148,12 @@ def split_delay(
     pieces : int
         Writes per packet, 1 to 64, and at most its bytes.
     method : {"chain", "simulation", "auto"}
-        What answers, as in `predict_delay`.
+        Method of the prediction, as in `predict_delay`.
 
     Returns
     -------
     DelayDistribution
-        The delays of the packets.
+        Delays of the packets.
 
     Raises
     ------
@@ -173,7 +175,7 @@ def split_delay(
 
 
 def share_of(flow: Flow, connections: int) -> Flow:
-    """Return the part of a flow that each of 1 to 64 connections carries, or raise ValueError.
+    """Return the flow that each of several connections carries; raise ValueError unless they are 1 to 64.
 
     Examples
     --------
@@ -185,7 +187,9 @@ def share_of(flow: Flow, connections: int) -> Flow:
 
 
 def piece_of(flow: Flow, pieces: int) -> Flow:
-    """Return the flow of the pieces of packets split into 1 to 64, at most into bytes, or raise ValueError.
+    """Return the flow of the pieces of split packets; raise ValueError unless a packet has 1 to 64 pieces.
+
+    A piece has at least one byte.
 
     Examples
     --------
@@ -197,7 +201,7 @@ def piece_of(flow: Flow, pieces: int) -> Flow:
 
 
 def joined_delay(spread: DelayDistribution, interval: float, pieces: int) -> DelayDistribution:
-    """Return the delay of packets split into pieces, as `split_delay` explains.
+    """Return the delay of split packets from the delay of their pieces; `split_delay` has the equation.
 
     Parameters
     ----------
@@ -224,5 +228,6 @@ def joined_delay(spread: DelayDistribution, interval: float, pieces: int) -> Del
 
 
 def _check_whole(name: str, value: object, most: int) -> None:
+    """Raise ValueError unless a value is a whole number from 1 to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise InvalidValueError(name, value, f"be a whole number from 1 to {most}")

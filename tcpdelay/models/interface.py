@@ -1,6 +1,6 @@
-"""What every model offers: which fields of a scenario it knows, its answer, and what TCP could carry at most.
+"""The interface of a model: the fields of a scenario that it supports, its answer, and the largest rate of TCP.
 
-A model is anything with the methods of `Model`; `tcpdelay.predict` takes a user's own beside the built-in ones.
+A model is any object with the methods of `Model`; `tcpdelay.predict` accepts a user's own model.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
 
 Status = Literal["exact", "bound", "estimated", "not carried", "too large", "unsupported"]
-"""What an answer's figures are.
+"""The kind of an answer's figures.
 
-"exact": those of the model, to rounding. "bound": lower bounds of delays that miss the target for certain. "estimated":
-simulated, with a statistical error. "not carried": the backlog grows for as long as the flow sends, and delays are
-infinite. "too large": the scenario needs more memory than the model may take. "unsupported": the model refuses a field.
+"exact": the figures of the model, to rounding error. "bound": lower bounds of delays that certainly miss the target.
+"estimated": simulated, with a statistical error. "not carried": the backlog grows as long as the flow sends, and delays
+are infinite. "too large": the scenario needs more memory than the model may use. "unsupported": the model refuses a
+field.
 """
 Precision = Literal["exact", "bound", "decision"]
 
@@ -34,11 +35,11 @@ class UnsupportedError(InvalidValueError):
 
 
 class TooLargeError(ValueError):
-    """A scenario needs more memory than a model may take."""
+    """A scenario needs more memory than a model may use."""
 
 
 def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = "") -> Iterator[UnsupportedError]:
-    """Yield the fields of a path that a model does not know and that are not at their default.
+    """Yield an error for each field of a path that a model does not know and that differs from its default.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = ""
     where : str
         The model, as in "in the chain".
     hint : str
-        What knows the field.
+        Hint at a model that knows the field.
 
     Examples
     --------
@@ -65,12 +66,13 @@ def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = ""
 
 @cache
 def _defaults_except(known: frozenset[str]) -> tuple[tuple[str, object], ...]:
+    """Return name and default of the fields of a path that are not `known`."""
     return tuple((name, declared.default) for name, declared in declarations(Path).items() if name not in known)
 
 
 @dataclass(frozen=True)
 class Support:
-    """What a model does with the fields of a scenario.
+    """How a model treats the fields of a scenario.
 
     Parameters
     ----------
@@ -90,7 +92,7 @@ class Support:
 
 @dataclass(frozen=True)
 class Requested:
-    """What is asked of a model.
+    """A request to a model.
 
     Parameters
     ----------
@@ -132,7 +134,7 @@ WHOLE_DISTRIBUTION = Requested()
 
 @dataclass(frozen=True)
 class DelayParts:
-    """Where the mean delay comes from [s].
+    """The parts of the mean delay [s].
 
     Parameters
     ----------
@@ -143,7 +145,7 @@ class DelayParts:
     head_of_line : float
         Waiting at the receiver for a retransmission.
     timeouts : float
-        Waiting in the send buffer because of a retransmission timeout, until that backlog is gone.
+        Waiting in the send buffer because of a retransmission timeout, until the backlog of the timeout is gone.
     """
 
     network: float
@@ -172,18 +174,18 @@ _NOTHING: NDArray[np.float64] = np.empty(0)
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model answers.
+    """The answer of a model.
 
     Parameters
     ----------
     scenario : Scenario
-        What was asked about.
+        The scenario.
     requested : Requested
-        What was asked for.
+        The request.
     method : str
         Name of the model: "chain", "simulation" or a user's own.
     status : str
-        What the figures are.
+        Kind of the figures, a `Status`.
     quantiles, late_fractions : ndarray
         The requested delays [s] and shares; infinite and 1 where TCP cannot carry the flow.
     mean : float
@@ -202,7 +204,7 @@ class Answer:
     backlogged_time_fraction : float
         Share of time with packets waiting in the send buffer; NaN unless the parts were requested.
     ignored : mapping of str to str
-        Fields that the model ignored, and what it assumed.
+        Fields that the model ignored, with the values that it assumed.
     refusal : ValueError, optional
         Why there is no answer, for "too large" and "unsupported".
     look_up_error : callable, optional
@@ -233,9 +235,9 @@ class Answer:
 
     @cached_property
     def expected_error(self) -> ExpectedError | None:
-        """How far the answer is probably off; None where that is not known.
+        """Expected error of the answer; None where it is unknown.
 
-        It is looked up when first asked for, as the look-up takes as long as an answer.
+        The error is looked up at the first access, because the look-up takes as long as an answer.
         """
         if self.look_up_error is not None:
             return self.look_up_error()
@@ -243,7 +245,7 @@ class Answer:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """One sentence for each field of the scenario that the model ignored: what it assumed instead."""
+        """One sentence for each field of the scenario that the model ignored, with the value that it assumed."""
         return assumptions(self.method, self.ignored)
 
     def restated(self, requested: Requested) -> Answer | None:
@@ -281,7 +283,7 @@ class Answer:
         return self.distribution
 
     def meets(self, target: Target) -> bool:
-        """Return whether the target is met; False where there is no answer: what is not computed is not promised.
+        """Return whether the target is met; False where there is no answer.
 
         Raises
         ------
@@ -318,6 +320,6 @@ class Model(Protocol):
     def capacity(self, scenario: Scenario) -> float:
         """Return the largest packet rate [1/s] that TCP carries for packets written like these; infinite without loss.
 
-        NaN where the model does not know: it refuses the scenario, has too little memory for it, or only simulates.
+        The rate is NaN where it is unknown: the model refuses the scenario, needs too much memory, or only simulates.
         """
         ...

@@ -1,7 +1,7 @@
 """The facts of TCP: thresholds, timers and formulas that chains, simulator, shared link, testbed and advice share.
 
-Each fact stands beside the kernel's symbol, with function or file, and the section of the RFC. Unless noted, times are
-whole microseconds and windows are segments, as in the kernel. Functions take and return plain numbers, so that a kernel
+Each fact has the symbol of the Linux kernel, its function or file, and the section of the RFC. Unless noted, times are
+whole microseconds and windows are segments, as in the kernel. Functions take and return plain numbers, so that numba
 can compile them.
 
 References
@@ -20,23 +20,23 @@ MILLISECOND = 1000
 """Step of the timestamps [us] (tcp_time_stamp_raw; RFC 7323, 5.4)."""
 
 DUPLICATE_THRESHOLD = 3
-"""Duplicate ACKs, or segments SACKed beyond a hole, that tell of a loss (sysctl tcp_reordering; RFC 5681, 3.2).
+"""Duplicate ACKs, or segments SACKed beyond a hole, that indicate a loss (sysctl tcp_reordering; RFC 5681, 3.2).
 
-RACK waits for reordered segments while fewer are SACKed (tcp_rack_reo_wnd; RFC 8985, 6.2).
+RACK waits for reordered segments while fewer segments are SACKed (tcp_rack_reo_wnd; RFC 8985, 6.2).
 """
 REORDERING_SHARE = 4
 """RACK waits a quarter of the smallest RTT for reordered segments (tcp_rack_reo_wnd; RFC 8985, 6.2)."""
 LARGEST_REORDERING_STEPS = 255
-"""Quarters of the smallest RTT to which D-SACKs may widen that wait (struct tcp_sock, rack.reo_wnd_steps: 8 bits)."""
+"""Largest wait after D-SACKs, in quarters of the smallest RTT (struct tcp_sock, rack.reo_wnd_steps: 8 bits)."""
 REORDERING_RECOVERIES = 16
-"""Recoveries for which a wider wait lasts (TCP_RACK_RECOVERY_THRESH)."""
+"""Number of recoveries for which a longer wait lasts (TCP_RACK_RECOVERY_THRESH)."""
 
 TIMER_SLACK = 2000
 """Time added to RACK's timer, and to the probe's timer with several segments in flight (TCP_TIMEOUT_MIN_US)."""
 PROBE_ROUND_TRIPS = 2
 """Smoothed RTTs after which a tail loss probe is sent (tcp_schedule_loss_probe; RFC 8985, 7.2)."""
 RTO_MIN = Linux().rto_min
-"""Minimum of what the retransmission timeout adds to the smoothed RTT [s] (TCP_RTO_MIN)."""
+"""Minimum time that the retransmission timeout adds to the smoothed RTT [s] (TCP_RTO_MIN)."""
 RTO_MAX = 120 * SECOND
 """Maximum retransmission timeout (TCP_RTO_MAX)."""
 FIRST_TIMEOUT = 1.0
@@ -54,53 +54,54 @@ CUBIC_BETA, CUBIC_SCALE = 717, 1024
 CUBIC_C = 0.4
 """Scale of the cubic function [segments per cubed second] (RFC 9438, 5.1)."""
 CUBIC_C_SCALED = 410
-"""The same in 1024ths (tcp_cubic.c, cube_rtt_scale = 10 bic_scale)."""
+"""`CUBIC_C` in 1024ths (tcp_cubic.c, cube_rtt_scale = 10 bic_scale)."""
 CUBIC_TIME_BITS = 10
-"""Binary digits of a second in which the cubic function counts time (tcp_cubic.c, BICTCP_HZ)."""
+"""Binary digits of the time unit of the cubic function, 1/1024 s (tcp_cubic.c, BICTCP_HZ)."""
 CUBIC_RENO_EIGHTHS = 8 * (CUBIC_SCALE + CUBIC_BETA) // 3 // (CUBIC_SCALE - CUBIC_BETA)
 """Eighths of a window of ACKs, 15, per segment of the Reno-friendly window (tcp_cubic.c, beta_scale; RFC 9438, 4.3)."""
 CUBIC_SLOWEST_GROWTH = 100
-"""Windows of ACKs per segment of growth at most (tcp_cubic.c, bictcp_update)."""
+"""Largest number of windows of ACKs per segment of growth (tcp_cubic.c, bictcp_update)."""
 CUBIC_FIRST_GROWTH = 20
-"""ACKs per segment of growth at most before the first loss (tcp_cubic.c, bictcp_update)."""
+"""Largest number of ACKs per segment of growth before the first loss (tcp_cubic.c, bictcp_update)."""
 CUBIC_FASTEST_GROWTH = 2
-"""ACKs per segment of growth at least (tcp_cubic.c, bictcp_update)."""
+"""Smallest number of ACKs per segment of growth (tcp_cubic.c, bictcp_update)."""
 CUBIC_UPDATES_PER_SECOND = 32
-"""Updates of the growth of an unchanged window per second at most (tcp_cubic.c, bictcp_update: HZ / 32)."""
+"""Largest number of updates of the growth per second for an unchanged window (tcp_cubic.c, bictcp_update: HZ / 32)."""
 
 HYSTART_LOW_WINDOW = 16
-"""Window from which on HyStart may end slow start (tcp_cubic.c, hystart_low_window)."""
+"""Smallest window at which HyStart may end slow start (tcp_cubic.c, hystart_low_window)."""
 HYSTART_ACK_DELTA = 2000
 """Largest time between two ACKs of a train (tcp_cubic.c, hystart_ack_delta_us)."""
 HYSTART_ACK_DELAY = 1000
-"""Time that a train may take beyond the path's delay (hystart_ack_delay; smaller above some 2 Gbit/s only)."""
+"""Time by which a train may exceed the path's delay (hystart_ack_delay; smaller only above some 2 Gbit/s)."""
 HYSTART_MIN_SAMPLES = 8
-"""RTT samples in a round before HyStart compares it with the path's delay (tcp_cubic.c, HYSTART_MIN_SAMPLES)."""
+"""RTT samples of a round before HyStart compares their minimum with the path's delay (HYSTART_MIN_SAMPLES)."""
 HYSTART_DELAY_MIN, HYSTART_DELAY_MAX = 4000, 16_000
-"""Bounds of an eighth of the path's delay, by which the RTT rises as a queue builds up (tcp_cubic.c)."""
+"""Bounds of the rise of the RTT, an eighth of the path's delay, that indicates a queue (HYSTART_DELAY_MIN, _MAX)."""
 
 DELAYED_ACK_MIN = 0.040
 """Smallest delay of an ACK [s] (TCP_DELACK_MIN, HZ / 25)."""
 DELAYED_ACKS_MIN, DELAYED_ACKS_MAX, DELAYED_ACKS_PUSHED = 25, 2, 5
 """Delays of an ACK as parts of a second: TCP_DELACK_MIN, HZ / 2, and TCP_DELACK_MAX if data was pushed (HZ / 5)."""
 QUICK_ACKS = 16
-"""Segments acknowledged at once as a connection begins, or resumes after a long silence (TCP_MAX_QUICKACKS)."""
+"""Segments acknowledged at once at the start of a connection or after a long silence (TCP_MAX_QUICKACKS)."""
 INITIAL_RECEIVE_MSS = 536
 """Receiver's first estimate of the sender's segment size [bytes] (TCP_MSS_DEFAULT)."""
 UNCOMPRESSED_SACKS = 3
-"""Out-of-order segments acknowledged at once after a hole, before SACKs are compressed (TCP_FASTRETRANS_THRESH)."""
+"""Number of SACKs sent at once after a hole, before SACKs are compressed (TCP_FASTRETRANS_THRESH)."""
 COMPRESSION_DELAY, COMPRESSION_SLACK = 1000, 100
 """Largest delay of a compressed SACK, and its timer's slack (sysctls tcp_comp_sack_delay_ns, _slack_ns)."""
 COMPRESSION_SHARE = 20
-"""A compressed SACK waits a twentieth of the RTT at most (__tcp_ack_snd_check)."""
+"""A compressed SACK waits at most a twentieth of the RTT (__tcp_ack_snd_check)."""
 
 WHEEL_LEVEL_SHIFT = 3
+"""Binary logarithm of the ratio of the resolutions of two levels of the timer wheel (LVL_CLK_SHIFT)."""
 WHEEL_FIRST_LEVEL = 63
-"""Ticks ahead up to which the timer wheel is exact; each level is 8 times as coarse (kernel/time/timer.c)."""
+"""Ticks ahead from which the timer wheel uses its second level (LVL_START in kernel/time/timer.c)."""
 
 
 def reduced_window(window: int, cubic: bool) -> int:
-    """Return the slow-start threshold after a loss: 717/1024 of the window with CUBIC, otherwise half of it.
+    """Return the slow-start threshold after a loss: 717/1024 of the window with CUBIC, otherwise half of the window.
 
     `cubictcp_recalc_ssthresh` and `tcp_reno_ssthresh`; RFC 9438, 4.6, and RFC 5681, 3.1.
 
@@ -113,7 +114,7 @@ def reduced_window(window: int, cubic: bool) -> int:
 
 
 def fast_converged(window: int) -> int:
-    """Return the largest window that CUBIC remembers after a loss below the last one: fast convergence.
+    """Return the window that CUBIC stores after a loss at a smaller window than the last loss: fast convergence.
 
     `cubictcp_recalc_ssthresh`; RFC 9438, 4.7.
 
@@ -128,7 +129,7 @@ def fast_converged(window: int) -> int:
 def gilbert_probabilities(loss: float, mean_burst: float) -> tuple[float, float]:
     """Return the probabilities to enter and to leave the bad state, in which every segment is lost.
 
-    The model of Gilbert (1960) as netem has it (linux/pkt_sched.h, NETEM_LOSS_GE; net/sched/sch_netem.c,
+    This is Gilbert's model (1960) as in netem (linux/pkt_sched.h, NETEM_LOSS_GE; net/sched/sch_netem.c,
     loss_gilb_ell): leave = 1 / mean_burst, enter = leave loss / (1 - loss).
 
     Parameters
@@ -141,7 +142,7 @@ def gilbert_probabilities(loss: float, mean_burst: float) -> tuple[float, float]
     Returns
     -------
     enter, leave : float
-        Probability of a loss after a segment that got through, and of none after a loss.
+        Probability of a loss after a delivered segment, and of a delivery after a loss.
 
     Examples
     --------
@@ -166,8 +167,8 @@ def to_ticks(duration: int, tick: int) -> int:
 def wheel_expiry(now: int, ticks: int) -> int:
     """Return the tick at which a timer fires that is set for `ticks` after the tick `now` (kernel/time/timer.c).
 
-    The kernel's timer wheel never fires early, so it rounds up: by at least one tick, and by more for a timer that is
-    set further ahead. A retransmission timeout of 75 ticks can be 8 ticks late.
+    The kernel's timer wheel never fires early, so it rounds up by at least one tick. It rounds up by more ticks for a
+    timer further ahead. A retransmission timeout of 75 ticks can be 8 ticks late.
 
     Examples
     --------

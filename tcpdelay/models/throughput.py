@@ -1,8 +1,9 @@
-"""The rate TCP would take on a path, and the share of it that a flow uses.
+"""The rate of a bulk TCP transfer on a path, and the share of this rate that a flow uses.
 
-The utilization of a connection is the flow's bit rate over the *fair TCP rate*: what a bulk transfer with full-sized
-segments reaches at the same round-trip time and loss. Three forms of that rate are here: the full model of Padhye et
-al., its approximation in TFRC, and the square-root law both tend to at small loss.
+The utilization of a connection is the flow's bit rate divided by the *fair TCP rate*. This is the rate that a bulk
+transfer in full-sized segments reaches at the same round-trip time and loss. The module has three equations for the
+rate: the full model of Padhye et al., its approximation in TFRC, and the square-root law, the limit of both at small
+loss.
 
 References
 ----------
@@ -30,13 +31,13 @@ from tcpdelay.scenario.stack import NewReno2008, Stack, checked_profile
 Rate: TypeAlias = np.float64 | NDArray[np.float64]
 
 RULE_OF_THUMB_UTILIZATION = 1 / 3
-"""Largest share of the fair TCP rate at which a flow still runs with little delay; rule of thumb of Brosh et al."""
+"""Largest share of the fair TCP rate at which TCP adds little delay to a flow; rule of thumb of Brosh et al."""
 
 TIMEOUT_IN_RTTS = 4
-"""Retransmission timeout where none is given, in round-trip times: the simplification of RFC 5348, section 4.3."""
+"""Default retransmission timeout in round-trip times: the simplification of RFC 5348, section 4.3."""
 
-# Smaller losses overflow 1/p; they are as good as this one.
 _SMALLEST_LOSS = 1e-300
+"""A smaller loss counts as this loss, because 1/p would overflow."""
 
 
 def padhye_rate(
@@ -59,11 +60,12 @@ def padhye_rate(
 
     and with :math:`f(p) = 1+p+2p^2+4p^3+8p^4+16p^5+32p^6` the rate in segments is
 
-    .. math:: B = \frac{(1-p)/p + W + Q(W)/(1-p)}{RTT\,(bW/2 + 1) + Q(W)\,T_0\,f(p)/(1-p)};
+    .. math:: B = \frac{(1-p)/p + W + Q(W)/(1-p)}{RTT\,(bW/2 + 1) + Q(W)\,T_0\,f(p)/(1-p)}.
 
-    where :math:`W \ge W_{max}`, W becomes :math:`W_{max}` and the factor of RTT
-    :math:`bW_{max}/8 + (1-p)/(pW_{max}) + 2`. For b other than 2 the two printed forms do not meet: at b = 1 the rate
-    steps up by up to a tenth, at few segments, where growing loss ends the limit. All arguments broadcast.
+    Where :math:`W \ge W_{max}`, W becomes :math:`W_{max}`, and the factor of RTT becomes
+    :math:`bW_{max}/8 + (1-p)/(pW_{max}) + 2`. The two published forms are equal at :math:`W = W_{max}` only for b = 2.
+    At b = 1 and a small :math:`W_{max}` the rate rises by up to a tenth where the growing loss makes W smaller than
+    :math:`W_{max}`. All arguments broadcast.
 
     Parameters
     ----------
@@ -77,7 +79,7 @@ def padhye_rate(
     mss : array_like
         Segment payload [bytes], above 0.
     segments_per_ack : array_like
-        Segments acknowledged per ACK, b, at least 1: 2 with delayed ACKs, 1 without or with byte counting (Linux).
+        Segments acknowledged per ACK, b, at least 1: 2 with delayed ACKs; 1 without them or with byte counting (Linux).
     max_window : array_like, optional
         Largest window [segments], at least 1; unlimited by default.
 
@@ -89,7 +91,7 @@ def padhye_rate(
     Raises
     ------
     ValueError
-        If an argument is no number or lies outside its range.
+        If an argument is not a number or is out of its range.
 
     Examples
     --------
@@ -98,8 +100,7 @@ def padhye_rate(
     """
     p, scale = _loss_and_scale(rtt, loss, mss)
     b = _checked("segments_per_ack", segments_per_ack, 1.0)
-    rtts = _checked("rtt", rtt, 0.0, exclusive=True)
-    first_timeout = TIMEOUT_IN_RTTS * rtts if timeout is None else _checked("timeout", timeout, 0.0, exclusive=True)
+    first_timeout = _timeout_in_rtts(timeout, rtt)
     largest = np.asarray(np.inf) if max_window is None else _checked("max_window", max_window, 1.0)
 
     free_window = (2 + b) / (3 * b) + np.sqrt(8 * (1 - p) / (3 * b * p) + ((2 + b) / (3 * b)) ** 2)
@@ -108,9 +109,8 @@ def padhye_rate(
     timeouts = _timeout_probability(p, window)
     backoff = 1 + p + 2 * p**2 + 4 * p**3 + 8 * p**4 + 16 * p**5 + 32 * p**6
     segments = (1 - p) / p + window + timeouts / (1 - p)
-    duration = rounds + timeouts * (first_timeout / rtts) * backoff / (1 - p)
-    lossless = np.asarray(loss, dtype=np.float64) == 0
-    return _result(np.where(lossless, largest, segments / duration) * scale)
+    duration = rounds + timeouts * first_timeout * backoff / (1 - p)
+    return _rate(loss, segments / duration, scale, at_no_loss=largest)
 
 
 def _timeout_probability(p: NDArray[np.float64], window: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -132,7 +132,7 @@ def tfrc_rate(
 
     .. math:: X = \frac{s}{R\sqrt{2bp/3} + t_{RTO}\,3\sqrt{3bp/8}\,p\,(1+32p^2)}
 
-    An approximation of `padhye_rate`, without a limit of the window. All arguments broadcast.
+    The equation approximates `padhye_rate` without a limit of the window. All arguments broadcast.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def tfrc_rate(
     Raises
     ------
     ValueError
-        If an argument is no number or lies outside its range.
+        If an argument is not a number or is out of its range.
 
     Examples
     --------
@@ -164,17 +164,14 @@ def tfrc_rate(
     """
     p, scale = _loss_and_scale(rtt, loss, mss)
     b = _checked("segments_per_ack", segments_per_ack, 1.0)
-    rtts = _checked("rtt", rtt, 0.0, exclusive=True)
-    t_rto = TIMEOUT_IN_RTTS * rtts if timeout is None else _checked("timeout", timeout, 0.0, exclusive=True)
-    waiting = t_rto / rtts * 3 * np.sqrt(3 * b * p / 8) * p * (1 + 32 * p**2)
-    lossless = np.asarray(loss, dtype=np.float64) == 0
-    return _result(np.where(lossless, np.inf, 1 / (np.sqrt(2 * b * p / 3) + waiting)) * scale)
+    waiting = _timeout_in_rtts(timeout, rtt) * 3 * np.sqrt(3 * b * p / 8) * p * (1 + 32 * p**2)
+    return _rate(loss, 1 / (np.sqrt(2 * b * p / 3) + waiting), scale)
 
 
 def square_root_rate(rtt: ArrayLike, loss: ArrayLike, mss: ArrayLike = 1448, segments_per_ack: ArrayLike = 1) -> Rate:
     r"""Return the rate of TCP by the square-root law :math:`MSS / RTT \cdot \sqrt{3/(2bp)}` (Mathis et al. 1997).
 
-    It leaves out timeouts, so it holds for losses of up to about 1 %. All arguments broadcast.
+    The law neglects timeouts, so it holds for losses of up to about 1 %. All arguments broadcast.
 
     Parameters
     ----------
@@ -195,7 +192,7 @@ def square_root_rate(rtt: ArrayLike, loss: ArrayLike, mss: ArrayLike = 1448, seg
     Raises
     ------
     ValueError
-        If an argument is no number or lies outside its range.
+        If an argument is not a number or is out of its range.
 
     Examples
     --------
@@ -204,38 +201,37 @@ def square_root_rate(rtt: ArrayLike, loss: ArrayLike, mss: ArrayLike = 1448, seg
     """
     p, scale = _loss_and_scale(rtt, loss, mss)
     b = _checked("segments_per_ack", segments_per_ack, 1.0)
-    lossless = np.asarray(loss, dtype=np.float64) == 0
-    return _result(np.where(lossless, np.inf, np.sqrt(3 / (2 * b * p))) * scale)
+    return _rate(loss, np.sqrt(3 / (2 * b * p)), scale)
 
 
 def connection_utilization(flow: Flow, path: Path, stack: Stack, segments_per_ack: float = 2) -> float:
-    """Return the share of the fair TCP rate that the flow takes.
+    """Return the share of the fair TCP rate that a flow uses.
 
-    Payload bytes of the flow are compared with payload bytes of a bulk transfer in full-sized segments. That is what
-    binds the flow: while it has a backlog, its small packets leave packed into full segments. Counting packets
-    against segments instead would call a voice flow eight times as demanding as it is.
+    The share is the flow's payload bytes divided by the payload bytes of a bulk transfer in full-sized segments. Bytes
+    count, not packets, because small packets leave in full segments while the flow has a backlog. A comparison of
+    packets with segments would overestimate the utilization of a voice flow eight times.
 
-    The bulk transfer acknowledges every second segment, as receivers of bulk data do. So defined, the utilization
-    differs by -15 to +22 % (median 9 %) from the 15 published with drop-tail measurements by Brosh et al. Those follow
-    f a RTT sqrt(2 p) / MSS within 0.6 %, which is the rounding of what is printed: a square-root law with b = 3, and
-    without timeouts. With `segments_per_ack` 1 the utilization falls 14 to 40 % below them, so the rule of thumb,
-    which was made for them, would admit too much.
+    By default the receiver of the bulk transfer acknowledges every second segment, as receivers of bulk data do. The
+    utilization then differs by -15 to +22 % (median 9 %) from the 15 values that Brosh et al. published with their
+    drop-tail measurements. The published values follow f a RTT sqrt(2 p) / MSS, a square-root law with b = 3 and
+    without timeouts, to within 0.6 %, the rounding of the printed values. With `segments_per_ack` 1 the utilization is
+    14 to 40 % below the published values, so the rule of thumb, which is based on them, would allow too high a rate.
 
     Parameters
     ----------
     flow : Flow
         The flow.
     path : Path
-        Its round-trip time and loss count.
+        The network; its round-trip time and loss are used.
     stack : Stack
-        Its segment size and first timeout count; that of Linux is taken as 4 round-trip times too.
+        The TCP; its segment size and first timeout are used. For Linux the timeout is 4 round-trip times.
     segments_per_ack : float
         Segments acknowledged per ACK in the bulk transfer, at least 1.
 
     Returns
     -------
     float
-        The utilization, 0 on a path without loss; above 1 the flow wants more than its fair share.
+        The utilization, 0 on a path without loss; above 1 the flow needs more than its fair share.
 
     Raises
     ------
@@ -254,7 +250,7 @@ def connection_utilization(flow: Flow, path: Path, stack: Stack, segments_per_ac
 def utilization_map(
     flow: Flow, rtt: NDArray[np.float64], loss: NDArray[np.float64], stack: Stack, segments_per_ack: float = 2
 ) -> NDArray[np.float64]:
-    """Return the `connection_utilization` at each round-trip time [s] and loss.
+    """Return `connection_utilization` at each round-trip time and loss.
 
     Parameters
     ----------
@@ -271,7 +267,7 @@ def utilization_map(
     Raises
     ------
     ValueError
-        If an argument lies outside its range.
+        If an argument is out of its range.
 
     Examples
     --------
@@ -286,17 +282,17 @@ def utilization_map(
 def largest_rule_of_thumb_rate(
     path: Path, stack: Stack, utilization: float = RULE_OF_THUMB_UTILIZATION, segments_per_ack: float = 2
 ) -> float:
-    """Return the bit rate at which a flow reaches the utilization that the rule of thumb allows.
+    """Return the largest bit rate of a flow by the rule of thumb of Brosh et al.
 
-    The rule of Brosh et al.: at one third of the fair TCP rate TCP adds a delay of about one round-trip time. The size
-    of the packets does not enter, as they leave packed into full segments under a backlog.
+    At one third of the fair TCP rate, TCP adds a delay of about one round-trip time. The size of the packets has no
+    influence, because they leave in full segments while the flow has a backlog.
 
     Parameters
     ----------
     path : Path
-        Its round-trip time and loss count.
+        The network; its round-trip time and loss are used.
     stack : Stack
-        Its segment size and first timeout count; that of Linux is taken as 4 round-trip times too.
+        The TCP; its segment size and first timeout are used. For Linux the timeout is 4 round-trip times.
     utilization : float
         Share of the fair TCP rate, above 0.
     segments_per_ack : float
@@ -323,13 +319,14 @@ def largest_rule_of_thumb_rate(
 
 
 def _fair_rate(rtt: ArrayLike, loss: ArrayLike, stack: Stack, segments_per_ack: float) -> Rate:
+    """Return the fair TCP rate [bytes/s]."""
     stack = checked_profile(stack)
     timeout = stack.initial_timeout if isinstance(stack, NewReno2008) else None
     return padhye_rate(rtt, loss, timeout, stack.mss, segments_per_ack)
 
 
 def _loss_and_scale(rtt: ArrayLike, loss: ArrayLike, mss: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the loss, kept off 0, and the rate of one segment per round-trip time [bytes/s]."""
+    """Return the loss, at least `_SMALLEST_LOSS`, and the rate of one segment per round-trip time [bytes/s]."""
     p = _checked("loss", loss, 0.0)
     if np.any(p >= 1):
         raise InvalidValueError("loss", np.max(p), "be a fraction from 0 to below 1")
@@ -337,8 +334,24 @@ def _loss_and_scale(rtt: ArrayLike, loss: ArrayLike, mss: ArrayLike) -> tuple[ND
     return np.maximum(p, _SMALLEST_LOSS), scale
 
 
+def _timeout_in_rtts(timeout: ArrayLike | None, rtt: ArrayLike) -> NDArray[np.float64] | float:
+    """Return the retransmission timeout in round-trip times."""
+    if timeout is None:
+        return TIMEOUT_IN_RTTS
+    return _checked("timeout", timeout, 0.0, exclusive=True) / _checked("rtt", rtt, 0.0, exclusive=True)
+
+
+def _rate(
+    loss: ArrayLike, segments: NDArray[np.float64], scale: NDArray[np.float64], at_no_loss: ArrayLike = np.inf
+) -> Rate:
+    """Return the rate [bytes/s] of `segments` per round-trip time, or of `at_no_loss` segments without loss."""
+    lossless = np.asarray(loss, dtype=np.float64) == 0
+    rate: Rate = (np.where(lossless, at_no_loss, segments) * scale)[()]
+    return rate
+
+
 def _checked(name: str, value: ArrayLike, low: float, *, exclusive: bool = False) -> NDArray[np.float64]:
-    """Return `value` as an array of finite numbers from `low` (or above it), or say which argument is not."""
+    """Return `value` as an array of finite numbers of at least `low`, or above it; otherwise name the argument."""
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
@@ -348,7 +361,3 @@ def _checked(name: str, value: ArrayLike, low: float, *, exclusive: bool = False
         relation = "above" if exclusive else "at least"
         raise InvalidValueError(name, array[wrong].flat[0], f"be finite and {relation} {low:g}")
     return array
-
-
-def _result(rate: NDArray[np.float64]) -> Rate:
-    return rate[()]

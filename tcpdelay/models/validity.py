@@ -1,4 +1,4 @@
-"""Where the models have been checked against measurements, and the warning for inputs beyond."""
+"""The ranges in which the models have been checked against measurements, and the warning for inputs outside them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class ValidityWarning(UserWarning):
 
 
 KnownStack: TypeAlias = NewReno2008 | Linux
-"""A stack that predictions have been checked for."""
+"""A stack whose predictions have been checked."""
 
 
 @dataclass(frozen=True)
 class ValidatedRange:
-    """Range of scenarios in which a profile has been compared with measurements; both ends belong to it.
+    """Range of scenarios, including both ends, in which a profile has been compared with measurements.
 
     Parameters
     ----------
     rtt, loss, packet_size, interval : tuple of float
         Smallest and largest round-trip time [s], loss [fraction], packet size [bytes] and interval [s].
     source : str
-        Where the comparison is published.
+        The comparison: its measurements, and where it is published.
     """
 
     rtt: tuple[float, float]
@@ -39,7 +39,7 @@ class ValidatedRange:
     source: str
 
     def exceeded_by(self, flow: Flow, path: Path) -> list[str]:
-        """Return one sentence for each input that lies outside the range.
+        """Return one sentence for each input outside the range.
 
         Examples
         --------
@@ -81,7 +81,7 @@ def checked_profile(stack: Stack) -> KnownStack:
     Raises
     ------
     ValueError
-        If it does not.
+        If it is of no known profile.
     """
     if not isinstance(stack, KnownStack):
         raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.newreno_2008()")

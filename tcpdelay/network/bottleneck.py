@@ -30,8 +30,7 @@ PASSED, MARKED, REFUSED = range(3)
 """What a queue discipline decides about a packet."""
 FEWEST_MARKS = 0.1
 """Share of the packets that Dred marks when the queue is one bandwidth-delay product long."""
-_NANOSECONDS = 1000
-"""Nanoseconds per microsecond."""
+_NANOSECONDS_PER_MICROSECOND = 1000
 NANOSECONDS = 1e9
 """Nanoseconds per second."""
 _MASK = LINK_RING - 1
@@ -71,7 +70,7 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
     int
         Time at which the packet has left the link [us], or `DROPPED`.
     """
-    time = now * _NANOSECONDS
+    time = now * _NANOSECONDS_PER_MICROSECOND
     _let_depart(link, time)
     link.offered += 1
     link.marked = 0
@@ -102,7 +101,7 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
     link.carried_bytes += size
     link.busy += service
     link.sojourn += departure - time
-    return (departure + _NANOSECONDS // 2) // _NANOSECONDS
+    return (departure + _NANOSECONDS_PER_MICROSECOND // 2) // _NANOSECONDS_PER_MICROSECOND
 
 
 @kernel()
@@ -222,7 +221,7 @@ class Bottleneck:
     References
     ----------
     Floyd, Jacobson, "Random Early Detection Gateways for Congestion Avoidance", IEEE/ACM Transactions on Networking,
-    1993, doi 10.1109/90.251892; defaults are those of its simulations.
+    1993, doi 10.1109/90.251892; the defaults are the values of its simulations.
 
     Examples
     --------

@@ -80,7 +80,7 @@ def take_turns(d: Any) -> int:
 
 @kernel()
 def expected_delay(unsent: int, window: int, in_flight: int, round_trip: int) -> int:
-    """Return the expected delay of a packet [us], from what the sender knows when the packet is written.
+    """Return the expected delay of a packet [us], from the state of the sender when the packet is written.
 
     Segments that do not fit the window now are sent at the rate of one window per round trip, and then take half a
     round trip to arrive:
@@ -90,7 +90,7 @@ def expected_delay(unsent: int, window: int, in_flight: int, round_trip: int) ->
     Parameters
     ----------
     unsent : int
-        Segments that are not sent yet, including those of this packet.
+        Segments that are not sent yet, including the segments of this packet.
     window, in_flight : int
         Congestion window and segments in flight.
     round_trip : int
@@ -137,7 +137,7 @@ def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
 
 @kernel()
 def collect(d: Any, leader: Any, flow: Any, samples: Any) -> None:
-    """Take over what the connection of a flow has read in this event, and release what is in order."""
+    """Record the packets that a connection has read in this event, and release the packets that are in order."""
     for row in range(samples.completed):
         slot = d.oldest[flow.member] % UNREAD
         completion = samples.completions[row]
@@ -162,9 +162,9 @@ def release(d: Any, leader: Any, samples: Any) -> None:
 
 @kernel()
 def least_loaded(d: Any, flows: Any, carriers: Any) -> int:
-    """Return the connection with the smallest send queue; one that waits for a timeout is used only if all do.
+    """Return the connection with the smallest send queue; a connection in a timeout is used only if all are.
 
-    The send queue is all that is not acknowledged, sent or not, as the kernel reports it (ioctl SIOCOUTQ).
+    The send queue is the data that is not acknowledged, sent or unsent, as the kernel reports it (ioctl SIOCOUTQ).
     """
     best, smallest = 0, NEVER
     for place in range(d.connections):

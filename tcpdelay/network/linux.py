@@ -9,7 +9,7 @@ from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update
 from tcpdelay.models.simulator.engine import new_connection
 from tcpdelay.models.simulator.path import ALWAYS
 from tcpdelay.models.simulator.receiver import arrive, on_receiver_timer
-from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, CWR, KEPT, LOSS, NEVER, RING
+from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, CWR, KEPT, LOSS, MASK, NEVER
 from tcpdelay.models.simulator.recovery import begin_reduction
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT, on_timer, send_new
 from tcpdelay.models.simulator.window import in_flight, restart_after_idle
@@ -42,13 +42,12 @@ CONTINUOUS = 1 << 60
 """Size of the writes of a source that always writes on [bytes]: no segment ends with a push."""
 ANY_WRITE = 1
 """Size of writes that differ in size [bytes]: the receiver takes the end of each segment for a push."""
-_MASK = RING - 1
 
 
 @kernel()
 def next_time(flow: Any, c: Any, wire: Any) -> int:
     """Return when the next event of the connection is due."""
-    arrival = wire.acknowledgements[c.first_ack & _MASK].arrival if c.first_ack < c.next_ack else NEVER
+    arrival = wire.acknowledgements[c.first_ack & MASK].arrival if c.first_ack < c.next_ack else NEVER
     return int(min(min(arrival, c.timer_at), min(flow.next_write, c.receiver_timer)))
 
 
@@ -66,7 +65,7 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
     wire, link, samples : record
         The segments and acknowledgements in transit, the shared link, and the delays that are counted.
     """
-    acknowledgement = wire.acknowledgements[c.first_ack & _MASK]
+    acknowledgement = wire.acknowledgements[c.first_ack & MASK]
     arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
     first_new_ack = c.next_ack
     if c.receiver_timer <= min(arrival, min(c.timer_at, flow.next_write)):
@@ -95,7 +94,7 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
 
 @kernel()
 def end(flow: Any, c: Any) -> None:
-    """Add the counts of a connection that is closed to those of the flow."""
+    """Add the counts of a closed connection to the counts of the flow."""
     flow.retransmissions += c.segments_retransmitted
     flow.timeouts += c.timeouts
 
@@ -111,7 +110,7 @@ def begin(flow: Any, c: Any) -> None:
 
 @kernel()
 def send_queue(flow: Any, c: Any) -> int:
-    """Return the bytes that are not acknowledged, larger in a timeout."""
+    """Return the bytes that are not acknowledged, plus `IN_TIMEOUT` during a timeout."""
     return int(c.written - c.snd_una + (IN_TIMEOUT if c.ca_state == LOSS else 0))
 
 
@@ -128,7 +127,7 @@ def delay_of_next(flow: Any, c: Any) -> int:
 
 @kernel()
 def write(flow: Any, c: Any, wire: Any, time: int, size: int, pieces: int) -> int:
-    """Write `size` bytes in pieces that differ by a byte at most; return where they end in the stream."""
+    """Write `size` bytes in pieces of nearly equal size; return the position in the stream at which they end."""
     c.now = time
     restart_after_idle(c)
     for piece in range(pieces):
@@ -198,16 +197,16 @@ def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
 
 @kernel()
 def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Put the segments sent in this event on the link, and let the receiver process those that arrive."""
+    """Put the segments sent in this event on the link, and let the receiver process the segments that arrive."""
     together = 0
     while c.first_transit < c.next_transit:
-        sent = wire.transit[c.first_transit & _MASK]
+        sent = wire.transit[c.first_transit & MASK]
         c.first_transit += 1
         number, following = sent.segment, sent.following
-        segment = wire.segments[number & _MASK]
+        segment = wire.segments[number & MASK]
         if number >= flow.first_unsent:
             flow.first_unsent = number + 1
-            flow.first_sent[number & _MASK] = c.now
+            flow.first_sent[number & MASK] = c.now
         lost = flow.segments_lost
         arrival = cross(flow, link, c.now, segment.end - segment.start)
         if arrival == DROPPED:
@@ -215,11 +214,11 @@ def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
             segment.gone = c.now if flow.segments_lost > lost else c.now + flow.access_delay
             continue
         segment.gone = arrival
-        flow.marked[number & _MASK] = link.marked
+        flow.marked[number & MASK] = link.marked
         received = c.rcv_segment
         for other in range(max(number, received), following):
-            if not wire.segments[other & _MASK].received:
-                flow.arrived[other & _MASK] = arrival
+            if not wire.segments[other & MASK].received:
+                flow.arrived[other & MASK] = arrival
         # A timer runs before a segment that arrives at the same time, but after segments that were sent together.
         while c.receiver_timer <= arrival - together:
             on_receiver_timer(c, wire)
@@ -234,8 +233,8 @@ def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) 
     """Count the messages that can be read, now that the segments from number `received` on are in order."""
     while message_end(flow) <= c.rcv_nxt:
         flow.connection_read = message_end(flow)
-        while wire.segments[received & _MASK].state & COLLAPSED or (
-            wire.segments[received & _MASK].end < flow.connection_read
+        while wire.segments[received & MASK].state & COLLAPSED or (
+            wire.segments[received & MASK].end < flow.connection_read
         ):
             received += 1
         # A retransmitted segment may have absorbed the segment with the end of the message: use the latter's first
@@ -243,25 +242,25 @@ def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) 
         last = received
         while last + 1 < c.next_segment and _is_absorbed(wire, last + 1, flow.connection_read):
             last += 1
-        note_read(flow, samples, flow.first_sent[last & _MASK], flow.arrived[last & _MASK], read)
+        note_read(flow, samples, flow.first_sent[last & MASK], flow.arrived[last & MASK], read)
         if flow.application == TRANSFERS:
             finish_transfer(flow, read)
 
 
 @kernel()
 def _is_absorbed(wire: Any, number: int, before: int) -> bool:
-    """Return whether a segment that starts before a position of the stream is part of the segment ahead of it now."""
-    segment = wire.segments[number & _MASK]
+    """Return whether a segment has collapsed into an earlier segment and starts before a position of the stream."""
+    segment = wire.segments[number & MASK]
     return bool(segment.state & COLLAPSED and segment.start < before)
 
 
 @kernel()
 def _heed_marks(flow: Any, c: Any, wire: Any, acknowledged: int, reported: int) -> None:
     """Reduce the window if a segment that is acknowledged now was marked, once per round trip (`tcp_enter_cwr`)."""
-    marked = reported >= 0 and flow.marked[reported & _MASK] == 1
+    marked = reported >= 0 and flow.marked[reported & MASK] == 1
     number = c.first_segment
-    while number < c.next_segment and wire.segments[number & _MASK].end <= acknowledged:
-        marked = marked or flow.marked[number & _MASK] == 1
+    while number < c.next_segment and wire.segments[number & MASK].end <= acknowledged:
+        marked = marked or flow.marked[number & MASK] == 1
         number += 1
     if not marked or c.ca_state >= CWR:
         return

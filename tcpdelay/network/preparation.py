@@ -1,14 +1,15 @@
-"""From the sources and the bottleneck to the records that the compiled code works on."""
+"""Prepare the records of the compiled code from the sources and the bottleneck."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import records
 from tcpdelay.models.simulator.path import segments_until_loss
 from tcpdelay.models.simulator.records import NEVER, generator_addresses
 from tcpdelay.models.tcp import FIRST_TIMEOUT, SECOND
@@ -36,8 +37,8 @@ from tcpdelay.scenario.fields import InvalidValueError
 class Network:
     """All records of a simulation. Each array and list has one entry per flow; `link` and `samples` have one entry.
 
-    The first flows are those of the sources, in their order. The further connections of sources with several
-    connections follow.
+    The first flows are the first connections of the sources, in the order of the sources. The further connections of
+    the sources follow.
 
     Attributes
     ----------
@@ -94,7 +95,7 @@ class Network:
 def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_from: float, until: float) -> Network:
     """Return the records of a simulation at time 0; packets written from `count_from` to `until` [s] count."""
     members = _members(sources)
-    # Of each flow, the source and the number of its first flow, which has the application's clock.
+    # The source of each flow, and the number of the source's first flow, which has the application's clock.
     sources_of = {n: (source, flows[0]) for source, flows in zip(sources, members, strict=True) for n in flows}
     carried = [sources_of[number] for number in range(len(sources_of))]
     size = len(carried)
@@ -102,13 +103,13 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
     generators = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(size + 1)]
     generators.append(generators.pop(len(sources)))
     network = Network(
-        flows=np.zeros(size, FLOW).view(np.recarray),
+        flows=records(size, FLOW),
         transports=[source.transport for source, _ in carried],
         connections=[],
-        carriers=np.zeros(size, CARRIER).view(np.recarray),
-        wires=np.zeros(size, NETWORK_WIRE).view(np.recarray),
-        link=np.zeros(1, LINK).view(np.recarray),
-        samples=np.zeros(1, COUNTERS).view(np.recarray),
+        carriers=records(size, CARRIER),
+        wires=records(size, NETWORK_WIRE),
+        link=records(1, LINK),
+        samples=records(1, COUNTERS),
         tree=np.full(2 * leaves, NEVER, np.int64),
         dispatchers=_dispatchers(sources, members),
         members=members,
@@ -127,7 +128,7 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
         # The clock of a host is shifted by a random part of a tick. All connections of a source are on one host.
         phases.append(int(generators[number].integers(SECOND)))
         _prepare_flow(flow, source, min(source.stop, until))
-        if leader in dispatched:
+        if _is_dispatched(source):
             _dispatch(flow, source, dispatched.index(leader), members[leader].index(number))
         _prepare_connection(network, number, source, phases[leader])
     engine.start(network.tree, network.flows, network.carriers, network.wires)
@@ -135,7 +136,7 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
 
 
 def _members(sources: Sequence[Source]) -> list[list[int]]:
-    """Return the numbers of the flows of each source: its own number, and numbers after all sources."""
+    """Return the numbers of the flows of each source: the source's own number, then numbers after all sources."""
     members, first = [], len(sources)
     for number, source in enumerate(sources):
         further = source.connections - 1 if isinstance(source, ConstantRate) else 0
@@ -147,7 +148,7 @@ def _members(sources: Sequence[Source]) -> list[list[int]]:
 def _prepare_connection(network: Network, number: int, source: Source, phase: int) -> None:
     """Prepare the connection of a flow, and enter the addresses of its transport."""
     transport, flow, carrier = source.transport, network.flows[number], network.carriers[number]
-    initial = np.zeros(1, transport.state).view(np.recarray)
+    initial = records(1, transport.state)
     transport.prepare(source.stack, source.path, flow, initial[0], phase)
     connection = initial.copy()
     network.connections.append(connection[0])
@@ -158,14 +159,13 @@ def _prepare_connection(network: Network, number: int, source: Source, phase: in
         carrier[name] = address
 
 
-def _is_dispatched(source: Source) -> bool:
+def _is_dispatched(source: Source) -> TypeGuard[ConstantRate]:
     """Return whether a source has a dispatcher."""
     return isinstance(source, ConstantRate) and source.dispatched
 
 
-def _dispatch(flow: Any, source: Source, dispatcher: int, member: int) -> None:
+def _dispatch(flow: Any, source: ConstantRate, dispatcher: int, member: int) -> None:
     """Let a dispatcher write the messages of a flow."""
-    assert isinstance(source, ConstantRate)
     size = source.flow.packet_size
     equal = size % source.pieces == 0 and source.keepalive_size is None
     flow.application, flow.dispatcher, flow.member = DISPATCHED, dispatcher + 1, member
@@ -177,12 +177,8 @@ def _dispatch(flow: Any, source: Source, dispatcher: int, member: int) -> None:
 
 def _dispatchers(sources: Sequence[Source], members: list[list[int]]) -> Any:
     """Return the dispatchers of the sources that need one; at least one record."""
-    dispatched = [
-        (source, numbers)
-        for source, numbers in zip(sources, members, strict=True)
-        if isinstance(source, ConstantRate) and source.dispatched
-    ]
-    dispatchers = np.zeros(max(len(dispatched), 1), DISPATCHER).view(np.recarray)
+    dispatched = [(source, numbers) for source, numbers in zip(sources, members, strict=True) if _is_dispatched(source)]
+    dispatchers = records(max(len(dispatched), 1), DISPATCHER)
     for d, (source, numbers) in zip(dispatchers, dispatched, strict=False):
         d.leader, d.first_member = numbers[0], numbers[1] if len(numbers) > 1 else 0
         d.connections = source.connections

@@ -1,7 +1,7 @@
 """The state of a flow that does not depend on its transport, and the kernels that every transport uses.
 
 The kernels send a packet over the link, return acknowledgements, write messages by the rules of the application, and
-count what the receiving application reads. All times are microseconds.
+count the messages that the application reads. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.path import is_lost
-from tcpdelay.models.simulator.records import EVENT, KEPT, NEVER, RING, WIRE, uniform
+from tcpdelay.models.simulator.records import EVENT, KEPT, MASK, NEVER, RING, WIRE, uniform
 from tcpdelay.network.bottleneck import DROPPED, enqueue
 
 CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED = range(4)
@@ -53,7 +53,7 @@ FLOW = np.dtype(
 
 An application writes messages of `message` bytes, `section` of them at a time. A dispatched application writes each
 message in `pieces` writes of `write_size` bytes; `write_size` is 0 where the sizes of the writes differ. The
-`buffer_...` fields are those of `tcpdelay.network.send_buffer`.
+`buffer_...` fields are the parameters of `tcpdelay.network.send_buffer.SendBufferLimit`.
 
 `first_sent`, `arrived` and `marked` have an entry per segment, at its number modulo `RING`: when the segment was sent
 first, when its first copy reached the receiver, and whether the queue marked its last copy. `writes` has an entry per
@@ -71,9 +71,6 @@ COUNTERS = np.dtype(
 `completions` has one row per message that a dispatched connection has read in this event: when the message was sent
 first, when it arrived, and when this connection could read it in order.
 """
-
-
-_MASK = RING - 1
 
 
 @kernel()
@@ -98,7 +95,7 @@ def add_return_jitter(flow: Any, wire: Any, first: int, following: int) -> None:
     if flow.return_jitter == 0:
         return
     for number in range(first, following):
-        acknowledgement = wire.acknowledgements[number & _MASK]
+        acknowledgement = wire.acknowledgements[number & MASK]
         delay = int(uniform(flow.next_double, flow.random_state) * (flow.return_jitter + 1))
         flow.last_return = max(flow.last_return, acknowledgement.arrival + delay)
         acknowledgement.arrival = flow.last_return

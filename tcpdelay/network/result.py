@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.simulator.simulation import Histogram, mean_of, merge, quantile_of, to_digits
+from tcpdelay.models.simulator.simulation import UNKNOWN, Histogram, mean_of, merge, quantile_of, to_digits
 from tcpdelay.network.records import DELAY_BITS
 
 MOST_VALUES = 1 << 17
 """Largest number of different delays in one slice that are kept to the microsecond; more are rounded."""
 _DELAY_MASK = (1 << DELAY_BITS) - 1
-UNKNOWN = Interval(np.nan, np.nan, np.nan)
 
 
 class SlicedDelays:
@@ -88,7 +87,7 @@ class SlicedDelays:
 
 
 def rounded(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return keys whose delays are rounded as by `to_digits`; the numbers of the flows are kept.
+    """Return keys with their delays rounded by `to_digits`; the numbers of the flows are kept.
 
     Examples
     --------
@@ -116,8 +115,8 @@ class FlowResult:
         Parts of the mean delay [s]: from the write to the first transmission of the message's last byte; from there
         to its first arrival, including retransmissions; and from there to the read, which waits for lost packets.
     offered, delivered, lost, unfinished : int
-        Messages written in the time that counts, and how many of them were read, were lost, and were in transit when
-        the simulation ended: `offered` = `delivered` + `lost` + `unfinished`.
+        Messages written in the time that counts, and the numbers of these that were read, were lost, and were in
+        transit when the simulation ended: `offered` = `delivered` + `lost` + `unfinished`.
     throughput : float
         Bits of messages read per second, in the time that counts.
     sustainable : bool
@@ -173,7 +172,7 @@ class QueueStatistics:
     utilization : float
         Share of the time during which the link sends.
     offered, dropped, marked : int
-        Packets that arrived at the queue, and how many of them were dropped and marked.
+        Packets that arrived at the queue, packets dropped, and packets marked.
     """
 
     mean_length: float

@@ -18,7 +18,7 @@ def packets_allowed(multiple: int, extra: int, cwnd: int, sacked_out: int) -> in
 
 @kernel()
 def has_room(flow: Any, held: int, more: int, cwnd: int, sacked_out: int) -> bool:
-    """Return whether the limit of a flow's send buffer, if it has one, allows more segments beside those it holds."""
+    """Return whether the limit of a flow's send buffer, if any, allows `more` segments beside the `held` segments."""
     if flow.buffer_windows == 0:
         return True
     return bool(held + more <= packets_allowed(flow.buffer_windows, flow.buffer_extra, cwnd, sacked_out))
@@ -70,7 +70,7 @@ class SendBufferLimit:
     ] = 0
 
     def limit(self, cwnd: int, sacked_out: int = 0) -> int:
-        """Return the largest number of packets in the send buffer, including those sent and not acknowledged.
+        """Return the largest number of packets in the send buffer, including packets sent but not acknowledged.
 
         Parameters
         ----------

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.simulator.simulation import MICROSECONDS
+from tcpdelay.models.tcp import SECOND
 from tcpdelay.network.bottleneck import LINK_RING, NANOSECONDS, Bottleneck, check_range
 from tcpdelay.network.preparation import Network, prepare
 from tcpdelay.network.result import FlowResult, NetworkResult, QueueStatistics, SlicedDelays
@@ -20,6 +20,16 @@ SLICES = 20
 DRAIN = 120.0
 """Time after the last write within which packets may still be read [s]."""
 MOST_FLOWS = 1000
+TOTALS = (
+    "segments_sent",
+    "segments_lost",
+    "segments_dropped",
+    "segments_carried",
+    "retransmissions",
+    "timeouts",
+    "marks",
+)
+"""Fields of `FlowResult` that are summed over all connections of a source."""
 
 
 def simulate_network(
@@ -95,12 +105,13 @@ def _queue_counts(network: Network, now: float) -> NDArray[np.float64]:
     ahead = np.maximum(link.departures[places] - now * NANOSECONDS, 0.0)
     backlog = max(float(link.virtual_finish) - now * NANOSECONDS, 0.0)
     carried = link.offered - link.dropped
-    # The packets in the queue are counted already, but wait and are sent partly after this time.
+    # The counts include the packets in the queue, although a part of their waiting and sending times is still to come.
     sojourn, busy = link.sojourn - ahead.sum(), link.busy - backlog
     return np.array([link.offered, link.dropped, link.marks, carried, sojourn, busy], np.float64)
 
 
 def _queue_statistics(counts: NDArray[np.float64], time: float) -> QueueStatistics:
+    """Return the statistics of the queue from the counts of `_queue_counts` in a time [s]."""
     offered, dropped, marked, carried, sojourn, busy = (float(count) for count in counts)
     return QueueStatistics(
         # Little's law.
@@ -114,20 +125,18 @@ def _queue_statistics(counts: NDArray[np.float64], time: float) -> QueueStatisti
 
 
 def _flow_result(network: Network, number: int, source: Source, delays: SlicedDelays, time: float) -> FlowResult:
-    flow = network.flows[number]
-    for member in network.members[number]:
+    """Return the result of a source, whose connections have the numbers `network.members[number]`."""
+    flow, members = network.flows[number], network.members[number]
+    for member in members:
         if (end := network.transports[member].end) is not None:
             end(network.flows[member], network.connections[member])
-
-    def total(name: str) -> int:
-        return sum(int(network.flows[member][name]) for member in network.members[number])
-
+    totals = {name: int(network.flows[members][name].sum()) for name in TOTALS}
     delivered = int(flow.delivered)
-    share = 1 / (MICROSECONDS * delivered) if delivered else float("nan")
+    share = 1 / (SECOND * delivered) if delivered else float("nan")
     values, counts = delays.histogram(number)
     distribution = None
     if delivered:
-        distribution = DelayDistribution(values / MICROSECONDS, counts / counts.sum(), source.path.there)
+        distribution = DelayDistribution(values / SECOND, counts / counts.sum(), source.path.there)
     return FlowResult(
         name=f"{type(source).__name__} over {type(source.stack).__name__}",
         delays=distribution,
@@ -142,11 +151,5 @@ def _flow_result(network: Network, number: int, source: Source, delays: SlicedDe
         unfinished=int(flow.offered - flow.delivered - flow.lost),
         throughput=8 * int(flow.bytes_read) / time,
         sustainable=not delays.grows(number),
-        segments_sent=total("segments_sent"),
-        segments_lost=total("segments_lost"),
-        segments_dropped=total("segments_dropped"),
-        segments_carried=total("segments_carried"),
-        retransmissions=total("retransmissions"),
-        timeouts=total("timeouts"),
-        marks=total("marks"),
+        **totals,
     )

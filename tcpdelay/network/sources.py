@@ -89,7 +89,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantRate(Source):
-    """One packet of constant size per interval; its other parameters are those of `Source`.
+    """One packet of constant size per interval; see also `Source`.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class ConstantRate(Source):
     forging: bool = False
 
     def __post_init__(self) -> None:
-        # `super()` does not find its class in one with slots.
+        # `super()` without arguments does not work in a dataclass with slots.
         Source.__post_init__(self)
         size = self.flow.packet_size
         largest = segment_size(self.stack) if self.transport.segment_per_write else LARGEST_MESSAGE
@@ -176,6 +176,7 @@ class ConstantRate(Source):
             raise InvalidValueError("stack", self.stack, allowed)
 
     def _check_keepalive(self) -> None:
+        """Raise InvalidValueError if `keepalive_size` is given and out of its range."""
         if self.keepalive_size is None:
             return
         if self.silence is None:
@@ -195,7 +196,7 @@ class ConstantRate(Source):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sections(Source):
-    """A large section of data per interval, such as a part of a stored film; other parameters are those of `Source`.
+    """A large section of data per interval, such as a part of a stored film; see also `Source`.
 
     A section is written at once and sent in packets of one full segment each; the last packet is padded. Each packet
     counts as a message.
@@ -333,7 +334,7 @@ class Transfers(Source):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Web(Transfers):
-    """A web user: files of Pareto-distributed size, with pauses to read them; parameters are those of `Transfers`.
+    """A web user: files of Pareto-distributed size, with pauses to read them; it has the parameters of `Transfers`.
 
     References
     ----------

@@ -107,11 +107,11 @@ class Classic(Stack):
 
 @described
 class TimeLined(Classic):
-    """Time-lined TCP: Reno that gives up data older than a deadline. Its other parameters are those of `Classic`.
+    """Time-lined TCP: Reno that gives up data older than a deadline; see also `Classic`.
 
     It carries `Sections`, or a `ConstantRate`, where each packet is a section. When the deadline of a section has
-    passed, the sender goes on with the next section and tells the receiver so in the next segment. The receiver then
-    skips the packets that are missing; they are lost. A packet that was sent in time and arrives late is read.
+    passed, the sender goes on with the next section, and its next segment informs the receiver. The receiver then
+    skips the missing packets; they are lost. A packet that was sent in time and arrives late is read.
 
     Parameters
     ----------

@@ -87,12 +87,12 @@ class Transport:
         It returns when a segment reaches the receiver, so `step` can process the arrival as well: put an
         acknowledgement into `wire`, and count messages that are read with `note_read`.
     end : kernel, optional
-        ``end(flow, connection)`` adds the counts of a connection that is given up to those of the flow.
+        ``end(flow, connection)`` adds the counts of a closed connection to the counts of the flow.
     begin : kernel, optional
         ``begin(flow, connection)`` starts a new connection after its handshake, which took `flow.round_trip`; needed
         for transfers.
     send_queue : kernel, optional
-        ``send_queue(flow, connection)`` returns how much is written and not acknowledged, plus `IN_TIMEOUT` while the
+        ``send_queue(flow, connection)`` returns the data written but not acknowledged, plus `IN_TIMEOUT` while the
         connection waits for a retransmission timeout. This kernel and the following ones are needed for dispatching.
     delay_of_next : kernel, optional
         ``delay_of_next(flow, connection)`` returns the expected delay of the next message [us], or
@@ -101,7 +101,7 @@ class Transport:
         ``write(flow, connection, wire, time, size, pieces)`` takes a message into the send buffer, and returns where it
         ends in the stream.
     transmit : kernel, optional
-        ``transmit(flow, connection, wire, link, samples)`` sends what the window allows.
+        ``transmit(flow, connection, wire, link, samples)`` sends the segments that the window allows.
     segment_per_write : bool
         Whether each write is sent in a segment of its own, and so must not be larger than `mss`.
     """
@@ -201,6 +201,8 @@ call_for_effect: Any = _interpret if INTERPRETED else intrinsic(_kernel_call(typ
 
 
 def _type_copy(typing_context: Any, destination: Any, source: Any, size: Any) -> Any:
+    """Return signature and code of `copy_memory` for numba."""
+
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         copy: Any = cgutils.raw_memcpy
         destination, source = (builder.inttoptr(address, cgutils.voidptr_t) for address in values[:2])

@@ -1,6 +1,7 @@
-"""What an acknowledgement does to the sender (`tcp_ack` and `tcp_fastretrans_alert` of net/ipv4/tcp_input.c).
+"""How the sender processes an ACK (`tcp_ack` and `tcp_fastretrans_alert` of net/ipv4/tcp_input.c).
 
-It marks segments of the retransmission queue as SACKed, removes segments from it, and drives the state of recovery.
+An ACK marks segments of the retransmission queue as SACKed, removes acknowledged segments from the queue, and drives
+the state of recovery.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from tcpdelay.models.simulator.records import (
     EVER_RETRANSMITTED,
     LOSS,
     MARKED_LOST,
+    MASK,
     OPEN,
     RECOVERY,
     RETRANSMITTED,
-    RING,
     SACKED,
     ticks_now,
     to_ticks,
@@ -49,15 +50,17 @@ from tcpdelay.models.simulator.window import (
     note_rtt,
 )
 
-_MASK = RING - 1
-
 
 @kernel()
 def take_all_sacks(c: Any, wire: Any, arrivals: int) -> tuple[bool, bool, int, int]:
-    """Mark whatever was among that many first arrivals; as `take_sack`, with the longest RTT and the shortest."""
+    """Mark all segments that were among the first `arrivals` to arrive.
+
+    Returns whether a segment is newly marked, whether an original from before recovery is among them, and the longest
+    and the shortest of their RTTs [us], or -1.
+    """
     sacked, original, first_rtt, last_rtt = False, False, -1, -1
     for number in range(c.first_segment, c.next_segment):
-        if 0 < wire.segments[number & _MASK].received <= arrivals:
+        if 0 < wire.segments[number & MASK].received <= arrivals:
             marked, original_too, rtt, _ = take_sack(c, wire, number)
             sacked = sacked or marked
             original = original or original_too
@@ -70,11 +73,11 @@ def take_all_sacks(c: Any, wire: Any, arrivals: int) -> tuple[bool, bool, int, i
 
 @kernel()
 def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
-    """Mark the segment that the acknowledgement answers, if it is beyond the cumulative one.
+    """Mark the segment that the ACK reports as SACKed, if it is beyond the cumulative acknowledgement.
 
     Returns whether it is newly marked, whether it is an original from before recovery, and, twice, its RTT [us] or -1.
     """
-    segment = wire.segments[number & _MASK]
+    segment = wire.segments[number & MASK]
     if number < c.first_segment or segment.end <= c.snd_una or segment.state & (SACKED | COLLAPSED):
         return False, False, -1, -1
     note(c, wire, NEWLY_SACKED, segment.start, segment.end)
@@ -86,7 +89,7 @@ def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
         note_reordering(c, number)
     if segment.state & MARKED_LOST:
         c.lost_out -= 1
-        # If it does not count as lost any more, its retransmission is believed to be under way still.
+        # A segment that does not count as lost keeps its retransmission in `retrans_out`.
         if segment.state & RETRANSMITTED:
             c.retrans_out -= 1
             segment.state &= ~RETRANSMITTED
@@ -99,14 +102,14 @@ def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
 
 @kernel()
 def take_cumulative(c: Any, wire: Any) -> tuple[int, bool, int, int]:
-    """Remove what is acknowledged (`tcp_clean_rtx_queue`).
+    """Remove acknowledged segments from the retransmission queue (`tcp_clean_rtx_queue`).
 
-    Returns the segments removed, whether an original from before recovery is among them, and the RTT [us] of the first
-    segment and of the last, or -1.
+    Returns the number of segments removed, whether an original from before recovery is among them, and the RTTs [us] of
+    the first and of the last segment, or -1.
     """
     removed, original, first_sent, last_sent, ambiguous = 0, False, -1, -1, False
     while c.first_segment < c.next_segment:
-        segment = wire.segments[c.first_segment & _MASK]
+        segment = wire.segments[c.first_segment & MASK]
         if segment.state & COLLAPSED:
             c.first_segment += 1
             continue
@@ -133,7 +136,7 @@ def take_cumulative(c: Any, wire: Any) -> tuple[int, bool, int, int]:
         c.first_segment += 1
         removed += 1
     if c.packets_out == 0:
-        # A segment sent again twice while it did not count as lost has been counted twice.
+        # A segment that was sent again twice while it did not count as lost is counted twice in `retrans_out`.
         c.retrans_out = 0
     if first_sent < 0 or ambiguous:
         return removed, original, -1, -1
@@ -141,18 +144,18 @@ def take_cumulative(c: Any, wire: Any) -> tuple[int, bool, int, int]:
 
 
 NOTHING, LOST, NEW = range(3)
-"""What an acknowledgement in recovery lets leave first: nothing, retransmissions, new data."""
+"""Segments that an ACK in recovery releases first: none, retransmissions, or new data."""
 
 
 @kernel()
 def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
-    """Answer an acknowledgement, a record of `ACKNOWLEDGEMENT`, that arrives now."""
+    """Process an ACK, a record of type `ACKNOWLEDGEMENT`, that arrives now."""
     advanced = answer.acknowledged > c.snd_una
     delivered_before, lost_before, undone_before = c.delivered, c.lost, c.undone
     c.delivered_at_sending = 0
     duplicate = probe_duplicated = False
     if answer.duplicate >= 0:
-        probe_duplicated = c.tlp_high_seq > 0 and wire.segments[answer.duplicate & _MASK].end == c.tlp_high_seq
+        probe_duplicated = c.tlp_high_seq > 0 and wire.segments[answer.duplicate & MASK].end == c.tlp_high_seq
         duplicate = take_duplicate(c, wire, answer.duplicate, c.snd_una)
     if advanced:
         note(c, wire, ACKNOWLEDGED, c.snd_una, answer.acknowledged)
@@ -173,8 +176,9 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
     sampled = _take_rtt(c, removed, rtt, sack_rtt, latest_removed if rtt >= 0 else latest, answer.echo)
     if c.reord_seen:
         adapt_reordering_window(c, c.delivered_at_sending)
-    # A SACK alone restarts the timer only if its segment was sent after the head was: else the timeout would recede.
-    later = sampled and sack_rtt >= 0 and sack_rtt > c.now - wire.segments[c.first_segment & _MASK].sent
+    # A SACK alone restarts the timer only if its segment was sent after the head of the queue; otherwise each SACK
+    # would postpone the timeout.
+    later = sampled and sack_rtt >= 0 and sack_rtt > c.now - wire.segments[c.first_segment & MASK].sent
     restart_timer = removed > 0 or later
     if c.tlp_high_seq:
         _take_probe(c, wire, answer.acknowledged, probe_duplicated, not (advanced or sacked))
@@ -216,7 +220,7 @@ def update_estimate(c: Any, sample: int) -> None:
         error -= c.srtt >> 3
         c.srtt += error
         if error < 0:
-            # A sudden fall of the RTT is to raise the deviation but little.
+            # A sudden fall of the RTT must not raise the deviation much.
             error = -error - (c.mdev >> 2)
             if error > 0:
                 error >>= 3
@@ -236,16 +240,16 @@ def update_estimate(c: Any, sample: int) -> None:
 
 @kernel()
 def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: int) -> bool:
-    """Time the segments that were acknowledged; whether there was a sample (`tcp_ack_update_rtt`).
+    """Update the RTT estimate; return whether the ACK gives a sample (`tcp_ack_update_rtt`).
 
-    The estimate is of the first of them, which a delayed acknowledgement has kept waiting, the smallest RTT of the
-    last.
+    The smoothed RTT uses the first acknowledged segment, which includes the delay of a delayed ACK. The smallest RTT
+    uses the last acknowledged segment.
     """
     sample = rtt if rtt >= 0 else sack_rtt
     if sample < 0:
         if removed == 0:
             return False
-        # Retransmissions are timed by the echoed timestamp, in milliseconds.
+        # The echoed timestamp, in milliseconds, gives the RTT of a retransmission.
         sample = latest = (c.now - echo) // tcp.MILLISECOND * tcp.MILLISECOND
     c.min_rtt = min(c.min_rtt, latest)
     update_estimate(c, sample)
@@ -255,9 +259,9 @@ def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: 
 
 @kernel()
 def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo: int) -> tuple[int, bool]:
-    """Go through the states of recovery (`tcp_fastretrans_alert`).
+    """Update the state of recovery (`tcp_fastretrans_alert`).
 
-    Returns what is to leave first, and whether the reordering timer has been set.
+    Returns the segments to send first (`NOTHING`, `LOST` or `NEW`), and whether the reordering timer has been set.
     """
     if c.ca_state == OPEN:
         c.retrans_stamp = 0
@@ -270,7 +274,7 @@ def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo
         c.ca_state = OPEN
     if c.ca_state == RECOVERY:
         if advanced and c.undo_marker and is_original(c, echo):
-            # The hole was filled by what came late, not by what was sent again.
+            # A late original filled the hole, not its retransmission.
             note_reordering(c, c.first_segment)
             if c.retrans_out:
                 return NOTHING, False
@@ -307,7 +311,7 @@ def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo
 
 @kernel()
 def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo: int) -> int:
-    """Tell a spurious timeout from a real one and go on (`tcp_process_loss`, F-RTO of RFC 5682)."""
+    """Decide whether a timeout was spurious; return the segments to send first (`tcp_process_loss`, RFC 5682)."""
     recovered = c.snd_una >= c.high_seq
     may_undo = c.undo_marker and (c.undo_retrans == 0 or is_original(c, echo))
     if (advanced and may_undo) or (c.frto and original):
@@ -333,10 +337,10 @@ def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bo
 
 @kernel()
 def _take_probe(c: Any, wire: Any, acknowledged: int, duplicated: bool, pure: bool) -> None:
-    """See from an acknowledgement what has become of the tail loss probe (`tcp_process_tlp_ack`, RFC 8985).
+    """Decide from an ACK whether the tail loss probe has repaired a loss (`tcp_process_tlp_ack`, RFC 8985).
 
-    If it repaired a loss, and nothing tells that both copies arrived, the window is reduced once more than the probe
-    has been acknowledged. Until that is known no other probe is sent.
+    If no D-SACK reports that both copies arrived, the window is reduced when data beyond the probe is acknowledged. No
+    other probe is sent before this is decided.
     """
     if acknowledged < c.tlp_high_seq:
         return
@@ -354,7 +358,7 @@ def _take_probe(c: Any, wire: Any, acknowledged: int, duplicated: bool, pure: bo
 
 @kernel()
 def _end_recovery(c: Any, wire: Any, echo: int) -> None:
-    """Take the reduction back if it was for nothing; else the reordering window may be narrower again soon."""
+    """Undo a needless reduction; otherwise count one recovery less until the reordering window is reset."""
     if c.undo_marker and (c.undo_retrans == 0 or is_original(c, echo)):
         undo_reduction(c, wire, False)
     elif c.reo_wnd_persist:
@@ -363,14 +367,14 @@ def _end_recovery(c: Any, wire: Any, echo: int) -> None:
 
 @kernel()
 def _open_or_disorder(c: Any, wire: Any) -> None:
-    """Be open or in disorder, unless the window is to be reduced (`tcp_try_to_open`)."""
+    """Enter the state Open or Disorder, unless a reduction is in progress (`tcp_try_to_open`)."""
     if c.ca_state != CWR:
         _keep_open(c, wire)
 
 
 @kernel()
 def _keep_open(c: Any, wire: Any) -> None:
-    """Be open if nothing is amiss, else in disorder (`tcp_try_keep_open`)."""
+    """Enter the state Disorder if losses, SACKs or retransmissions remain, else Open (`tcp_try_keep_open`)."""
     amiss = c.sacked_out or c.lost_out or any_retransmitted(c, wire)
     state = DISORDER if amiss else OPEN
     if c.ca_state != state:

@@ -1,4 +1,4 @@
-"""How a connection begins, and the event loop: writes, acknowledgements and timers in the order of time."""
+"""The start of a connection, and the event loop, which processes writes, ACKs and timers in the order of time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.models.simulator.path import is_reordering, next_arrival, segments_until_loss, take_arrival
 from tcpdelay.models.simulator.receiver import on_receiver_timer
-from tcpdelay.models.simulator.records import CONNECTION, MOST_EVENTS, NEVER, OPEN, PATH_RATES, RING, Rules, Wire
+from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEVER, OPEN, PATH_RATES, Rules, Wire
 from tcpdelay.models.simulator.sender import on_timer, send_new
 from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at
 from tcpdelay.models.tcp import SECOND
@@ -20,25 +20,25 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 
 TIE_BREAK = 1
-"""Addition to the round-trip time unless exact ties are requested [us]."""
+"""Time by which the round-trip time is longer unless exact ties are requested [us]."""
 ALL_RULES = Rules()
 
 
 def new_connection(
     flow: Flow, path: Path, stack: Linux, seed: int, rules: Rules = ALL_RULES, exact_ties: bool = False
 ) -> tuple[Any, Wire]:
-    """Return a connection that nothing has been written to yet, and the record of what is under way.
+    """Return a connection before its first write, and the record of its segments and ACKs in transit.
 
     Parameters
     ----------
     flow, path, stack : Flow, Path, Linux
         The scenario.
     seed : int
-        Seed of all that is drawn, 0 or more.
+        Seed of all random numbers, 0 or more.
     rules : Rules
-        Which of the kernel's rules are followed.
+        The kernel's rules that the simulation follows.
     exact_ties : bool
-        Whether times are exact to the microsecond, as `simulate` explains.
+        Whether times are exact to the microsecond; `simulate` explains this.
 
     Examples
     --------
@@ -63,13 +63,13 @@ def new_connection(
         "deferred": int(is_reordering(path)),
         "delayed_ack": int(stack.delayed_ack),
         "tick": tick,
-        # The flow begins anywhere within a tick; and zero must be no tick, as it means "unset".
+        # The flow begins at a random time within a tick. The tick 0 never occurs, because 0 means "unset".
         "tick_phase": SECOND * SECOND // tick * tick + int(random.integers(tick)),
         "rto_min": rto_min,
         "cubic": int(stack.congestion_control == "cubic"),
         "window_validation": int(stack.window_validation),
         "leaping": 1,
-        # In the testbed the whole path is a queue of the sender's host.
+        # In the testbed the whole path delay is spent in a queue of the sender's host.
         "host_delay": NEVER if exact_ties else 0,
         **{name: getattr(path, name) for name in PATH_RATES},
         "snd_cwnd": tcp.INITIAL_WINDOW,
@@ -84,7 +84,7 @@ def new_connection(
         "read_at": NEVER,
         "compressed_rcv_nxt": -1,
         "rcv_mss": min(tcp.INITIAL_RECEIVE_MSS, stack.mss),
-        # The receiver sends no data, so the handshake's sample is all that it knows.
+        # The receiver sends no data, so it knows only the RTT sample of the handshake.
         "receiver_rto": -(-(rtt + max(2 * rtt, rto_min)) // tick),
         "rto": -(-round(tcp.FIRST_TIMEOUT * SECOND) // tick),
         "until_loss": segments_until_loss(wire.record, path.loss),
@@ -94,34 +94,33 @@ def new_connection(
     return connection, wire
 
 
-_MASK = RING - 1
 SHORTEST_LEAP = 4
-"""Packets below which leaping over them is not worth the trouble."""
+"""Fewest packets that one leap skips: a shorter leap takes longer than the events that it saves."""
 SETTLING_SAMPLES = 64
-"""Round-trip times after which the estimate of a constant one no longer changes."""
+"""Samples of a constant round-trip time after which the smoothed RTT no longer changes."""
 
 
 def advance(connection: Any, wire: Wire, packets: int) -> None:
-    """Simulate until that many packets have been read.
+    """Simulate until a number of packets have been read.
 
     Parameters
     ----------
     connection : record
         The connection.
     wire : Wire
-        What is under way, and where the delays go.
+        Its segments and ACKs in transit, and the buffer of the delays.
     packets : int
-        Number of packets, from the beginning on; at most `KEPT` beyond those read so far.
+        Number of packets since the start of the connection; at most `KEPT` more than have been read so far.
     """
     _advance(connection, wire.record, packets)
 
 
 @kernel(nogil=True)
 def _advance(c: Any, wire: Any, packets: int) -> None:
-    # The receiver's part of a segment is worked out when it is sent, unless arrivals are deferred: its clock is ahead.
+    # Unless arrivals are deferred, the receiver processes a segment when it is sent: the receiver's clock is ahead.
     ahead = 0 if c.deferred else c.one_way_delay
     while c.packets_read < packets:
-        acknowledgement = wire.acknowledgements[c.first_ack & _MASK]
+        acknowledgement = wire.acknowledgements[c.first_ack & MASK]
         arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
         received = min(c.receiver_timer - ahead, next_arrival(c, wire))
         if received <= min(c.timer_at, arrival, c.next_write):
@@ -149,10 +148,10 @@ def _advance(c: Any, wire: Any, packets: int) -> None:
 
 @kernel()
 def _is_quiet(c: Any, wire: Any) -> bool:
-    """Whether, up to the next loss, every interval will be like the last one.
+    """Return whether every interval up to the next loss will be like the last interval.
 
-    That is so if the window neither binds nor moves, and what is under way are lone packets, one per interval for a
-    whole round-trip time.
+    This holds if the window neither limits the sender nor changes, and if one packet per interval, in a segment of its
+    own, has been sent for a whole round-trip time.
     """
     if c.until_loss <= SHORTEST_LEAP or c.loss_burst > 1.0 or c.ca_state != OPEN or c.is_cwnd_limited:
         return False
@@ -167,7 +166,7 @@ def _is_quiet(c: Any, wire: Any) -> bool:
     if c.packets_out != c.next_ack - c.first_ack or c.packets_out != c.rtt // c.interval:
         return False
     for place in range(c.packets_out):
-        segment = wire.segments[(c.next_segment - 1 - place) & _MASK]
+        segment = wire.segments[(c.next_segment - 1 - place) & MASK]
         if segment.sent != c.next_write - (place + 1) * c.interval or segment.end - segment.start != c.packet_size:
             return False
     return True
@@ -175,7 +174,7 @@ def _is_quiet(c: Any, wire: Any) -> bool:
 
 @kernel()
 def _leap(c: Any, wire: Any, packets: int) -> None:
-    """Move everything on by a number of packets that all see the network's delay alone."""
+    """Advance the state by a number of packets whose delay is the network's delay only."""
     if packets < SHORTEST_LEAP:
         return
     for number in range(c.packets_read, c.packets_read + packets):
@@ -189,13 +188,13 @@ def _leap(c: Any, wire: Any, packets: int) -> None:
     if c.cubic_epoch and c.packets_out == 0:
         c.cubic_epoch += time // c.tick
     for number in range(c.first_segment, c.next_segment):
-        segment = wire.segments[number & _MASK]
+        segment = wire.segments[number & MASK]
         segment.start += size
         segment.end += size
         segment.sent += time
         segment.delivered += packets
     for number in range(c.first_ack, c.next_ack):
-        acknowledgement = wire.acknowledgements[number & _MASK]
+        acknowledgement = wire.acknowledgements[number & MASK]
         acknowledgement.arrival += time
         acknowledgement.acknowledged += size
         acknowledgement.echo += time
@@ -230,8 +229,8 @@ def _leap(c: Any, wire: Any, packets: int) -> None:
 
 @kernel()
 def _note_leap(c: Any, wire: Any, packets: int) -> None:
-    """Note in the trace what would have been sent and acknowledged meanwhile, in the order of time."""
-    acknowledged = wire.acknowledgements[c.first_ack & _MASK].arrival if c.packets_out else c.next_write + c.rtt
+    """Add the segments and ACKs that a leap skips to the packet trace, in the order of time."""
+    acknowledged = wire.acknowledgements[c.first_ack & MASK].arrival if c.packets_out else c.next_write + c.rtt
     for number in range(packets):
         if c.events >= MOST_EVENTS:
             return

@@ -1,4 +1,4 @@
-"""The simulator as a model."""
+"""The simulator behind the interface of a model (`tcpdelay.models.interface`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tcpdelay.models.interface import Answer, DelayParts, Requested, Support, UnsupportedError, unknown_fields
 from tcpdelay.models.simulator.path import PATH_FIELDS
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
-from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.models.simulator.simulation import segments_in_round_trip, simulate
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -30,7 +30,7 @@ class Simulator:
         return Support(_HONOURED, refused=tuple(_refusals(scenario)))
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
-        """Return the simulated delays; to 2 % of the 95th percentile unless the number of packets is requested."""
+        """Return the simulated delays: the 95th percentile to 2 %, unless a number of packets is requested."""
         answered = partial(Answer, scenario, requested, self.name)
         for refused in self.supports(scenario).refused:
             return answered("unsupported", refusal=refused)
@@ -55,12 +55,12 @@ class Simulator:
         )
 
     def capacity(self, scenario: Scenario) -> float:
-        """Return NaN: a simulation says only whether TCP carries one rate."""
+        """Return NaN: a simulation shows only whether TCP carries one packet rate."""
         return np.nan
 
 
 def _refusals(scenario: Scenario) -> Iterator[UnsupportedError]:
-    """Yield what the simulator refuses of a scenario."""
+    """Yield the fields of a scenario whose values the simulator refuses."""
     flow, path, stack = scenario.flow, scenario.path, scenario.stack
     if not isinstance(stack, Linux):
         yield UnsupportedError("stack", stack, "be Stack.linux() in a simulation")
@@ -71,7 +71,7 @@ def _refusals(scenario: Scenario) -> Iterator[UnsupportedError]:
     if path.loss_pattern != "random":
         hint = "bursts are given by loss_burst"
         yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' in a simulation", hint)
-    segments = -(-flow.packet_size // stack.mss) * ((path.rtt + path.jitter) / flow.interval + 1)
+    segments = segments_in_round_trip(flow, path, stack)
     if segments > LARGEST_FLIGHT / 2:
         allowed = f"span less than {LARGEST_FLIGHT // 2} segments of the flow in a simulation, not {segments:.0f}"
         yield UnsupportedError("rtt", path.rtt, allowed)

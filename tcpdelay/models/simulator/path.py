@@ -1,4 +1,4 @@
-"""The path: which segments are lost, and when the others arrive."""
+"""The path: it decides which segments are lost, and when the other segments arrive."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.receiver import arrive
-from tcpdelay.models.simulator.records import COLLAPSED, NEVER, RING, uniform
+from tcpdelay.models.simulator.records import COLLAPSED, MASK, NEVER, uniform
 from tcpdelay.scenario.path import Path
 
 ALWAYS = 1 << 60
-_MASK = RING - 1
+"""Number of segments until the next loss on a path without loss."""
 PATH_FIELDS = frozenset(
     {"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst", "ack_loss", "jitter", "reordering"}
 )
-"""Fields of a path that the simulator knows; it refuses all others unless they are at their default."""
+"""Fields of a path that the simulator knows. It refuses other fields unless they have their default value."""
 
 
 def is_reordering(path: Path) -> bool:
-    """Return whether segments can overtake others, so that arrivals have to be put in order."""
+    """Return whether segments can overtake other segments, so that arrivals must be put in the order of time."""
     return path.jitter > 0 or path.reordering > 0
 
 
@@ -30,7 +30,7 @@ gilbert_probabilities = kernel()(tcp.gilbert_probabilities)
 
 @kernel()
 def segments_until_loss(wire: Any, loss: float) -> int:
-    """Return how many segments pass until one is lost, that one included."""
+    """Draw the number of segments up to and including the next lost segment."""
     if loss <= 0.0:
         return ALWAYS
     return 1 + int(min(np.log(1.0 - uniform(wire.next_double, wire.random_state)) / np.log1p(-loss), ALWAYS))
@@ -38,9 +38,9 @@ def segments_until_loss(wire: Any, loss: float) -> int:
 
 @kernel()
 def is_lost(c: Any, wire: Any) -> bool:
-    """Whether the segment that is sent now is lost.
+    """Draw whether the segment that is sent now is lost.
 
-    With `loss_burst` above 1 losses follow netem's Gilbert model (`tcp.gilbert_probabilities`).
+    With `loss_burst` above 1, losses follow netem's Gilbert model (`tcp.gilbert_probabilities`).
     """
     if c.loss_burst <= 1.0:
         c.until_loss -= 1
@@ -59,19 +59,19 @@ def is_lost(c: Any, wire: Any) -> bool:
 
 @kernel()
 def beyond(c: Any, wire: Any, number: int) -> int:
-    """Return the number after the last segment that one on the wire carries: it may have taken in those behind it."""
+    """Return the number after the last segment that a transmission carries: it includes collapsed segments."""
     following = number + 1
-    while following < c.next_segment and wire.segments[following & _MASK].state & COLLAPSED:
+    while following < c.next_segment and wire.segments[following & MASK].state & COLLAPSED:
         following += 1
     return int(following)
 
 
 @kernel()
 def send(c: Any, wire: Any, number: int) -> int:
-    """Let the segment of that number, sent now and not lost, reach the receiver; return when it arrives [us].
+    """Deliver a segment that is sent now and not lost; return when it arrives [us].
 
-    With constant delays what is sent first arrives first, so the receiver's part is worked out at once. Where arrivals
-    are `deferred`, the segment is put in transit instead, and whoever runs the events takes it out again.
+    With constant delays the segments arrive in the order of sending, so the receiver processes the segment at once.
+    Where arrivals are `deferred`, the segment is put in transit, and the event loop delivers it later.
     """
     following = beyond(c, wire, number)
     arrival = c.now + c.one_way_delay
@@ -88,24 +88,24 @@ def send(c: Any, wire: Any, number: int) -> int:
 
 @kernel()
 def put_in_transit(c: Any, wire: Any, number: int, following: int, arrival: int) -> None:
-    """Note that the segments from `number` to before `following` are to arrive at that time; in the order of time."""
+    """Put the segments from `number` to before `following` in transit, which is sorted by the time of arrival [us]."""
     place = c.next_transit
-    while place > c.first_transit and wire.transit[(place - 1) & _MASK].arrival > arrival:
-        earlier, later = wire.transit[(place - 1) & _MASK], wire.transit[place & _MASK]
+    while place > c.first_transit and wire.transit[(place - 1) & MASK].arrival > arrival:
+        earlier, later = wire.transit[(place - 1) & MASK], wire.transit[place & MASK]
         later.arrival, later.segment = earlier.arrival, earlier.segment
         later.following, later.sent = earlier.following, earlier.sent
         place -= 1
-    segment = wire.transit[place & _MASK]
+    segment = wire.transit[place & MASK]
     segment.arrival, segment.segment, segment.following, segment.sent = arrival, number, following, c.now
     c.next_transit += 1
 
 
 @kernel()
 def overtake(c: Any, wire: Any) -> None:
-    """Let the last segment in transit overtake the one ahead of it, which arrives right after it."""
+    """Let the last segment in transit overtake the segment ahead, which then arrives 1 us after it."""
     if c.next_transit - c.first_transit < 2:
         return
-    first, second = wire.transit[(c.next_transit - 2) & _MASK], wire.transit[(c.next_transit - 1) & _MASK]
+    first, second = wire.transit[(c.next_transit - 2) & MASK], wire.transit[(c.next_transit - 1) & MASK]
     first.segment, second.segment = second.segment, first.segment
     first.following, second.following = second.following, first.following
     first.sent, second.sent = second.sent, first.sent
@@ -118,12 +118,12 @@ def next_arrival(c: Any, wire: Any) -> int:
     """Return when the next segment in transit arrives, or `NEVER`."""
     if c.first_transit == c.next_transit:
         return NEVER
-    return int(wire.transit[c.first_transit & _MASK].arrival)
+    return int(wire.transit[c.first_transit & MASK].arrival)
 
 
 @kernel()
 def take_arrival(c: Any, wire: Any) -> None:
-    """Let the next segment in transit arrive."""
-    segment = wire.transit[c.first_transit & _MASK]
+    """Deliver the next segment in transit."""
+    segment = wire.transit[c.first_transit & MASK]
     c.first_transit += 1
     arrive(c, wire, segment.segment, segment.following, segment.sent, segment.arrival)

@@ -1,4 +1,4 @@
-"""The receiver: what it puts in order and reads, and when it acknowledges (net/ipv4/tcp_input.c)."""
+"""The receiver: it puts segments in order, reads packets, and sends ACKs (net/ipv4/tcp_input.c)."""
 
 from __future__ import annotations
 
@@ -6,44 +6,45 @@ from typing import Any
 
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.records import NEVER, RING, fires_at, ticks_at, uniform
+from tcpdelay.models.simulator.records import MASK, NEVER, fires_at, ticks_at, uniform
 
-_MASK = RING - 1
 EVERYTHING = -1
-"""In place of a segment's number: the acknowledgement reports all that has arrived."""
+"""Value in place of a segment's number: the ACK reports all segments that have arrived."""
 NO_SEGMENT = -1
+"""Value in place of a segment's number: the ACK reports no duplicate."""
 SHORTEST_FULL_SEGMENT, TCP_HEADER, HEADER_WITH_TIMESTAMP = 88, 20, 32
+"""Smallest segment size (TCP_MIN_MSS), and a TCP header without and with timestamps [bytes] (tcp_measure_rcv_mss)."""
 
 
 @kernel()
 def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: int) -> None:
-    """Let a segment arrive, be read as far as it is in order, and be answered.
+    """Process a segment that arrives: put it in order, read the packets that are complete, and send an ACK if due.
 
     Parameters
     ----------
     c : record
         The connection.
-    wire : Wire
-        What is under way.
+    wire : record
+        Its segments and ACKs in transit, of type `WIRE`.
     number, following : int
-        The number of the segment, and the one after the last that it carries.
+        The number of the segment, and the number after the last segment that it carries.
     sent, arrival : int
-        When it was sent and when it arrives [us].
+        Times at which it was sent and at which it arrives [us].
     """
     c.arrivals += 1
     holes = c.out_of_order > 0
     fresh = False
     for other in range(max(number, c.rcv_segment), following):
-        segment = wire.segments[other & _MASK]
+        segment = wire.segments[other & MASK]
         if not segment.received:
             fresh = True
             segment.received = c.arrivals
             c.out_of_order += 1
-    if following > c.rcv_segment and sent >= c.ts_recent and wire.segments[number & _MASK].start <= c.rcv_wup:
+    if following > c.rcv_segment and sent >= c.ts_recent and wire.segments[number & MASK].start <= c.rcv_wup:
         c.ts_recent = sent
     in_order = fresh and number <= c.rcv_segment
     if in_order:
-        while c.rcv_segment < c.next_segment and wire.segments[c.rcv_segment & _MASK].received:
+        while c.rcv_segment < c.next_segment and wire.segments[c.rcv_segment & MASK].received:
             c.rcv_segment += 1
             c.out_of_order -= 1
         c.rcv_nxt = _start(c, wire, c.rcv_segment)
@@ -60,26 +61,26 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
 
 @kernel()
 def _start(c: Any, wire: Any, number: int) -> int:
-    """Return where a segment begins in the stream, or where the next one to be sent would."""
-    return int(wire.segments[number & _MASK].start if number < c.next_segment else c.snd_nxt)
+    """Return the position in the stream at which a segment begins, sent already or next to be sent."""
+    return int(wire.segments[number & MASK].start if number < c.next_segment else c.snd_nxt)
 
 
 @kernel()
 def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) -> None:
-    """Send an acknowledgement at that time; it may be lost, and the next one then reports everything.
+    """Send an ACK. It may be lost; the next ACK then reports everything.
 
     Parameters
     ----------
     c : record
         The connection.
-    wire : Wire
-        What is under way.
+    wire : record
+        Its segments and ACKs in transit, of type `WIRE`.
     number : int
-        The segment that it reports, or `EVERYTHING`.
+        The segment that the ACK reports, or `EVERYTHING`.
     duplicate : int
-        The segment that had arrived before, reported by a D-SACK (RFC 2883), or `NO_SEGMENT`.
+        The segment that has arrived twice, which the ACK reports by a D-SACK (RFC 2883), or `NO_SEGMENT`.
     sending : int
-        When it is sent [us].
+        Time at which the ACK is sent [us].
     """
     c.rcv_wup = c.rcv_nxt
     c.receiver_timer = c.delayed_ack_at = c.compressed_at = c.read_at = NEVER
@@ -93,7 +94,7 @@ def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) ->
         c.acks_lost += 1
         c.unreported = 1
         return
-    answer = wire.acknowledgements[c.next_ack & _MASK]
+    answer = wire.acknowledgements[c.next_ack & MASK]
     answer.arrival = sending + c.rtt - c.one_way_delay
     if not c.exact_ties:
         answer.arrival = max(answer.arrival, c.last_ack_arrival + 1)
@@ -109,7 +110,7 @@ def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) ->
 
 @kernel()
 def on_receiver_timer(c: Any, wire: Any) -> None:
-    """Send the acknowledgement that has been delayed until now (`tcp_delack_timer_handler`)."""
+    """Send the ACK that has been delayed until now (`tcp_delack_timer_handler`)."""
     sending = c.receiver_timer
     if c.delayed_ack_at == sending:
         c.ato = min(2 * c.ato, c.receiver_rto)
@@ -118,16 +119,17 @@ def on_receiver_timer(c: Any, wire: Any) -> None:
 
 @kernel()
 def _shortest_delay(c: Any) -> int:
+    """Return the shortest delay of an ACK [ticks] (TCP_DELACK_MIN)."""
     return int(tcp.SECOND // c.tick // tcp.DELAYED_ACKS_MIN)
 
 
 @kernel()
 def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> None:
-    """Note the size of a segment in order, whether it ends a write, and the gap before it (`tcp_event_data_recv`)."""
+    """Record the size of a segment in order, whether it ends a write, and the gap before it (`tcp_event_data_recv`)."""
     pushes = False
     for other in range(number, following):
         pushes = pushes or _start(c, wire, other + 1) % c.packet_size == 0
-    _measure_receive_mss(c, _start(c, wire, following) - wire.segments[number & _MASK].start, pushes)
+    _measure_receive_mss(c, _start(c, wire, following) - wire.segments[number & MASK].start, pushes)
     now, shortest = ticks_at(c, arrival), _shortest_delay(c)
     gap = now - c.lrcvtime
     c.lrcvtime = now
@@ -144,10 +146,10 @@ def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> 
 
 @kernel()
 def _measure_receive_mss(c: Any, size: int, pushes: bool) -> None:
-    """Estimate the size of full segments, and note what asks for an acknowledgement (`tcp_measure_rcv_mss`).
+    """Estimate the size of full segments, and record whether a segment counts as pushed (`tcp_measure_rcv_mss`).
 
-    What is smaller than a full segment, or ends a write, counts as pushed: once it is read it is acknowledged. That is
-    why delayed acknowledgements hardly ever delay those of small packets.
+    A segment that is smaller than a full segment, or ends a write, counts as pushed: it is acknowledged once it is
+    read. Therefore the ACKs of small packets are hardly ever delayed.
     """
     last, c.last_seg_size = c.last_seg_size, 0
     if size >= c.rcv_mss:
@@ -166,9 +168,9 @@ def _measure_receive_mss(c: Any, size: int, pushes: bool) -> None:
 
 @kernel()
 def _is_due(c: Any, fresh: bool, in_order: bool, holes: bool, arrival: int) -> bool:
-    """Whether a segment is acknowledged at once; if not, see that it is later (`__tcp_ack_snd_check`)."""
+    """Return whether a segment is acknowledged at once; if not, schedule its ACK (`__tcp_ack_snd_check`)."""
     if not fresh:
-        # Something old: the sender lacks acknowledgements.
+        # The sender has sent an old segment again: it lacks ACKs.
         c.quick = tcp.QUICK_ACKS
         c.ato = _shortest_delay(c)
         return True
@@ -178,8 +180,8 @@ def _is_due(c: Any, fresh: bool, in_order: bool, holes: bool, arrival: int) -> b
     if c.out_of_order:
         return _is_sack_due(c, arrival)
     if c.pushed or c.rcv_nxt - c.rcv_wup > c.rcv_mss:
-        # The application empties the buffer once all that comes at this instant has come (`tcp_cleanup_rbuf`). Before
-        # that not even two full segments are acknowledged, as the window would shrink by what is unread.
+        # The application empties the buffer after all segments of this instant have arrived (`tcp_cleanup_rbuf`).
+        # Until then not even two full segments are acknowledged, because unread data would reduce the receive window.
         c.receiver_timer = c.read_at = arrival
         return False
     return _delay(c, arrival)
@@ -187,7 +189,7 @@ def _is_due(c: Any, fresh: bool, in_order: bool, holes: bool, arrival: int) -> b
 
 @kernel()
 def _is_sack_due(c: Any, arrival: int) -> bool:
-    """Whether a SACK leaves at once or is compressed with those of the next millisecond."""
+    """Return whether a SACK is sent at once; otherwise it is compressed with the SACKs of the next millisecond."""
     if c.compressed_rcv_nxt != c.rcv_nxt:
         c.compressed_rcv_nxt = c.rcv_nxt
         c.dup_ack_counter = 0
@@ -202,12 +204,13 @@ def _is_sack_due(c: Any, arrival: int) -> bool:
 
 @kernel()
 def _set_timer(c: Any) -> None:
+    """Let the receiver's timer fire at the earliest of its three deadlines."""
     c.receiver_timer = min(c.read_at, min(c.compressed_at, c.delayed_ack_at))
 
 
 @kernel()
 def _delay(c: Any, arrival: int) -> bool:
-    """Delay the acknowledgement, unless one that waits is about to leave anyway (`tcp_send_delayed_ack`)."""
+    """Delay the ACK; return whether to send it at once, as a delayed ACK is about to leave (`tcp_send_delayed_ack`)."""
     now, shortest = ticks_at(c, arrival), _shortest_delay(c)
     delay = c.ato
     if delay > shortest:

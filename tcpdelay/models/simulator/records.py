@@ -1,16 +1,16 @@
-"""The simulator's state: the rules that it follows, a record per connection, the segments under way, and the timers.
+"""The simulator's state: its rules, a record per connection, the segments and ACKs in transit, and the timers.
 
-Times are whole microseconds, as in the kernel, positions in the stream bytes, windows segments. Names follow the
-kernel's `struct tcp_sock` where the kernel has the field.
+As in the kernel, times are whole microseconds, positions in the stream are bytes, and windows are segments. A field
+that the kernel has too has its name in the kernel's `struct tcp_sock`.
 
-Random numbers come from a NumPy generator, whose C function compiled code calls by its address. A generator as an
-argument would be counted as a reference at each call, which takes longer than most kernels here.
+Random numbers come from a NumPy generator. Compiled code calls the generator's C function by its address: a generator
+as an argument would need a reference count at each call, which takes longer than most kernels of the simulator.
 """
 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -28,31 +28,32 @@ from tcpdelay.scenario.path import Path
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The kernel's rules, all followed unless set to False.
+    """The kernel's rules. The simulation follows each of them unless it is set to False.
 
     Parameters
     ----------
     rack : bool
-        Time tells what is lost (RFC 8985). Without: three SACKed segments beyond it (RFC 6675), and a lost
-        retransmission is left to the timeout (sysctl net.ipv4.tcp_recovery = 0).
+        RACK detects losses by time (RFC 8985). Without it, a segment is lost when three segments beyond it are SACKed
+        (RFC 6675), and only the timeout repairs a lost retransmission (sysctl net.ipv4.tcp_recovery = 0).
     reordering_window : bool
-        RACK waits a quarter of the smallest RTT for reordered segments while fewer than three are SACKed.
+        While fewer than three segments are SACKed, RACK waits a quarter of the smallest RTT for reordered segments.
     retransmissions_found_lost_by_rack : bool
-        RACK finds lost retransmissions too; without, they are left to the timeout.
+        RACK detects lost retransmissions too. Without this rule only the timeout repairs them.
     proportional_reduction : bool
-        A recovery sends in proportion to what is delivered (RFC 6937); without, as far as the reduced window goes.
+        A recovery sends in proportion to the delivered segments (RFC 6937). Without this rule it sends as much as the
+        reduced window allows.
     application_limited_rule : bool
-        Only a window that binds may grow (`tcp_is_cwnd_limited`).
+        The window grows only while it limits the sender (`tcp_is_cwnd_limited`).
     coalescing : bool
-        Writes fill up segments while they wait; without, no segment holds bytes of two writes.
+        Writes that wait in the send buffer share segments. Without this rule no segment holds bytes of two writes.
     ticks : bool
-        Timers fire at ticks of the kernel's clock and its wheel; without, exactly when they are due.
+        Timers fire at ticks of the kernel's clock and timer wheel. Without this rule they fire exactly when due.
     tail_loss_probe : bool
-        A probe is sent when acknowledgements stay away (RFC 8985).
+        The sender sends a tail loss probe when no ACK arrives (RFC 8985).
     f_rto : bool
-        A timeout may turn out to be spurious (RFC 5682).
+        The sender detects spurious timeouts (RFC 5682).
     collapsing : bool
-        A retransmission takes in the small segments behind it that are lost as well (`tcp_retrans_try_collapse`).
+        A retransmission includes the small lost segments that follow it (`tcp_retrans_try_collapse`).
 
     Raises
     ------
@@ -86,9 +87,9 @@ class Rules:
 
 
 def generator_addresses(random: np.random.Generator) -> tuple[int, int]:
-    """Return the addresses of the function that draws a uniform number, and of its argument, the generator's state.
+    """Return the addresses of the C function that draws a uniform number, and of its argument, the generator's state.
 
-    They are valid as long as the generator is.
+    The addresses are valid as long as the generator exists.
     """
     interface = random.bit_generator.ctypes
     return int(ctypes.cast(interface.next_double, ctypes.c_void_p).value or 0), int(interface.state_address)
@@ -106,6 +107,7 @@ def _type_call(typing_context: Any, function: Any, argument: Any) -> Any:
 
 
 def _call_in_python(function: int, argument: int) -> float:
+    """Call the function from Python, where NUMBA_DISABLE_JIT=1 is set."""
     return float(ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p)(int(function))(int(argument)))
 
 
@@ -114,7 +116,7 @@ _call: Any = _call_in_python if config.DISABLE_JIT else intrinsic(_type_call)  #
 
 @kernel()
 def uniform(next_double: int, state: int) -> float:
-    """Return the generator's next number, evenly distributed from 0 to below 1: what `Generator.random` would return.
+    """Return the generator's next number, uniformly distributed from 0 to below 1, as `Generator.random` does.
 
     Examples
     --------
@@ -129,16 +131,18 @@ OPEN, DISORDER, CWR, RECOVERY, LOSS = range(5)
 """States of congestion avoidance (linux/tcp.h, enum tcp_ca_state)."""
 NO_TIMER, RETRANSMISSION_TIMER, PROBE_TIMER, REORDERING_TIMER = range(4)
 SACKED, MARKED_LOST, RETRANSMITTED, EVER_RETRANSMITTED, COLLAPSED = 1, 2, 4, 8, 16
-"""Flags of a segment in the retransmission queue (net/tcp.h, TCPCB_*); a collapsed one is part of the one before."""
+"""Flags of a segment in the retransmission queue (net/tcp.h, TCPCB_*); a collapsed segment is part of another."""
 NEVER = 1 << 62
+"""Time of an event that is not scheduled."""
 RING = 1 << 12
-"""Segments and acknowledgements under way that there is room for."""
+"""Capacity of the rings of segments and ACKs in transit."""
+MASK = RING - 1
+"""Number n of a ring is at index `n & MASK`."""
 
 _GROUPS = {
     "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min cubic window_validation "
     "delayed_ack jitter exact_ties leaping deferred tracing host_delay",
-    "rules": "rack reordering_window retransmissions_found_lost_by_rack proportional_reduction "
-    "application_limited_rule coalescing ticks tail_loss_probe f_rto collapsing",
+    "rules": " ".join(rule.name for rule in fields(Rules)),
     "application": "now next_write packets_written written packets_read packets_sent",
     "stream": "snd_una snd_nxt first_segment next_segment",
     "window": "snd_cwnd snd_ssthresh snd_cwnd_cnt is_cwnd_limited max_packets_out cwnd_usage_seq snd_cwnd_used "
@@ -163,33 +167,37 @@ _GROUPS = {
     "undone acks_sent acks_lost skipped events",
 }
 PATH_RATES = tuple(name for name, declared in declarations(Path).items() if declared.kind in ("fraction", "number"))
-"""Fields of a path that a connection's record holds as they are: probabilities and lengths of bursts."""
+"""Fields of a path that the record of a connection holds unchanged: probabilities and lengths of bursts."""
 CONNECTION = np.dtype(
     [(name, np.float64) for name in PATH_RATES]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
 )
-"""A connection: the scenario, then sender, receiver and what has been counted."""
+"""A connection: the scenario, the state of sender and receiver, and counts of events."""
 SEGMENT = np.dtype([(name, np.int64) for name in ("start", "end", "sent", "gone", "delivered", "state", "received")])
 """A segment from its first transmission until it is acknowledged.
 
-`state` holds the flags of the retransmission queue, `gone` is the time at which the last copy left the network,
-`delivered` the number of segments delivered when that copy was sent, and `received` the place in the order of arrivals,
-from one on.
+`sent` is the time of the last transmission, and `gone` the time at which this copy left the network. `delivered` is the
+count of delivered segments when this copy was sent. `state` has the flags of the retransmission queue. `received` is
+the segment's rank in the order of arrival, from 1, or 0 before it arrives.
 """
 ACKNOWLEDGEMENT = np.dtype(
     [(name, np.int64) for name in ("arrival", "acknowledged", "segment", "arrivals", "duplicate", "echo")]
 )
-"""An acknowledgement: when it reaches the sender, up to where it acknowledges, the segment that it reports, how many
-had arrived, a segment that arrived twice, and when the segment was sent whose timestamp it echoes."""
+"""An ACK.
 
+`arrival` is the time at which it reaches the sender, `acknowledged` the end of the stream that it acknowledges, and
+`segment` the number of the segment that it reports. `arrivals` is the count of segments that have arrived, `duplicate`
+the number of a segment that has arrived twice, and `echo` the echoed timestamp.
+"""
 TRANSIT = np.dtype([(name, np.int64) for name in ("arrival", "segment", "following", "sent")])
-"""A segment in the network: when it arrives, its number, the one after the last that it carries, when it was sent."""
+"""A segment in the network: its time of arrival, its number, the number after the last segment that it carries, and the
+time at which it was sent."""
 EVENT = np.dtype([(name, np.int64) for name in ("time", "kind", "start", "end", "cwnd", "in_flight")])
 """An event of the packet trace."""
 MOST_EVENTS = 100_000
-"""Events that a trace holds at most."""
+"""Largest number of events in a packet trace."""
 KEPT = 1 << 17
-"""Packets whose delays are kept."""
+"""Number of packets whose delays are kept."""
 WIRE = np.dtype(
     [
         ("segments", SEGMENT, RING),
@@ -201,22 +209,22 @@ WIRE = np.dtype(
         ("random_state", np.int64),
     ]
 )
-"""What the compiled functions need beside the connection, in one record, as they would count references to arrays.
+"""The segments and ACKs in transit, the delays, and the packet trace of a connection.
 
-Number n of `segments`, `acknowledgements` and `transit`, rings of what is under way, stands at n modulo `RING`; only
-deferred arrivals are in transit. `delays` has of each packet, at its number modulo `KEPT`, the time from write to read
-and that from write to first transmission [us]. `events` is the packet trace. The last two are addresses, for
-`tcpdelay.models.simulator.records`.
+All are in one record, because compiled code would count references to separate arrays. `segments`, `acknowledgements`
+and `transit` are rings; `transit` is used only where arrivals are deferred. `delays` has an entry per packet, at its
+number modulo `KEPT`: the time from write to read, and from write to first transmission [us]. `events` is the packet
+trace. `next_double` and `random_state` are the arguments of `uniform`.
 """
 
 
 class Wire:
-    """The record of type `WIRE` of a connection, and the generator that it draws from.
+    """The record of type `WIRE` of a connection, and its random number generator.
 
     Parameters
     ----------
     random : Generator
-        Where losses are drawn from.
+        Generator that draws the losses.
     """
 
     def __init__(self, random: np.random.Generator) -> None:
@@ -230,7 +238,7 @@ class Wire:
         return np.asarray(self.record.delays)
 
     def delays_of(self, first: int, packets: int) -> NDArray[np.int64]:
-        """Return a copy of the delays [us] of so many packets from the packet `first` on, shape (2, packets).
+        """Return a copy of the delays [us] of packets from number `first` on, shape (2, packets).
 
         Examples
         --------
@@ -239,9 +247,7 @@ class Wire:
         >>> wire.delays_of(KEPT - 2, 4)[0]
         array([131070, 131071,      0,      1])
         """
-        place = first % KEPT
-        ahead = self.delays[:, place : place + packets]
-        return np.concatenate((ahead, self.delays[:, : packets - ahead.shape[1]]), axis=1)
+        return np.take(self.delays, np.arange(first, first + packets), axis=1, mode="wrap")
 
 
 wheel_expiry = kernel()(tcp.wheel_expiry)
@@ -250,13 +256,13 @@ _to_ticks = kernel()(tcp.to_ticks)
 
 @kernel()
 def ticks_now(c: Any) -> int:
-    """Return the tick that has begun last, `jiffies`."""
+    """Return the current tick (`jiffies`)."""
     return ticks_at(c, c.now)
 
 
 @kernel()
 def ticks_at(c: Any, time: int) -> int:
-    """Return the tick that has begun last at a time [us]."""
+    """Return the tick at a time [us]."""
     return int((time + c.tick_phase) // c.tick)
 
 
@@ -268,19 +274,19 @@ def to_ticks(c: Any, duration: int) -> int:
 
 @kernel()
 def fires_at(c: Any, now: int, ticks: int) -> int:
-    """Return when a timer fires [us] that is set for `ticks` after the tick `now`."""
+    """Return the time [us] at which a timer fires that is set for `ticks` after the tick `now`."""
     return int((wheel_expiry(now, ticks) if c.ticks else now + ticks) * c.tick - c.tick_phase)
 
 
 @kernel()
 def set_timer(c: Any, kind: int, ticks: int) -> None:
-    """Let the connection's timer fire after a number of ticks; it has but one, of changing kind."""
+    """Set the sender's timer, which has one kind at a time, to fire after a number of ticks."""
     c.timer_kind = kind
     c.timer_at = fires_at(c, ticks_now(c), min(ticks, tcp.RTO_MAX // c.tick))
 
 
 @kernel()
 def clear_timer(c: Any) -> None:
-    """Stop the connection's timer."""
+    """Stop the sender's timer."""
     c.timer_kind = NO_TIMER
     c.timer_at = NEVER

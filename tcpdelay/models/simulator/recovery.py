@@ -1,6 +1,6 @@
-"""Loss recovery: RACK finds lost segments (RFC 8985), proportional rate reduction limits what is sent (RFC 6937).
+"""Loss recovery: RACK finds lost segments (RFC 8985), and proportional rate reduction limits sending (RFC 6937).
 
-Reordering that has been seen widens RACK's wait, and a reduction of the window that was needless is undone.
+After reordering RACK waits longer. A reduction of the window that turns out to be needless is undone.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from tcpdelay.models.simulator.records import (
     COLLAPSED,
     EVER_RETRANSMITTED,
     MARKED_LOST,
+    MASK,
     RECOVERY,
     REORDERING_TIMER,
     RETRANSMITTED,
-    RING,
     SACKED,
     set_timer,
     ticks_now,
@@ -24,12 +24,10 @@ from tcpdelay.models.simulator.records import (
 )
 from tcpdelay.models.simulator.window import IN_RECOVERY, in_flight, in_reduction, note, reduced_threshold
 
-_MASK = RING - 1
-
 
 @kernel()
 def save_threshold(c: Any) -> None:
-    """Keep the threshold before a reduction, at least three quarters of the window (`tcp_current_ssthresh`)."""
+    """Save the threshold before a reduction, or three quarters of the window if larger (`tcp_current_ssthresh`)."""
     saved = c.snd_ssthresh
     if not in_reduction(c):
         saved = max(saved, (c.snd_cwnd >> 1) + (c.snd_cwnd >> 2))
@@ -38,7 +36,7 @@ def save_threshold(c: Any) -> None:
 
 @kernel()
 def begin_episode(c: Any) -> None:
-    """Note what a reduction that begins now would have to disprove (`tcp_init_undo`)."""
+    """Record the state that decides later whether a reduction that begins now was needless (`tcp_init_undo`)."""
     c.undo_marker = max(c.snd_una, 1)
     under_way = c.retrans_out + (1 if c.tlp_high_seq and c.tlp_retrans else 0)
     c.undo_retrans = under_way if under_way else -1
@@ -46,30 +44,30 @@ def begin_episode(c: Any) -> None:
 
 @kernel()
 def any_retransmitted(c: Any, wire: Any) -> bool:
-    """Whether a retransmission is under way (`tcp_any_retrans_done`)."""
+    """Return whether a retransmission is outstanding (`tcp_any_retrans_done`)."""
     if c.packets_out == 0:
         return False
-    return bool(c.retrans_out or wire.segments[c.first_segment & _MASK].state & EVER_RETRANSMITTED)
+    return bool(c.retrans_out or wire.segments[c.first_segment & MASK].state & EVER_RETRANSMITTED)
 
 
 @kernel()
 def is_original(c: Any, echo: int) -> bool:
-    """Whether the echoed timestamp is older than the first retransmission: the original came (RFC 3522)."""
+    """Return whether the echoed timestamp is older than the first retransmission: the original arrived (RFC 3522)."""
     return bool(c.retrans_stamp == 0 or echo // tcp.MILLISECOND < c.retrans_stamp // tcp.MILLISECOND)
 
 
 @kernel()
 def all_retransmissions_needless(c: Any) -> bool:
-    """Whether D-SACKs have reported every retransmission as needless."""
+    """Return whether D-SACKs have reported every retransmission as needless."""
     return bool(c.undo_marker and c.undo_retrans == 0)
 
 
 @kernel()
 def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
-    """Take the reduction of the window back, and what is marked lost too if so asked (`tcp_undo_cwnd_reduction`)."""
+    """Undo the reduction of the window, and with `unmark` the loss marks too (`tcp_undo_cwnd_reduction`)."""
     if unmark:
         for number in range(c.first_segment, c.next_segment):
-            segment = wire.segments[number & _MASK]
+            segment = wire.segments[number & MASK]
             if segment.state & MARKED_LOST:
                 segment.state &= ~MARKED_LOST
                 c.lost_out -= 1
@@ -84,8 +82,8 @@ def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
 
 @kernel()
 def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> bool:
-    """Note that a segment has arrived twice; whether it was one sent again (`tcp_check_dsack`, `tcp_sacktag_one`)."""
-    segment = wire.segments[number & _MASK]
+    """Process a D-SACK; return whether it reports a retransmission (`tcp_check_dsack`, `tcp_sacktag_one`)."""
+    segment = wire.segments[number & MASK]
     c.dsack_dups += 1
     if c.dsack_dups > c.segments_retransmitted:
         return False
@@ -109,21 +107,21 @@ def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> bool:
 
 @kernel()
 def note_reordering(c: Any, number: int) -> None:
-    """Note that a segment came after one beyond it, or twice itself (`tcp_check_sack_reordering`)."""
+    """Count reordering if a later segment than this one is SACKed already (`tcp_check_sack_reordering`)."""
     if c.sacked_out and number <= c.highest_sacked:
         c.reord_seen += 1
 
 
 @kernel()
 def adapt_reordering_window(c: Any, delivered_at_sending: int) -> None:
-    """Widen RACK's window when retransmissions were needless, and narrow it again later (`tcp_rack_update_reo_wnd`).
+    """Widen RACK's reordering window after needless retransmissions, and reset it later (`tcp_rack_update_reo_wnd`).
 
     Parameters
     ----------
     c : record
         The connection.
     delivered_at_sending : int
-        Segments that had been delivered when the latest segment delivered was sent; nothing is done if there is none.
+        Count of delivered segments when the latest delivered segment was sent; at 0 the window stays as it is.
     """
     if not delivered_at_sending:
         return
@@ -140,7 +138,7 @@ def adapt_reordering_window(c: Any, delivered_at_sending: int) -> None:
 
 @kernel()
 def reordering_window(c: Any) -> int:
-    """Return how long RACK waits for a segment that others have overtaken [us] (`tcp_rack_reo_wnd`)."""
+    """Return how long RACK waits for a segment that later segments have overtaken [us] (`tcp_rack_reo_wnd`)."""
     if not c.reordering_window:
         return 0
     if not c.reord_seen and (c.ca_state >= RECOVERY or c.sacked_out >= tcp.DUPLICATE_THRESHOLD):
@@ -150,7 +148,7 @@ def reordering_window(c: Any) -> int:
 
 @kernel()
 def mark_lost(c: Any, segment: Any) -> None:
-    """Take a segment, or its retransmission, for lost (`tcp_mark_skb_lost`)."""
+    """Mark a segment, or its retransmission, as lost (`tcp_mark_skb_lost`)."""
     if segment.state & MARKED_LOST:
         if segment.state & RETRANSMITTED:
             segment.state &= ~RETRANSMITTED
@@ -163,11 +161,11 @@ def mark_lost(c: Any, segment: Any) -> None:
 
 @kernel()
 def note_delivery(c: Any, segment: Any) -> None:
-    """Let RACK know that a segment has arrived (`tcp_rack_advance`)."""
+    """Update RACK with a segment that has arrived (`tcp_rack_advance`)."""
     c.delivered_at_sending = max(c.delivered_at_sending, segment.delivered)
     rtt = c.now - segment.sent
     if rtt < c.min_rtt and segment.state & EVER_RETRANSMITTED:
-        # Too early for the retransmission: this is the original.
+        # The ACK is too early for the retransmission: the original has arrived.
         return
     c.rack_advanced = 1
     c.rack_rtt = rtt
@@ -178,15 +176,15 @@ def note_delivery(c: Any, segment: Any) -> None:
 
 @kernel()
 def detect_losses(c: Any, wire: Any) -> int:
-    """Mark what was sent before the latest segment delivered and is overdue; return the longest wait for others [us].
+    """Mark overdue segments as lost; return the longest time [us] until another segment is overdue, or 0.
 
-    A segment is overdue once RACK's RTT and the reordering window have passed since it was sent
-    (`tcp_rack_detect_loss`).
+    A segment is overdue if it was sent before the latest delivered segment, and RACK's RTT and the reordering window
+    have passed since it was sent (`tcp_rack_detect_loss`).
     """
     window = reordering_window(c)
     longest = 0
     for number in range(c.first_segment, c.next_segment):
-        segment = wire.segments[number & _MASK]
+        segment = wire.segments[number & MASK]
         waits_for_retransmission = segment.state & (MARKED_LOST | RETRANSMITTED) == MARKED_LOST
         if segment.state & (SACKED | COLLAPSED) or waits_for_retransmission:
             continue
@@ -204,12 +202,15 @@ def detect_losses(c: Any, wire: Any) -> int:
 
 @kernel()
 def mark_by_threshold(c: Any, wire: Any) -> None:
-    """Mark what three SACKed segments lie beyond (`tcp_mark_head_lost`, RFC 6675); the rule that RACK replaced."""
+    """Mark segments as lost that have three SACKed segments beyond them (`tcp_mark_head_lost`, RFC 6675).
+
+    RACK has replaced this rule.
+    """
     beyond = c.sacked_out
     for number in range(c.first_segment, c.next_segment):
         if beyond < tcp.DUPLICATE_THRESHOLD:
             break
-        segment = wire.segments[number & _MASK]
+        segment = wire.segments[number & MASK]
         if segment.state & SACKED:
             beyond -= 1
         elif not segment.state & (MARKED_LOST | COLLAPSED):
@@ -218,7 +219,7 @@ def mark_by_threshold(c: Any, wire: Any) -> None:
 
 @kernel()
 def identify_losses(c: Any, wire: Any) -> bool:
-    """Look for losses after an acknowledgement; whether a timer has been set to look again (`tcp_rack_mark_lost`)."""
+    """Look for losses after an ACK; return whether the reordering timer has been set (`tcp_rack_mark_lost`)."""
     if not c.packets_out:
         return False
     if not c.rack:
@@ -235,7 +236,7 @@ def identify_losses(c: Any, wire: Any) -> bool:
 
 @kernel()
 def begin_reduction(c: Any) -> None:
-    """Begin to reduce the window, for all that has been sent until now (`tcp_init_cwnd_reduction`)."""
+    """Begin a reduction of the window, which covers all data sent so far (`tcp_init_cwnd_reduction`)."""
     c.high_seq = c.snd_nxt
     c.tlp_high_seq = 0
     c.snd_cwnd_cnt = 0
@@ -247,7 +248,7 @@ def begin_reduction(c: Any) -> None:
 
 @kernel()
 def enter_recovery(c: Any, wire: Any) -> None:
-    """Begin to repair: one reduction of the window for all losses up to what has been sent (`tcp_enter_recovery`)."""
+    """Begin a recovery: one reduction of the window for all losses of data sent so far (`tcp_enter_recovery`)."""
     if not any_retransmitted(c, wire):
         c.retrans_stamp = 0
     c.prior_ssthresh = 0
@@ -262,16 +263,16 @@ def enter_recovery(c: Any, wire: Any) -> None:
 
 @kernel()
 def reduce_window(c: Any, delivered: int, lost: int, advanced: bool) -> None:
-    """Set the window to what may be sent in answer to an acknowledgement (`tcp_cwnd_reduction`, RFC 6937).
+    """Set the window so that it allows as much as PRR lets an ACK release (`tcp_cwnd_reduction`, RFC 6937).
 
     Parameters
     ----------
     c : record
         The connection.
     delivered, lost : int
-        Segments that the acknowledgement delivers, and that it shows to be lost.
+        Segments that the ACK reports as delivered, and segments that it shows to be lost.
     advanced : bool
-        Whether the cumulative acknowledgement moves.
+        Whether the cumulative acknowledgement advances.
     """
     if delivered <= 0:
         return

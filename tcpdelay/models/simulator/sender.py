@@ -1,4 +1,4 @@
-"""The sender: what leaves, and the one timer that watches over it."""
+"""The sender: transmissions, retransmissions, and the timer of the connection."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tcpdelay.models.simulator.records import (
     EVER_RETRANSMITTED,
     LOSS,
     MARKED_LOST,
+    MASK,
     NEVER,
     NO_TIMER,
     OPEN,
@@ -54,14 +55,13 @@ from tcpdelay.models.simulator.window import (
 )
 
 LARGEST_FLIGHT = RING // 2
-"""Segments outstanding at most, the receiver's window so to speak."""
-_MASK = RING - 1
+"""Largest number of outstanding segments; it takes the place of the receive window."""
 
 
 @kernel()
 def _transmit(c: Any, wire: Any, number: int) -> None:
-    """Put a segment on the wire."""
-    segment = wire.segments[number & _MASK]
+    """Transmit a segment."""
+    segment = wire.segments[number & MASK]
     segment.sent = segment.gone = c.now
     c.segments_sent += 1
     c.last_send = ticks_now(c)
@@ -76,14 +76,13 @@ def _transmit(c: Any, wire: Any, number: int) -> None:
 
 @kernel()
 def send_new(c: Any, wire: Any, probe: bool) -> int:
-    """Send what the window allows of what has been written; return the segments sent (`tcp_write_xmit`).
+    """Send new data as far as the window allows; return the number of segments sent (`tcp_write_xmit`).
 
-    Writes fill segments up while they wait, so whatever is unsent leaves in segments as large as possible. A probe is
-    one segment beyond the window.
+    Unsent data is sent in segments that are as large as possible. A probe is one segment beyond the window.
     """
     sent = 0
     while c.snd_nxt < c.written and (probe or in_flight(c) < c.snd_cwnd) and c.packets_out < LARGEST_FLIGHT:
-        segment = wire.segments[c.next_segment & _MASK]
+        segment = wire.segments[c.next_segment & MASK]
         segment.start = c.snd_nxt
         segment.end = min(c.snd_nxt + c.mss, c.written)
         if not c.coalescing:
@@ -91,7 +90,7 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
         segment.state = 0
         segment.received = 0
         if in_flight(c) == 0 and c.cubic and c.cubic_epoch:
-            # The cubic function rests while nothing is under way.
+            # The clock of the cubic function stops while no segment is in flight.
             now = ticks_now(c)
             c.cubic_epoch = min(c.cubic_epoch + max(now - c.last_send, 0), now)
         outstanding = c.packets_out
@@ -120,15 +119,16 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
 
 @kernel()
 def _collapse(c: Any, wire: Any, number: int) -> None:
-    """Let a segment to be sent again take in small ones that follow (`tcp_retrans_try_collapse`).
+    """Collapse the small segments that follow a segment into its retransmission (`tcp_retrans_try_collapse`).
 
-    It does so up to its full size, as long as they are not SACKed and no copy of them is in the network any more.
+    The retransmission becomes a full segment at most. A segment that is SACKed, or still has a copy in the network, is
+    not collapsed.
     """
     if not c.collapsing:
         return
-    head = wire.segments[number & _MASK]
+    head = wire.segments[number & MASK]
     for following in range(number + 1, c.next_segment):
-        segment = wire.segments[following & _MASK]
+        segment = wire.segments[following & MASK]
         if segment.state & COLLAPSED:
             continue
         if segment.state & SACKED or segment.gone > c.now or segment.end - head.start > c.mss:
@@ -145,14 +145,14 @@ def _collapse(c: Any, wire: Any, number: int) -> None:
 
 @kernel()
 def _is_in_host_queue(c: Any, segment: Any) -> bool:
-    """Whether the last copy of a segment has not left the sender's host yet (`skb_still_in_host_queue`)."""
+    """Return whether the last copy of a segment is still in the sender's host (`skb_still_in_host_queue`)."""
     return bool(min(segment.gone, segment.sent + c.host_delay) > c.now)
 
 
 @kernel()
 def _send_again(c: Any, wire: Any, number: int) -> bool:
-    """Send a segment again, unless it is still in the host's queue; whether it was sent (`__tcp_retransmit_skb`)."""
-    segment = wire.segments[number & _MASK]
+    """Send a segment again unless it is still in the host; return whether it was sent (`__tcp_retransmit_skb`)."""
+    segment = wire.segments[number & MASK]
     if _is_in_host_queue(c, segment):
         return False
     _collapse(c, wire, number)
@@ -164,25 +164,25 @@ def _send_again(c: Any, wire: Any, number: int) -> bool:
 
 @kernel()
 def _retransmit(c: Any, wire: Any, number: int) -> bool:
-    """Send a lost segment again, if it can be; whether it was sent (`tcp_retransmit_skb`)."""
+    """Retransmit a lost segment; return whether it was sent (`tcp_retransmit_skb`)."""
     sent = _send_again(c, wire, number)
     if sent:
-        wire.segments[number & _MASK].state |= RETRANSMITTED
+        wire.segments[number & MASK].state |= RETRANSMITTED
         c.retrans_out += 1
     if c.retrans_stamp == 0:
-        c.retrans_stamp = wire.segments[number & _MASK].sent
+        c.retrans_stamp = wire.segments[number & MASK].sent
     c.undo_retrans = max(c.undo_retrans, 0) + 1
     return sent
 
 
 @kernel()
 def retransmit_lost(c: Any, wire: Any) -> None:
-    """Send again what is marked lost, as far as the window goes (`tcp_xmit_retransmit_queue`)."""
+    """Retransmit the segments marked as lost, as far as the window allows (`tcp_xmit_retransmit_queue`)."""
     head_sent = False
     for number in range(c.first_segment, c.next_segment):
         if in_flight(c) >= c.snd_cwnd or c.retrans_out >= c.lost_out:
             break
-        flags = wire.segments[number & _MASK].state
+        flags = wire.segments[number & MASK].state
         if not flags & MARKED_LOST or flags & (SACKED | RETRANSMITTED | COLLAPSED):
             continue
         if not _retransmit(c, wire, number):
@@ -198,12 +198,12 @@ def retransmit_lost(c: Any, wire: Any) -> None:
 @kernel()
 def _until_timeout(c: Any, wire: Any) -> int:
     """Return the time [us] until the retransmission timeout of the oldest segment (`tcp_rto_delta_us`)."""
-    return int(wire.segments[c.first_segment & _MASK].sent + c.rto * c.tick - c.now)
+    return int(wire.segments[c.first_segment & MASK].sent + c.rto * c.tick - c.now)
 
 
 @kernel()
 def rearm_retransmission_timer(c: Any, wire: Any) -> None:
-    """Let the retransmission timer run as long as anything is outstanding (`tcp_rearm_rto`)."""
+    """Restart the retransmission timer, or stop it if no segment is outstanding (`tcp_rearm_rto`)."""
     if c.packets_out == 0:
         clear_timer(c)
         return
@@ -215,12 +215,12 @@ def rearm_retransmission_timer(c: Any, wire: Any) -> None:
 
 @kernel()
 def schedule_probe(c: Any, wire: Any, advancing: bool) -> bool:
-    """Set the timer of the tail loss probe, if there may be one (`tcp_schedule_loss_probe`, RFC 8985)."""
+    """Set the timer of a tail loss probe; return whether it is set (`tcp_schedule_loss_probe`, RFC 8985)."""
     if not c.tail_loss_probe or c.packets_out == 0 or (c.ca_state != OPEN and c.ca_state != CWR):
         return False
     ticks = to_ticks(c, tcp.SECOND)
     if c.srtt:
-        # The estimate is kept eightfold, so that a quarter of it is two round-trip times (tcp.PROBE_ROUND_TRIPS).
+        # `srtt` is eight times the smoothed RTT, so a quarter of it is two round-trip times (tcp.PROBE_ROUND_TRIPS).
         ticks = to_ticks(c, (c.srtt >> 2) + (c.rto_min if c.packets_out == 1 else tcp.TIMER_SLACK))
     until_timeout = c.rto * c.tick if advancing else _until_timeout(c, wire)
     if until_timeout > 0:
@@ -231,7 +231,7 @@ def schedule_probe(c: Any, wire: Any, advancing: bool) -> bool:
 
 @kernel()
 def on_timer(c: Any, wire: Any) -> None:
-    """Do what the connection's timer was set for."""
+    """Process the expiry of the sender's timer."""
     c.timer_at = NEVER
     if c.timer_kind == REORDERING_TIMER:
         c.reordering_timeouts += 1
@@ -260,10 +260,10 @@ def on_timer(c: Any, wire: Any) -> None:
 
 @kernel()
 def _probe(c: Any, wire: Any) -> None:
-    """Send a segment beyond the window, or else the last one again (`tcp_send_loss_probe`).
+    """Send a new segment beyond the window, or the last segment again (`tcp_send_loss_probe`).
 
-    What is sent again does not count as a retransmission under way. If it has not even left the host, the timer, now
-    that of the retransmission timeout, soon fires again.
+    A segment that is sent again does not count as an outstanding retransmission. If it is still in the host, no probe
+    is sent, and the caller starts the retransmission timer.
     """
     c.tlp_retrans = 0
     note(c, wire, PROBE, c.snd_una, c.snd_nxt)
@@ -272,7 +272,7 @@ def _probe(c: Any, wire: Any) -> None:
             return
     else:
         last = c.next_segment - 1
-        while wire.segments[last & _MASK].state & COLLAPSED:
+        while wire.segments[last & MASK].state & COLLAPSED:
             last -= 1
         if not _send_again(c, wire, last):
             return
@@ -284,11 +284,11 @@ def _probe(c: Any, wire: Any) -> None:
 
 @kernel()
 def _time_out(c: Any, wire: Any) -> None:
-    """Take what is overdue for lost and begin anew with a window of one segment (`tcp_enter_loss`)."""
+    """Mark overdue segments as lost, and begin again with a window of one segment (`tcp_enter_loss`)."""
     c.timeouts += 1
     may_be_spurious = c.ca_state < RECOVERY or c.retransmits > 0
     for number in range(c.first_segment, c.next_segment):
-        segment = wire.segments[number & _MASK]
+        segment = wire.segments[number & MASK]
         if segment.state & COLLAPSED:
             continue
         if number == c.first_segment or c.rack_rtt <= c.now - segment.sent:

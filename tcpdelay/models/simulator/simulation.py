@@ -1,6 +1,6 @@
-"""The front door of the simulator: how late the packets of a flow are, with the statistical error of the answer.
+"""The entry point of the simulator: the delays of a flow's packets, with their statistical error.
 
-Delays are kept as a histogram per batch of packets, so that memory does not grow with the length of a simulation.
+Delays are kept in one histogram per batch of packets, so memory does not grow with the length of a simulation.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
 
 MOST_BATCHES = 64
+"""Number of batches at which neighbouring batches are merged."""
 FEWEST_BATCHES = 20
-MICROSECONDS = 1e6
+"""Smallest number of batches for a confidence interval."""
 MOST_VALUES = 65_536
-"""Different delays of a batch up to which all are kept to the microsecond."""
-
+"""Largest number of different delays in a batch that are kept to the microsecond."""
 DIGITS = 12
-"""Binary digits of a delay that are kept at least where not all are: it is known to 0.02 %."""
+"""Binary digits of a rounded delay; the rounding error is at most 0.02 %."""
 
 Histogram: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Batches:
-    """Histograms of consecutive batches of equally many packets; once there are too many, neighbours are merged.
+    """Histograms of consecutive batches of packets. All batches are of one size; it doubles at `MOST_BATCHES` batches.
 
-    Delays are exact to the microsecond; in batches of more than `MOST_VALUES` different ones, `to_digits` rounds them.
+    Delays are exact to the microsecond. In a batch with more than `MOST_VALUES` different delays, `to_digits` rounds
+    them.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class Batches:
         self._merged = 1
 
     def add(self, delays: NDArray[np.int64]) -> None:
-        """Add the delays [us] of one chunk of packets; all chunks should be of one length."""
+        """Add the delays [us] of a chunk of packets; all chunks should have the same length."""
         self._pending.append(np.unique(delays, return_counts=True))
         if len(self._pending) == self._merged:
             self._histograms.append(_bounded(merge(self._pending)))
@@ -62,12 +63,12 @@ class Batches:
             self._merged *= 2
 
     def histogram(self) -> Histogram:
-        """Return all delays [us], ascending, and how often each occurred."""
+        """Return all delays [us], ascending, and the number of packets with each delay."""
         return merge([*self._histograms, *self._pending])
 
     @property
     def enough(self) -> bool:
-        """Whether there are batches enough for a confidence interval."""
+        """Whether there are enough batches for a confidence interval."""
         return len(self._histograms) >= FEWEST_BATCHES
 
     def mean(self) -> Interval:
@@ -80,13 +81,13 @@ class Batches:
 
 
 def _bounded(histogram: Histogram) -> Histogram:
-    """Return a histogram that has not too many values, rounded if need be."""
+    """Return a histogram of at most `MOST_VALUES` different delays; more are rounded."""
     values, counts = histogram
     return histogram if values.size <= MOST_VALUES else merge([(to_digits(values), counts)])
 
 
 def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return delays, whole and not negative, rounded to `DIGITS` binary digits.
+    """Return delays, whole numbers from 0, rounded to `DIGITS` binary digits.
 
     Examples
     --------
@@ -100,15 +101,15 @@ def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def mean_of(batches: list[Histogram]) -> Interval:
-    """Return the mean [s] of batches of delays [us] and its 95 % interval."""
+    """Return the mean [s] of the delays [us] in batches, and its 95 % interval."""
     counts = np.array([float(count.sum()) for _, count in batches])
-    means = np.array([float(value @ count) for value, count in batches]) / counts / MICROSECONDS
+    means = np.array([float(value @ count) for value, count in batches]) / counts / SECOND
     value, half_width = student(counts, means)
     return Interval(value, value - half_width, value + half_width)
 
 
 def quantile_of(batches: list[Histogram], together: Histogram, probability: float) -> Interval:
-    """Return a quantile [s] of the delays [us] in all of `together` and its 95 % interval, known from the batches."""
+    """Return a quantile [s] of the delays [us] in `together`, and its 95 % interval from the spread of the batches."""
     values, counts = together
     reached = np.cumsum(counts) / counts.sum()
 
@@ -120,11 +121,11 @@ def quantile_of(batches: list[Histogram], together: Histogram, probability: floa
     below = np.array([float(count[value <= middle].sum()) for value, count in batches]) / sizes
     _, half_width = student(sizes, below)
     ends = (middle, at(max(probability - half_width, 0.0)), at(min(probability + half_width, 1.0)))
-    return Interval(*(end / MICROSECONDS for end in ends))
+    return Interval(*(end / SECOND for end in ends))
 
 
 def merge(histograms: list[Histogram]) -> Histogram:
-    """Return one histogram of all: values, ascending, and how often each occurred."""
+    """Return the sum of histograms: the values, ascending, and their counts."""
     if not histograms:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     values, places = np.unique(np.concatenate([value for value, _ in histograms]), return_inverse=True)
@@ -134,18 +135,19 @@ def merge(histograms: list[Histogram]) -> Histogram:
 
 
 CHUNK = 50_000
-"""Packets that are simulated in one go."""
+"""Packets that one call of the compiled code simulates."""
 WARM_UP = 2_000
-"""Packets at the beginning that do not count."""
+"""Packets at the beginning that are not counted."""
 MOST_PACKETS, MOST_SEGMENTS = 20_000_000, 100_000_000
-"""Packets, and segments of them, after which a simulation ends whatever its precision: that takes some ten seconds."""
+"""Packets, and segments, after which a simulation ends at any precision; this takes some ten seconds."""
 HALF_WIDTH = 0.02
+"""Half width of the confidence interval of the quantile by default, relative to the quantile."""
 MORE_PER_LOOK = 1.1
-"""How many times more packets there are each time the precision is looked at: a look costs as much as many packets."""
+"""Growth of the number of packets between two estimates of the precision, which take time."""
 LONG_RUN = 8
-"""Chunks over which a backlog must have grown to count as growing for ever."""
+"""Consecutive chunks in which a backlog must grow to count as unbounded."""
 GROWTH = 0.005
-"""Share of the packets written by which it must have grown."""
+"""Smallest growth of an unbounded backlog over these chunks, as a share of the packets written."""
 UNKNOWN = Interval(np.nan, np.nan, np.nan)
 COUNTS = (
     "segments_sent",
@@ -163,30 +165,31 @@ COUNTS = (
 
 @dataclass(frozen=True, repr=False)
 class Simulation(DelayDistribution):
-    """Simulated delays: a distribution, and what stands behind it.
+    """Simulated delays: their distribution, its statistical error, and the counts of the simulation.
 
     Attributes
     ----------
     packets : int
-        Packets that count.
+        Number of packets counted.
     seed : int
-        Seed of the losses.
+        Seed of all random numbers.
     mean_interval : Interval
         Mean delay [s] with its 95 % interval.
     quantile_interval : Interval
-        The quantile asked for [s], with its 95 % interval.
+        The requested quantile [s] with its 95 % interval.
     sender_delay, head_of_line_delay : float
-        Parts of the mean beyond the network's one-way delay [s]: waiting in the send buffer, and behind a lost
-        segment, one's own included.
+        Parts of the mean delay beyond the network's one-way delay [s]: waiting in the send buffer, and waiting at the
+        receiver for a lost segment, which may be the packet's own.
     counts : dict of int
-        Segments sent, lost and retransmitted; recoveries, timeouts, probes, reordering timeouts, and reductions undone
-        as needless; acknowledgements sent and lost.
+        Segments sent, lost and retransmitted; recoveries, timeouts, probes, reordering timeouts, and needless
+        reductions undone; ACKs sent and lost.
     sent_after, read_after : ndarray of float
-        Of each packet, from write to first transmission and to read [s]; empty unless a trace was asked for.
+        Time of each packet from its write to its first transmission, and to its read [s]; empty without `trace`.
     events : structured array
-        The first 100 000 events at the sender, if a trace was asked for: `time` after the write of the first packet
-        that counts [s], `kind` (one of `window.KINDS`), `start` and `end` of what it concerns in the stream
-        [bytes after that packet's first], and then the window `cwnd` and what is `in_flight` [segments].
+        The first 100 000 events at the sender; empty without `trace`. `time` is the time since the write of the first
+        packet counted [s], and `kind` is one of `window.KINDS`. `start` and `end` are the positions in the stream that
+        the event concerns [bytes since the start of that packet]. `cwnd` and `in_flight` are the congestion window and
+        the segments in flight [segments].
     """
 
     method: str = "simulation"
@@ -203,7 +206,7 @@ class Simulation(DelayDistribution):
 
     @cached_property
     def expected_error(self) -> ExpectedError | None:
-        """Statistical error of the quantile asked for and of the mean; None where no delay is finite."""
+        """Statistical error of the requested quantile and of the mean; None where no delay is finite."""
         if not self.sustainable:
             return None
         return statistical_error(self.quantile_interval, self.mean_interval, self.packets)
@@ -235,40 +238,41 @@ def simulate(
     stack : Stack, optional
         `Stack.linux(...)`, its defaults if left out.
     packets : int, optional
-        Packets that count, 1000 to 1e9; by default as many as `half_width` takes, but 20 million packets or
-        100 million segments at most: `quantile_interval` says what precision was reached.
+        Number of packets counted, 1000 to 1e9. By default as many as `half_width` requires, but at most 20 million
+        packets or 100 million segments; `quantile_interval` has the precision reached.
     seed : int
-        Seed of the losses, 0 or more; one seed gives one result.
+        Seed of all random numbers, 0 or more; the same seed gives the same result.
     quantile : float
-        The quantile that is to be known precisely, above 0 and below 1.
+        The quantile to which `half_width` refers, above 0 and below 1.
     half_width : float
-        Half width of its 95 % interval, relative to it, above 0 and below 1.
+        Half width of the quantile's 95 % interval, relative to the quantile, above 0 and below 1.
     rules : Rules
-        Which of the kernel's rules are followed; all by default.
+        The kernel's rules that the simulation follows; by default all.
     tick_offset : float, optional
-        Time from a tick of the kernel's clock to the first write [s], 0 to 1; by default it is drawn anew for every
-        50 000 packets, as flows and kernels have no common clock.
+        Time from a tick of the kernel's clock to the first write [s], 0 to 1. By default it is drawn anew for every
+        50 000 packets, because flows and kernels have no common clock.
     exact_ties : bool
-        Whether times are exact to the microsecond. By default the round-trip time is 1 us longer, and
-        acknowledgements arrive at least 1 us after another: what the kernel sends again in the microsecond in which it
-        has also sent something new, it takes for lost once more. Where the round-trip time is a multiple of the
-        interval, that would happen again and again, as in virtual time but on no real path. With exact ties the path's
-        delay is, as in the testbed, spent in a queue of the sender's host, where nothing is sent again that is there.
+        Whether times are exact to the microsecond. By default the round-trip time is 1 us longer, and ACKs arrive at
+        least 1 us apart. The reason: if the kernel retransmits a segment in the microsecond in which it also sends a
+        new segment, it marks the retransmission as lost. Where the round-trip time is a multiple of the interval, this
+        would happen again and again, as it does in virtual time, but on no real path. With exact ties the path's delay
+        is spent in a queue of the sender's host, as in the testbed; the kernel does not retransmit a segment that is
+        still in this queue.
     trace : bool
-        Whether to keep the delays of every packet, in the order of writing, and what happened to the first of them;
-        `packets` must then be given.
+        Whether to keep the delays of every packet, in the order of writing, and the first events at the sender; this
+        requires `packets`.
     on_progress : callable, optional
-        Called with the packets that are done and the most that there will be.
+        Function that is called with the number of packets simulated and the largest number of packets.
 
     Returns
     -------
     Simulation
-        The delays. Where the backlog grows for as long as the flow lasts, every quantile is infinite.
+        The delays. Where the backlog grows without bound, every quantile is infinite.
 
     Raises
     ------
     ValueError
-        If a value is out of its range, or more segments would be under way than there is room for.
+        If a value is out of its range, or the flow needs more segments in flight than the simulator can hold.
 
     Examples
     --------
@@ -276,12 +280,12 @@ def simulate(
     >>> round(delays.mean, 3), round(delays.quantile(0.95), 3)
     (0.062, 0.14)
 
-    What happened to the first segment that is lost:
+    The events of the first segment that is lost:
 
     >>> delays = simulate(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), packets=10_000, seed=1, trace=True)
     >>> lost = delays.events[delays.events["kind"] == "lost"][0]
-    >>> of_it = delays.events[(delays.events["start"] <= lost["start"]) & (lost["start"] < delays.events["end"])]
-    >>> for event in of_it:
+    >>> concerned = (delays.events["start"] <= lost["start"]) & (lost["start"] < delays.events["end"])
+    >>> for event in delays.events[concerned]:
     ...     print(f"{event['time'] - lost['time']:.3f} s: {event['kind']}")
     0.000 s: sent
     0.000 s: lost
@@ -297,15 +301,16 @@ def simulate(
         raise InvalidValueError(
             "loss_pattern", path.loss_pattern, "be 'random' in a simulation", "bursts are given by loss_burst"
         )
-    _check("quantile", quantile, 0, 1, "")
-    _check("half_width", half_width, 0, 1, "")
+    for name, share in (("quantile", quantile), ("half_width", half_width)):
+        if not 0 < share < 1:
+            raise InvalidValueError(name, share, "lie between 0 and 1")
     if tick_offset is not None and not 0 <= tick_offset <= 1:
         raise InvalidValueError("tick_offset", tick_offset, "lie between 0 and 1 s")
     if packets is not None and not 1000 <= packets <= 1e9:
         raise InvalidValueError("packets", packets, "lie between 1000 and 1e9")
     if trace and packets is None:
         raise InvalidValueError("packets", packets, "be given with a trace")
-    segments = -(-flow.packet_size // stack.mss) * ((path.rtt + path.jitter) / flow.interval + 1)
+    segments = segments_in_round_trip(flow, path, stack)
     if segments > LARGEST_FLIGHT / 2:
         raise InvalidValueError("rtt", segments, f"be less than {LARGEST_FLIGHT // 2} segments of the flow long")
     connection, wire = new_connection(flow, path, stack, seed, rules, exact_ties)
@@ -317,9 +322,9 @@ def simulate(
     return _run(connection, wire, path, most, seed, quantile, sought, tick_offset is None, trace, on_progress)
 
 
-def _check(name: str, value: float, low: float, high: float, unit: str) -> None:
-    if not low < value < high:
-        raise InvalidValueError(name, value, f"lie between {low:g} and {high:g}{unit}")
+def segments_in_round_trip(flow: Flow, path: Path, stack: Linux) -> float:
+    """Return the number of segments that a flow sends in the longest round-trip time without losses."""
+    return -(-flow.packet_size // stack.mss) * ((path.rtt + path.jitter) / flow.interval + 1)
 
 
 def _run(
@@ -334,6 +339,7 @@ def _run(
     trace: bool,
     on_progress: Callable[[int, int], None] | None,
 ) -> Simulation:
+    """Simulate until `most_packets` are counted or the quantile's interval is narrow enough; return the result."""
     batches, sums, backlogs, traces = Batches(), np.zeros(2), [], []
     chunk = min(CHUNK, -(-most_packets // 20))
     counted, looked = 0, 0
@@ -361,11 +367,11 @@ def _run(
         if on_progress is not None:
             on_progress(counted, most_packets)
     values, counts = batches.histogram()
-    mean_delay, mean_sender = sums / counted / MICROSECONDS
-    kept = np.concatenate(traces, axis=1) / MICROSECONDS if trace else np.empty((2, 0))
+    mean_delay, mean_sender = sums / counted / SECOND
+    kept = np.concatenate(traces, axis=1) / SECOND if trace else np.empty((2, 0))
     events = wire.record.events[: connection.events]
     return Simulation(
-        np.asarray(values / MICROSECONDS, np.float64),
+        np.asarray(values / SECOND, np.float64),
         counts / counts.sum(),
         path.forward_delay,
         packets=counted,
@@ -374,15 +380,20 @@ def _run(
         quantile_interval=batches.quantile(quantile),
         sender_delay=float(mean_sender),
         head_of_line_delay=float(mean_delay - mean_sender - path.forward_delay - path.jitter / 2),
-        counts={name: int(connection[name]) for name in COUNTS},
+        counts=_counts(connection),
         sent_after=kept[1],
         read_after=kept[0],
         events=public_events(events, start * int(connection.interval), start * int(connection.packet_size)),
     )
 
 
+def _counts(connection: Any) -> dict[str, int]:
+    """Return the counts of a connection by name."""
+    return {name: int(connection[name]) for name in COUNTS}
+
+
 def _grows(backlogs: list[int], packets: int) -> bool:
-    """Whether the packets written but not read keep growing with the length of the flow."""
+    """Return whether the number of packets written but not read grows without bound."""
     if len(backlogs) < LONG_RUN:
         return False
     recent = backlogs[-LONG_RUN:]
@@ -391,7 +402,7 @@ def _grows(backlogs: list[int], packets: int) -> bool:
 
 
 def _unsustainable(path: Path, packets: int, seed: int, connection: Any) -> Simulation:
-    counts = {name: int(connection[name]) for name in COUNTS}
+    """Return the result for a flow that TCP cannot carry: all delays are infinite."""
     never = Interval(np.inf, np.inf, np.inf)
     return Simulation(
         np.array([np.inf]),
@@ -404,5 +415,5 @@ def _unsustainable(path: Path, packets: int, seed: int, connection: Any) -> Simu
         quantile_interval=never,
         sender_delay=np.inf,
         head_of_line_delay=np.inf,
-        counts=counts,
+        counts=_counts(connection),
     )

@@ -1,12 +1,11 @@
-"""The congestion window: when it may grow, how Reno and CUBIC grow it, and how losses and idleness shrink it.
+"""The congestion window: when it may grow, how Reno and CUBIC grow it, and how losses and idle time reduce it.
 
-HyStart: CUBIC leaves slow start before it loses much (net/ipv4/tcp_cubic.c).
+HyStart lets CUBIC leave slow start before it loses many segments (net/ipv4/tcp_cubic.c). The module also has the packet
+trace: the events at the sender, in the order of time.
 
 References
 ----------
 Ha, Rhee, "Hybrid Slow Start for High-Bandwidth and Long-Distance Networks", PFLDnet 2008.
-
-The packet trace: what happens at the sender, in the order of time.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ reduced_window = kernel()(tcp.reduced_window)
 
 @kernel()
 def in_flight(c: Any) -> int:
-    """Return the segments that the sender believes to be in the network (`tcp_packets_in_flight`)."""
+    """Return the sender's estimate of the number of segments in the network (`tcp_packets_in_flight`)."""
     return int(c.packets_out - c.sacked_out - c.lost_out + c.retrans_out)
 
 
 @kernel()
 def in_reduction(c: Any) -> bool:
-    """Whether the window is being reduced in proportion (`tcp_in_cwnd_reduction`)."""
+    """Return whether a proportional reduction of the window is in progress (`tcp_in_cwnd_reduction`)."""
     return bool(c.ca_state == CWR or c.ca_state == RECOVERY)
 
 
 @kernel()
 def in_slow_start(c: Any) -> bool:
-    """Whether the window is below the threshold."""
+    """Return whether the window is below the slow-start threshold."""
     return bool(c.snd_cwnd < c.snd_ssthresh)
 
 
 @kernel()
 def is_window_the_limit(c: Any) -> bool:
-    """Whether the window, not the application, has limited the sender lately (`tcp_is_cwnd_limited`)."""
+    """Return whether the window, not the application, has limited the sender recently (`tcp_is_cwnd_limited`)."""
     if c.is_cwnd_limited:
         return True
     return in_slow_start(c) and c.snd_cwnd < 2 * c.max_packets_out
@@ -54,10 +53,11 @@ def is_window_the_limit(c: Any) -> bool:
 
 @kernel()
 def validate_window(c: Any, limited: bool) -> None:
-    """Remember whether the window was the limit, and let it decay in idle times (`tcp_cwnd_validate`; RFC 2861).
+    """Record whether the window was the limit, and reduce it after idle time (`tcp_cwnd_validate`; RFC 2861).
 
-    The flag is cleared only once everything that was outstanding when it was set has been acknowledged. The window
-    decays only if nothing has been acknowledged for a whole timeout, as acknowledgements of new data renew the stamp.
+    The flag is cleared only after all segments that were outstanding when it was set have been acknowledged. The window
+    is reduced only if no new data has been acknowledged for a whole retransmission timeout, because such ACKs renew the
+    time stamp.
     """
     if c.snd_una >= c.cwnd_usage_seq or limited or (not c.is_cwnd_limited and c.packets_out > c.max_packets_out):
         c.is_cwnd_limited = limited
@@ -81,7 +81,7 @@ def validate_window(c: Any, limited: bool) -> None:
 
 @kernel()
 def restart_after_idle(c: Any) -> None:
-    """Halve the window for each timeout in which nothing was sent, before a write (`tcp_cwnd_restart`; RFC 2861)."""
+    """Halve the window, before a write, for each idle retransmission timeout (`tcp_cwnd_restart`; RFC 2861)."""
     now = ticks_now(c)
     idle = now - c.last_send
     if not c.window_validation or c.packets_out or c.last_send == 0 or idle <= c.rto:
@@ -100,7 +100,7 @@ def restart_after_idle(c: Any) -> None:
 
 @kernel()
 def grow_window(c: Any, acknowledged: int) -> None:
-    """Grow the window for segments acknowledged (`tcp_reno_cong_avoid`, `cubictcp_cong_avoid`)."""
+    """Grow the window for a number of acknowledged segments (`tcp_reno_cong_avoid`, `cubictcp_cong_avoid`)."""
     if c.application_limited_rule and not is_window_the_limit(c):
         return
     if in_slow_start(c):
@@ -160,16 +160,16 @@ def _update_cubic(c: Any, acknowledged: int) -> None:
 
 @kernel()
 def cube_root(value: int) -> int:
-    """Return the cube root, rounded; the kernel's own is within 0.2 % of it."""
+    """Return the cube root, rounded; the kernel's approximation differs by at most 0.2 %."""
     return int(np.rint(np.cbrt(value)))
 
 
 @kernel()
 def reduced_threshold(c: Any) -> int:
-    """Return the slow-start threshold after a loss, and let CUBIC remember the window (`tcp_ca_ops.ssthresh`)."""
+    """Return the slow-start threshold after a loss, and store the window for CUBIC (`tcp_ca_ops.ssthresh`)."""
     if c.cubic:
         c.cubic_epoch = 0
-        # Fast convergence: another flow seems to have come, so this flow leaves it a larger share.
+        # Fast convergence: a new flow seems to share the link, so this flow leaves it a larger share.
         converges = c.snd_cwnd < c.cubic_last_max
         c.cubic_last_max = fast_converged(c.snd_cwnd) if converges else c.snd_cwnd
     return int(reduced_window(c.snd_cwnd, c.cubic == 1))
@@ -177,14 +177,14 @@ def reduced_threshold(c: Any) -> int:
 
 @kernel()
 def forget_cubic(c: Any) -> None:
-    """Forget the cubic function, as after a timeout (`bictcp_reset`)."""
+    """Reset the cubic function, as after a timeout (`bictcp_reset`)."""
     c.cubic_cnt = c.cubic_last_max = c.cubic_last_cwnd = c.cubic_last_time = c.cubic_origin = 0
     c.cubic_k = c.cubic_epoch = c.cubic_ack_cnt = c.cubic_tcp_cwnd = 0
 
 
 @kernel()
 def begin_round(c: Any) -> None:
-    """Begin a round, which ends as what has been sent until now is acknowledged (`bictcp_hystart_reset`)."""
+    """Begin a round, which ends when all data sent so far is acknowledged (`bictcp_hystart_reset`)."""
     c.hystart_round_start = c.hystart_last_ack = c.now
     c.hystart_end_seq = c.snd_nxt
     c.hystart_curr_rtt = NEVER
@@ -193,14 +193,14 @@ def begin_round(c: Any) -> None:
 
 @kernel()
 def forget_rounds(c: Any) -> None:
-    """Look for the end of slow start anew, as after a timeout (`bictcp_reset`)."""
+    """Reset HyStart, as after a timeout (`bictcp_reset`)."""
     c.hystart_found = c.hystart_delay_min = 0
     begin_round(c)
 
 
 @kernel()
 def note_rtt(c: Any, rtt: int) -> None:
-    """Take the round-trip time of an acknowledgement [us] (`cubictcp_acked`)."""
+    """Give HyStart the round-trip time of an ACK [us] (`cubictcp_acked`)."""
     if not c.cubic or (c.cubic_epoch and ticks_now(c) - c.cubic_epoch < tcp.SECOND // c.tick):
         return
     rtt = max(rtt, 1)
@@ -212,14 +212,14 @@ def note_rtt(c: Any, rtt: int) -> None:
 
 @kernel()
 def _look_for_the_end(c: Any, rtt: int) -> None:
-    """End slow start if acknowledgements came in a train for half of the path's delay, or later (`hystart_update`)."""
+    """Leave slow start if a train of ACKs lasts half of the smallest RTT, or if the RTT rises (`hystart_update`)."""
     if c.snd_una > c.hystart_end_seq:
         begin_round(c)
     if c.snd_cwnd < tcp.HYSTART_LOW_WINDOW:
         return
     if c.now - c.hystart_last_ack <= tcp.HYSTART_ACK_DELTA:
         c.hystart_last_ack = c.now
-        # Nothing is paced, so that a window leaves at once, and half of the delay tells.
+        # Without pacing a window leaves at once, so the kernel compares with half of the delay.
         if c.now - c.hystart_round_start > (c.hystart_delay_min + tcp.HYSTART_ACK_DELAY) >> 1:
             _leave_slow_start(c)
     c.hystart_curr_rtt = min(c.hystart_curr_rtt, rtt)
@@ -231,12 +231,13 @@ def _look_for_the_end(c: Any, rtt: int) -> None:
 
 @kernel()
 def _largest_rise(c: Any) -> int:
-    """Return by how much the RTT may rise before a queue is taken to build up [us] (`HYSTART_DELAY_THRESH`)."""
+    """Return the rise of the RTT [us] above which a queue builds up (`HYSTART_DELAY_THRESH`)."""
     return int(min(max(c.hystart_delay_min >> 3, tcp.HYSTART_DELAY_MIN), tcp.HYSTART_DELAY_MAX))
 
 
 @kernel()
 def _leave_slow_start(c: Any) -> None:
+    """Set the slow-start threshold to the window."""
     c.hystart_found = 1
     c.snd_ssthresh = c.snd_cwnd
 
@@ -254,21 +255,21 @@ KINDS = (
     "undone",
 )
 SENT, SENT_AGAIN, LOST_ON_PATH, ACKNOWLEDGED, NEWLY_SACKED, IN_RECOVERY, REORDERING, PROBE, TIMEOUT, UNDONE = range(10)
+"""Kinds of events in the packet trace, and their names."""
 PUBLIC_EVENT = np.dtype(
     [("time", np.float64), ("kind", "U16")] + [(name, np.int64) for name in ("start", "end", "cwnd", "in_flight")]
 )
-MICROSECONDS = 1e6
 
 
 @kernel()
 def note(c: Any, wire: Any, kind: int, start: int, end: int) -> None:
-    """Note an event that concerns the stream from `start` to before `end`, if the trace has begun and is not full."""
+    """Record an event now that concerns the stream from `start` to before `end`."""
     note_at(c, wire, kind, c.now, start, end)
 
 
 @kernel()
 def note_at(c: Any, wire: Any, kind: int, time: int, start: int, end: int) -> None:
-    """Note an event of another time than now."""
+    """Record an event at a time [us], if the trace has begun and is not full."""
     if not c.tracing or c.events >= MOST_EVENTS:
         return
     event = wire.events[c.events]
@@ -278,9 +279,9 @@ def note_at(c: Any, wire: Any, kind: int, time: int, start: int, end: int) -> No
 
 
 def public_events(events: NDArray[np.void], first_write: int, first_byte: int) -> NDArray[np.void]:
-    """Return noted events in seconds and bytes after the first packet that counts, with the kind in words."""
+    """Return recorded events with their kind in words, in seconds and bytes from the first packet that counts."""
     result = np.empty(events.size, PUBLIC_EVENT)
-    result["time"] = (events["time"] - first_write) / MICROSECONDS
+    result["time"] = (events["time"] - first_write) / tcp.SECOND
     result["kind"] = np.array(KINDS)[events["kind"]]
     for name in ("start", "end"):
         result[name] = events[name] - first_byte

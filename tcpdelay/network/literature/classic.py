@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.records import NEVER, RING
+from tcpdelay.models.simulator.records import MASK, NEVER
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD, SECOND
 from tcpdelay.network.bottleneck import DROPPED, SharedPath
 from tcpdelay.network.dispatching import expected_delay
@@ -36,7 +36,7 @@ LARGEST_STEP, LARGEST_STEP_AFTER_TIMEOUT = 2.0, 1.0
 
 @kernel()
 def counted_segments(s: Any, newly: int) -> float:
-    """Return the segments that an acknowledgement of `newly` segments counts for: one, or with byte counting more."""
+    """Return the growth that an acknowledgement of `newly` segments allows: one segment, more with byte counting."""
     if not s.byte_counting:
         return 1.0
     segments = newly * s.segment_size / s.mss
@@ -69,10 +69,9 @@ VARIANTS: dict[Recovery, int] = {"reno": RENO, "newreno": NEWRENO, "sack": SACK}
 LARGEST_BACKOFF = 6
 """Doublings of the retransmission timeout."""
 NOT_TIMED = -1
-"""In place of the number of the segment whose round-trip time is measured."""
+"""Value in place of a segment's number: no round-trip time is being measured."""
 SACKED, RETRANSMITTED = 1, 2
 """Flags of a segment."""
-_MASK = RING - 1
 
 _GROUPS = {
     "scenario": "variant segment_size mss receiver_window limited_transmit byte_counting window_validation tick "
@@ -95,7 +94,7 @@ CLASSIC = np.dtype(
 @kernel()
 def next_time(flow: Any, s: Any, wire: Any) -> int:
     """Return when the next event of the connection is due."""
-    arrival = wire.acknowledgements[s.first_ack & _MASK].arrival if s.first_ack < s.next_ack else NEVER
+    arrival = wire.acknowledgements[s.first_ack & MASK].arrival if s.first_ack < s.next_ack else NEVER
     timer = min(s.timer_at, min(s.expires_at, s.forge_at))
     return int(min(min(arrival, timer), flow.next_write))
 
@@ -103,7 +102,7 @@ def next_time(flow: Any, s: Any, wire: Any) -> int:
 @kernel()
 def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
     """Process the next event: a timer, an acknowledgement or a write; return when the following one is due."""
-    acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
+    acknowledgement = wire.acknowledgements[s.first_ack & MASK]
     arrival = acknowledgement.arrival if s.first_ack < s.next_ack else NEVER
     other = min(min(arrival, s.timer_at), flow.next_write)
     if s.expires_at < NEVER and s.expires_at <= other:
@@ -119,7 +118,7 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
         s.now = arrival
         s.first_ack += 1
         number, acknowledged = acknowledgement.segment, acknowledgement.acknowledged
-        if flow.ecn and number >= s.snd_una and flow.marked[number & _MASK]:
+        if flow.ecn and number >= s.snd_una and flow.marked[number & MASK]:
             heed_mark(s)
         if acknowledged > s.snd_una:
             on_new_acknowledgement(flow, s, wire, link, samples, acknowledged)
@@ -141,7 +140,7 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
 
 @kernel()
 def end(flow: Any, s: Any) -> None:
-    """Add the counts of a connection that is closed to those of the flow."""
+    """Add the counts of a closed connection to the counts of the flow."""
     flow.retransmissions += s.segments_retransmitted
     flow.timeouts += s.timeouts
 
@@ -183,6 +182,7 @@ def _set_timer(s: Any) -> None:
 
 @kernel()
 def _write(flow: Any, s: Any) -> None:
+    """Write a message."""
     note_write(flow, s.now)
     s.written += -(-flow.message // s.segment_size)
 
@@ -201,7 +201,7 @@ def is_writable(flow: Any, s: Any, sacked_out: int) -> bool:
 
 @kernel()
 def send_queue(flow: Any, s: Any) -> int:
-    """Return the segments that are not acknowledged, larger in a timeout."""
+    """Return the segments that are not acknowledged, plus `IN_TIMEOUT` during a timeout."""
     return int(s.written - s.snd_una + (IN_TIMEOUT if s.backoff > 0 else 0))
 
 
@@ -217,7 +217,7 @@ def delay_of_next(flow: Any, s: Any) -> int:
 
 @kernel()
 def write(flow: Any, s: Any, wire: Any, time: int, size: int, pieces: int) -> int:
-    """Write a segment per piece; return where they end in the stream."""
+    """Write one segment per piece; return the number of the segment after the last one."""
     s.now = time
     s.written += pieces
     return int(s.written)
@@ -228,12 +228,13 @@ def count_sacked(s: Any, wire: Any) -> int:
     """Return the number of outstanding segments that SACKs have reported."""
     count = 0
     for number in range(s.snd_una, s.snd_max):
-        count += wire.segments[number & _MASK].state & SACKED
+        count += wire.segments[number & MASK].state & SACKED
     return count
 
 
 @kernel()
 def _half_of_flight(s: Any) -> float:
+    """Return the slow-start threshold after a loss: half of the segments in flight, but at least two."""
     return float(max(min(s.cwnd, float(s.snd_max - s.snd_una)) / 2.0, 2.0))
 
 
@@ -282,7 +283,7 @@ def on_duplicate_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, sample
     """Process a duplicate acknowledgement; the third in a row starts a recovery."""
     s.dupacks += 1
     if s.variant == SACK and s.snd_una <= number:
-        wire.segments[number & _MASK].state |= SACKED
+        wire.segments[number & MASK].state |= SACKED
     if s.in_recovery:
         if s.variant != SACK:
             s.cwnd += 1.0
@@ -296,7 +297,7 @@ def on_duplicate_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, sample
     s.timed = NOT_TIMED
     if s.variant == SACK:
         for other in range(s.snd_una, s.snd_max):
-            wire.segments[other & _MASK].state &= ~RETRANSMITTED
+            wire.segments[other & MASK].state &= ~RETRANSMITTED
     else:
         s.cwnd += DUPLICATE_THRESHOLD
     number = repair_with(s)
@@ -319,7 +320,7 @@ def _time_out(flow: Any, s: Any, wire: Any) -> None:
     s.timed = NOT_TIMED
     s.backoff = min(s.backoff + 1, LARGEST_BACKOFF)
     for number in range(s.snd_una, s.snd_max):
-        wire.segments[number & _MASK].state = 0
+        wire.segments[number & MASK].state = 0
     _set_timer(s)
 
 
@@ -348,7 +349,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """
     pipe, end_of_lost = 0, s.snd_una
     for number in range(s.snd_max - 1, s.snd_una - 1, -1):
-        flags = wire.segments[number & _MASK].state
+        flags = wire.segments[number & MASK].state
         if flags & SACKED:
             end_of_lost = max(end_of_lost, number)
         elif flags & RETRANSMITTED or end_of_lost == s.snd_una:
@@ -356,7 +357,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     for number in range(s.snd_una, end_of_lost):
         if pipe >= int(s.cwnd):
             return
-        if not wire.segments[number & _MASK].state & (SACKED | RETRANSMITTED):
+        if not wire.segments[number & MASK].state & (SACKED | RETRANSMITTED):
             _transmit(flow, s, wire, link, samples, number)
             pipe += 1
     s.snd_nxt = max(s.snd_nxt, s.snd_max)
@@ -369,7 +370,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
 @kernel()
 def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
     """Send a segment, and let the receiver process it if it arrives."""
-    segment = wire.segments[number & _MASK]
+    segment = wire.segments[number & MASK]
     outstanding = s.snd_max > s.snd_una
     s.last_sent = s.now
     if number >= s.snd_max:
@@ -388,7 +389,7 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int
         _set_timer(s)
     arrival = cross(flow, link, s.now, s.segment_size)
     if arrival != DROPPED:
-        flow.marked[number & _MASK] = link.marked
+        flow.marked[number & MASK] = link.marked
         receive(flow, s, wire, samples, number, arrival)
 
 

@@ -1,4 +1,4 @@
-"""The receivers of the classic TCP: one that waits for missing segments, and the one of TCP-RC, which forges them.
+"""The receivers of the classic TCP: the normal receiver waits for missing segments, the one of TCP-RC forges them.
 
 TCP-RC does not wait for a lost packet. It sends the duplicate acknowledgements that reduce the sender's window, hands a
 forged packet to the application, and goes on with the next one.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.records import NEVER, RING
+from tcpdelay.models.simulator.records import MASK, NEVER
 from tcpdelay.network.literature.timelined import skip
 from tcpdelay.network.records import (
     DISPATCHED,
@@ -32,19 +32,18 @@ DUPLICATES = 4
 """Duplicate acknowledgements of a missing packet, after which the sender takes it for lost."""
 GAIN = 0.0625
 """Weight of the latest time between two arrivals in their mean."""
-_MASK = RING - 1
 
 
 @kernel()
 def receive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: int) -> None:
-    """Process the arrival of a segment: read what is in order, and acknowledge."""
+    """Process the arrival of a segment: read the segments in order, and acknowledge."""
     while s.forge_at < arrival:
         forge_missing(flow, s, wire, samples)
     in_order = number == s.rcv_nxt == s.highest
     s.highest = max(s.highest, number + 1)
-    if number >= s.rcv_nxt and not wire.segments[number & _MASK].received:
-        wire.segments[number & _MASK].received = 1
-        flow.arrived[number & _MASK] = arrival
+    if number >= s.rcv_nxt and not wire.segments[number & MASK].received:
+        wire.segments[number & MASK].received = 1
+        flow.arrived[number & MASK] = arrival
         if flow.receiver_forges:
             note_gap(s, arrival)
     skip(flow, s, wire)
@@ -61,8 +60,8 @@ def receive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: in
 @kernel()
 def _read(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
     """Read the segments that are in order."""
-    while s.rcv_nxt < s.snd_max and wire.segments[s.rcv_nxt & _MASK].received:
-        last = s.rcv_nxt & _MASK
+    while s.rcv_nxt < s.snd_max and wire.segments[s.rcv_nxt & MASK].received:
+        last = s.rcv_nxt & MASK
         s.rcv_nxt += 1
         if _ends_message(flow, s):
             note_read(flow, samples, wire.segments[last].sent, flow.arrived[last], now)
@@ -93,7 +92,7 @@ def acknowledge(flow: Any, s: Any, wire: Any, number: int, arrival: int, in_orde
     number, arrival : int
         The segment and the time of its arrival [us].
     in_order : bool
-        Whether it is the next segment, and no later segment has arrived before it.
+        Whether it is the next segment in order, and no later segment has arrived before.
     """
     second = flow.ack_held > arrival
     if second:
@@ -104,7 +103,7 @@ def acknowledge(flow: Any, s: Any, wire: Any, number: int, arrival: int, in_orde
         delay = flow.ack_delay
         flow.ack_held = arrival + delay
         flow.return_before = flow.last_return
-    acknowledgement = wire.acknowledgements[s.next_ack & _MASK]
+    acknowledgement = wire.acknowledgements[s.next_ack & MASK]
     acknowledgement.arrival = arrival + delay + flow.return_delay
     acknowledgement.acknowledged = s.rcv_nxt
     acknowledgement.segment = number
@@ -137,8 +136,8 @@ def set_forging_timer(flow: Any, s: Any, wire: Any, now: int) -> None:
         return
     overtaken = NEVER
     for number in range(s.rcv_nxt + 1, s.highest):
-        if wire.segments[number & _MASK].received:
-            overtaken = min(overtaken, flow.arrived[number & _MASK])
+        if wire.segments[number & MASK].received:
+            overtaken = min(overtaken, flow.arrived[number & MASK])
     s.forge_at = max(overtaken + round(GAPS_WAITED * s.mean_gap), now)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.records import NEVER, RING
+from tcpdelay.models.simulator.records import MASK, NEVER, RING
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.network.bottleneck import DROPPED, SharedPath, check_range
 from tcpdelay.network.records import BULK, add_return_jitter, cross, is_write_due, note_lost, note_read, note_write
@@ -34,7 +34,6 @@ LARGEST_TIMEOUT = 64e6
 """Largest timeout [us], as in 4.3BSD."""
 HEADER = 4
 """Bytes of the packet number in each datagram."""
-_MASK = RING - 1
 
 _GROUPS = {
     "sender": "now state following oldest recover paused_at timer_at pace_at",
@@ -64,14 +63,14 @@ that the mean number of outstanding packets equals the window.
 @kernel()
 def next_time(flow: Any, s: Any, wire: Any) -> int:
     """Return when the next event of the connection is due."""
-    arrival = wire.acknowledgements[s.first_ack & _MASK].arrival if s.first_ack < s.next_ack else NEVER
+    arrival = wire.acknowledgements[s.first_ack & MASK].arrival if s.first_ack < s.next_ack else NEVER
     return int(min(min(arrival, s.timer_at), min(s.pace_at, flow.next_write)))
 
 
 @kernel()
 def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
     """Process the next event: an acknowledgement, a timer or a write; return when the following one is due."""
-    acknowledgement = wire.acknowledgements[s.first_ack & _MASK]
+    acknowledgement = wire.acknowledgements[s.first_ack & MASK]
     s.now = next_time(flow, s, wire)
     if s.first_ack < s.next_ack and acknowledgement.arrival == s.now:
         s.first_ack += 1
@@ -86,7 +85,7 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
 
 @kernel()
 def end(flow: Any, s: Any) -> None:
-    """Add the counts of a connection to those of the flow."""
+    """Add the counts of a connection to the counts of the flow."""
     flow.timeouts += s.timeouts
 
 
@@ -128,7 +127,7 @@ def _acknowledge(s: Any, wire: Any, number: int) -> None:
     """Process an acknowledgement; acknowledgements of packets that were given up are ignored."""
     if number < s.oldest:
         return
-    update_estimate(s, s.now - wire.segments[number & _MASK].sent)
+    update_estimate(s, s.now - wire.segments[number & MASK].sent)
     gap, first_lost = number > s.oldest, s.oldest <= s.recover < number
     s.oldest = number + 1
     _set_timer(s)
@@ -229,7 +228,7 @@ def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
 @kernel()
 def _is_ring_full(s: Any, wire: Any) -> bool:
     """Return whether acknowledgements of packets that were given up fill the ring."""
-    return bool(s.first_ack < s.next_ack and s.following - wire.acknowledgements[s.first_ack & _MASK].segment >= RING)
+    return bool(s.first_ack < s.next_ack and s.following - wire.acknowledgements[s.first_ack & MASK].segment >= RING)
 
 
 @kernel()
@@ -238,7 +237,7 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     number = s.following
     s.following += 1
     s.carry = (s.window + s.carry) % 1.0
-    wire.segments[number & _MASK].sent = s.now
+    wire.segments[number & MASK].sent = s.now
     if s.oldest == number:
         _set_timer(s)
     if s.base_rtt < np.inf:
@@ -250,7 +249,7 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
         note_lost(flow)
         return
     note_read(flow, samples, s.now, arrival, arrival)
-    acknowledgement = wire.acknowledgements[s.next_ack & _MASK]
+    acknowledgement = wire.acknowledgements[s.next_ack & MASK]
     acknowledgement.arrival = arrival + flow.return_delay
     acknowledgement.segment = number
     s.next_ack += 1

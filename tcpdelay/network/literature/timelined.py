@@ -3,8 +3,8 @@
 These kernels belong to the classic sender. Segments are numbered in the order of their first transmission. A section
 that expires before it is sent gets no numbers, so the outstanding segments are a range of numbers even where sections
 have expired in part. The published sender keeps, for each obsolete section, the highest sequence number sent and the
-last one acknowledged; this range replaces both. The published header has the field `seq_update`, which tells the
-receiver where to go on. It is the sender's `first_live` here: the receiver processes a segment when it is sent, so the
+last one acknowledged; this range replaces both. The published header has the field `seq_update`, from which the
+receiver goes on. Here it is the sender's `first_live`: the receiver processes a segment when it is sent, so the
 value need not be stored with the segment.
 
 References
@@ -19,12 +19,11 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.records import NEVER, RING
+from tcpdelay.models.simulator.records import MASK, NEVER
 from tcpdelay.network.records import note_lost, written_at
 
 PRESUMED_LOST = 4
 """Flag of an obsolete segment that is not outstanding any more, although it is not acknowledged."""
-_MASK = RING - 1
 
 
 @kernel()
@@ -53,7 +52,7 @@ def expire(flow: Any, s: Any, wire: Any) -> None:
     s.written -= unsent
     s.first_live = end - s.skipped
     for number in range(s.snd_nxt, s.first_live):
-        wire.segments[number & _MASK].state |= PRESUMED_LOST
+        wire.segments[number & MASK].state |= PRESUMED_LOST
         s.written_off += 1
     s.snd_nxt = max(s.snd_nxt, s.first_live)
     s.expires_at = NEVER
@@ -76,11 +75,11 @@ def abandon(s: Any) -> None:
 
 @kernel()
 def release(s: Any, wire: Any, acknowledged: int) -> None:
-    """Reduce the count of segments written off by those that an acknowledgement covers."""
+    """Subtract the segments that an acknowledgement covers from the count of segments written off."""
     if s.written_off == 0:
         return
     for number in range(s.snd_una, acknowledged):
-        if wire.segments[number & _MASK].state & PRESUMED_LOST:
+        if wire.segments[number & MASK].state & PRESUMED_LOST:
             s.written_off -= 1
 
 
@@ -92,5 +91,5 @@ def skip(flow: Any, s: Any, wire: Any) -> None:
     s.rcv_nxt = max(s.rcv_nxt, s.first_live)
     if s.rcv_nxt == s.snd_max:
         return
-    while flow.packets_read < wire.segments[s.rcv_nxt & _MASK].start:
+    while flow.packets_read < wire.segments[s.rcv_nxt & MASK].start:
         note_lost(flow)
