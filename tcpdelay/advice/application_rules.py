@@ -33,6 +33,7 @@ MIN_MSS, _ = bounds(Linux, "mss")
 HEURISTICS = "docs/protocols/heuristics.md"
 CAPTURED_HEURISTICS = "validation/results/heuristics.csv"
 IN_CODE = "in the application's code"
+TWO_CALLS = "two send() calls with TCP_NODELAY, back to back"
 NO_TCP = "`bufferedAmount` of the WebSocket; better without TCP: WebTransport datagrams or a WebRTC data channel"
 
 
@@ -118,7 +119,9 @@ APPLICATION_RULES = (
         lambda s: s.split(2) if s.flow.interval >= 2 * MIN_INTERVAL else None,
         "not a setting",
         Settings(
-            *["two send() calls with TCP_NODELAY, back to back"] * 3,
+            TWO_CALLS,
+            TWO_CALLS,
+            TWO_CALLS,
             "two messages of a WebSocket; whether they become two writes is up to the browser",
         ),
         CAPTURED_HEURISTICS,
