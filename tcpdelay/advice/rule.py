@@ -122,11 +122,6 @@ class Situation:
         return self.stack.mss // self.flow.packet_size * self.flow.packet_size or self.stack.mss
 
     @property
-    def quantile_now(self) -> float:
-        """The predicted quantile of the target [s]."""
-        return self.distribution.quantile(self.target.quantile)
-
-    @property
     def late_now(self) -> float:
         """Predicted share of the packets that arrive later than the limit."""
         return self.distribution.late_fraction(self.target.limit)

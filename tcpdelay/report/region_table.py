@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tcpdelay.quality.voice import voice_quality
 from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.units import format_rate, format_time, quantile_name
 
@@ -103,6 +102,9 @@ def _rows(edge: Edge, call: Mapping[str, Any] | None) -> list[dict[str, Cell]]:
 
 def _scored(delays: DelayDistribution, limit: float, call: Mapping[str, Any]) -> dict[str, Cell]:
     """Return the score of a call, and its playout delay."""
+    # Imported here, because the command line's help must not wait for numpy.
+    from tcpdelay.quality.voice import voice_quality
+
     playout = {"threshold": limit, "best": None}.get(call["playout_delay"], call["playout_delay"])
     quality = voice_quality(delays, call["codec"], playout)
     return {"mos_there": quality.mos, "playout_there": quality.playout_delay}
