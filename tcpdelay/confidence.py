@@ -1,4 +1,4 @@
-"""Confidence intervals: of correlated delays, by batch means, and of shares."""
+"""Confidence intervals of correlated delays, by batch means, and of shares of independent trials."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Interval(NamedTuple):
 
     @property
     def relative_half_width(self) -> float:
-        """Half the interval's width over the estimate; infinite where the estimate is 0 or infinite."""
+        """Half the interval's width, divided by the estimate; infinite if the estimate is 0 or infinite."""
         finite = self.value != 0 and np.isfinite([self.value, self.low, self.high]).all()
         return (self.high - self.low) / (2 * self.value) if finite else float("inf")
 
@@ -46,20 +46,21 @@ def mean_interval(
     sequences : sequence of ndarray
         Samples in the order of time; one array per independent run.
     confidence : float
-        Probability with which the interval holds the true value, above 0 and below 1.
+        Probability that the interval contains the true value, above 0 and below 1.
     batches : int
-        Number of batches over all runs, at least 2. A batch should be far longer than the samples depend on one
-        another, or the interval is too narrow.
+        Number of batches over all runs, at least 2. A batch should be far longer than the correlation of the samples;
+        otherwise the interval is too narrow.
 
     Returns
     -------
     Interval
-        The mean, and the interval by Student's distribution over the means of the batches; infinite with a sample.
+        The mean, and its interval by Student's distribution over the means of the batches. All three are infinite if a
+        sample is infinite.
 
     Raises
     ------
     ValueError
-        If there are fewer samples than batches.
+        If there are fewer samples than batches, or fewer than two batches.
 
     References
     ----------
@@ -98,13 +99,14 @@ def quantile_interval(
     Returns
     -------
     Interval
-        The smallest sample that at least `probability` of the samples do not exceed; the interval is what the
-        uncertainty of the share of samples below it, found by batch means, amounts to on the scale of the samples.
+        The quantile is the smallest sample that at least `probability` of the samples do not exceed. Batch means give
+        the confidence interval of the share of samples up to the quantile. The ends of the result are the quantiles at
+        the ends of that interval.
 
     Raises
     ------
     ValueError
-        If there are fewer samples than batches.
+        If there are fewer samples than batches, or fewer than two batches.
 
     Examples
     --------
@@ -130,12 +132,13 @@ def share_interval(count: int, of: int, confidence: float = CONFIDENCE) -> Inter
     count, of : int
         Successes and trials, 0 <= `count` <= `of`.
     confidence : float
-        Probability with which the interval holds the true share at least, above 0 and below 1.
+        Lower bound of the probability that the interval contains the true share, above 0 and below 1.
 
     Returns
     -------
     Interval
-        The share and the exact interval of Clopper and Pearson; NaN, 0 and 1 without trials.
+        The share and the exact interval of Clopper and Pearson. Without trials, the share is NaN and the interval 0 to
+        1.
 
     Raises
     ------
@@ -163,12 +166,13 @@ def share_interval(count: int, of: int, confidence: float = CONFIDENCE) -> Inter
 
 
 def _quantile(ordered: NDArray[np.float64], probability: float) -> float:
+    """Return the smallest of the ordered samples that at least `probability` of them do not exceed."""
     place = int(np.ceil(probability * ordered.size - 1e-9)) - 1
     return float(ordered[min(max(place, 0), ordered.size - 1)])
 
 
 def _count(sequences: Sequence[NDArray[np.float64]], batches: int) -> int:
-    """Return the number of samples; raise ValueError if there are fewer than batches."""
+    """Return the number of samples; raise ValueError if it is smaller than the number of batches."""
     total = sum(len(sequence) for sequence in sequences)
     if batches < 2 or total < batches:
         raise InvalidValueError("batches", batches, f"lie between 2 and the number of samples ({total})")
@@ -190,7 +194,20 @@ def _batch_means(
 def student(
     weights: NDArray[np.float64], means: NDArray[np.float64], confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Return the weighted mean of the batches' means and the half width of its interval, by Student's distribution."""
+    """Return the weighted mean of the batch means and half the width of its interval, by Student's distribution.
+
+    Parameters
+    ----------
+    weights, means : ndarray, shape (n,)
+        Sizes and means of the batches.
+    confidence : float
+        Probability that the interval contains the true value, above 0 and below 1.
+
+    Returns
+    -------
+    tuple of float
+        The mean, and half the width; the half width is infinite for a single batch.
+    """
     from scipy.special import stdtrit
 
     value = float(np.average(means, weights=weights))

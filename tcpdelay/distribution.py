@@ -1,4 +1,4 @@
-"""What is answered: the distribution of the delays that the packets of a flow see."""
+"""The result of a prediction: the distribution of the delays of a flow's packets, and its expected error."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
 
 CUMULATION_NOISE = 1e-12
-"""Slack with which a cumulative weight counts as having reached a probability."""
+"""Rounding error up to which a cumulative weight counts as having reached a probability."""
 WEIGHT_SUM_TOLERANCE = 1e-9
+"""Largest difference between the sum of the weights and 1."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Relative errors of a prediction, without their signs.
+    """Statistics of the relative errors of predictions, without their signs.
 
     Parameters
     ----------
     median, mean, p90 : float
-        Their median, mean and 90 % quantile, as fractions.
+        Median, mean and 90 % quantile of the errors, as fractions.
     """
 
     median: float
@@ -42,18 +43,18 @@ class Spread:
 
 @dataclass(frozen=True)
 class ExpectedError(Spread):
-    """How far a prediction is probably off, as fractions and without a sign.
+    """The probable error of a prediction, as a fraction and without a sign.
 
     Parameters
     ----------
     median, mean, p90 : float
-        Median, mean and 90 % quantile of the error of the 95th percentile.
+        Median, mean and 90 % quantile of the error of the 95th percentile of the delay.
     mean_delay : Spread
-        The same for the mean delay.
+        The statistics of the error of the mean delay.
     cases : int
-        Number of scenarios that this was found in; 0 where it is an estimate's statistical error.
+        Number of scenarios in which the error was measured; 0 for the statistical error of a simulation.
     source : str
-        What the error was measured against.
+        Reference of the measured error, such as a set of captures.
     """
 
     mean_delay: Spread
@@ -62,31 +63,31 @@ class ExpectedError(Spread):
 
 
 UNKNOWN_ERROR = ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, "")
-"""The expected error of a prediction whose error is not known."""
+"""The expected error where no error was measured."""
 
 
 @dataclass(frozen=True)
 class DelayDistribution:
-    """Delays from write to in-order read, and how likely each is.
+    """Delays from write to in-order read, and their probabilities.
 
     Parameters
     ----------
     values : ndarray, shape (n,)
-        Delays [s], strictly ascending; at least one, and none below 0. Infinite ones mean "never".
+        Delays [s], strictly ascending, 0 or more; at least one. An infinite delay means that the packet never arrives.
     weights : ndarray, shape (n,)
-        Probability of each delay, summing to 1.
+        Probability of each delay; the sum is 1.
     one_way_delay : float
-        Delay of the network alone [s], without what TCP adds.
+        Delay of the network alone [s], without the delay that TCP adds.
     sustainable : bool
-        False where the flow offers more than TCP can carry, so that the backlog grows for ever.
+        False if the flow offers more than TCP can carry, so that the backlog grows without end.
     truncated_mass : float
-        Probability that the model's backlog stands at its bound; 0 where nothing is cut off.
+        Probability that the model's backlog is at its bound; 0 if the model cuts nothing off.
     method : str
-        Name of the model that answered, such as "chain" or "simulation".
+        Name of the model, such as "chain" or "simulation".
     scenario : tuple of Flow, Path and Stack, optional
-        What was asked, if this is a prediction.
+        The predicted scenario, if this is a prediction.
     ignored : mapping of str to str
-        Fields of the scenario that the model ignored, and what it assumed in their place.
+        Fields of the scenario that the model ignored, and the values that it assumed instead.
     look_up_error : callable, optional
         Returns the expected error of a prediction.
 
@@ -125,7 +126,9 @@ class DelayDistribution:
 
     @classmethod
     def unsustainable(cls, one_way_delay: float) -> DelayDistribution:
-        """Return the distribution of a flow that TCP cannot carry: every delay grows without bound.
+        """Return the distribution of a flow that TCP cannot carry: every delay is infinite.
+
+        `one_way_delay` is the delay of the network alone [s].
 
         Examples
         --------
@@ -136,7 +139,19 @@ class DelayDistribution:
 
     @classmethod
     def from_samples(cls, samples: ArrayLike, one_way_delay: float) -> DelayDistribution:
-        """Return the empirical distribution of measured delays [s], a one-dimensional array of at least one.
+        """Return the empirical distribution of measured delays.
+
+        Parameters
+        ----------
+        samples : array_like, shape (n,)
+            Delays [s], 0 or more; at least one.
+        one_way_delay : float
+            Delay of the network alone [s].
+
+        Raises
+        ------
+        ValueError
+            If there is no sample, or a sample is negative.
 
         Examples
         --------
@@ -154,7 +169,7 @@ class DelayDistribution:
 
     @cached_property
     def _beyond(self) -> NDArray[np.float64]:
-        """Probability of each value and all above, and 0; summed from the top, which keeps the digits."""
+        """P(delay >= value) for each value, and a final 0; summed from the largest value, which is more precise."""
         beyond = np.zeros(self.weights.size + 1)
         np.cumsum(self.weights[::-1], out=beyond[-2::-1])
         return beyond
@@ -162,13 +177,13 @@ class DelayDistribution:
     @cached_property
     def mean(self) -> float:
         """Mean delay [s]."""
-        # Not a scalar product: of many values, that would wake threads which take longer than the sum, and whose
+        # Not a scalar product: for many values, BLAS would start threads. They take longer than the sum, and their
         # number changes the last digit.
         return float((self.values * self.weights).sum())
 
     @cached_property
     def std(self) -> float:
-        """Standard deviation of the delay [s], the jitter of the flow; infinite where the mean is."""
+        """Standard deviation of the delay [s], the jitter of the flow; infinite if the mean is infinite."""
         if not np.isfinite(self.mean):
             return float("inf")
         return float(np.sqrt(((self.values - self.mean) ** 2 * self.weights).sum()))
@@ -180,14 +195,14 @@ class DelayDistribution:
 
     @property
     def worst(self) -> float:
-        """Largest delay that occurs [s]."""
+        """Largest delay of the distribution [s]."""
         return float(self.values[-1])
 
     @cached_property
     def expected_error(self) -> ExpectedError | None:
-        """How far this prediction is probably off; None if it is none, or where that is not known.
+        """The probable error of this prediction; None if it is not known, or if this is not a prediction.
 
-        Looked up when first asked for, as that takes as long as a prediction.
+        The error is looked up at the first access, because the look-up takes as long as a prediction.
         """
         return None if self.look_up_error is None else self.look_up_error()
 
@@ -211,21 +226,37 @@ class DelayDistribution:
         Raises
         ------
         ValueError
-            If a probability lies outside 0 to 1.
+            If a probability is outside 0 to 1.
         """
-        wanted = np.asarray(probability, np.float64)
-        if not np.all((wanted >= 0) & (wanted <= 1)):
+        probabilities = np.asarray(probability, np.float64)
+        if not np.all((probabilities >= 0) & (probabilities <= 1)):
             raise InvalidValueError("probability", probability, "lie between 0 and 1")
-        places = np.searchsorted(self._cumulative, wanted - CUMULATION_NOISE)
+        places = np.searchsorted(self._cumulative, probabilities - CUMULATION_NOISE)
         result = self.values[np.minimum(places, self.values.size - 1)]
-        return float(result) if wanted.ndim == 0 else result
+        return float(result) if probabilities.ndim == 0 else result
 
     @overload
     def late_fraction(self, playout_delay: float) -> float: ...
     @overload
     def late_fraction(self, playout_delay: NDArray[np.float64] | list[float]) -> NDArray[np.float64]: ...
     def late_fraction(self, playout_delay: ArrayLike) -> float | NDArray[np.float64]:
-        """Return P(delay > playout_delay): the packets that come too late for a playout after `playout_delay` [s]."""
+        """Return P(delay > playout_delay), the share of packets that are too late for a playout delay.
+
+        Parameters
+        ----------
+        playout_delay : float or array_like
+            Times from write to playout [s]; any shape, infinity allowed.
+
+        Returns
+        -------
+        float or ndarray
+            Shares, 0 to 1, in the shape of `playout_delay`.
+
+        Raises
+        ------
+        ValueError
+            If a playout delay is NaN.
+        """
         limit = np.asarray(playout_delay, np.float64)
         if np.any(np.isnan(limit)):
             raise InvalidValueError("playout_delay", np.nan, "be a number of seconds")
@@ -239,7 +270,7 @@ class DelayDistribution:
     @overload
     def cdf(self, delay: NDArray[np.float64] | list[float]) -> NDArray[np.float64]: ...
     def cdf(self, delay: ArrayLike) -> float | NDArray[np.float64]:
-        """Return P(delay <= d) for each d [s] in `delay`."""
+        """Return P(delay <= d) for each d [s] in `delay`, in the shape of `delay`."""
         result = 1.0 - np.asarray(self.late_fraction(np.asarray(delay, np.float64)))
         return float(result) if result.ndim == 0 else result
 

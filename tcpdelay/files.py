@@ -1,4 +1,4 @@
-"""Files that exist as a whole or not at all, directories that one process at a time writes to, and TOML files."""
+"""Files that are written completely or not at all, locks on directories, and TOML files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ UNFINISHED = ".*.part"
 
 @contextmanager
 def written_durably(path: Path) -> Iterator[Path]:
-    """Provide a temporary file that replaces a file once it has been written and is on the disk.
+    """Provide the path of a temporary file that replaces a file when the block ends.
+
+    The temporary file is on the disk before it replaces the file.
 
     Parameters
     ----------
     path : Path
-        The file; it stays as it is if the block fails.
+        The file; if the block fails, the file does not change.
 
     Yields
     ------
     Path
-        Name of the temporary file, in the same folder.
+        Path of the temporary file, in the same folder; the block must write it.
 
     Examples
     --------
@@ -50,7 +52,7 @@ def written_durably(path: Path) -> Iterator[Path]:
 
 
 def _sync_directory(directory: Path) -> None:
-    # Windows opens no directories, and writes their entries by itself.
+    # Windows cannot open a directory, and writes its entries by itself.
     if sys.platform == "win32":
         return
     entry = os.open(directory, os.O_RDONLY)
@@ -62,19 +64,21 @@ def _sync_directory(directory: Path) -> None:
 
 @contextmanager
 def locked(directory: Path, complaint: str) -> Iterator[None]:
-    """Keep other processes from locking a directory, until the block or the process ends.
+    """Lock a directory against other processes until the block or the process ends.
+
+    On Windows, this does nothing.
 
     Parameters
     ----------
     directory : Path
-        The directory, which exists.
+        An existing directory.
     complaint : str
-        What the error says after the directory's name.
+        Text of the error message after the directory's name.
 
     Raises
     ------
     ValueError
-        If another process has locked it.
+        If another process has locked the directory.
 
     Examples
     --------
@@ -82,7 +86,7 @@ def locked(directory: Path, complaint: str) -> Iterator[None]:
     ...     pass
     """
     if sys.platform == "win32":
-        # Windows opens no directories.
+        # Windows cannot open a directory.
         yield
         return
     from filelock import lock_descriptor
@@ -102,7 +106,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If it cannot be read or is no TOML; the message names the file.
+        If the file cannot be read or is not valid TOML; the message names the file.
 
     Examples
     --------

@@ -1,8 +1,9 @@
-"""Quantities as people write them on a command line, and as a report prints them.
+"""Quantities with units: parsing as on the command line, and formatting as in a report.
 
-Inside the package times are seconds, losses fractions, rates bit/s and sizes bytes. Rendering uses quantiphy, which
-picks the prefix and carries the rounding over it. Reading does not: quantiphy takes "0,1s" for one second, "2min" for
-two milli-inches and "1mbit/s" for a bit in 1000 seconds, and a unit table of our own can also say what is allowed.
+Inside the package, times are in seconds, losses are fractions, rates are in bit/s and sizes in bytes. Formatting uses
+quantiphy, which chooses the prefix and also rounds correctly across a change of prefix. Parsing does not use quantiphy:
+it would read "0,1s" as one second, "2min" as two milli-inches and "1mbit/s" as one bit in 1000 seconds. With a unit
+table of our own, an error message can also say which units are allowed.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from quantiphy import Quantity
 
 MAX_LENGTH = 64
 SIZE_ROUNDING = 1e-9
-"""Relative error of a size that is whole but for the rounding of decimals."""
+"""Relative rounding error up to which a size counts as a whole number of bytes."""
 DIGITS, MOST_DIGITS = 3, 9
-"""Significant digits of a printed value: usual number, and largest number where values must differ in print."""
+"""Significant digits of a printed value: the usual number, and the largest number to make two values look different."""
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]")
@@ -30,9 +31,8 @@ _TIME_UNITS = {
     **dict.fromkeys(("us", "\u00b5s", "\u03bcs", "usec", "usecs", "microsecond", "microseconds"), 1e-6),
     **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
 }
-_BINARY_PREFIXES = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30}
 # "m" is mega: nobody sends thousandths of a bit.
-_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, **_BINARY_PREFIXES}
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30}
 
 _TIME_EXAMPLE = "write 100ms or 0.1s"
 _FRACTION_EXAMPLE = "write 2% or 0.02"
@@ -47,7 +47,7 @@ class _Rendered(Quantity):
 
 
 def _split(text: str, name: str, kind: str, example: str) -> tuple[float, str, str]:
-    """Return the number, the unit and the quoted text of one quantity; raise ValueError for a text that has none."""
+    """Return the number, the unit and the quoted text of one quantity; raise ValueError if there is no number."""
     if len(text) > MAX_LENGTH:
         raise ValueError(f"{name}: {len(text)} characters are too many for a {kind}; {example}")
     stripped = text.strip()
@@ -68,6 +68,7 @@ def _split(text: str, name: str, kind: str, example: str) -> tuple[float, str, s
 
 
 def _positive(value: float, name: str, shown: str, kind: str, allow_zero: bool) -> float:
+    """Return the value if it is finite and, without `allow_zero`, above 0; raise ValueError if not."""
     if math.isinf(value):
         raise ValueError(f"{name}: {shown} is too large for a {kind}")
     if value == 0 and not allow_zero:
@@ -83,7 +84,7 @@ def parse_time(text: str, name: str, *, allow_zero: bool = False) -> float:
     text : str
         A number and s, ms, us (or µs) or min, in any case, with or without a space; at most 64 characters.
     name : str
-        Option or argument that has the text; every error message starts with this name.
+        Option or argument with this text; every error message starts with this name.
     allow_zero : bool
         Whether 0 is a valid time.
 
@@ -113,20 +114,20 @@ def parse_time(text: str, name: str, *, allow_zero: bool = False) -> float:
     if unit.lower() not in _TIME_UNITS:
         raise ValueError(f"{name}: unknown time unit {unit!r}; use s, ms, us or min")
     scale = _TIME_UNITS[unit.lower()]
-    # Dividing by a whole number gives the float nearest to the decimal that was written: 7 ms is 0.007.
+    # Dividing by a whole number gives the float nearest to the decimal number in the text: 7 ms is 0.007.
     value = number / round(1 / scale) if scale < 1 else number * scale
     return _positive(value, name, shown, "time", allow_zero)
 
 
 def parse_fraction(text: str, name: str, *, allow_zero: bool = True) -> float:
-    """Read a fraction below 1, written as such or as a percentage.
+    """Read a fraction below 1, written as a decimal number or as a percentage.
 
     Parameters
     ----------
     text : str
         "2%", "0.5 %" or "0.02"; from 0 to below 1; at most 64 characters.
     name : str
-        Option or argument that has the text; every error message starts with this name.
+        Option or argument with this text; every error message starts with this name.
     allow_zero : bool
         Whether 0 is a valid fraction.
 
@@ -138,7 +139,7 @@ def parse_fraction(text: str, name: str, *, allow_zero: bool = True) -> float:
     Raises
     ------
     ValueError
-        If the text is no fraction below 1. A number of 1 or above without a percent sign is refused as ambiguous.
+        If the text is not a fraction below 1. A number of 1 or above without a percent sign is refused as ambiguous.
 
     Examples
     --------
@@ -154,7 +155,7 @@ def parse_fraction(text: str, name: str, *, allow_zero: bool = True) -> float:
     if unit == "" and number >= 1:
         hint = f"write {number:g}% or {number / 100:g}" if number < 100 else _FRACTION_EXAMPLE
         raise ValueError(f"{name}: {number:g} is neither a fraction below 1 nor a percentage; {hint}")
-    # In decimals, so that 99.9 % is the float nearest to 0.999.
+    # Decimal arithmetic gives the float nearest to the decimal number: 99.9 % is 0.999.
     value = float(Decimal(repr(number)) / 100) if unit else number
     if value >= 1:
         raise ValueError(f"{name}: {shown} is not below 100%; {_FRACTION_EXAMPLE}")
@@ -170,7 +171,7 @@ def parse_rate(text: str, name: str, *, allow_zero: bool = False) -> float:
         A number, an optional prefix k, M, G, Ki, Mi or Gi in any case, and bit/s, bps or B/s; at most 64 characters.
         A lower-case b is a bit, an upper-case B a byte; k is 1000, Ki is 1024.
     name : str
-        Option or argument that has the text; every error message starts with this name.
+        Option or argument with this text; every error message starts with this name.
     allow_zero : bool
         Whether 0 is a valid rate.
 
@@ -222,7 +223,7 @@ def parse_size(text: str, name: str, *, allow_zero: bool = False) -> int:
     text : str
         A number, alone or with B, kB, MB, GB, KiB, MiB or GiB; whole in bytes; at most 64 characters.
     name : str
-        Option or argument that has the text; every error message starts with this name.
+        Option or argument with this text; every error message starts with this name.
     allow_zero : bool
         Whether 0 is a valid size.
 
@@ -249,14 +250,14 @@ def parse_size(text: str, name: str, *, allow_zero: bool = False) -> int:
     if match is None:
         raise ValueError(f"{name}: unknown size unit {unit!r}; use B, kB, MB, KiB or MiB")
     size = _positive(number * _PREFIXES[(match.group(1) or "").lower()], name, shown, "size", allow_zero)
-    # 1.001 kB is 1000.9999999999999 in floating point.
+    # In floating point, 1.001 kB is 1000.9999999999999 bytes.
     if abs(size - round(size)) > SIZE_ROUNDING * max(size, 1.0):
         raise ValueError(f"{name}: {shown} is {size:g} bytes, but a size is a whole number of bytes")
     return round(size)
 
 
 def format_time(seconds: float, digits: int = DIGITS) -> str:
-    """Return a time [s] with three significant digits, or `digits`, and a unit that fits; "never" if it is infinite.
+    """Return a time [s] with a suitable unit and `digits` significant digits, 3 by default; "never" if it is infinite.
 
     Examples
     --------
@@ -272,12 +273,12 @@ def format_time(seconds: float, digits: int = DIGITS) -> str:
 
 
 NEVER_SETTLES = "never settles"
-"""How a delay is written that grows for as long as the flow sends."""
+"""Text for a delay that grows for as long as the flow sends."""
 NOT_CARRIED = f"{NEVER_SETTLES}: TCP cannot carry this flow"
 
 
 def format_delay(seconds: float) -> str:
-    """Return a delay [s] with its unit; an infinite delay never settles.
+    """Return a delay [s] with its unit; "never settles" if it is infinite.
 
     Examples
     --------
@@ -299,7 +300,7 @@ def quantile_name(quantile: float) -> str:
 
 
 def format_fraction(fraction: float, digits: int = DIGITS) -> str:
-    """Return a fraction, 0 to 1, as a percentage with three significant digits, or `digits`.
+    """Return a fraction, 0 to 1, as a percentage with `digits` significant digits, 3 by default.
 
     A fraction between 0 and 1 is never rounded to 0 or 100 %.
 
@@ -316,7 +317,7 @@ def format_fraction(fraction: float, digits: int = DIGITS) -> str:
 
 
 def format_rate(rate: float, digits: int = DIGITS) -> str:
-    """Return a bit rate [bit/s] with three significant digits, or `digits`; "unlimited" if it is infinite.
+    """Return a rate [bit/s] with its unit and `digits` significant digits, 3 by default; "unlimited" if it is infinite.
 
     Examples
     --------
@@ -329,27 +330,27 @@ def format_rate(rate: float, digits: int = DIGITS) -> str:
 
 
 def told_apart(written: Callable[[float, int], str], *values: float | None) -> list[str]:
-    """Return values with as many digits, three or more, as different values need to look different.
+    """Return formatted values with enough digits that different values look different.
 
     Parameters
     ----------
     written : callable
-        Writes a value with a number of significant digits, such as `format_time`.
+        Formats a value with a number of significant digits, such as `format_time`.
     *values : float or None
-        The values; None is written as an empty text.
+        The values; the text for None is empty.
 
     Returns
     -------
     list of str
-        The values as written, all with the same number of digits: three where even nine are not enough.
+        The formatted values, all with the same number of digits, 3 to 9; with 3 digits if even 9 are not enough.
 
     Examples
     --------
     >>> told_apart(format_time, 0.140, 0.139711), told_apart(format_time, 0.140, 0.120)
     (['140 ms', '139.7 ms'], ['140 ms', '120 ms'])
     """
-    for digits in range(DIGITS, MOST_DIGITS + 1):
+    for digits in (*range(DIGITS, MOST_DIGITS + 1), DIGITS):
         texts = ["" if value is None else written(value, digits) for value in values]
         if len(set(texts)) == len(set(values)):
-            return texts
-    return ["" if value is None else written(value, DIGITS) for value in values]
+            break
+    return texts

@@ -51,7 +51,7 @@ def test_the_text_says_path_flow_and_delays(run):
     assert "round-trip time  100 ms, at least 100 ms" in lines
     assert any(line.startswith("loss             0 % (0 of 3000 packets; 95 % confidence 0 % to 0.1") for line in lines)
     assert "packet size      174 B always" in lines
-    assert "interval         20 ms always, thus 69.6 kbit/s" in lines
+    assert "interval         20 ms always, which is 69.6 kbit/s" in lines
     assert "99 % within      50 ms" in lines
 
 

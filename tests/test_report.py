@@ -218,7 +218,7 @@ def test_nothing_lost_is_not_reported_as_no_loss(findings, output_format):
     )
     assert "confidence interval 98 ms to 102 ms" in report
     assert "worst case of the 95 % interval" in report
-    assert "On the path as measured it works, but not so over all of" in report
+    assert "On the path as measured it works, but not everywhere in the 95 %" in report
 
 
 @pytest.mark.parametrize("output_format", FORMATS)

@@ -1,4 +1,4 @@
-"""The findings on two scenarios side by side, as data."""
+"""The comparison of the findings on two scenarios, as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tcpdelay.advice.guideline import Findings
 
 @dataclass(frozen=True)
 class Changes:
-    """What changes between two scenarios.
+    """The findings on two scenarios, and their differences.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Changes:
     after: Findings
 
     def to_dict(self) -> dict[str, Any]:
-        """Return both findings as `Findings.to_dict` does, and the names of the fields that differ."""
+        """Return both findings in the form of `Findings.to_dict`, and the names of the fields that differ."""
         before, after = self.before.to_dict(), self.after.to_dict()
         return {
             "differs": [
@@ -37,5 +37,5 @@ class Changes:
         }
 
     def to_json(self) -> str:
-        """Return the changes as JSON; delays in seconds, rates in bit/s, shares as fractions."""
+        """Return the comparison as JSON: delays in seconds, rates in bit/s, shares as fractions."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)

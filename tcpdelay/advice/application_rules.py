@@ -1,9 +1,9 @@
 """The rules for the application.
 
-Rules after Brosh et al. [1]_, and what today's systems add. TCP_NOTSENT_LOWAT: Linux 3.12, commit c9bee3b7fdec, and
-macOS, where it is 0x201 (CPython's bpo-40060). Unsent bytes: ioctl SIOCOUTQ in tcp(7), SO_NWRITE of macOS in
-sys/socket.h, Windows has the ideal backlog alone [2]_. Browsers: bufferedAmount [3]_, largest
-age of datagrams [4]_.
+The rules follow Brosh et al. [1]_; some use newer features of today's systems. TCP_NOTSENT_LOWAT exists since Linux
+3.12 (commit c9bee3b7fdec), and on macOS, where its number is 0x201 (CPython's bpo-40060). The number of unsent bytes
+comes from the ioctl SIOCOUTQ of tcp(7), and on macOS from SO_NWRITE of sys/socket.h; Windows reports only the ideal
+backlog [2]_. Browsers have bufferedAmount [3]_ and a largest age of datagrams [4]_.
 
 References
 ----------
@@ -33,17 +33,18 @@ MIN_MSS, _ = bounds(Linux, "mss")
 HEURISTICS = "docs/protocols/heuristics.md"
 CAPTURED_HEURISTICS = "validation/results/heuristics.csv"
 IN_CODE = "in the application's code"
-NO_TCP = "`bufferedAmount` of the WebSocket; better no TCP: datagrams of WebTransport or a data channel of WebRTC"
+TWO_CALLS = "two send() calls with TCP_NODELAY, back to back"
+NO_TCP = "`bufferedAmount` of the WebSocket; better without TCP: WebTransport datagrams or a WebRTC data channel"
 
 
 def _uneven(s: Situation) -> bool:
+    """Return whether packets are smaller than a segment, and no whole number of packets fills a segment."""
     return s.small and s.stack.mss % s.flow.packet_size != 0
 
 
 def _whole_packets(s: Situation) -> Effect | None:
-    if not _uneven(s) or s.whole_packets < MIN_MSS:
-        return None
-    return s.change(stack=replace(s.stack, mss=s.whole_packets))
+    """Return the effect of segments that hold whole packets; None if such a segment is too small for a stack."""
+    return s.change(stack=replace(s.stack, mss=s.whole_packets)) if s.whole_packets >= MIN_MSS else None
 
 
 def _lower_bitrate(s: Situation) -> Effect | None:
@@ -54,20 +55,19 @@ def _lower_bitrate(s: Situation) -> Effect | None:
 
 
 def _byte_queue(s: Situation) -> Effect | None:
-    """Return the effect of a queue in bytes, which cannot be known to have dropped what was lost."""
-    changed = s.change(path=replace(s.path, bottleneck="bytes")) if s.path.bottleneck == "packets" else None
+    """Return the effect of a queue limited in bytes; it is not known whether that queue dropped the lost packets."""
+    changed = s.change(path=replace(s.path, bottleneck="bytes"))
     return changed and replace(changed, provided="all losses come from that queue being full")
 
 
 def _capacity(s: Situation) -> str:
-    """Say how large a bitrate may be, and how much of the fair rate the present one takes."""
+    """Return in words the largest bitrate that meets the target, and the flow's share of the fair rate."""
     side = "below" if s.utilization <= RULE_OF_THUMB_UTILIZATION else "above"
-    taken = f"it takes {format_fraction(s.utilization)} of the fair rate, {side} the rule of thumb of one third"
+    taken = f"The flow takes {format_fraction(s.utilization)} of the fair rate, {side} the rule of thumb of one third."
     if s.bitrate is None or s.bitrate.edge is None:
-        return f"No bitrate was found that meets the target; {taken}."
-    most = "or more" if s.bitrate.at_least else "at most"
-    edge, now = format_rate(s.bitrate.edge), format_rate(s.flow.bitrate)
-    return f"The target is met with {edge} {most}; this is {now}, and {taken}."
+        return f"No bitrate was found that meets the target. {taken}"
+    edge = format_rate(s.bitrate.edge) + (" or more" if s.bitrate.at_least else "")
+    return f"The target is met up to {edge}; the flow sends {format_rate(s.flow.bitrate)}. {taken}"
 
 
 APPLICATION_RULES = (
@@ -88,7 +88,7 @@ APPLICATION_RULES = (
         "playout-loss",
         "application",
         "Play out after L + RTT + 3/f to hide single losses",
-        "A packet that is lost once then arrives in time, as do the packets that wait for it.",
+        "A packet that is lost once then arrives in time, and so do the packets that wait for it.",
         "the receiver can delay playout",
         always,
         lambda s: s.played_after(fast_retransmit_playout(s.flow, s.path)),
@@ -100,7 +100,7 @@ APPLICATION_RULES = (
         "playout-timeout",
         "application",
         "Play out after RTT + RTO to hide single timeouts",
-        "A packet whose loss only a timeout finds then arrives in time.",
+        "A packet whose loss is detected only by a timeout then arrives in time.",
         "the receiver can delay playout by that time",
         always,
         lambda s: s.played_after(timeout_playout(s.path, s.stack)),
@@ -113,15 +113,15 @@ APPLICATION_RULES = (
         "split",
         "application",
         "Write each packet in two halves",
-        "The window counts segments: more, smaller ones keep it open and bring duplicate ACKs sooner.",
-        "at least two bytes per packet, and room for the headers",
+        "The window counts segments. More and smaller segments let it grow, and bring duplicate ACKs sooner.",
+        "at least two bytes per packet, and capacity for the additional headers",
         lambda s: s.flow.packet_size >= 2,
-        lambda s: s.split(2) if s.flow.packet_size >= 2 and s.flow.interval >= 2 * MIN_INTERVAL else None,
+        lambda s: s.split(2) if s.flow.interval >= 2 * MIN_INTERVAL else None,
         "not a setting",
         Settings(
-            "two send() calls with TCP_NODELAY, back to back",
-            "two send() calls with TCP_NODELAY, back to back",
-            "two send() calls with TCP_NODELAY, back to back",
+            TWO_CALLS,
+            TWO_CALLS,
+            TWO_CALLS,
             "two messages of a WebSocket; whether they become two writes is up to the browser",
         ),
         CAPTURED_HEURISTICS,
@@ -130,16 +130,16 @@ APPLICATION_RULES = (
         "parallel",
         "application",
         "Spread the packets over two connections",
-        "A loss holds up only half of the packets; those of the other connection are waited for.",
+        "A loss holds up only one connection; to keep the order, the packets of the other connection wait for it.",
         "the receiver can put the packets in order again",
         always,
         lambda s: s.spread(2) if 2 * s.flow.interval <= MAX_INTERVAL else None,
         "not a setting",
         Settings(
-            "packets in turn; better: to the connection with the smaller send queue (ioctl SIOCOUTQ)",
-            "packets in turn; better: to the connection with the smaller send queue (SO_NWRITE)",
+            "packets in turn; better: each to the connection with the smaller send queue (ioctl SIOCOUTQ)",
+            "packets in turn; better: each to the connection with the smaller send queue (SO_NWRITE)",
             "packets in turn",
-            "two WebSockets, packets in turn; better: to the one with the smaller `bufferedAmount`",
+            "two WebSockets, packets in turn; better: each to the WebSocket with the smaller `bufferedAmount`",
         ),
         CAPTURED_HEURISTICS,
     ),
@@ -147,8 +147,8 @@ APPLICATION_RULES = (
         "segment-ratio",
         "application",
         "Let whole packets fill a segment",
-        "No packet then waits for the segment that carries its rest.",
-        "packets smaller than a segment, of which no whole number fills one",
+        "No packet then waits for a second segment that carries its end.",
+        "packets smaller than a segment, where no whole number of packets fills a segment",
         _uneven,
         _whole_packets,
         "set",
@@ -156,7 +156,7 @@ APPLICATION_RULES = (
             "setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, {segment}), or another packet size",
             "setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, {segment}), or another packet size",
             "another packet size",
-            "another packet size, the message's header and TLS counted in",
+            "another packet size; count the message's header and TLS too",
         ),
         "validation/results/ablation.csv",
     ),
@@ -164,7 +164,7 @@ APPLICATION_RULES = (
         "silence",
         "application",
         "Keep sending small packets in silence",
-        "The window does not decay, so that speech does not begin in a small one.",
+        "The congestion window then does not decay, so speech does not resume with a small window.",
         f"pauses of more than a timeout, and more than {INITIAL_WINDOW} packets per round-trip time",
         lambda s: s.load > INITIAL_WINDOW,
         lambda s: Effect("bound", saves_up_to=s.path.rtt),
@@ -176,15 +176,15 @@ APPLICATION_RULES = (
         "proactive-drop",
         "application",
         "Drop packets that would come too late before they are sent",
-        "They would be of no use, and delay those behind them.",
-        "the application can do without single packets, and some come too late",
+        "They are of no use, and they delay the packets behind them.",
+        "the application can do without single packets, and some packets come too late",
         lambda s: s.late_now > 0,
         lambda s: Effect("bound", s.late_now, quantity="late fraction"),
         "not a setting",
         Settings(
             "ioctl SIOCOUTQ before each send",
             "getsockopt SO_NWRITE before each send",
-            "`WSAIoctl` with `SIO_IDEAL_SEND_BACKLOG_QUERY` tells how much should be on its way, not how much is",
+            "`WSAIoctl` with `SIO_IDEAL_SEND_BACKLOG_QUERY` returns how much data should be in flight, not how much is",
             NO_TCP,
         ),
         HEURISTICS,
@@ -193,15 +193,15 @@ APPLICATION_RULES = (
         "notsent-lowat",
         "application",
         "Keep unsent data in the application",
-        "What is not yet with TCP can still be dropped, or encoded anew at a lower rate.",
+        "Data that TCP does not have yet can still be dropped, or encoded again at a lower rate.",
         "the application drops packets or adapts its rate, and backlogs build up",
         lambda s: s.late_now > 0,
         lambda s: NO_EFFECT,
         "set",
         Settings(
-            "setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1448), and write when poll() says so",
-            "setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1448), and write when kqueue() says so",
-            "cannot be set there; `SIO_IDEAL_SEND_BACKLOG_QUERY` bounds what to hand over",
+            "setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1448), and write when poll() reports it as writable",
+            "setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1448), and write when kqueue() reports it as writable",
+            "cannot be set there; `SIO_IDEAL_SEND_BACKLOG_QUERY` returns how much data to write at most",
             NO_TCP,
         ),
         CAPTURED_HEURISTICS,
@@ -210,8 +210,8 @@ APPLICATION_RULES = (
     Rule(
         "byte-queue",
         "application",
-        "Keep the bottleneck's queue in bytes, where it is yours",
-        "Small packets then fit where large ones are dropped.",
+        "Limit the bottleneck's queue in bytes, if the router is yours",
+        "A nearly full queue then still takes small packets where it drops large packets.",
         "your own router whose queue counts packets, packets smaller than a segment, and losses from its full queue",
         lambda s: s.path.bottleneck == "packets" and s.small,
         _byte_queue,

@@ -1,4 +1,4 @@
-"""The findings on a scenario as data: verdict, margins, parts of the delay, and what to set or change."""
+"""The findings on a scenario as data: verdict, margins, parts of the delay, and recommendations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from tcpdelay.advice.loss_curve import LossCurve, loss_curve
 from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
@@ -29,6 +30,7 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, NewReno2008
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
+from tcpdelay.units import quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
@@ -37,15 +39,15 @@ Verdict = Literal["works", "uncertain", "fails"]
 
 REPORTED_QUANTILES = (0.5, 0.95, 0.99)
 LARGEST_ALTERNATIVE_LOSS = 0.999
-"""Largest loss of a prediction at the end of a confidence interval, which may reach 1."""
+"""Largest loss of an alternative prediction; the end of a confidence interval may be 1, which a path does not allow."""
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """The prediction at another round-trip time [s] and loss that the measurement does not exclude.
+    """The prediction at another round-trip time [s] and loss that are within the confidence intervals.
 
-    `quantile` is the target's quantile of the delay [s]; NaN where the model has no answer, which does not meet the
-    target either.
+    `quantile` is the target's quantile of the delay [s]. It is NaN if the model has no answer; the target then does not
+    count as met.
     """
 
     label: str
@@ -57,7 +59,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything that a report says, as data.
+    """The content of a report, as data.
 
     Parameters
     ----------
@@ -68,30 +70,30 @@ class Findings:
     distribution : DelayDistribution
         The predicted delays.
     parts : DelayParts
-        Where the mean delay comes from [s].
+        Parts of the mean delay [s].
     backlogged_time_fraction : float
-        Share of time with packets waiting in the send buffer.
+        Share of time in which packets wait in the send buffer.
     fair_rate, utilization : float
         Rate of a long TCP transfer on the path [bit/s], and the flow's share of it.
     largest_sustainable_rate : Margin
-        Highest bitrate that TCP can carry at all.
+        Highest bitrate that TCP can carry.
     verdict : {"works", "uncertain", "fails"}
-        Whether the target is met; "uncertain" where the target is met in one part of the measured path's confidence
-        interval and missed in another.
+        Whether the target is met; "uncertain" if the target is met in one part of the measured path's confidence
+        interval and missed in another part.
     margins : tuple of Margin
-        How far loss, round-trip time and bitrate may go.
+        The margins of loss, round-trip time and bitrate.
     playout : tuple of PlayoutBuffer
-        Playout delays that mask single losses.
+        Playout delays that hide single losses.
     recommendations : tuple of Recommendation
-        The rules, those that do not hold here included.
+        All rules, also the rules that do not hold here.
     alternatives : tuple of Alternative
-        The prediction at the ends of the measured path's confidence intervals; empty for a given path.
+        The predictions at the ends of the measured path's confidence intervals; empty if the path was not measured.
     validity : ValidatedRange
         Range in which the model has been checked.
     expected_error : ExpectedError
-        How far the prediction is probably off.
+        The probable error of the prediction.
     notes : tuple of str
-        Facts to know before relying on the numbers.
+        Limits of the numbers that the reader should know.
     ignored : mapping of str to str
         Fields of the scenario that the model ignores, and the values that it assumes.
     loss_curve : LossCurve
@@ -99,9 +101,9 @@ class Findings:
     estimate : PathEstimate, optional
         The measurement from which the path was made.
     call : Call, optional
-        How a call is rated, where the application is a call.
+        The ratings of the call, if the application is a call.
     video : VideoPlayout, optional
-        How a video plays that starts after the target's limit, where the application is a video.
+        The playout of the video with the target's limit as start-up delay, if the application is a video.
     """
 
     flow: Flow
@@ -136,7 +138,7 @@ class Findings:
 
     @property
     def late_fraction(self) -> float:
-        """Share of the packets that come later than the target's limit."""
+        """Share of the packets that arrive later than the target's limit."""
         return self.distribution.late_fraction(self.target.limit)
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,36 +152,23 @@ class Findings:
         delays = {
             "mean": distribution.mean,
             "jitter": distribution.jitter,
-            **{f"p{100 * q:g}": distribution.quantile(q) for q in REPORTED_QUANTILES},
+            **{quantile_name(q): distribution.quantile(q) for q in REPORTED_QUANTILES},
             "target_quantile": self.quantile,
             "late_fraction": self.late_fraction,
             "sustainable": distribution.sustainable,
         }
-        plain: dict[str, Any] = _plain({**fields, "delay": delays})
-        plain["estimate"] = None if self.estimate is None else _plain(self.estimate)
+        plain: dict[str, Any] = to_jsonable_python(
+            {**fields, "delay": delays, "estimate": self.estimate}, inf_nan_mode="null", fallback=np.ndarray.tolist
+        )
         return plain
 
     def to_json(self) -> str:
-        """Return the findings as JSON; delays in seconds, rates in bit/s, shares as fractions."""
+        """Return the findings as JSON: delays in seconds, rates in bit/s, shares as fractions."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
-    """Reduce dataclasses, tuples and non-finite numbers to what JSON can hold."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
 def _alternatives(scenario: Scenario, target: Target, estimate: PathEstimate | None) -> tuple[Alternative, ...]:
+    """Return the predictions at both ends of the measured confidence intervals."""
     if estimate is None:
         return ()
     path = scenario.path
@@ -198,20 +187,21 @@ def _alternatives(scenario: Scenario, target: Target, estimate: PathEstimate | N
 
 
 def _notes(answer: Answer) -> tuple[str, ...]:
+    """Return the limits of a prediction in words."""
     flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
     notes = [*validated_range(stack).exceeded_by(flow, path), *answer.assumptions]
     if isinstance(stack, NewReno2008) and flow.packet_size > stack.mss:
         notes.append(
             f"packet_size {flow.packet_size} exceeds one segment of {stack.mss} bytes; "
-            "the published chain counts such a packet as one in the window"
+            "the published chain counts such a packet as one segment in the window"
         )
     if not answer.sustainable:
-        notes.append("TCP cannot carry this flow on this path: the backlog grows for as long as it sends")
+        notes.append("TCP cannot carry this flow on this path: the backlog grows for as long as the flow sends")
     if isinstance(stack, NewReno2008):
         notes.append(
             "the chain describes the TCP of 2008 with a first timeout of "
             + ("4 RTT" if stack.initial_timeout is None else f"{stack.initial_timeout:g} s")
-            + "; today's Linux recovers differently, faster at short round-trip times"
+            + "; today's Linux recovers differently, and faster at short round-trip times"
         )
     return tuple(notes)
 
@@ -222,7 +212,7 @@ def findings(
     estimate: PathEstimate | None = None,
     application: Application | None = None,
 ) -> Findings:
-    """Return the findings on a scenario; no scenario is solved twice.
+    """Return the findings on a scenario; each scenario is solved only once.
 
     Parameters
     ----------
@@ -233,7 +223,7 @@ def findings(
     estimate : PathEstimate, optional
         The measurement from which the path was made.
     application : Application, optional
-        What the flow carries: calls are rated, and videos played.
+        The application that sends the flow; the findings on a call or a video have its quality too.
 
     Returns
     -------

@@ -15,26 +15,28 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
 
 POINTS, FEW_POINTS = 30, 12
-"""Losses on the curve, and losses where the limit is long: there curves are smooth, and chains large."""
+"""Number of losses on the curve: usually, and for a long limit, where the curve is smooth and the chains are large."""
 LONG_LIMIT = 200
-"""Limit, in intervals of the flow, from which on it counts as long."""
+"""Number of the flow's intervals from which a limit counts as long."""
 NEAR_EDGE = 0.8
 """Loss, relative to the edge, at which the curve of a long limit ends: near saturation, one point takes a second."""
 LOWEST, HIGHEST = 1e-5, 0.5
+"""Range of the losses of a curve."""
 USUAL_LOSS = 0.01
-"""Centre of the curve where neither the scenario nor its margin has a loss above 0."""
+"""Centre of the curve if neither the scenario nor its margin has a loss above 0."""
 BELOW, ABOVE = 6.0, 4.0
-"""Ratios by which the curve reaches below the smaller and above the larger of the scenario's loss and its edge."""
+"""Factors by which the curve extends below and above the scenario's loss and its edge."""
 CEILING = 4.0
 """Multiple of the limit at which the curve ends."""
 SMALLEST_RESERVE = 0.05
 """Smallest difference of capacity and packet rate, relative to the packet rate, at which a point is computed."""
 CRITICAL_TOLERANCE = 0.001
+"""Relative tolerance of the critical loss."""
 
 
 @dataclass(frozen=True)
 class LossCurve:
-    """Delay quantile against loss.
+    """The target's quantile of the delay as a function of the loss.
 
     Parameters
     ----------
@@ -43,9 +45,9 @@ class LossCurve:
     quantile : ndarray, shape (n,)
         The target's quantile at each loss [s], finite.
     lowest, highest : float
-        Range of losses around the scenario; the curve may end earlier.
+        Range of losses around the scenario; the curve may end below `highest`.
     critical : float or None
-        Loss from which on TCP cannot carry the flow, if it is within the range.
+        Smallest loss at which TCP cannot carry the flow; None if it is not within the range.
     """
 
     loss: NDArray[np.float64]
@@ -67,7 +69,7 @@ def loss_curve(scenario: Scenario, target: Target, margin: Margin) -> LossCurve:
     target : Target
         The demand on the delay.
     margin : Margin
-        How far the scenario's loss may go.
+        The margin of the scenario's loss.
 
     Returns
     -------
@@ -87,17 +89,16 @@ def loss_curve(scenario: Scenario, target: Target, margin: Margin) -> LossCurve:
     anchors = [loss for loss in (here, edge) if loss] or [USUAL_LOSS]
     lowest = max(LOWEST, min(anchors) / BELOW)
     highest = max(min(HIGHEST, max(anchors) * ABOVE), max(anchors))
-    wanted = {*np.geomspace(lowest, highest, POINTS).tolist(), *anchors}
-    if target.limit >= LONG_LIMIT * scenario.flow.interval:
-        last = highest if edge is None or margin.at_least else NEAR_EDGE * edge
-        few = {*np.geomspace(lowest, highest, FEW_POINTS).tolist(), *anchors}
-        wanted = {loss for loss in few if loss <= last or loss == here}
+    limit_is_long = target.limit >= LONG_LIMIT * scenario.flow.interval
+    requested = {*np.geomspace(lowest, highest, FEW_POINTS if limit_is_long else POINTS).tolist(), *anchors}
+    if limit_is_long and edge is not None and not margin.at_least:
+        requested = {loss for loss in requested if loss <= NEAR_EDGE * edge or loss == here}
     losses: list[float] = []
     quantiles: list[float] = []
     rate = scenario.flow.packet_rate
-    for loss in sorted(wanted):
+    for loss in sorted(requested):
         changed = _at(scenario, loss)
-        # NaN where the model does not know: the comparison is false, and the curve ends.
+        # The capacity is NaN if the model does not know it. Then the comparison is false, and the curve ends.
         if not capacity(changed) - rate >= SMALLEST_RESERVE * rate:
             break
         losses.append(loss)
@@ -109,11 +110,12 @@ def loss_curve(scenario: Scenario, target: Target, margin: Margin) -> LossCurve:
 
 
 def _at(scenario: Scenario, loss: float) -> Scenario:
+    """Return the scenario with another loss."""
     return replace(scenario, path=replace(scenario.path, loss=loss))
 
 
 def _critical_loss(scenario: Scenario, carried: float, highest: float) -> float | None:
-    """Return the loss between `carried` and `highest` from which on TCP cannot carry the flow, if that is known."""
+    """Return the smallest loss between `carried` and `highest` at which TCP cannot carry the flow; None if unknown."""
 
     def excess(loss: float) -> float | None:
         largest = capacity(_at(scenario, loss))

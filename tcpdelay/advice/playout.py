@@ -5,7 +5,7 @@ References
 .. [1] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
    Transactions on Networking, 2010, section VI: L + RTT + 3/f, and 4 RTT for a timeout.
 .. [2] RFC 6298: the retransmission timeout is the smoothed round-trip time plus its variation; Linux adds at least
-   TCP_RTO_MIN (tcp_set_rto, __tcp_set_rto).
+   TCP_RTO_MIN to the smoothed round-trip time (tcp_set_rto, __tcp_set_rto).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tcpdelay.units import format_time
 
 @dataclass(frozen=True)
 class PlayoutBuffer:
-    """A playout delay [s] that hides one kind of loss, and the share of packets that are still late."""
+    """A playout delay [s] that hides one kind of loss, and the share of packets that are late with this delay."""
 
     masks: str
     formula: str
@@ -31,7 +31,7 @@ class PlayoutBuffer:
 
 
 def fast_retransmit_playout(flow: Flow, path: Path) -> float:
-    """Return the playout delay [s] that hides one loss found by three duplicate acknowledgements.
+    """Return the playout delay [s] that hides one loss detected by three duplicate ACKs: L + RTT + 3/f.
 
     Examples
     --------
@@ -58,11 +58,11 @@ def timeout_playout(path: Path, stack: KnownStack = DEFAULT_STACK) -> float:
     """
     if isinstance(stack, NewReno2008):
         return stack.first_timeout(path.rtt)
-    return path.rtt + path.rtt + stack.rto_min
+    return 2 * path.rtt + stack.rto_min
 
 
 def timeout_in_words(stack: KnownStack) -> str:
-    """Return the sentence that says how long a stack waits before it retransmits.
+    """Return the retransmission timeout of a stack in a sentence.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def timeout_in_words(stack: KnownStack) -> str:
 
 
 def playout_buffers(flow: Flow, path: Path, stack: KnownStack, delays: DelayDistribution) -> tuple[PlayoutBuffer, ...]:
-    """Return the playout delays that hide single losses, with the late fraction at each."""
+    """Return the playout delays that hide single losses, each with its late fraction."""
     published = stack if isinstance(stack, NewReno2008) else NewReno2008()
     linux = stack if isinstance(stack, Linux) else Linux()
     buffers = [

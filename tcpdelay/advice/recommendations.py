@@ -1,4 +1,4 @@
-"""The guideline's rules applied to one scenario."""
+"""The recommendations for one scenario: the guideline's rules, applied to it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tcpdelay.advice.rule import Recommendation, Rule, Situation
 from tcpdelay.advice.tcp_rules import TCP_RULES
 
 RULES = (*TCP_RULES, *APPLICATION_RULES)
-"""All rules, rules of TCP first."""
+"""All rules; the rules for TCP come first."""
 
 
 def recommendation(rule: Rule, situation: Situation) -> Recommendation:
-    """Return the recommendation of one rule in a situation; its effect is computed only where the rule holds."""
+    """Return the recommendation of one rule in a situation; the effect is computed only if the rule holds."""
     applies = rule.holds(situation)
     linux, macos, windows, browser = rule.settings.filled_in(math.ceil(situation.load), situation.whole_packets).texts
     return Recommendation(
@@ -34,7 +34,7 @@ def recommendation(rule: Rule, situation: Situation) -> Recommendation:
 
 
 def recommendations(situation: Situation) -> list[Recommendation]:
-    """Return the recommendations of all rules in a situation, rules of TCP first.
+    """Return the recommendations of all rules in a situation; the rules for TCP come first.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def recommendations(situation: Situation) -> list[Recommendation]:
     Returns
     -------
     list of Recommendation
-        Each says whether its rule holds, and has its effect where one can be computed.
+        The recommendation of each rule; `applies` tells whether the rule holds.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A rule of the guideline, the situation that it looks at, and its effect there."""
+"""A rule of the guideline, the situation in which it is checked, and its effect."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Effect:
 
 
 NO_EFFECT = Effect("none")
-"""Effect of a rule that a current Linux follows anyway, or that makes no difference there."""
+"""Effect of a rule that a current Linux already follows, or that has no effect on a current Linux."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What the rules look at: the prediction for a scenario, its target, and how far its bitrate may go.
+    """The input of the rules: the prediction for a scenario, its target, and the margin of its bitrate.
 
     Parameters
     ----------
@@ -71,9 +71,9 @@ class Situation:
     target : Target
         The demand on the delay.
     utilization : float
-        The bitrate over the fair rate of TCP.
+        The bitrate divided by the fair rate of TCP; NaN if it is not known.
     bitrate : Margin, optional
-        How far the bitrate may go.
+        The margin of the bitrate.
     """
 
     answer: Answer
@@ -118,27 +118,22 @@ class Situation:
 
     @property
     def whole_packets(self) -> int:
-        """Bytes of the whole packets that fit into a segment; the size of a segment where no packet fits."""
+        """Bytes of the whole packets that fit into a segment; the size of a segment if no packet fits."""
         return self.stack.mss // self.flow.packet_size * self.flow.packet_size or self.stack.mss
 
     @property
-    def quantile_now(self) -> float:
-        """The target's quantile as predicted [s]."""
-        return self.distribution.quantile(self.target.quantile)
-
-    @property
     def late_now(self) -> float:
-        """Share of the packets that come later than the limit."""
+        """Predicted share of the packets that arrive later than the limit."""
         return self.distribution.late_fraction(self.target.limit)
 
     def predicted(self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None) -> Answer:
-        """Return the prediction for the scenario with something changed."""
+        """Return the prediction for the scenario with another flow, path or stack."""
         return predict(Scenario(flow or self.flow, path or self.path, stack or self.stack), method="chain")
 
     def switch(self, name: str, without: Any, with_rule: Any) -> Effect | None:
-        """Return the effect of a setting of the stack; None where the stack has no such field.
+        """Return the effect of a setting of the stack; None if the stack has no such field.
 
-        No effect is computed of a field that the model does not honour: the returned effect says so.
+        If the model ignores the field, the effect is "unknown" and gives this reason.
         """
         if name not in declarations(type(self.stack)):
             return None
@@ -156,11 +151,11 @@ class Situation:
     def change(
         self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None
     ) -> Effect | None:
-        """Return the effect of a change of the scenario, or None where the model has no answer for it."""
+        """Return the effect of another flow, path or stack; None if the model has no answer for that scenario."""
         return self._effect(self.answer, self.predicted(flow, path, stack))
 
     def split(self, pieces: int) -> Effect | None:
-        """Return the effect of writing each packet in `pieces`, or None where the model has no answer for it."""
+        """Return the effect of writing each packet in `pieces`; None if the model has no answer for that flow."""
         return self._effect(
             self.answer,
             self.predicted(piece_of(self.flow, pieces)),
@@ -168,7 +163,7 @@ class Situation:
         )
 
     def spread(self, connections: int) -> Effect | None:
-        """Return the effect of taking turns on `connections`, or None where the model has no answer for it."""
+        """Return the effect of sending packets in turn over `connections`; None if the model has no answer for that."""
         return self._effect(
             self.answer,
             self.predicted(share_of(self.flow, connections)),
@@ -181,6 +176,7 @@ class Situation:
         after: Answer,
         combined: Callable[[DelayDistribution], DelayDistribution] = lambda delays: delays,
     ) -> Effect | None:
+        """Return the change of the target's quantile; `combined` turns the delays after the change into the flow's."""
         if not (before.answered and after.answered):
             return None
         quantile = self.target.quantile
@@ -199,7 +195,7 @@ NOT_THERE = "cannot be set there"
 """Text for a system that has no such setting."""
 
 NO_EVIDENCE = "none here; it follows from the flow control of TCP (RFC 9293)"
-"""Text for a rule that no page, table or capture of the repository shows."""
+"""Text for a rule whose effect no page, table or capture of the repository shows."""
 
 
 @dataclass(frozen=True)
@@ -248,17 +244,17 @@ class Rule:
     title, reason : str
         What to do, and why.
     condition : str
-        When it holds, in words.
+        When the rule holds, in words.
     holds : callable
         Returns whether the rule holds in a situation.
     effect : callable
         Returns the effect in a situation; None where no effect can be computed.
     status : {"set", "default", "built in", "gone", "not a setting"}
-        Whether it has to be set on a current Linux.
+        Whether the reader has to set it on a current Linux.
     settings : Settings
         The setting on each system.
     evidence : str
-        Page, table or captures in this repository that show the effect, as a path from its root; or `NO_EVIDENCE`.
+        Page, table or captures that show the effect, as a path from the repository's root; or `NO_EVIDENCE`.
     finding : callable, optional
         Returns a sentence about the situation that follows the reason.
     """
@@ -296,17 +292,17 @@ class Recommendation:
     condition : str
         When the rule holds.
     applies : bool
-        Whether it holds here.
+        Whether the rule holds in this scenario.
     status : {"set", "default", "built in", "gone", "not a setting"}
-        Whether it has to be set on a current Linux.
+        Whether the reader has to set it on a current Linux.
     setting : str
         The exact setting on Linux, or the text in its place.
     macos, windows, browser : str
         The settings on these systems.
     evidence : str
-        What shows the effect, as a path in the repository.
+        The source of the effect, as a path in the repository.
     effect : Effect, optional
-        Its effect in this scenario, where it can be computed.
+        The rule's effect in this scenario, if it can be computed.
     """
 
     key: str

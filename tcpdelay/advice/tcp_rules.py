@@ -1,8 +1,9 @@
 """The rules for TCP.
 
-Rules after Brosh et al. [1]_. Settings of Linux 6.1 are from ip-sysctl.rst [2]_ and tcp(7); of macOS from its tcp(4)
-and xnu's sources [3]_, with defaults as `sysctl -a` prints them; of Windows from Microsoft's references [4]_ [5]_; that
-Chromium switches Nagle's algorithm off on every connection it opens is in its sources [6]_.
+The rules follow Brosh et al. [1]_. The settings of Linux 6.1 are from ip-sysctl.rst [2]_ and tcp(7). The settings of
+macOS are from its tcp(4) and xnu's sources [3]_; the defaults are those that `sysctl -a` prints. The settings of
+Windows are from Microsoft's references [4]_ [5]_. Chromium's sources show that it switches Nagle's algorithm off on
+every connection that it opens [6]_.
 
 References
 ----------
@@ -24,38 +25,41 @@ from tcpdelay.advice.rule import NO_EFFECT, NO_EVIDENCE, Effect, Rule, Settings,
 from tcpdelay.models.tcp import DELAYED_ACK_MIN, INITIAL_WINDOW
 
 DEFAULT_RECEIVE_BUFFER = 6 * 2**20
-"""Largest receive buffer that Linux's auto-tuning takes by default [bytes] (net.ipv4.tcp_rmem)."""
+"""Largest receive buffer that Linux's auto-tuning sets by default [bytes] (net.ipv4.tcp_rmem)."""
 FAR_TAIL = 0.999
+"""Quantile of the delay that decides how much data can be waiting in the receive buffer."""
 
 SWITCHES = "validation/results/switches.csv"
-SYSTEM_OF_BROWSER = "cannot be set there; the setting of its system holds"
+SYSTEM_OF_BROWSER = "cannot be set there; the setting of the operating system applies"
 
 
 def _nagle_wait(s: Situation) -> Effect:
+    """Return the longest wait by Nagle's algorithm: for an acknowledgement, or until a segment is full."""
     filled = math.ceil(s.stack.mss / s.flow.packet_size) * s.flow.interval
     return Effect("bound", saves_up_to=min(s.path.rtt, filled))
 
 
 def _sack(s: Situation) -> Effect | None:
+    """Return the effect of SACK, or of the stack's own variant if it is better than Reno."""
     variant = getattr(s.stack, "variant", None)
     return s.switch("variant", "reno", "sack" if variant in (None, "reno") else variant)
 
 
-def _opening(s: Situation) -> Effect:
-    """Return how long slow start takes to admit the load, from the default on."""
+def _slow_start(s: Situation) -> Effect:
+    """Return how long slow start takes from the default initial window until the window admits the load."""
     return Effect("bound", saves_up_to=s.path.rtt * math.ceil(math.log2(max(s.load / INITIAL_WINDOW, 1))))
 
 
 def backlog_bytes(s: Situation) -> float:
-    """Return what may pile up at the receiver behind one packet in a thousand [bytes]."""
+    """Return the data that can be waiting at the receiver for a lost segment [bytes], except in one case in 1000."""
     return s.flow.bitrate / 8 * (s.distribution.quantile(FAR_TAIL) + s.path.rtt)
 
 
 def _piled_up(s: Situation) -> str:
     piled = backlog_bytes(s)
     if math.isfinite(piled):
-        return f"Here up to {piled:.0f} bytes."
-    return "Here no buffer is large enough: TCP cannot carry the flow."
+        return f"Here, up to {piled:.0f} bytes wait."
+    return "Here, no buffer is large enough: TCP cannot carry the flow."
 
 
 TCP_RULES = (
@@ -63,7 +67,7 @@ TCP_RULES = (
         "nagle",
         "tcp",
         "Switch Nagle's algorithm off",
-        "It holds a small packet back until all earlier ones are acknowledged, or a full segment is there.",
+        "It holds a small packet back until all earlier packets are acknowledged, or until a segment is full.",
         "packets smaller than a segment",
         lambda s: s.small,
         _nagle_wait,
@@ -80,7 +84,7 @@ TCP_RULES = (
         "delayed-ack",
         "tcp",
         "Switch delayed acknowledgements off at the receiver",
-        "Late ACKs open the window late while there is a backlog.",
+        "While there is a backlog, a delayed ACK delays the next segment.",
         "a backlog can build up",
         always,
         lambda s: Effect("bound", saves_up_to=DELAYED_ACK_MIN),
@@ -115,7 +119,7 @@ TCP_RULES = (
         "limited-transmit",
         "tcp",
         "Use limited transmit (RFC 3042)",
-        "New segments on the first two duplicate ACKs give small windows the third one: no timer is waited for.",
+        "With a small window, new segments on the first two duplicate ACKs bring the third one before a timeout.",
         "always",
         always,
         lambda s: s.switch("limited_transmit", False, True) or NO_EFFECT,
@@ -132,7 +136,7 @@ TCP_RULES = (
         "window-validation",
         "tcp",
         "Switch window validation after idle off (RFC 2861)",
-        "The window that earlier losses needed stays open for the next one.",
+        "The window that grew after earlier losses then stays large for the next loss.",
         "always",
         always,
         lambda s: s.switch("window_validation", True, False),
@@ -148,7 +152,7 @@ TCP_RULES = (
         "byte-counting",
         "tcp",
         "Switch appropriate byte counting off (RFC 3465)",
-        "It would grow the window by bytes, which small packets have few of.",
+        "It would grow the window by acknowledged bytes, which is slow with small packets.",
         "packets smaller than a segment",
         lambda s: s.small,
         lambda s: NO_EFFECT,
@@ -164,10 +168,10 @@ TCP_RULES = (
         "initial-window",
         "tcp",
         "Start with a window that admits the load",
-        "The first packets need not wait for the window to open; later ones gain nothing.",
+        "The first packets then do not wait for slow start; later packets gain nothing.",
         f"more than {INITIAL_WINDOW} packets per round-trip time",
         lambda s: s.load > INITIAL_WINDOW,
-        _opening,
+        _slow_start,
         "set",
         Settings(
             linux=f"ip route change … initcwnd {{load}} (default {INITIAL_WINDOW})",
@@ -180,7 +184,7 @@ TCP_RULES = (
         "metrics",
         "tcp",
         "Do not inherit ssthresh from earlier connections",
-        "One bad connection would keep the windows of the next ones small.",
+        "One bad connection would keep the windows of later connections small.",
         "several connections to one host",
         always,
         lambda s: NO_EFFECT,
@@ -195,11 +199,11 @@ TCP_RULES = (
     Rule(
         "receive-buffer",
         "tcp",
-        "Give the receive buffer room for what piles up behind a loss",
-        "A full buffer closes the sender's window, and everything waits for it.",
+        "Make the receive buffer large enough for the data behind a loss",
+        "A full receive buffer stops the sender until the lost segment has arrived.",
         f"more than the {DEFAULT_RECEIVE_BUFFER} bytes that Linux's auto-tuning allows",
         lambda s: backlog_bytes(s) > DEFAULT_RECEIVE_BUFFER,
-        lambda s: NO_EFFECT if backlog_bytes(s) <= DEFAULT_RECEIVE_BUFFER else None,
+        lambda s: None,
         "default",
         Settings(
             linux="sysctl net.ipv4.tcp_rmem (third value), or SO_RCVBUF",
@@ -211,4 +215,4 @@ TCP_RULES = (
         finding=_piled_up,
     ),
 )
-"""Rules that the operating system follows, or is told to."""
+"""Rules that the operating system follows, by itself or by a setting."""

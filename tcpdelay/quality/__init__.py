@@ -1,4 +1,4 @@
-"""What users make of a delay distribution: the E-model's rating of a call over TCP, and how a video plays."""
+"""The quality of a call or a video over TCP, from the distribution of its delays: E-model rating and video playout."""
 
 from tcpdelay.quality.emodel import Transmission, mos_from_rating, rating_from_mos
 from tcpdelay.quality.video import VideoPlayout, smallest_buffer, video_playout

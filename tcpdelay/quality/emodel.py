@@ -1,11 +1,10 @@
-"""What people say of a call with a given rating: R and mean opinion score (ITU-T G.107, Annex B and Appendix I).
+"""The E-model: the rating R of a telephone conversation, and its mean opinion score.
 
-The E-model: how a telephone conversation is rated (ITU-T G.107, 06/2015, narrowband).
+The narrowband model is ITU-T G.107 (06/2015). The wideband model is ITU-T G.107.1 (06/2019): it rates speech of 50 to
+7000 Hz, up to R = 129. Numbers in parentheses are the equation numbers of these Recommendations.
 
-Equation numbers are those of the Recommendation. It counts in milliseconds and percent; what is public here takes
-seconds and fractions. The echo's paths are the conversation's own: T = Ta and Tr = 2 Ta, as in ITU-T G.114.
-
-The wideband E-model (ITU-T G.107.1, 06/2019): speech of 50 to 7000 Hz, rated up to 129.
+The Recommendations count in milliseconds and percent. The public functions here take seconds and fractions. The echo
+travels the paths of the conversation: T = Ta and Tr = 2 Ta, as in ITU-T G.114.
 """
 
 from __future__ import annotations
@@ -20,25 +19,37 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.scenario.fields import InvalidValueError
 
+Numbers = NDArray[np.float64]
+
+LONGEST_DELAY = 1e6
+"""Longest delay [s] that is rated as it is. R is far below 0 there, and an infinite delay would give inf - inf."""
+WORST_IMPAIRMENT = 95.0
+"""Ie,eff when all packets are lost (7-29)."""
+BASIC_RATING = 129.0
+"""Ro,WB, the top of the wideband scale (7-2)."""
+SCALE = BASIC_RATING / 100
+"""Ratio of the wideband scale to the scale on which R = 100 is a MOS of 4.5 (A-1)."""
+
 
 @overload
 def mos_from_rating(rating: float) -> float: ...
 @overload
-def mos_from_rating(rating: NDArray[np.float64] | list[float]) -> NDArray[np.float64]: ...
-def mos_from_rating(rating: ArrayLike) -> float | NDArray[np.float64]:
-    """Return the mean opinion score that a rating R stands for (ITU-T G.107, B-4).
+def mos_from_rating(rating: Numbers | list[float]) -> Numbers: ...
+def mos_from_rating(rating: ArrayLike) -> float | Numbers:
+    """Return the mean opinion score of a rating R (ITU-T G.107, B-4).
 
-    Below R = 6.5 the polynomial of the Recommendation falls under 1, which no opinion can; there it is 1.
+    Below R = 6.5 the polynomial of the Recommendation falls below 1, the lowest score. The result there is 1.
 
     Parameters
     ----------
     rating : float or array_like
-        R of the narrowband E-model; that of the wideband one is to be divided by 1.29 first.
+        R of the narrowband E-model. Divide R of the wideband E-model by 1.29 first. R below 0 counts as 0, and R above
+        100 as 100.
 
     Returns
     -------
     float or ndarray
-        Mean opinion scores, 1 to 4.5.
+        Mean opinion scores, 1 to 4.5, in the shape of `rating`.
 
     Examples
     --------
@@ -46,15 +57,15 @@ def mos_from_rating(rating: ArrayLike) -> float | NDArray[np.float64]:
     [4.41, 4.34, 3.6, 3.1, 2.58]
     """
     r = np.clip(np.asarray(rating, np.float64), 0.0, 100.0)
-    mos: NDArray[np.float64] = np.maximum(1 + 0.035 * r + r * (r - 60) * (100 - r) * 7e-6, 1.0)
+    mos: Numbers = np.maximum(1 + 0.035 * r + r * (r - 60) * (100 - r) * 7e-6, 1.0)
     return float(mos) if mos.ndim == 0 else mos
 
 
 @overload
 def rating_from_mos(mos: float) -> float: ...
 @overload
-def rating_from_mos(mos: NDArray[np.float64] | list[float]) -> NDArray[np.float64]: ...
-def rating_from_mos(mos: ArrayLike) -> float | NDArray[np.float64]:
+def rating_from_mos(mos: Numbers | list[float]) -> Numbers: ...
+def rating_from_mos(mos: ArrayLike) -> float | Numbers:
     """Return the rating R that gives a mean opinion score (ITU-T G.107, Appendix I).
 
     Parameters
@@ -65,12 +76,12 @@ def rating_from_mos(mos: ArrayLike) -> float | NDArray[np.float64]:
     Returns
     -------
     float or ndarray
-        R, 6.5 to 100; 6.5 for a score of 1, which all smaller ones give too.
+        R, 6.5 to 100, in the shape of `mos`. All R up to 6.5 give a score of 1; the result for 1 is 6.5.
 
     Raises
     ------
     ValueError
-        If a score lies outside its range.
+        If a score is outside its range.
 
     Examples
     --------
@@ -82,26 +93,19 @@ def rating_from_mos(mos: ArrayLike) -> float | NDArray[np.float64]:
         raise InvalidValueError("mos", mos, "lie between 1 and 4.5")
     root = 15 * np.sqrt(-903522 + 1113960 * score - 202500 * score**2)
     h = np.arctan2(root, 18566 - 6750 * score) / 3
-    rating: NDArray[np.float64] = 20 / 3 * (8 - math.sqrt(226) * np.cos(h + math.pi / 3))
+    rating: Numbers = 20 / 3 * (8 - math.sqrt(226) * np.cos(h + math.pi / 3))
     return float(rating) if rating.ndim == 0 else rating
 
 
-Numbers = NDArray[np.float64]
-
-LONGEST_DELAY = 1e6
-"""Delay [s] that stands for all longer ones: there R is far below 0, and infinity would be taken from infinity."""
-WORST_IMPAIRMENT = 95.0
-"""What Ie,eff comes to when all is lost (7-29)."""
-
-
 def _within(low: float, high: float, default: float) -> float:
+    """Declare a field with its range and its default."""
     value: float = field(default=default, metadata={"range": (low, high)})
     return value
 
 
 @dataclass(frozen=True)
 class Transmission:
-    """All of a telephone connection but its delay, its codec and its losses; by default as in Table 3 of ITU-T G.107.
+    """A telephone connection without its delay, codec and losses; the defaults are those of ITU-T G.107, Table 3.
 
     Parameters
     ----------
@@ -120,17 +124,17 @@ class Transmission:
     ps, pr : float
         Room noise at the sending and at the receiving side [dB(A)], 35 to 85.
     advantage : float
-        Advantage factor A: what users put up with for the sake of access, 0 to 20.
+        Advantage factor A, 0 to 20: the impairment that users accept in return for the advantage of access.
     minimum_delay : float
-        mT, the shortest delay that is noticed [s], 0.02 to 0.15. Table 1 has 0.1 for users in general, 0.12 and 0.15
-        for those of low and of very low sensitivity.
+        mT, the shortest delay that users notice [s], 0.02 to 0.15. Table 1: 0.1 by default, 0.12 for users of low
+        sensitivity, 0.15 for users of very low sensitivity.
     delay_sensitivity : float
-        sT, 0.4 to 1. Table 1 has 1, and 0.55 and 0.4 for low and very low sensitivity.
+        sT, 0.4 to 1. Table 1: 1 by default, 0.55 for low sensitivity, 0.4 for very low sensitivity.
 
     Raises
     ------
     ValueError
-        If a value lies outside its range.
+        If a value is outside its range.
 
     Examples
     --------
@@ -162,7 +166,7 @@ class Transmission:
 
     @cached_property
     def noise(self) -> float:
-        """All noise together at the 0 dBr point, No [dBm0p] (7-3 to 7-7)."""
+        """No, the power sum of all noise at the 0 dBr point [dBm0p] (7-3 to 7-7)."""
         olr = self.slr + self.rlr
         sending = self.ps - self.slr - self.ds - 100 + 0.004 * (self.ps - olr - self.ds - 14) ** 2
         room = self.pr + 10 * math.log10(1 + 10 ** ((10 - self.lstr) / 10))
@@ -177,18 +181,18 @@ class Transmission:
 
     @cached_property
     def echo_basis(self) -> float:
-        """Roe, against which the talker's echo is rated (7-20)."""
+        """Roe, the reference of the talker's echo rating (7-20)."""
         return -1.5 * (self.noise - self.rlr)
 
     @cached_property
     def loudness_impairment(self) -> float:
-        """Iolr, what too low a loudness costs (7-9, 7-10)."""
+        """Iolr, the impairment by too low a loudness (7-9, 7-10)."""
         x = self.slr + self.rlr + 0.2 * (64 + self.noise - self.rlr)
         return 20.0 * float((1 + (x / 8) ** 8) ** (1 / 8) - x / 8)
 
     @cached_property
     def quantizing_impairment(self) -> float:
-        """Iq, what quantizing distortion costs (7-13 to 7-17)."""
+        """Iq, the impairment by quantizing distortion (7-13 to 7-17)."""
         q = 37 - 15 * math.log10(self.qdu)
         g = 1.07 + 0.258 * q + 0.0602 * q**2
         y = (self.basic_rating - 100) / 15 + 46 / 8.4 - g / 9
@@ -203,50 +207,45 @@ class Transmission:
 
 
 def milliseconds(delay: Numbers) -> Numbers:
-    """Return delays [s] in milliseconds, none so long that the terms of the model are no numbers."""
-    result: Numbers = np.minimum(delay, LONGEST_DELAY) * 1e3
-    return result
+    """Return delays [s] in milliseconds, limited to `LONGEST_DELAY`."""
+    return np.minimum(delay, LONGEST_DELAY) * 1e3
 
 
 def sidetone_impairment(t: Numbers, transmission: Transmission) -> Numbers:
-    """Return Ist, what an unfit sidetone costs, at echo delays `t` [ms] (7-11, 7-12)."""
+    """Return Ist, the impairment by a sidetone that is too loud or too low, at echo delays `t` [ms] (7-11, 7-12)."""
     echo = np.exp(-t / 4) * 10 ** (-transmission.telr / 10)
     stmro = -10 * np.log10(10 ** (-transmission.stmr / 10) + echo)
-    result: Numbers = (
+    return (
         12 * (1 + ((stmro - 13) / 6) ** 8) ** (1 / 8)
         - 28 * (1 + ((stmro + 1) / 19.4) ** 35) ** (1 / 35)
         - 13 * (1 + ((stmro - 3) / 33) ** 13) ** (1 / 13)
         + 29
     )
-    return result
 
 
 def echo_loudness(t: Numbers, telr: float) -> Numbers:
-    """Return TERV, how loud the talker's echo seems at delays `t` [ms] (7-22)."""
-    result: Numbers = telr - 40 * np.log10((1 + t / 10) / (1 + t / 150)) + 6 * np.exp(-0.3 * t * t)
-    return result
+    """Return TERV, the perceived loudness rating of the talker's echo, at delays `t` [ms] (7-22)."""
+    loudness: Numbers = telr - 40 * np.log10((1 + t / 10) / (1 + t / 150)) + 6 * np.exp(-0.3 * t * t)
+    return loudness
 
 
 def talker_echo_impairment(t: Numbers, basis: float, rating: Numbers) -> Numbers:
-    """Return Idte from Roe and Re at delays `t` [ms]; below 1 ms an echo is sidetone (7-19)."""
+    """Return Idte from Roe and Re at delays `t` [ms] (7-19); below 1 ms, an echo counts as sidetone."""
     half = (basis - rating) / 2
-    result: Numbers = np.where(t < 1, 0.0, (half + np.sqrt(half * half + 100) - 1) * -np.expm1(-t))
-    return result
+    return np.where(t < 1, 0.0, (half + np.sqrt(half * half + 100) - 1) * -np.expm1(-t))
 
 
 def listener_echo_impairment(tr: Numbers, basic_rating: float, wepl: float) -> Numbers:
     """Return Idle at round-trip delays `tr` [ms] (7-25, 7-26)."""
     half = (basic_rating - 10.5 * (wepl + 7) / np.sqrt(np.sqrt(tr + 1))) / 2
-    result: Numbers = half + np.sqrt(half * half + 169)
-    return result
+    return half + np.sqrt(half * half + 169)
 
 
 def absolute_delay_impairment(ta: Numbers, transmission: Transmission) -> Numbers:
-    """Return Idd, what the delay `ta` [ms] itself costs (7-27, 7-28)."""
+    """Return Idd, the impairment by the delays `ta` [ms] themselves (7-27, 7-28)."""
     power = 6 * transmission.delay_sensitivity
     x = np.log2(np.maximum(ta / (1e3 * transmission.minimum_delay), 1.0))
-    result: Numbers = 25 * ((1 + x**power) ** (1 / power) - 3 * (1 + (x / 3) ** power) ** (1 / power) + 2)
-    return result
+    return 25 * ((1 + x**power) ** (1 / power) - 3 * (1 + (x / 3) ** power) ** (1 / power) + 2)
 
 
 def delay_impairment(delay: Numbers, transmission: Transmission) -> Numbers:
@@ -267,16 +266,16 @@ def delay_impairment(delay: Numbers, transmission: Transmission) -> Numbers:
 
 
 def equipment_impairment(ie: float, bpl: float, loss: Numbers, burst_ratio: float = 1.0) -> Numbers:
-    """Return Ie,eff (7-29), what codec and losses cost.
+    """Return Ie,eff, the impairment by codec and losses (7-29).
 
     Parameters
     ----------
     ie, bpl : float
-        Impairment factor and robustness of the codec.
+        Equipment impairment factor, 0 to below 95, and packet-loss robustness factor of the codec, above 0.
     loss : ndarray
         Shares of packets that are not played, 0 to 1.
     burst_ratio : float
-        BurstR: mean length of a run of losses over that of independent losses, from 1 on.
+        BurstR, 1 or more: mean length of a loss burst, divided by the mean length with independent losses.
 
     Returns
     -------
@@ -293,19 +292,19 @@ def equipment_impairment(ie: float, bpl: float, loss: Numbers, burst_ratio: floa
 
 
 def narrowband_terms(delay: Numbers, transmission: Transmission) -> tuple[Numbers, Numbers]:
-    """Return Ro - Is + A and Id, of which R = (Ro - Is + A) - Id - Ie,eff consists (7-1).
+    """Return Ro - Is + A and Id, two of the terms of R = (Ro - Is + A) - Id - Ie,eff (7-1).
 
     Parameters
     ----------
     delay : ndarray
-        Delays from mouth to ear [s], from 0 on.
+        Delays from mouth to ear [s], 0 or more.
     transmission : Transmission
         The rest of the connection.
 
     Returns
     -------
     tuple of ndarray
-        What the connection gives, and what its delay takes.
+        The rating without delay and codec, and the impairment by the delay; both in the shape of `delay`.
 
     Examples
     --------
@@ -318,29 +317,21 @@ def narrowband_terms(delay: Numbers, transmission: Transmission) -> tuple[Number
         + sidetone_impairment(milliseconds(delay), transmission)
         + transmission.quantizing_impairment
     )
-    given: Numbers = transmission.basic_rating - simultaneous + transmission.advantage
-    return given, delay_impairment(delay, transmission)
-
-
-BASIC_RATING = 129.0
-"""Ro,WB, the top of the scale (7-2)."""
-SCALE = BASIC_RATING / 100
-"""How much longer the wideband scale is than that of a MOS of 4.5 at R = 100 (A-1)."""
+    return transmission.basic_rating - simultaneous + transmission.advantage, delay_impairment(delay, transmission)
 
 
 def wideband_echo_rating(t: Numbers, telr: float) -> Numbers:
-    """Return Re,WB, how the talker's echo is rated at delays `t` [ms] (7-7 to 7-10)."""
+    """Return Re,WB, the rating of the talker's echo, at delays `t` [ms] (7-7 to 7-10)."""
     correction = np.minimum(0.08 * t + 10, 18)
-    result: Numbers = 80 + 3 * (echo_loudness(t, telr) + correction - 14)
-    return result
+    return 80 + 3 * (echo_loudness(t, telr) + correction - 14)
 
 
 def wideband_delay_impairment(delay: Numbers, transmission: Transmission) -> Numbers:
     """Return Id,WB = Idte,WB + Idle,WB + Idd,WB (7-4 to 7-14) of delays from mouth to ear [s].
 
-    The Recommendation's (7-6) has Roe,WB from a noise that it leaves open. Here Roe,WB comes from Ro,WB as Roe comes
-    from Ro in the narrowband model, Roe = Ro + 1.5 (SLR + RLR) - 15. With the narrowband noise formula instead, R
-    would be higher by 0.4 at 50 ms and by 1.1 at 400 ms.
+    Equation (7-6) computes Roe,WB from a noise level that the Recommendation leaves open. Here Roe,WB follows from
+    Ro,WB in the same way as Roe follows from Ro in the narrowband model: Roe = Ro + 1.5 (SLR + RLR) - 15. With the
+    narrowband noise formula instead, R would be higher by 0.4 at 50 ms and by 1.1 at 400 ms.
 
     Examples
     --------
@@ -357,21 +348,22 @@ def wideband_delay_impairment(delay: Numbers, transmission: Transmission) -> Num
 
 
 def wideband_terms(delay: Numbers, transmission: Transmission) -> tuple[Numbers, Numbers]:
-    """Return Ro,WB - Is,WB + A and Id,WB, of which R,WB consists with Ie,eff,WB (7-1); Is,WB is 0 (7-3).
+    """Return Ro,WB - Is,WB + A and Id,WB, two of the terms of R,WB (7-1); Is,WB is 0 (7-3).
 
-    Ie,eff,WB is by the narrowband formula, with its 95 (7-15).
+    The third term, Ie,eff,WB, has the formula of the narrowband model, with the same 95 (7-15).
 
     Parameters
     ----------
     delay : ndarray
-        Delays from mouth to ear [s], from 0 on.
+        Delays from mouth to ear [s], 0 or more.
     transmission : Transmission
-        Of which loudness ratings, echo, advantage and sensitivity to delay count, and noise and sidetone do not.
+        The rest of the connection. Loudness ratings, echo, advantage and delay sensitivity count; noise and sidetone
+        do not.
 
     Returns
     -------
     tuple of ndarray
-        What the connection gives, and what its delay takes.
+        The rating without delay and codec, and the impairment by the delay; both in the shape of `delay`.
 
     Examples
     --------
@@ -379,5 +371,5 @@ def wideband_terms(delay: Numbers, transmission: Transmission) -> tuple[Numbers,
     >>> (given - taken).round(1)
     array([128.8, 122.7])
     """
-    given: Numbers = np.full(np.shape(delay), BASIC_RATING + transmission.advantage)
+    given = np.full(np.shape(delay), BASIC_RATING + transmission.advantage)
     return given, wideband_delay_impairment(delay, transmission)

@@ -1,4 +1,4 @@
-"""What an application's users make of a prediction: the score of a call, or how a video plays."""
+"""The quality that an application's users experience: the score of a call, or the stalls of a video."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ from dataclasses import dataclass
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.quality.video import VideoPlayout, video_playout
-from tcpdelay.quality.voice import CallTarget, Codec, VoiceQuality, best_playout_delay, voice_quality
+from tcpdelay.quality.voice import (
+    LONGEST_PACKET,
+    SHORTEST_PACKET,
+    CallTarget,
+    Codec,
+    VoiceQuality,
+    best_playout_delay,
+    voice_quality,
+)
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.target import Target
 
-SHORTEST_PACKET, LONGEST_PACKET = 0.0025, 1.0
-"""Intervals between which a codec's packets can be rated [s]."""
-
 
 @dataclass(frozen=True)
 class Call:
-    """How a call is rated.
+    """The ratings of a call.
 
     Parameters
     ----------
     codec : Codec
-        The codec that it is rated by.
+        The codec whose numbers are used.
     approximate : bool
-        Whether the codec's numbers are no ITU-T's, or it stands in for one that has none.
+        Whether the codec's numbers are not from ITU-T, or the codec replaces another one that cannot be rated.
     at_limit, best : VoiceQuality
-        Played out after the target's limit, and after the delay with the best rating.
+        The quality with the target's limit as playout delay, and with the best playout delay.
     """
 
     codec: Codec
@@ -38,23 +43,23 @@ class Call:
 def call_experience(
     application: Application | None, flow: Flow, target: Target, distribution: DelayDistribution
 ) -> Call | None:
-    """Return how a call is rated, or None where the application is none, or its packets cannot be rated.
+    """Return the ratings of a call.
 
     Parameters
     ----------
     application : Application or None
-        What is carried.
+        The application that sends the flow.
     flow : Flow
-        Its packets, which are taken to hold as much speech as lies between them.
+        The application's packets. Each is assumed to hold one interval of speech.
     target : Target
-        Its limit is the first playout delay that is rated.
+        The demand on the delay; the call is rated with its limit as playout delay.
     distribution : DelayDistribution
         Delays from write to in-order read.
 
     Returns
     -------
     Call or None
-        The ratings.
+        The ratings; None if the application is not a call, or if no codec can be rated with the flow's interval.
 
     Examples
     --------
@@ -82,7 +87,7 @@ def call_experience(
 def video_experience(
     application: Application | None, flow: Flow, target: Target, distribution: DelayDistribution
 ) -> VideoPlayout | None:
-    """Return how a video plays that starts after the target's limit, or None where the application is none.
+    """Return how a video plays if its start-up delay is the target's limit.
 
     Parameters
     ----------
@@ -92,7 +97,7 @@ def video_experience(
     Returns
     -------
     VideoPlayout or None
-        Start-up delay, late packets and stalls.
+        Start-up delay, late packets and stalls; None if the application is not a video.
 
     Examples
     --------

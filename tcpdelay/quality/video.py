@@ -1,4 +1,4 @@
-"""How a video over TCP plays: what start-up delay buys, and how often and how long it stalls."""
+"""The playout of a video over TCP: late packets, and number and length of its stalls, for a start-up delay."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class VideoPlayout:
     startup_delay : float
         Time from the write of the first packet to the first picture [s].
     late_packets : float
-        Share of the packets that come after they are due; also the share of the time in which the picture stands.
+        Share of the packets that arrive after they are due; also the share of time in which the picture stands still.
     late_frames : float
-        Share of the frames that are not whole when they are due.
+        Share of the frames that are not complete when they are due.
     stalls_per_minute : float
-        Largest mean number of stalls in a minute; infinite where nothing comes in time.
+        Upper bound of the mean number of stalls per minute; infinite if no packet arrives in time.
     mean_stall : float
-        Mean length of a stall if there are so many [s]; 0 where there is none, infinite where nothing comes in time.
+        Mean length of a stall [s] for that number of stalls; 0 if there is no stall, infinite if no packet arrives in
+        time.
     """
 
     startup_delay: float
@@ -38,31 +39,31 @@ class VideoPlayout:
 def video_playout(
     distribution: DelayDistribution, buffer: float, interval: float, packets_per_frame: int = 1
 ) -> VideoPlayout:
-    """Say how a video plays that starts when its first packet was written `buffer` ago.
+    """Return how a video plays that starts `buffer` seconds after its first packet was written.
 
-    What is assumed:
+    Assumptions and derivation:
 
-    - Packets are written every `interval`, and each is due `buffer` after it was written, for ever: after a stall the
-      player catches up with the sender, as a live player does. One that goes on where it stood has a longer buffer
+    - The sender writes a packet every `interval`. Each packet is due `buffer` after its write. After a stall, the
+      player catches up with the sender, as a live player does. A player that does not catch up has a longer buffer
       from then on, and stalls less often.
-    - The packets of a frame are written one after another, `interval` apart, and the frame is due `buffer` after the
-      first of them. TCP delivers in order, so the frame is whole when its last packet is.
-    - Packets are read in order, so no packet's delay is shorter than that of the one before by more than `interval`.
-      So the last late packet of every stall is late by no more than that, and stalls are at most as frequent as such
-      packets: P(B < D <= B + interval) / interval. They are as frequent as that, and the picture stands no longer than
-      for each late packet's own time, if all that one loss holds up is read at once. Where no delay lies in that
-      range, the range goes up to the next that occurs.
+    - The packets of a frame are written one after another, `interval` apart. The frame is due `buffer` after the write
+      of its first packet. TCP delivers in order, so the frame is complete when its last packet arrives.
+    - Packets are read in order, so a packet's delay D is at most `interval` shorter than the delay of the packet
+      before it. So the last late packet of a stall is late by at most `interval`. With B = `buffer`, the number of
+      stalls per second is therefore at most P(B < D <= B + interval) / interval. Where no delay of the distribution is
+      in this range, the range extends to the next longer delay. If all packets that one loss holds up are read at
+      once, this bound is reached, and the picture stands still for one interval per late packet.
 
     Parameters
     ----------
     distribution : DelayDistribution
         Delays from write to in-order read.
     buffer : float
-        Time from the write of a packet until it is due [s], from 0 on and finite.
+        Time from the write of a packet until it is due [s], 0 or more and finite.
     interval : float
-        Time between two writes [s], above 0; that of the distribution's flow.
+        Time between two writes of the distribution's flow [s], above 0.
     packets_per_frame : int
-        Packets of one frame, from 1 on.
+        Packets of one frame, 1 or more.
 
     Returns
     -------
@@ -72,7 +73,7 @@ def video_playout(
     Raises
     ------
     ValueError
-        If a value lies outside its range.
+        If a value is outside its range.
 
     Examples
     --------
@@ -100,7 +101,7 @@ def video_playout(
 
 
 def _stalls_per_second(distribution: DelayDistribution, buffer: float, interval: float) -> float:
-    """Return how often the last late packet of a stall passes; infinite where a stall never ends."""
+    """Return the upper bound of the stalls per second; infinite if a stall never ends."""
     slack = buffer * CUMULATION_NOISE
     first_beyond = int(np.searchsorted(distribution.values, buffer + slack, side="right"))
     if first_beyond == distribution.values.size:
@@ -114,24 +115,24 @@ def _stalls_per_second(distribution: DelayDistribution, buffer: float, interval:
 
 
 def smallest_buffer(distribution: DelayDistribution, late_fraction: float) -> float:
-    """Return the shortest buffer with which no more than a given share of the packets is late.
+    """Return the shortest buffer with which at most a given share of the packets is late.
 
     Parameters
     ----------
     distribution : DelayDistribution
         Delays from write to in-order read.
     late_fraction : float
-        Largest share of late packets, from 0 to below 1.
+        Largest share of late packets, 0 to below 1.
 
     Returns
     -------
     float
-        The buffer [s], one of the delays that occur; infinite where TCP cannot carry the flow.
+        The buffer [s], one of the delays of the distribution; infinite if TCP cannot carry the flow.
 
     Raises
     ------
     ValueError
-        If the share lies outside its range.
+        If the share is outside its range.
 
     Examples
     --------

@@ -1,6 +1,7 @@
-"""Speech codecs as data: how much each one costs, and how well it bears what is missing.
+"""The rating of a call over TCP by the E-model, and the speech codecs as data.
 
-How a call over TCP is rated: what comes too late for its playout is lost, and waiting longer costs too.
+A packet that arrives after its playout time counts as lost. A longer playout delay loses fewer packets, but the delay
+itself lowers the rating.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from tcpdelay.quality.emodel import (
 )
 from tcpdelay.scenario.fields import InvalidValueError
 
+SHORTEST_PACKET, LONGEST_PACKET = 0.0025, 1.0
+"""Range of the speech in a packet [s] with which a codec can be rated."""
+
 
 @dataclass(frozen=True)
 class Codec:
-    """A speech codec as the E-model knows it.
+    """A speech codec with the numbers that the E-model needs.
 
     Parameters
     ----------
@@ -36,20 +40,20 @@ class Codec:
     bpl : float
         Packet-loss robustness factor, Bpl or Bpl,WB, above 0.
     packet_interval : float
-        Speech in a packet [s], 0.0025 to 1; it has to be spoken before the packet is sent.
+        Duration of the speech in a packet [s], 0.0025 to 1; the packet can be sent only after this time.
     lookahead : float
-        Speech beyond the packet that the encoder waits for [s], 0 to 1.
+        Duration of the speech after the packet that the encoder needs [s], 0 to 1.
     wideband : bool
         Whether the factors are those of the wideband E-model (ITU-T G.107.1).
     approximate : bool
-        True where a factor is not an ITU-T planning value for this very codec; `basis` says what it is.
+        True where a factor is not an ITU-T planning value for exactly this codec.
     basis : str
-        Where the numbers come from.
+        Source of the numbers.
 
     Raises
     ------
     ValueError
-        If a value lies outside its range.
+        If a value is outside its range.
 
     Examples
     --------
@@ -71,20 +75,21 @@ class Codec:
             raise InvalidValueError("ie", self.ie, "lie between 0 and 95")
         if not 0 < self.bpl < float("inf"):
             raise InvalidValueError("bpl", self.bpl, "be a number above 0")
-        if not 0.0025 <= self.packet_interval <= 1:
-            raise InvalidValueError("packet_interval", self.packet_interval, "lie between 0.0025 s and 1 s")
+        if not SHORTEST_PACKET <= self.packet_interval <= LONGEST_PACKET:
+            allowed = f"lie between {SHORTEST_PACKET:g} s and {LONGEST_PACKET:g} s"
+            raise InvalidValueError("packet_interval", self.packet_interval, allowed)
         if not 0 <= self.lookahead <= 1:
             raise InvalidValueError("lookahead", self.lookahead, "lie between 0 s and 1 s")
 
     @property
     def delay(self) -> float:
-        """Time from the first sound of a packet until it can be sent [s] (ITU-T G.114, without processing)."""
+        """Time from the first sound in a packet until the packet can be sent [s] (ITU-T G.114, without processing)."""
         return self.packet_interval + self.lookahead
 
 
 _APPENDIX_I = "ITU-T G.113 Appendix I (05/2002)"
 _DIOTIC = "ITU-T G.113 (09/2024) Tables IV.3 and IV.4, two ears"
-_OPUS = "fitted values in published code of M. Alahmadi for random losses; no paper confirmed, not of ITU-T"
+_OPUS = "fitted to random losses in published code of M. Alahmadi; confirmed by no paper, and not from ITU-T"
 
 _ALL = (
     Codec("g711", 0, 25.1, 0.020, basis=f"{_APPENDIX_I}, with concealment (G.711 Appendix I), packets of 10 ms"),
@@ -104,7 +109,7 @@ _ALL = (
         0.0015,
         wideband=True,
         approximate=True,
-        basis="Ie,WB of 64 kbit/s, one ear (ITU-T G.113 Appendix IV); Bpl,WB is that of AMR-WB 12.65, having none",
+        basis="Ie,WB of 64 kbit/s, one ear (ITU-T G.113 Appendix IV); it has no Bpl,WB, so this is AMR-WB 12.65's",
     ),
     Codec("opus-nb-11", 2.0, 16.0, 0.020, 0.0065, approximate=True, basis=_OPUS),
     Codec("opus-wb-15", 18.1, 18.7, 0.020, 0.0065, wideband=True, approximate=True, basis=_OPUS),
@@ -125,12 +130,12 @@ def codec_named(name: str) -> Codec:
     Returns
     -------
     Codec
-        Its numbers and where they come from.
+        The codec's numbers and their source.
 
     Raises
     ------
     ValueError
-        If there is no such codec; the message lists those that there are.
+        If there is no such codec; the message lists the known ones.
 
     Examples
     --------
@@ -147,24 +152,24 @@ DEFAULT_TRANSMISSION = Transmission()
 
 @dataclass(frozen=True)
 class VoiceQuality:
-    """How a call is rated at one playout delay.
+    """The rating of a call at one playout delay.
 
     Parameters
     ----------
     r : float
-        Rating: 93.2 for a perfect narrowband call, 128.8 for a perfect wideband one; below 0 where nothing is right.
+        Rating R: 93.2 for a perfect narrowband call, 128.8 for a perfect wideband call, below 0 for a very bad call.
     mos : float
-        Mean opinion score, 1 to 4.5. Scores of the narrowband and of the wideband model are not on one scale.
+        Mean opinion score, 1 to 4.5. Do not compare a narrowband with a wideband score: their scales differ.
     delay_impairment : float
-        Id, what delay and echo take from the rating.
+        Id, the impairment by delay and echo.
     loss_impairment : float
-        Ie,eff, what the codec and late packets take from it.
+        Ie,eff, the impairment by the codec and late packets.
     late_fraction : float
-        Share of the packets that come too late to be played.
+        Share of the packets that arrive after their playout time.
     playout_delay : float
         Time from the write of a packet to its playout [s].
     mouth_to_ear : float
-        `playout_delay` and the codec's own delay [s].
+        Sum of `playout_delay` and the codec's own delay [s].
     """
 
     r: float
@@ -177,7 +182,7 @@ class VoiceQuality:
 
 
 def _resolved(codec: str | Codec, burst_ratio: float) -> Codec:
-    """Return the codec itself, with the burst ratio checked."""
+    """Return the codec, given by name or as itself; raise ValueError if the burst ratio is out of its range."""
     if not 1 <= burst_ratio < float("inf"):
         raise InvalidValueError("burst_ratio", burst_ratio, "be a number from 1 on")
     return codec_named(codec) if isinstance(codec, str) else codec
@@ -186,7 +191,7 @@ def _resolved(codec: str | Codec, burst_ratio: float) -> Codec:
 def _terms(
     delay: Numbers, loss: Numbers, codec: Codec, burst_ratio: float, transmission: Transmission
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Return R on the codec's own scale, and what delay and equipment take from it."""
+    """Return R on the codec's own scale, and the impairments by delay and by codec and losses."""
     given, delay_taken = (wideband_terms if codec.wideband else narrowband_terms)(delay, transmission)
     equipment = equipment_impairment(codec.ie, codec.bpl, loss, burst_ratio)
     return given - delay_taken - equipment, delay_taken, equipment
@@ -199,30 +204,35 @@ def voice_rating(
     burst_ratio: float = 1.0,
     transmission: Transmission = DEFAULT_TRANSMISSION,
 ) -> Numbers:
-    """Return the rating R of calls, for whole maps of delay and loss.
+    """Return the rating R of calls, for arrays of delays and losses.
 
     Parameters
     ----------
     mouth_to_ear : float or array_like
-        Delays from mouth to ear [s], from 0 on.
+        Delays from mouth to ear [s], 0 or more.
     loss : float or array_like
         Shares of packets that are not played, 0 to 1; broadcast against `mouth_to_ear`.
     codec : str or Codec
-        A name in `CODECS`, or a codec of one's own.
+        A name in `CODECS`, or your own codec.
     burst_ratio : float
-        Mean length of a run of losses over that of independent losses, from 1 on.
+        BurstR, 1 or more: mean length of a loss burst, divided by the mean length with independent losses.
     transmission : Transmission
         The rest of the connection.
 
     Returns
     -------
     ndarray
-        R in the common shape of the two, at most 93.2, or 128.8 of a wideband codec, by default; also below 0.
+        R, in the broadcast shape. With the default transmission it is at most 93.2, or 128.8 with a wideband codec; it
+        can be below 0.
 
     Raises
     ------
     ValueError
-        If a value lies outside its range.
+        If a value is outside its range.
+
+    References
+    ----------
+    ITU-T G.107 (7-1), and ITU-T G.107.1 (7-1) for wideband codecs.
 
     Examples
     --------
@@ -246,7 +256,26 @@ def voice_mos(
     burst_ratio: float = 1.0,
     transmission: Transmission = DEFAULT_TRANSMISSION,
 ) -> Numbers:
-    """Return the mean opinion score of calls, 1 to 4.5; parameters and errors are those of `voice_rating`.
+    """Return the mean opinion score of calls, for arrays of delays and losses.
+
+    Parameters
+    ----------
+    mouth_to_ear, loss, codec, burst_ratio, transmission
+        As for `voice_rating`.
+
+    Returns
+    -------
+    ndarray
+        Mean opinion scores, 1 to 4.5, in the broadcast shape.
+
+    Raises
+    ------
+    ValueError
+        If a value is outside its range.
+
+    References
+    ----------
+    ITU-T G.107 (B-4), and ITU-T G.107.1 (A-1) for wideband codecs.
 
     Examples
     --------
@@ -259,7 +288,7 @@ def voice_mos(
 
 
 def _scale(codec: Codec) -> float:
-    """Return what R is divided by before it gives a score."""
+    """Return the divisor that brings R of the codec to the scale of `mos_from_rating`."""
     return SCALE if codec.wideband else 1.0
 
 
@@ -270,32 +299,36 @@ def voice_quality(
     burst_ratio: float = 1.0,
     transmission: Transmission = DEFAULT_TRANSMISSION,
 ) -> VoiceQuality:
-    """Rate a call over TCP by the E-model: what is later than the playout delay counts as lost.
+    """Rate a call over TCP by the E-model: packets later than the playout delay count as lost.
 
     Parameters
     ----------
     distribution : DelayDistribution
         Delays from write to in-order read.
     codec : str or Codec
-        A name in `CODECS`, or a codec of one's own, whose packets are those of the distribution's flow.
+        A name in `CODECS`, or your own codec. Its packets must be the packets of the distribution's flow.
     playout_delay : float, optional
-        Time from write to playout [s], from 0 on and finite; by default that with the best rating.
+        Time from write to playout [s], 0 or more and finite; by default the playout delay with the best rating.
     burst_ratio : float
-        BurstR, from 1 on. 1 takes late packets for independent. Over TCP they are not: all that is held up by one loss
-        is late together, so 1 flatters the call wherever the late fraction counts. The E-model's formula is checked
-        up to 2 (ITU-T G.107, Table 3).
+        BurstR, 1 or more. 1 means that packets are late independently of one another. Over TCP they are not: one loss
+        delays several packets together. So 1 overrates a call with late packets. The E-model's formula is verified up
+        to 2 (ITU-T G.107, Table 3).
     transmission : Transmission
         The rest of the connection.
 
     Returns
     -------
     VoiceQuality
-        Rating, score and where they come from.
+        Rating, score, impairments and late fraction.
 
     Raises
     ------
     ValueError
-        If a value lies outside its range.
+        If a value is outside its range.
+
+    References
+    ----------
+    ITU-T G.107, and ITU-T G.107.1 for wideband codecs.
 
     Examples
     --------
@@ -315,7 +348,7 @@ def voice_quality(
 def _best(
     playout: Numbers, late: Numbers, codec: Codec, burst_ratio: float, transmission: Transmission
 ) -> VoiceQuality:
-    """Return the account of the best of some playout delays."""
+    """Return the quality at the playout delay [s] with the best rating, given the late fraction at each."""
     ratings, delay_taken, equipment = _terms(playout + codec.delay, late, codec, burst_ratio, transmission)
     best = int(np.argmax(ratings))
     return VoiceQuality(
@@ -337,23 +370,24 @@ def best_playout_delay(
 ) -> VoiceQuality:
     """Find the fixed playout delay with the best rating.
 
-    Between two delays that occur nothing more comes in time, and R falls as the delay grows (from 2.5 ms on, and no
-    codec's delay is shorter). So the best of the delays that occur is the best of all at which anything is played.
+    Only the delays in the distribution are tried. Between two of them no further packet arrives, while R falls with
+    growing delay. (R falls for delays above 2.5 ms, and every codec's own delay is at least that long.) So no other
+    playout delay is better.
 
     Parameters
     ----------
     distribution, codec, burst_ratio, transmission
-        As in `voice_quality`.
+        As for `voice_quality`.
 
     Returns
     -------
     VoiceQuality
-        The rating there. Where no packet ever comes, the playout delay is infinite and all are late.
+        The quality at this delay. If no packet ever arrives, the playout delay is infinite and all packets are late.
 
     Raises
     ------
     ValueError
-        If a value lies outside its range.
+        If a value is outside its range.
 
     Examples
     --------
@@ -377,15 +411,14 @@ class CallTarget:
     Parameters
     ----------
     codec : str or Codec
-        A name in `tcpdelay.quality.CODECS`, or your own codec. Its packets are taken to be as long as the flow's
-        interval.
+        A name in `tcpdelay.quality.CODECS`, or your own codec. Each packet is assumed to hold one interval of speech.
     mos : float, optional
-        Smallest mean opinion score, 1 to 4.5; without it, the best score is sought.
+        Smallest mean opinion score, 1 to 4.5; by default, the best score is searched for.
 
     Raises
     ------
     ValueError
-        If a value is out of its range.
+        If a value is outside its range.
 
     References
     ----------
@@ -408,11 +441,11 @@ class CallTarget:
 
     def codec_of(self, interval: float) -> Codec:
         """Return the codec with packets of `interval` [s], 0.0025 to 1."""
-        codec = CODECS[self.codec] if isinstance(self.codec, str) else self.codec
+        codec = codec_named(self.codec) if isinstance(self.codec, str) else self.codec
         return replace(codec, packet_interval=interval)
 
     def is_met_by(self, call: VoiceQuality) -> bool:
-        """Return whether a call is played at all, and has the score.
+        """Return whether packets of the call arrive at all, and the call has the score.
 
         Examples
         --------

@@ -1,1 +1,1 @@
-"""Guidelines turned into reports for people: terminal, Markdown and HTML, with charts."""
+"""Reports for people, in the terminal, Markdown and HTML, with charts."""

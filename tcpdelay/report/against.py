@@ -1,4 +1,4 @@
-"""Two guidelines side by side: what differs, the figures before and after, and both distributions."""
+"""The report on two guidelines: their differences, the figures before and after, and both distributions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Formatted = Callable[[float], str]
 
 
 def changes_content(changes: Changes) -> Content:
-    """Return what a report on two guidelines says.
+    """Return the content of the report on two guidelines.
 
     Examples
     --------
@@ -35,10 +35,10 @@ def changes_content(changes: Changes) -> Content:
     """
     before, after = changes.before, changes.after
     differences = differences_table(changes)
-    asked = (
+    what_differs = (
         Section("differences", "What differs", tables=(differences,))
         if differences.rows
-        else Section("differences", "What differs", ("Nothing: both are the same scenario.",))
+        else Section("differences", "What differs", ("Nothing: both scenarios are the same.",))
     )
     return Content(
         verdict=after.verdict,
@@ -49,9 +49,9 @@ def changes_content(changes: Changes) -> Content:
         ),
         key_figures=key_figures(after),
         sections=(
-            asked,
+            what_differs,
             Section("delays", "Delays before and after", tables=(delays_table(changes),)),
-            Section("margins", "How far each may go", tables=(margins_table(changes),)),
+            Section("margins", "Margins before and after", tables=(margins_table(changes),)),
             Section(
                 "trust",
                 "How far to trust this",
@@ -60,13 +60,14 @@ def changes_content(changes: Changes) -> Content:
                     for name, found in (("before", before), ("after", after))
                     for note in found.notes
                 )
-                or ("Both scenarios lie inside the range in which their models were checked.",),
+                or ("Both scenarios are inside the range in which their models were checked.",),
             ),
         ),
     )
 
 
 def _headline(before: Findings, after: Findings) -> str:
+    """Return the target's quantile before and after, and the difference."""
     names = [quantile_name(found.target.quantile) for found in (before, after)]
     first, second = (format_delay(found.quantile) for found in (before, after))
     start = f"{names[0]} {first} → {'' if names[0] == names[1] else names[1] + ' '}{second}"
@@ -82,7 +83,7 @@ def _sooner(before: float, after: float) -> str:
 
 
 def differences_table(changes: Changes) -> Table:
-    """Return those rows of the two scenarios that differ."""
+    """Return the rows in which the two scenarios differ."""
     pairs = zip(scenario_table(changes.before).rows, scenario_table(changes.after).rows, strict=True)
     rows = tuple((name, before, after) for (name, before), (_, after) in pairs if before != after)
     return Table(("Scenario", "Before", "After"), rows)
@@ -113,6 +114,7 @@ def _delays(before: Findings, after: Findings) -> Iterator[tuple[str, ...]]:
 
 
 def _row(name: str, before: float, after: float, formatted: Formatted) -> tuple[str, ...]:
+    """Return the row of one figure: its name, its values before and after, and the change."""
     return (
         name,
         *(NEVER_SETTLES if math.isinf(value) else formatted(value) for value in (before, after)),
@@ -121,7 +123,7 @@ def _row(name: str, before: float, after: float, formatted: Formatted) -> tuple[
 
 
 def _ratio(before: float, after: float) -> str:
-    """Return by how many percent `after` lies above `before`; a dash where that says nothing."""
+    """Return the change from `before` to `after` in percent; a dash if the ratio has no meaning."""
     if not (0 < before < math.inf and 0 <= after < math.inf):
         return "–"
     change = after / before - 1
@@ -133,7 +135,7 @@ def _ratio(before: float, after: float) -> str:
 
 
 def margins_table(changes: Changes) -> Table:
-    """Return the edges of what works, the largest rate and the utilization, before and after."""
+    """Return the edges of loss, round-trip time and bitrate, and the utilization, before and after."""
     rows: list[tuple[str, ...]] = []
     pairs = zip(changes.before.margins, changes.after.margins, strict=True)
     for before, after in pairs:
@@ -146,7 +148,7 @@ def margins_table(changes: Changes) -> Table:
 
 
 def changes_charts(changes: Changes) -> dict[str, list[Chart]]:
-    """Return the chart of both distributions; none where TCP carries neither flow."""
+    """Return the chart of both distributions; no chart if TCP can carry neither flow."""
     from tcpdelay.report.html import chart
 
     carried = [found for found in (changes.before, changes.after) if math.isfinite(found.distribution.mean)]
@@ -161,7 +163,7 @@ def changes_charts(changes: Changes) -> dict[str, list[Chart]]:
 
 
 def plot_both(changes: Changes, ax: Axes) -> Axes:
-    """Draw the cumulative distributions of both; one that TCP cannot carry is left out.
+    """Draw both cumulative distributions, except that of a flow that TCP cannot carry.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Measured connections and captures of the testbed, as records, as text and as charts."""
+"""Analyses of connections and captures of the testbed, as records, text and charts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
-from tcpdelay.units import format_fraction, format_rate, format_time
+from tcpdelay.units import NEVER_SETTLES, format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def record(analysis: ConnectionAnalysis) -> dict[str, Any]:
-    """Return the analysis as one record, in seconds, bytes and fractions; None where something is not known."""
+    """Return the analysis as one record, in seconds, bytes and fractions; a value that is not known is None."""
     from tcpdelay.advice.guideline import REPORTED_QUANTILES
 
     scales = analysis.window_scale or (None, None)
@@ -70,14 +70,14 @@ def record(analysis: ConnectionAnalysis) -> dict[str, Any]:
         "delay_measured": analysis.delay_measured,
         "mean": delays and delays.mean,
         "jitter": delays and delays.jitter,
-        **{f"p{100 * q:g}": delays and delays.quantile(q) for q in REPORTED_QUANTILES},
+        **{quantile_name(q): delays and delays.quantile(q) for q in REPORTED_QUANTILES},
         "notes": "; ".join(analysis.notes),
     }
     return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
 
 
 def analysis_text(analysis: ConnectionAnalysis) -> str:
-    """Return the analysis for people."""
+    """Return the analysis as text."""
     facts = [*_path_rows(analysis), *_tcp_rows(analysis), *_flow_rows(analysis), *_delay_rows(analysis)]
     heading = (
         f"{analysis.sender} -> {analysis.receiver}, captured at the {' and at the '.join(analysis.captured_at)}: "
@@ -88,6 +88,7 @@ def analysis_text(analysis: ConnectionAnalysis) -> str:
 
 
 def _time(seconds: float) -> str:
+    """Return a time [s] with its unit, or "not known" for NaN."""
     return "not known" if math.isnan(seconds) else format_time(seconds)
 
 
@@ -110,8 +111,8 @@ def _path_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
         rows.append(
             (
                 "clocks",
-                f"the receiver's ahead by {clocks.offset:.6f} s, gaining {1e6 * clocks.skew:.3g} us/s; "
-                f"the two ways disagree by {1e6 * clocks.residual:.3g} us",
+                f"the receiver's clock is ahead by {clocks.offset:.6f} s and gains {1e6 * clocks.skew:.3g} us/s; "
+                f"the two directions disagree by {1e6 * clocks.residual:.3g} us",
             )
         )
     return rows
@@ -119,12 +120,12 @@ def _path_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
 
 def _tcp_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
     scales = analysis.window_scale
-    known = "" if analysis.mss_known else ", as far as seen without the handshake"
+    known = "" if analysis.mss_known else " at least; the handshake is not in the capture"
     window = analysis.smallest_receive_window
     return [
         (
             "retransmitted",
-            f"{analysis.retransmissions} packets, {analysis.spurious_retransmissions} of them in vain",
+            f"{analysis.retransmissions} packets, {analysis.spurious_retransmissions} of them spurious",
         ),
         ("duplicate ACKs", f"{analysis.duplicate_acks}"),
         ("segment size", f"{analysis.mss} B{known}"),
@@ -145,13 +146,13 @@ def _tcp_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
 
 def _flow_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
     if math.isnan(analysis.interval):
-        return [("messages", f"{analysis.messages}, too few to tell their interval")]
+        return [("messages", f"{analysis.messages}, too few to measure their interval")]
     size, interval = ("always" if fixed else "in the mean" for fixed in (analysis.fixed_size, analysis.fixed_interval))
     rate = format_rate(8 * analysis.packet_size / analysis.interval) if analysis.interval else "not known"
     return [
         ("messages", f"{analysis.messages}, {analysis.unfinished} not delivered within the capture"),
         ("packet size", f"{analysis.packet_size:.6g} B {size}"),
-        ("interval", f"{format_time(analysis.interval)} {interval}, thus {rate}"),
+        ("interval", f"{format_time(analysis.interval)} {interval}, which is {rate}"),
     ]
 
 
@@ -170,7 +171,13 @@ def _delay_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
 
 
 def capture_record(capture: FlowCapture) -> dict[str, Any]:
-    """Return the figures of a capture of the testbed as one record, in seconds and fractions."""
+    """Return the figures of a capture of the testbed as one record, in seconds and fractions.
+
+    Raises
+    ------
+    ValueError
+        If the capture has too few packets for confidence intervals.
+    """
     from tcpdelay.confidence import BATCHES, mean_interval, quantile_interval
 
     if capture.offered < BATCHES:
@@ -190,7 +197,7 @@ def capture_record(capture: FlowCapture) -> dict[str, Any]:
         *((f"p{100 * q:g}", quantile_interval(delays, q)) for q in (0.5, 0.95, 0.99)),
     ):
         row |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-    # The flows of one run share the queues of the path.
+    # The flows of one run share the path's queues, so each run counts once.
     of_runs = {run.run: run for run in capture.runs}.values()
     dropped = sum(run.packets["data_dropped"] for run in of_runs)
     sent = sum(run.packets["data_sent"] for run in of_runs)
@@ -206,7 +213,7 @@ def capture_record(capture: FlowCapture) -> dict[str, Any]:
 
 
 def captures_text(records: Sequence[dict[str, Any]]) -> str:
-    """Return the figures of captures of the testbed for people."""
+    """Return the figures of captures of the testbed as text."""
     return "".join(map(_capture_text, records))
 
 
@@ -231,7 +238,7 @@ def _capture_text(row: dict[str, Any]) -> str:
 
 
 def draw_curves(curves: Sequence[tuple[str, DelayDistribution]], title: str) -> Figure:
-    """Return a chart of the shares of packets later than a delay, one curve for each distribution."""
+    """Return a chart of P(delay > d), with one curve for each distribution."""
     from matplotlib.figure import Figure
 
     from tcpdelay.report.charts import plot_distribution
@@ -243,9 +250,9 @@ def draw_curves(curves: Sequence[tuple[str, DelayDistribution]], title: str) -> 
             plot_distribution(distribution, axes, kind="survival")
             axes.lines[-1].set_label(label)
         elif len(curves) > 1:
-            axes.plot([], [], " ", label=f"{label}: never settles")
+            axes.plot([], [], " ", label=f"{label}: {NEVER_SETTLES}")
         else:
-            # Says that nothing ever arrived.
+            # The chart is then only the message that TCP cannot carry the flow.
             plot_distribution(distribution, axes, kind="survival")
     if axes.get_legend_handles_labels()[1]:
         axes.legend(fontsize="small", frameon=False)
@@ -254,7 +261,7 @@ def draw_curves(curves: Sequence[tuple[str, DelayDistribution]], title: str) -> 
 
 
 def draw_captures(captures: Sequence[FlowCapture]) -> Figure:
-    """Return the chart of captures of the testbed; beside a single capture, of the prediction for its path."""
+    """Return the chart of captures of the testbed; a single capture is drawn with the prediction for its path."""
     from tcpdelay.models.predict import predict_delay
 
     alone = len(captures) == 1
@@ -266,7 +273,7 @@ def draw_captures(captures: Sequence[FlowCapture]) -> Figure:
 
 
 def draw_analysis(analysis: ConnectionAnalysis, predicted: DelayDistribution) -> Figure:
-    """Return the chart of the measured delays of a connection, and of the predicted ones."""
+    """Return the chart of the measured and the predicted delays of a connection."""
     assert analysis.delays is not None
     curves = [(f"measured, {analysis.delay_kind}", analysis.delays), ("predicted", predicted)]
     return draw_curves(curves, f"{analysis.sender} to {analysis.receiver}")

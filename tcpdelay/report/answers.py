@@ -1,4 +1,4 @@
-"""Answers of `tcpdelay solve` as text, JSON and CSV."""
+"""The answers of `tcpdelay solve`, as text, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ Format = Literal["text", "json", "csv"]
 Row = dict[str, Any]
 
 LIMITS = {
-    "delay": "the delay beyond",
-    "capacity": "what TCP can carry",
-    "size of the chain": "the chain, which is too large beyond",
-    "bursts": "the chain, which does not follow such losses in bursts: more may work",
-    "range": "the search, which goes no further",
-    "late packets": "late packets with a shorter one",
-    "score": "the score with a shorter one",
-    "network": "the network: nothing arrives earlier",
-    "target": "the target, which its neighbours miss",
-    "rank": "its neighbours, which are worse",
-    "candidates": "what was offered; it is the first or the last",
+    "delay": "the delay, which is too long beyond this value",
+    "capacity": "the rate that TCP can carry",
+    "size of the chain": "the chain, which is too large beyond this value",
+    "bursts": "the chain, which does not model such loss bursts: a larger value may work",
+    "range": "the range of the search, which ends here",
+    "late packets": "late packets with a shorter buffer",
+    "score": "the score with a shorter buffer",
+    "network": "the network: no packet arrives earlier",
+    "target": "the target, which the neighbouring candidates miss",
+    "rank": "the neighbouring candidates, which are worse",
+    "candidates": "the candidates: the best one is the first or the last",
 }
-"""What limits an answer, in words."""
+"""The limit of an answer, in words."""
 
 
 @dataclass(frozen=True)
 class RenderedAnswer:
-    """An answer in all forms.
+    """An answer in all formats.
 
     Parameters
     ----------
     facts : list of (str, str)
-        The answer for people.
+        The answer for people: names and values.
     record : dict
-        The same in numbers: seconds, bytes, bit/s and fractions.
+        The answer in numbers: seconds, bytes, bit/s and fractions.
     key : str
         Name of `rows` in JSON.
     rows : list of dict
-        What the answer consists of, if it has several parts.
+        The parts of the answer, if it has several parts.
     headings, cells : list
         `rows` as a table for people.
     """
@@ -74,7 +74,7 @@ def answer_text(answer: object, chosen: Format, ignored: Mapping[str, str]) -> s
         parts: list[RenderableType] = [facts_table([*found.facts, *ignored_in_words(ignored, "chain")])]
         if found.cells:
             parts.append(cells_table(found.headings, found.cells))
-        return as_text(*parts, width=UNBROKEN).rstrip("\n") + "\n"
+        return as_text(*parts, width=UNBROKEN)
     record = {**found.record, "ignored": dict(ignored)}
     if chosen == "json":
         return to_json({**record, **({found.key: found.rows} if found.key else {})})
@@ -83,7 +83,7 @@ def answer_text(answer: object, chosen: Format, ignored: Mapping[str, str]) -> s
 
 @singledispatch
 def rendered(answer: object) -> RenderedAnswer:
-    """Return an answer in all forms; each kind of answer has its own function."""
+    """Return an answer in all formats; each type of answer has its own function."""
     raise TypeError(f"no answer: {answer!r}")
 
 
@@ -246,7 +246,7 @@ def _(found: Sensitivities) -> RenderedAnswer:
     target = found.target
     facts = [
         ("scenario", scenario_in_words(found.flow, found.path)),
-        ("quantile", f"{format_fraction(target.quantile)}; late is beyond {format_time(target.limit)}"),
+        ("quantile", f"{format_fraction(target.quantile)}; packets later than {format_time(target.limit)} are late"),
         ("depends most on", INPUTS[found.largest][0]),
         ("expected error", in_words(found.expected_error)),
         *_notes(found.notes),
@@ -277,16 +277,16 @@ def _(found: Sensitivities) -> RenderedAnswer:
 
 
 def _score(mos: float, digits: int) -> str:
-    """Return a score of a call, 1 to 5, in a number of digits."""
+    """Return a score of a call with a number of digits."""
     return f"{mos:.{digits - 1}f}"
 
 
 def _lead(choice: Choice) -> str:
-    """Return in words how far the best is ahead of the next."""
+    """Return in words the difference between the best candidate and the next one."""
     if choice.lead == math.inf:
-        return "nothing else meets the target"
+        return "no other candidate meets the target"
     doubt = "" if choice.certain else ", which is less than the expected error"
-    return f"{100 * max(choice.lead, 0.0):.2g} % of its delay and the time to fill{doubt}"
+    return f"{100 * max(choice.lead, 0.0):.2g} % of its delay and the time to fill a packet{doubt}"
 
 
 def _demand(target: Target) -> Row:
@@ -300,7 +300,7 @@ def _notes(notes: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _share(fraction: float) -> str:
-    """Return a fraction in words, or that it is not known."""
+    """Return a fraction with two digits, or "not known"."""
     return "not known" if math.isnan(fraction) else format_fraction(float(f"{fraction:.2g}"))
 
 

@@ -1,4 +1,4 @@
-"""Axes and labels of the charts: round ticks with units, and names placed where they do not overlap."""
+"""Axes and labels of charts: round ticks with units, and labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHARACTER_WIDTH = 0.56 * LABEL_SIZE
 
 
 def tidy(ax: Axes) -> None:
-    """Leave out the frame's top and right, which carry no scale."""
+    """Remove the frame's top and right sides, which have no scale, and set the size of the labels."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=LABEL_SIZE)
     ax.xaxis.label.set_fontsize(LABEL_SIZE)
@@ -35,7 +35,7 @@ def tidy(ax: Axes) -> None:
 
 
 def message(ax: Axes, text: str) -> Axes:
-    """Write `text` in place of a chart that cannot be drawn."""
+    """Write `text` instead of a chart that cannot be drawn."""
     ax.set_axis_off()
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center")
     return ax
@@ -54,13 +54,13 @@ def fraction_axis(axis: Axis) -> None:
 
 
 def time_axis(axis: Axis) -> None:
-    """Label a logarithmic axis in seconds with a handy unit."""
+    """Label a logarithmic axis in seconds, with a suitable unit at each tick."""
     axis.set_major_formatter(FuncFormatter(lambda delay, _: format_time(delay)))
     axis.set_minor_locator(NullLocator())
 
 
 def round_ticks(axis: Axis, low: float, high: float) -> None:
-    """Put the ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, or at fewer where those are many."""
+    """Put the ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, or at fewer values on a long axis."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 5), (1, 3), (1,)):
         ticks = [digit * 10.0**decade for decade in decades for digit in digits]
@@ -71,7 +71,7 @@ def round_ticks(axis: Axis, low: float, high: float) -> None:
 
 
 def note(ax: Axes, text: str, xy: tuple[float, float], offset: tuple[float, float], align: Align, color: str) -> None:
-    """Write `text` at `offset` points from a place in the data; above it, or below for a negative offset."""
+    """Write `text` at `offset` [points] from a data point; above the point, or below it for a negative offset."""
     ax.annotate(
         text,
         xy,
@@ -85,7 +85,7 @@ def note(ax: Axes, text: str, xy: tuple[float, float], offset: tuple[float, floa
 
 
 def mark(ax: Axes, named: Sequence[tuple[str, float]]) -> None:
-    """Draw a dashed vertical line at each place, with its name above the axes; infinite places are left out."""
+    """Draw a dashed vertical line at each finite place, with its name above the axes."""
     shown = [(text, place) for text, place in named if math.isfinite(place)]
     for _, place in shown:
         ax.axvline(place, color=ax.xaxis.label.get_color(), linewidth=1.0, linestyle=DASHED)
@@ -93,7 +93,7 @@ def mark(ax: Axes, named: Sequence[tuple[str, float]]) -> None:
 
 
 def names_above(ax: Axes, named: Sequence[tuple[str, float]]) -> None:
-    """Write each name above the axes at its place, on as many lines as it takes for none to overlap."""
+    """Write each name above the axes at its place, on several lines if names would overlap."""
     width, taken = _width(ax), _Lines()
     for text, place in named:
         x, length = width * _share_of_axis(ax, place), _length(text)
@@ -105,8 +105,9 @@ def names_above(ax: Axes, named: Sequence[tuple[str, float]]) -> None:
 def names_of_parts(ax: Axes, parts: Sequence[tuple[str, float, float]]) -> None:
     """Name the parts of a horizontal bar, given from left to right as name, start and end.
 
-    A name that fits stands above its part. The others have a leader to it: they end at the leader, and those further
-    right stand higher, so that no leader crosses a name; without room on the left they start at a leader downwards.
+    A name that is shorter than its part is directly above the part. Every other name has a leader to its part. The name
+    ends at the leader, and names further right are higher, so that no leader crosses a name. A name without enough
+    space at the left starts at a leader below the bar.
     """
     width, above, below = _width(ax), _Lines(), _Lines()
     with_leader = []
@@ -133,13 +134,13 @@ def names_of_parts(ax: Axes, parts: Sequence[tuple[str, float, float]]) -> None:
 
 
 class _Lines:
-    """Lines of text, and what stands where on them [points]."""
+    """Lines of text, with the occupied spans of each line [points]."""
 
     def __init__(self) -> None:
         self.spans: list[list[tuple[float, float]]] = []
 
     def put(self, start: float, length: float, lowest: int = 0) -> int:
-        """Take up room on the first line from `lowest` on where it is free, and return the line's number."""
+        """Occupy a span on the first line, `lowest` or above, where it is free, and return the line's number."""
         end, line = start + length, lowest
         while line < len(self.spans) and any(start < high and low < end for low, high in self.spans[line]):
             line += 1
@@ -149,20 +150,24 @@ class _Lines:
 
 
 def _width(ax: Axes) -> float:
+    """Return the width of the axes [points]."""
     figure = ax.get_figure()
     assert isinstance(figure, Figure)
     return float(72 * figure.get_figwidth() * ax.get_position().width)
 
 
 def _share_of_axis(ax: Axes, place: float) -> float:
+    """Return the position of an x value, from 0 at the left end of the axis to 1 at the right end."""
     return float(ax.transAxes.inverted().transform(ax.transData.transform((place, 1.0)))[0])
 
 
 def _length(text: str) -> float:
+    """Return the approximate length of a text [points]."""
     return _CHARACTER_WIDTH * len(text) + 8
 
 
 def _write_outside(ax: Axes, text: str, place: float, height: float, align: Align, leader: bool) -> None:
+    """Write a text `height` points above the axes, or below the axes for a negative height."""
     ax.annotate(
         text,
         (place, 1.0 if height > 0 else 0.0),
@@ -177,5 +182,6 @@ def _write_outside(ax: Axes, text: str, place: float, height: float, align: Alig
 
 
 def _leader(ax: Axes, align: Align) -> dict[str, object]:
+    """Return the properties of a leader from a text to its place."""
     color = ax.xaxis.label.get_color()
     return {"arrowstyle": "-", "linewidth": 0.8, "color": color, "relpos": (float(align == "right"), 0.5), "shrinkB": 0}

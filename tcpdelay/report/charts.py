@@ -1,7 +1,7 @@
 """Charts of delay distributions.
 
-Axes count in seconds and fractions, and their ticks carry the unit. Names stand beside their curves; there is no
-legend. The colours are those of Okabe and Ito, which people with any colour vision can distinguish.
+The axes are in seconds and fractions, and the tick labels have units. The name of a curve is beside the curve; there is
+no legend. The colours are from Okabe and Ito; people with any colour vision can distinguish them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.report.chart_labels import (
-    fraction_axis,
-    linear_time_axis,
-    mark,
-    message,
-    note,
-    tidy,
-)
+from tcpdelay.report.chart_labels import fraction_axis, linear_time_axis, mark, message, note, tidy
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.units import NOT_CARRIED, format_time
 
@@ -59,16 +52,17 @@ Kind = Literal["both", "cdf", "density", "survival"]
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 SMALLEST_SURVIVAL = 1e-4
 SHOWN_SHARE = 0.999
-"""Share of the packets whose delays the linear charts reach up to."""
+"""Share of the packets whose delays a linear chart contains."""
 MOST_STEMS = 150
-"""Number of distinct delays up to which each is drawn; more are counted in bins."""
+"""Largest number of delays that are drawn one by one; more delays are drawn as a histogram."""
 BINS = 60
 LINE_WIDTH, STEM_WIDTH = 1.8, 4.5
 SMALLEST_TIME = 1e-4
-"""Delay that is drawn for a delay of 0 on a logarithmic axis [s]."""
+"""Smallest delay on a logarithmic axis [s]; shorter delays are drawn at this delay."""
 _BELOW_AXIS = 1e-12
 _STEPS: Literal["steps-post"] = "steps-post"
-_CYCLE = (BLUE, ORANGE, GREEN, PURPLE)
+CYCLE = (BLUE, ORANGE, GREEN, PURPLE)
+"""Colours of several curves, in this order."""
 
 
 def plot_distribution(
@@ -91,12 +85,12 @@ def plot_distribution(
     thresholds : mapping of str to float, or sequence of float
         Delays [s] to mark, with names if any.
     kind : {"both", "cdf", "density", "survival"}
-        "density": the probability of each delay. "cdf": their sum up to each delay. "both": these two. "survival": the
-        share of packets later than each delay on a logarithmic scale, which shows the tail.
+        "density": the probability of each delay. "cdf": the probability up to each delay. "both": density and cdf.
+        "survival": the share of packets later than each delay, on a logarithmic scale, which shows the tail.
     label : str, optional
         Name of the curve.
     color : str, optional
-        Its colour; by default a colour that no earlier curve in the axes has.
+        Colour of the curve; by default, the next colour that no curve in the axes has.
 
     Returns
     -------
@@ -106,7 +100,7 @@ def plot_distribution(
     Raises
     ------
     ValueError
-        If `kind` is none of these four words.
+        If `kind` is not one of these four words.
 
     Examples
     --------
@@ -124,7 +118,7 @@ def plot_distribution(
         return message(ax, NOT_CARRIED)
     drawn_before = sum(line.get_drawstyle() == _STEPS for line in ax.lines)
     limits_before = [ax.get_xlim()[1]] if ax.has_data() else []
-    color = color or _CYCLE[drawn_before % len(_CYCLE)]
+    color = color or CYCLE[drawn_before % len(CYCLE)]
     tidy(ax)
     linear_time_axis(ax.xaxis)
     ax.set_xlabel("delay")
@@ -138,12 +132,12 @@ def plot_distribution(
 
 
 def _draw_survival(distribution: Delays, ax: Axes, kind: Kind, label: str | None, color: str, marked: float) -> float:
-    """Draw P(delay > d) and return the largest delay [s] at which it has something to show."""
+    """Draw P(delay > d) and return the delay [s] at which the curve leaves the chart."""
     delays = distribution.values[np.isfinite(distribution.values)]
     later = distribution.late_fraction(delays)
     shown = int(np.count_nonzero(later >= SMALLEST_SURVIVAL)) + 1
     steps = [0.0, *delays, 2 * max(delays[-1], marked)]
-    # A share of 0 has no logarithm, and would leave the last step out.
+    # A share of 0 has no logarithm; without this minimum, the last step would be missing.
     shares = np.maximum([1.0, *later, later[-1]], _BELOW_AXIS)
     ax.plot(steps, shares, color=color, drawstyle=_STEPS, linewidth=LINE_WIDTH)
     ax.set_yscale("log")
@@ -151,14 +145,14 @@ def _draw_survival(distribution: Delays, ax: Axes, kind: Kind, label: str | None
     fraction_axis(ax.yaxis)
     ax.set_ylabel("packets later than that")
     if label:
-        # Packets that never arrive keep the curve from falling further.
+        # The curve does not fall below the share of packets that never arrive.
         halfway = math.sqrt(max(SMALLEST_SURVIVAL, float(later[-1])))
         note(ax, label, (distribution.quantile(1 - halfway), halfway), (6, 5), "left", color)
     return float(delays[:shown][-1])
 
 
 def _draw_shares(distribution: Delays, ax: Axes, kind: Kind, label: str | None, color: str, marked: float) -> float:
-    """Draw probabilities, their sum or both, and return the largest delay [s] at which there is much to show."""
+    """Draw density, cdf or both, and return the delay [s] up to which nearly all packets arrive."""
     finite = np.isfinite(distribution.values)
     values, weights = distribution.values[finite], distribution.weights[finite]
     reached = np.cumsum(weights)
@@ -192,13 +186,14 @@ def _draw_shares(distribution: Delays, ax: Axes, kind: Kind, label: str | None, 
 
 
 def current_axes() -> Axes:
-    """Return the axes that pyplot draws on now."""
+    """Return the current axes of pyplot."""
     from matplotlib import pyplot
 
     return pyplot.gca()
 
 
 def _named(thresholds: Mapping[str, float] | Sequence[float]) -> list[tuple[str, float]]:
+    """Return the thresholds [s] with the text of their marks."""
     if isinstance(thresholds, Mapping):
         return [(f"{name} {format_time(delay)}", float(delay)) for name, delay in thresholds.items()]
     return [(format_time(delay), float(delay)) for delay in thresholds]

@@ -1,4 +1,4 @@
-"""The content of a report in reading order, in words and tables of formatted values, before any layout."""
+"""The content of a report in reading order: sentences and tables of formatted values, without any layout."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 NOT_COMPUTED = "not computed"
 CURVE_ROWS = 8
-"""Rows of the table of the delay against the loss."""
-LOSS_PATTERN = {"random": "random losses", "correlated": "correlated losses, as of a full drop-tail queue"}
-BOTTLENECK = {"packets": "queue kept in packets", "bytes": "queue kept in bytes"}
+"""Largest number of rows in the table of the delay at other losses."""
+LOSS_PATTERN = {"random": "random losses", "correlated": "correlated losses, as in a full drop-tail queue"}
+BOTTLENECK = {"packets": "queue limited in packets", "bytes": "queue limited in bytes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class Table:
 
     @property
     def headed(self) -> bool:
-        """Whether the columns need headings; a table of names and values does not."""
+        """Whether the columns need headings; the two columns of names and values need none."""
         return len(self.columns) > 2
 
 
 def scenario_table(guideline: Findings) -> Table:
-    """Return the scenario: the flow, the path, the demand and the TCP."""
+    """Return the scenario: the flow, the path, the demand and the TCP stack."""
     flow, path, target = guideline.flow, guideline.path, guideline.target
     one_way = format_time(path.forward_delay)
     rows = (
@@ -73,7 +73,7 @@ def scenario_table(guideline: Findings) -> Table:
 
 
 def _losses(path: Path) -> str:
-    """Return in words how losses follow one another."""
+    """Return the loss pattern in words."""
     if path.loss_burst > 1:
         return f"in bursts of {path.loss_burst:g} segments in the mean"
     return LOSS_PATTERN[path.loss_pattern]
@@ -96,14 +96,14 @@ def measured_table(guideline: Findings, estimate: PathEstimate) -> Table:
 
 
 def delays_table(guideline: Findings) -> Table:
-    """Return mean, jitter and quantiles; the row of the target's quantile is the emphasised one."""
+    """Return mean, jitter and quantiles; the row of the target's quantile is emphasised."""
     distribution, target = guideline.distribution, guideline.target
     rows = [
         ("mean", format_time(distribution.mean), "from write to in-order read"),
         ("jitter", format_time(distribution.jitter), "standard deviation of the delay"),
     ]
     for q in sorted({*REPORTED_QUANTILES, target.quantile}):
-        arrived = f"{format_fraction(q)} arrive within it"
+        arrived = f"{format_fraction(q)} arrive within this time"
         if q == target.quantile:
             emphasis = len(rows)
             arrived += f"; the limit is {format_time(target.limit)}"
@@ -114,12 +114,11 @@ def delays_table(guideline: Findings) -> Table:
 
 
 def call_table(call: Call) -> Table:
-    """Return the score of a call at the target's playout delay and at the best one."""
+    """Return the score of a call, with the target's limit and with the best value as playout delay."""
     rows = []
     for name, quality in (("at the limit", call.at_limit), ("best", call.best)):
         playout = format_time(quality.playout_delay) if math.isfinite(quality.playout_delay) else "never"
-        about = "about " if call.approximate else ""
-        rows.append((name, playout, format_fraction(quality.late_fraction), f"{about}{quality.mos:.2f}"))
+        rows.append((name, playout, format_fraction(quality.late_fraction), phrases.score(call, quality)))
     return Table(("Playout", "Delay", "Late", "MOS"), tuple(rows), numeric=(1, 2, 3))
 
 
@@ -131,15 +130,19 @@ def video_table(video: VideoPlayout) -> Table:
         stalls, length = f"{video.stalls_per_minute:.2g} per minute", format_time(video.mean_stall)
     rows = (
         ("Start-up", format_time(video.startup_delay), "from the first write to the first picture"),
-        ("Late packets", format_fraction(video.late_packets), "share of the time in which the picture stands"),
-        ("Stalls", stalls, "at most, while the player catches up after each"),
-        ("Length", length, "of a stall, in the mean"),
+        (
+            "Late packets",
+            format_fraction(video.late_packets),
+            "also the share of time in which the picture stands still",
+        ),
+        ("Stalls", stalls, "at most, if the player catches up after each stall"),
+        ("Length", length, "mean length of a stall"),
     )
     return Table(("Video", "Value", "What it is"), rows, numeric=(1,))
 
 
 def margins_table(guideline: Findings) -> Table:
-    """Return how far loss, round-trip time and bitrate may go."""
+    """Return the margins of loss, round-trip time and bitrate."""
     rows = []
     for margin in guideline.margins:
         edge = phrases.format_edge(margin)
@@ -149,7 +152,7 @@ def margins_table(guideline: Findings) -> Table:
 
 
 def loss_table(guideline: Findings) -> Table:
-    """Return the target's quantile at losses around the scenario's, thinned out to a few rows."""
+    """Return the target's quantile at a few losses around the scenario's loss."""
     curve, limit = guideline.loss_curve, guideline.target
     places = sorted({round(place) for place in np.linspace(0, curve.loss.size - 1, min(CURVE_ROWS, curve.loss.size))})
     rows = tuple(
@@ -160,7 +163,7 @@ def loss_table(guideline: Findings) -> Table:
 
 
 def parts_table(guideline: Findings) -> Table:
-    """Return where the mean delay comes from."""
+    """Return the parts of the mean delay."""
     parts, mean = guideline.parts, guideline.distribution.mean
     named = (
         ("Network", parts.network, "one way, without TCP"),
@@ -176,7 +179,7 @@ def parts_table(guideline: Findings) -> Table:
 
 
 def load_table(guideline: Findings) -> Table:
-    """Return the flow's share of the rate that TCP could carry."""
+    """Return the load of the flow, relative to the rate that TCP can carry."""
     rows = (
         ("Time with a backlog", format_fraction(guideline.backlogged_time_fraction), "packets wait in the send buffer"),
         ("Fair TCP rate", format_rate(guideline.fair_rate), "what a long transfer would get on this path"),
@@ -188,7 +191,7 @@ def load_table(guideline: Findings) -> Table:
         (
             "Largest rate",
             phrases.format_edge(guideline.largest_sustainable_rate),
-            "that TCP carries at all on this path",
+            "largest rate that TCP can carry on this path",
         ),
     )
     return Table(("Load", "Value", "What it is"), rows, numeric=(1,))
@@ -251,7 +254,10 @@ LEVEL = {"tcp": "In TCP", "application": "In the application"}
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One recommendation in words; `to_do` says whether the reader has to act, `elsewhere` names other systems."""
+    """One recommendation in words.
+
+    `to_do` tells whether the reader has to act. `elsewhere` has the names and settings of systems other than Linux.
+    """
 
     title: str
     status: str
@@ -266,7 +272,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section of a report: its heading, and its parts in this order.
+    """One section of a report: its heading, and its parts in the order of the fields.
 
     Parameters
     ----------
@@ -294,16 +300,16 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Everything a report says.
+    """The content of a report.
 
     Parameters
     ----------
     verdict : {"works", "uncertain", "fails"}
         The verdict.
     headline, explanation : str and tuple of str
-        The verdict in words, and the sentences that explain it.
+        The verdict in words, and the sentences that explain the verdict.
     key_figures : tuple of tuple of str
-        Labels and values of the figures that decide.
+        Labels and values of the most important figures.
     sections : tuple of Section
         The other parts of the report in reading order.
     """
@@ -342,7 +348,7 @@ def content(guideline: Findings) -> Content:
             Section("playout", "Playout buffers", (PLAYOUT_REMARK,), (playout_table(guideline),)),
         ]
     else:
-        sections.append(Section("parts", "How much the flow asks for", tables=(load,)))
+        sections.append(Section("parts", "Load of the flow", tables=(load,)))
     if guideline.alternatives:
         table = alternatives_table(guideline)
         sections.append(Section("alternatives", "If the path is not as measured", tables=(table,)))
@@ -360,33 +366,35 @@ def content(guideline: Findings) -> Content:
 
 
 def _assumptions(guideline: Findings) -> tuple[str, ...]:
+    """Return in words the assumptions for the fields that the model ignored."""
     return assumptions(guideline.distribution.method, guideline.ignored)
 
 
 def _margins(guideline: Findings) -> Section:
-    """Return how far each quantity may go, and the delay at other losses."""
-    paragraphs, tables = ["Each quantity with the others unchanged."], [margins_table(guideline)]
+    """Return the margin of each quantity, and the delay at other losses."""
+    paragraphs, tables = ["Each margin holds if the other quantities do not change."], [margins_table(guideline)]
     if guideline.loss_curve.loss.size:
         tables.append(loss_table(guideline))
     if guideline.loss_curve.critical is not None:
         paragraphs.append(
-            f"TCP cannot carry the flow from a loss of {format_fraction(guideline.loss_curve.critical)} on."
+            f"TCP cannot carry the flow with a loss of {format_fraction(guideline.loss_curve.critical)} or more."
         )
     return Section("margins", "Margins", tuple(paragraphs), tuple(tables))
 
 
 def _experience(guideline: Findings) -> list[Section]:
-    """Return how users perceive the delays, where that can be said."""
+    """Return the quality of a call or a video, if the application is one of these."""
     sections = []
     if guideline.call is not None:
         remark = phrases.call(guideline.call)
-        sections.append(Section("call", "What it is like to talk", (remark,), (call_table(guideline.call),)))
+        sections.append(Section("call", "Quality of the call", (remark,), (call_table(guideline.call),)))
     if guideline.video is not None:
         sections.append(Section("video", "How the video plays", tables=(video_table(guideline.video),)))
     return sections
 
 
 def _recommendations(guideline: Findings) -> list[Section]:
+    """Return the recommendations that help here, and the titles of the other rules."""
     helpful = [rule for rule in guideline.recommendations if rule.applies and not phrases.is_worse(rule.effect)]
     groups = ((title, [rule for rule in helpful if rule.level == level]) for level, title in LEVEL.items())
     others = [phrases.why_not(rule, guideline.target) for rule in guideline.recommendations if rule not in helpful]
@@ -400,7 +408,8 @@ def _recommendations(guideline: Findings) -> list[Section]:
 
 
 def _trust(guideline: Findings) -> Section:
-    # The table says which inputs lie outside the range; assumptions stand beside the verdict.
+    """Return the expected error, the range in which the model was checked, and the remaining notes."""
+    # The table shows which inputs are outside the range; the explanation of the verdict has the assumptions.
     said = (*guideline.validity.exceeded_by(guideline.flow, guideline.path), *_assumptions(guideline))
     notes = tuple(phrases.sentence(note) for note in guideline.notes if note not in said)
     source = phrases.sentence(f"the model was checked against {guideline.validity.source}")
@@ -409,26 +418,22 @@ def _trust(guideline: Findings) -> Section:
 
 
 def key_figures(guideline: Findings) -> tuple[tuple[str, str], ...]:
-    """Return labels and values of the figures that decide: quantile, limit, late packets, and a call's score."""
+    """Return labels and values of the most important figures: quantile, limit, late packets, and a call's score."""
     target = guideline.target
     delay = "grows for ever" if math.isinf(guideline.quantile) else format_time(guideline.quantile)
     limit = format_time(target.limit)
-    return (
+    figures = (
         (f"{quantile_name(target.quantile)} delay", delay),
         ("limit", limit),
         (f"later than {limit}", format_fraction(guideline.late_fraction)),
-        *_score(guideline),
     )
-
-
-def _score(guideline: Findings) -> tuple[tuple[str, str], ...]:
     if guideline.call is None:
-        return ()
-    about = "about " if guideline.call.approximate else ""
-    return ((f"MOS, played after {format_time(guideline.target.limit)}", f"{about}{guideline.call.at_limit.mos:.2f}"),)
+        return figures
+    return (*figures, (f"MOS, played after {limit}", phrases.score(guideline.call, guideline.call.at_limit)))
 
 
 def _advice(rules: list[Recommendation], guideline: Findings) -> tuple[Advice, ...]:
+    """Return recommendations in words; the recommendations that need action come first."""
     order = list(phrases.STATUS)
     return tuple(
         Advice(

@@ -1,4 +1,4 @@
-"""The explorer: one page with predictions for a whole range of paths and bitrates, and sliders to choose among them."""
+"""The explorer: an HTML page with predictions for a range of paths and bitrates, and sliders to select a scenario."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from tcpdelay.models.validity import LINUX_RANGE
 from tcpdelay.questions.explorer import CODECS, PROBABILITIES, knots
 from tcpdelay.report.html import environment
 from tcpdelay.scenario.stack import DEFAULT_STACK
-from tcpdelay.units import format_fraction
+from tcpdelay.units import format_fraction, quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.questions.explorer import Accuracy, Surfaces
 
 SCRIPTS = ("explorer_surfaces.js", "explorer_charts.js", "explorer.js")
 LARGEST_CODE = 65_534
-"""Values are kept as 16-bit codes; the one above stands for what is not known."""
+"""Largest 16-bit code of a known value; the code above means that the value is not known."""
 FIGURES = (
     ("mean", "mean delay"),
-    *((f"p{100 * probability:g}", f"{format_fraction(probability)} come within") for probability in (0.5, 0.9, 0.95)),
-    *((f"p{100 * probability:g}", f"{format_fraction(probability)} come within") for probability in (0.99, 0.999)),
+    *((quantile_name(q), f"{format_fraction(q)} come within") for q in (0.5, 0.9, 0.95, 0.99, 0.999)),
     ("late", "later than the limit"),
     ("mos", "mean opinion score, G.711"),
     ("headroom", "TCP could carry, in times the bitrate"),
@@ -36,12 +35,12 @@ FIGURES = (
 
 
 def to_html(explored: Sequence[tuple[Surfaces, Accuracy]]) -> str:
-    """Return the explorer as a page that needs nothing from elsewhere, and may ask for nothing by its own policy.
+    """Return the explorer as a self-contained page; the page's content security policy forbids all other sources.
 
     Parameters
     ----------
     explored : sequence of tuple of Surfaces and Accuracy
-        The predictions for each application, and how well they hold in between; at least one.
+        The predictions for each application, and the accuracy of the interpolation; at least one application.
 
     Returns
     -------
@@ -87,7 +86,7 @@ def to_html(explored: Sequence[tuple[Surfaces, Accuracy]]) -> str:
 
 
 def _script() -> str:
-    """Return the page's scripts as one, closed in so that it leaves no names behind."""
+    """Return the page's scripts as one script, in a function so that it defines no global names."""
     loader = environment().loader
     assert loader is not None
     sources = [loader.get_source(environment(), name)[0] for name in SCRIPTS]
@@ -95,7 +94,7 @@ def _script() -> str:
 
 
 def _record(surfaces: Surfaces, accuracy: Accuracy) -> dict[str, Any]:
-    """Return what the page knows of one application."""
+    """Return the page's data of one application."""
     application, known = surfaces.application, knots(surfaces)
     stored = {name: values for name, values in known._asdict().items() if name != "mos" or application.name in CODECS}
     return {
@@ -117,19 +116,19 @@ def _record(surfaces: Surfaces, accuracy: Accuracy) -> dict[str, Any]:
 
 
 def encoded(values: NDArray[np.float64], dimensions: int) -> dict[str, float | int | str]:
-    """Return values as 16-bit codes between their smallest and their largest, in base 64.
+    """Return values as 16-bit codes from the smallest to the largest value, in base 64.
 
     Parameters
     ----------
     values : ndarray
-        Numbers; NaN where one is not known.
+        Numbers; NaN if a number is not known.
     dimensions : int
-        How many of the axes are those of the grid; those behind it hold the values of one point.
+        Number of axes of the grid; the further axes contain the values of one grid point.
 
     Returns
     -------
     dict
-        The two ends, the number of values of one point, and the codes.
+        The values of the smallest and the largest code, the number of values of one grid point, and the codes.
 
     Examples
     --------
@@ -151,24 +150,24 @@ def encoded(values: NDArray[np.float64], dimensions: int) -> dict[str, float | i
 
 
 def in_words(accuracy: Accuracy, quantile: float) -> str:
-    """Return how well interpolation holds.
+    """Return the accuracy of the interpolation in words.
 
     Examples
     --------
     >>> from tcpdelay.questions.explorer import Accuracy
     >>> print(in_words(Accuracy(500, (0.003, 0.07), (0.001, 0.01), (0.0, 0.002), wrong=3, unsettled=4), 0.95))
-    All figures above are interpolated. At 500 random points of this range p95 was off the exact chain by 0.3 % in the
-    median and by up to 7 % in nine of ten, the mean by 0.1 % and 1 %, the late fraction by 0 % and 0.2 % of the
-    packets. The verdict was wrong at 3 of them and left open at 4. Quantiles jump in places, where the error is larger.
+    All figures above are interpolated. At 500 random points of this range, p95 differed from the exact chain by 0.3 %
+    in the median and by up to 7 % at nine of ten points, the mean by 0.1 % and 1 %, the late fraction by 0 % and 0.2 %
+    of the packets. The verdict was wrong at 3 points and left open at 4. Where quantiles jump, the error is larger.
     """
     shown = [
         format_fraction(float(f"{error:.2g}"))
         for error in (*accuracy.quantile, *accuracy.mean, *accuracy.late_fraction)
     ]
     return (
-        f"All figures above are interpolated. At {accuracy.points} random points of this range p{100 * quantile:g} was "
-        f"off the exact chain by {shown[0]} in the median and by up to {shown[1]} in nine of ten, the mean by "
-        f"{shown[2]} and {shown[3]}, the late fraction by {shown[4]} and {shown[5]} of the packets. The verdict was "
-        f"wrong at {accuracy.wrong} of them and left open at {accuracy.unsettled}. Quantiles jump in places, where the "
-        "error is larger."
+        f"All figures above are interpolated. At {accuracy.points} random points of this range, "
+        f"{quantile_name(quantile)} differed from the exact chain by {shown[0]} in the median and by up to {shown[1]} "
+        f"at nine of ten points, the mean by {shown[2]} and {shown[3]}, the late fraction by {shown[4]} and {shown[5]} "
+        f"of the packets. The verdict was wrong at {accuracy.wrong} points and left open at {accuracy.unsettled}. "
+        "Where quantiles jump, the error is larger."
     )

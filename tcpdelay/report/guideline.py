@@ -1,4 +1,4 @@
-"""The guideline: findings with their reports, for one scenario and for two side by side."""
+"""The guideline: the findings on one scenario, or the comparison of two scenarios, with their reports."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def guideline(
     application: Application | None = None,
     **options: Any,
 ) -> Guideline:
-    """Predict a flow's delay and say whether it works, by what margin, and what to set or change.
+    """Predict a flow's delay, and return whether it meets the target, with which margins, and what to set or change.
 
     Parameters
     ----------
     flow, path : Flow and Path, optional
-        The scenario; instead, give their parameters by name, as for `predict_delay`.
+        The scenario. Alternatively, give the parameters of `Flow` and `Path` by name, as for `predict_delay`.
     stack : Stack, optional
         The TCP implementation; by default a current Linux kernel.
     target : Target, optional
         The demand on the delay; by default 95 % within 0.2 s.
     estimate : PathEstimate, optional
-        The measurement from which `path` was made; its confidence intervals are carried through the prediction.
+        The measurement from which `path` was made; the target is also checked at both ends of its confidence intervals.
     application : Application, optional
-        What the flow carries, such as `tcpdelay.scenario.applications.application("voip")`: calls are rated, and videos
-        played. It provides `flow` and `target` where these are not given.
+        The application that sends the flow, such as `tcpdelay.scenario.applications.application("voip")`. It provides
+        `flow` and `target` if these are not given. The findings on a call or a video have its quality too.
     **options
         The parameters of `Flow` and `Path` by name.
 
@@ -70,7 +70,7 @@ def guideline(
     Raises
     ------
     ValueError
-        If an argument is missing, unknown or out of its range, or the chain refuses the scenario.
+        If an argument is missing, unknown or out of its range, or if the chain refuses the scenario.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def guideline(
 
 @dataclass(frozen=True)
 class GuidelineComparison(Changes):
-    """What changes between two scenarios, with its reports.
+    """The findings on two scenarios, and their differences, with the reports.
 
     Parameters
     ----------
@@ -96,14 +96,14 @@ class GuidelineComparison(Changes):
     """
 
     def to_markdown(self) -> str:
-        """Return the changes in Markdown."""
+        """Return the report on the differences in Markdown."""
         from tcpdelay.report.against import changes_content
         from tcpdelay.report.markdown import in_markdown
 
         return in_markdown(changes_content(self))
 
     def to_html(self) -> str:
-        """Return the changes as one self-contained HTML page."""
+        """Return the report on the differences as one self-contained HTML page."""
         from tcpdelay.report.against import changes_charts, changes_content
         from tcpdelay.report.html import as_page
 
@@ -111,17 +111,17 @@ class GuidelineComparison(Changes):
 
 
 def compare_guidelines(before: Findings, after: Findings) -> GuidelineComparison:
-    """Put two guidelines side by side, such as guidelines for two stacks, or before and after a change.
+    """Compare two guidelines, such as guidelines for two stacks, or before and after a change.
 
     Parameters
     ----------
     before, after : Guideline
-        As `guideline` returns them.
+        Results of `guideline`.
 
     Returns
     -------
     GuidelineComparison
-        With `to_markdown()`, `to_html()` and `to_json()`.
+        The comparison, with `to_markdown()`, `to_html()` and `to_json()`.
 
     Examples
     --------

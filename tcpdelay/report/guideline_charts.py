@@ -1,4 +1,4 @@
-"""Charts of a guideline: the parts of the mean delay, and the delay against the loss."""
+"""Charts of a guideline: the parts of the mean delay, and the delay as a function of the loss."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def plot_delay_parts(guideline: Findings, ax: Axes | None = None) -> Axes:
-    """Draw where the mean delay comes from, as one bar.
+    """Draw the parts of the mean delay as one bar.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def plot_delay_parts(guideline: Findings, ax: Axes | None = None) -> Axes:
 
 
 def plot_quantile_against_loss(guideline: Findings, ax: Axes | None = None) -> Axes:
-    """Draw the target's quantile against the loss, with the limit, the scenario and the edge of what works.
+    """Draw the target's quantile against the loss, with the limit, the scenario and the largest loss that works.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def plot_quantile_against_loss(guideline: Findings, ax: Axes | None = None) -> A
     time_axis(ax.yaxis)
     ax.set_xlabel("loss")
     ax.set_ylabel(f"{quantile_name(target.quantile)} delay")
-    # The delay rises with the loss, so that one side of the limit's right end is free.
+    # The delay rises with the loss, so there is free space above or below the right end of the limit's line.
     side = -3 if max(shown) > target.limit or math.isinf(guideline.quantile) else 3
     note(ax, f"limit {format_time(target.limit)}", (curve.highest, target.limit), (-2, side), "right", ORANGE)
     marks = []
@@ -123,7 +123,7 @@ def plot_quantile_against_loss(guideline: Findings, ax: Axes | None = None) -> A
 
 
 def _draw_scenario(guideline: Findings, ax: Axes, curve: LossCurve) -> None:
-    """Mark the scenario's own loss and quantile; beyond the computed curve, join it by a dotted line."""
+    """Mark the scenario's own loss and quantile; a dotted line connects a point beyond the curve's end to the curve."""
     loss, quantile = max(guideline.path.loss, curve.lowest), max(guideline.quantile, SMALLEST_TIME)
     if curve.loss.size and loss > curve.loss[-1]:
         joint = ([curve.loss[-1], loss], [curve.quantile[-1], quantile])

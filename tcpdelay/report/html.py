@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page, with charts as SVG elements that follow the page's colours."""
+"""The report as one self-contained HTML page; its charts are SVG elements with the colours of the page."""
 
 from __future__ import annotations
 
@@ -19,21 +19,12 @@ from matplotlib.figure import Figure
 
 from tcpdelay.report import phrases
 from tcpdelay.report.chart_labels import LABEL_SIZE
-from tcpdelay.report.charts import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    plot_distribution,
-)
+from tcpdelay.report.charts import BLUE, GREEN, ORANGE, PURPLE, plot_distribution
 from tcpdelay.report.content import content
 from tcpdelay.report.guideline_charts import plot_delay_parts, plot_quantile_against_loss
 from tcpdelay.units import format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
-    from matplotlib.axes import Axes
-
     from tcpdelay.advice.guideline import Findings
     from tcpdelay.report.content import Content
 
@@ -66,11 +57,11 @@ def inline_svg(
     Parameters
     ----------
     draw : callable
-        Draws into the axes it is given.
+        Draws into the given axes.
     name : str
-        Identifier that is unique within the page; all identifiers inside start with it.
+        Identifier that is unique within the page; all identifiers inside the chart start with this name.
     title, description : str
-        What the chart shows, in a few words and with its main numbers.
+        Content of the chart in a few words, and its main numbers.
     size : tuple of float
         Width and height [inches]; the page scales the chart.
 
@@ -94,6 +85,7 @@ def inline_svg(
 
 
 def _embedded(image: bytes, name: str, title: str, description: str) -> str:
+    """Return an SVG file as an element of a page: without metadata and style sheet, with its own identifiers."""
     drawn = ElementTree.fromstring(image)
     svg = ElementTree.Element(
         "svg",
@@ -108,7 +100,7 @@ def _embedded(image: bytes, name: str, title: str, description: str) -> str:
     ElementTree.SubElement(svg, "desc", id=f"{name}-description").text = description
     svg.extend(child for child in drawn if _local(child.tag) != "metadata")
     for parent in svg.iter():
-        # The renderer's style sheet would hold for the whole page.
+        # The style sheet of the SVG file would apply to the whole page.
         for style in [child for child in parent if _local(child.tag) == "style"]:
             parent.remove(style)
     for element in svg.iter():
@@ -118,10 +110,12 @@ def _embedded(image: bytes, name: str, title: str, description: str) -> str:
 
 
 def _local(tag: str) -> str:
+    """Return the name of a tag or an attribute without its namespace."""
     return _NAMESPACE.sub("", tag)
 
 
 def _attributes(element: ElementTree.Element, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the attributes of an element with identifiers of their own and with the page's colours."""
     for key, value in element.attrib.items():
         key = _local(key)
         if key == "id" and not value.startswith(f"{name}-"):
@@ -144,7 +138,7 @@ _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:[mµ]?s|B|[kMG]?bit/s)\b|%)")
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of the page, and the words above it."""
+    """A chart of the page, and its caption."""
 
     caption: str
     svg: Markup
@@ -169,7 +163,7 @@ def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
 
 
 def charts(guideline: Findings) -> dict[str, list[Chart]]:
-    """Return the charts of each section; where TCP cannot carry the flow, the charts of delays are left out."""
+    """Return the charts of each section, without the charts of the delays if TCP cannot carry the flow."""
     target, distribution, parts = guideline.target, guideline.distribution, guideline.parts
     limit, quantile = format_time(target.limit), quantile_name(target.quantile)
     drawn = {
@@ -221,7 +215,7 @@ def chart(
 
 
 def keep_units(text: object) -> object:
-    r"""Return `text` with spaces before units that do not break; markup stays as it is.
+    r"""Return `text` with non-breaking spaces before units; markup does not change.
 
     Examples
     --------

@@ -20,7 +20,7 @@ _BLOCK_START = re.compile(r"^([#+=~-]|\d+(?=[.)](?:\s|$)))")
 
 
 class Verbatim(str):
-    """Text that is Markdown already."""
+    """Text that is already Markdown, so that nothing in it is escaped."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ def in_markdown(report: Content) -> str:
 
 
 def escape(text: object) -> object:
-    r"""Return `text` as Markdown that shows it as it stands, on one line.
+    r"""Return Markdown that displays `text` literally, on one line.
 
     Examples
     --------
@@ -58,13 +58,13 @@ def escape(text: object) -> object:
 
 
 def code(text: str) -> Verbatim:
-    """Return a setting with its literal parts set as code."""
+    """Return a setting in Markdown, with its literal parts as code."""
     parts = []
     for part, typed in phrases.code_spans(" ".join(text.split())):
         if typed:
             parts.append(f"`{part}`")
         else:
-            # Spaces next to code stay.
+            # `escape` removes the spaces next to code; restore them.
             before, after = part[: len(part) - len(part.lstrip())], part[len(part.rstrip()) :]
             parts.append(f"{before}{escape(part)}{after}")
     return Verbatim("".join(parts))

@@ -1,13 +1,13 @@
-"""Findings in words: the sentences that the terminal, Markdown and HTML reports share."""
+"""Findings in words: sentences for the reports in the terminal, in Markdown and in HTML."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from typing import TYPE_CHECKING
 
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
+from tcpdelay.scenario.fields import declarations
 from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.distribution import ExpectedError
     from tcpdelay.quality.experience import Call
+    from tcpdelay.quality.voice import VoiceQuality
     from tcpdelay.questions.margins import Margin
     from tcpdelay.scenario.stack import Stack
     from tcpdelay.scenario.target import Target
@@ -27,7 +28,7 @@ STATUS: dict[Status, str] = {
     "built in": "built in",
     "gone": "no longer exists",
 }
-"""What a reader has to do about a rule on a current Linux; rules that need action come first."""
+"""The action that a rule requires on a current Linux; rules that need action come first."""
 
 QUANTITY = {"loss": "Loss", "rtt": "Round-trip time", "bitrate": "Bitrate"}
 
@@ -39,7 +40,7 @@ _CODE = re.compile(
 
 
 def sentence(text: str) -> str:
-    """Return `text` with a capital letter and a full stop; a name of an argument at its start keeps its case.
+    """Return `text` with an initial capital and a full stop; the name of an argument at its start keeps its case.
 
     Examples
     --------
@@ -52,7 +53,7 @@ def sentence(text: str) -> str:
 
 
 def format_quantity(quantity: str, value: float) -> str:
-    """Return a value of a margin's quantity ("loss", "rtt" or "bitrate") with its unit.
+    """Return a value of a margin's quantity, "loss", "rtt" or "bitrate", with its unit.
 
     Examples
     --------
@@ -76,7 +77,7 @@ def headline(guideline: Findings) -> str:
 
 
 def verdict(guideline: Findings) -> list[str]:
-    """Return the sentences that explain the headline, the target's quantile against its limit first."""
+    """Return the sentences that explain the headline; the first compares the target's quantile with its limit."""
     target, distribution = guideline.target, guideline.distribution
     share, limit = format_fraction(target.quantile), format_time(target.limit)
     if math.isinf(guideline.quantile):
@@ -88,7 +89,7 @@ def verdict(guideline: Findings) -> list[str]:
     else:
         sentences = [
             f"{share} of the packets arrive within {format_time(guideline.quantile)}; the limit is {limit}. "
-            f"{format_fraction(guideline.late_fraction)} of the packets come later than that."
+            f"{format_fraction(guideline.late_fraction)} of the packets come later than the limit."
         ]
         if not distribution.sustainable:
             sentences.append(
@@ -96,13 +97,14 @@ def verdict(guideline: Findings) -> list[str]:
             )
     if guideline.verdict == "uncertain":
         sentences.append(
-            f"On the path as measured it {'works' if guideline.works else 'does not work'}, but not so over all of the "
-            "measurement's 95 % confidence interval. Measure for longer to be sure."
+            f"On the path as measured it {'works' if guideline.works else 'does not work'}, but not everywhere in the "
+            "95 % confidence interval of the measurement. Measure for longer to be sure."
         )
     return sentences
 
 
 def _capacity(guideline: Findings) -> str:
+    """Return in words the offered bitrate and the largest bitrate that TCP can carry."""
     offered, most = format_rate(guideline.flow.bitrate), guideline.largest_sustainable_rate
     if most.edge is None:
         return f"The flow offers {offered}; no lower rate was found that TCP carries here."
@@ -110,7 +112,7 @@ def _capacity(guideline: Findings) -> str:
 
 
 def format_edge(margin: Margin) -> str:
-    """Return the edge of a margin with its unit, and whether there may be more.
+    """Return the edge of a margin with its unit; "or more" if larger values may work too.
 
     Examples
     --------
@@ -126,14 +128,14 @@ def format_edge(margin: Margin) -> str:
 
 
 def room(margin: Margin, works: bool) -> str:
-    """Return in words how far a quantity may grow, or how far it has to shrink.
+    """Return in words how much a quantity may grow, or how much it must shrink.
 
     Parameters
     ----------
     margin : Margin
-        The quantity, its value now and its edge.
+        The quantity, its present value and its edge.
     works : bool
-        Whether the target is met now.
+        Whether the target is met at the present value.
 
     Examples
     --------
@@ -142,7 +144,7 @@ def room(margin: Margin, works: bool) -> str:
     ('25 % more', '25 % less needed')
     """
     if margin.edge is None:
-        return "lower is not enough alone"
+        return "a lower value alone does not help"
     edge = format_quantity(margin.quantity, margin.edge)
     if not works:
         return f"{_percent(1 - margin.edge / margin.now)} less needed"
@@ -161,7 +163,7 @@ def _percent(share: float) -> str:
 
 
 def effect(found: Effect | None, target: Target) -> str | None:
-    """Return the effect of a rule on the target's quantile in words, or None where it is not known.
+    """Return the effect of a rule on the target's quantile in words; None if the effect is not known.
 
     Examples
     --------
@@ -183,7 +185,7 @@ def effect(found: Effect | None, target: Target) -> str | None:
 
 
 def _effect(found: Effect, target: Target) -> str | None:
-    """Return the effect of a rule under its condition."""
+    """Return the effect of a rule in words, without its condition."""
     if found.basis == "unknown":
         return f"not computed: {found.reason}"
     if found.basis == "none":
@@ -210,7 +212,7 @@ def _effect(found: Effect, target: Target) -> str | None:
 
 
 def _effect_on_lateness(found: Effect) -> str | None:
-    """Return the effect of a rule on the share of packets that come too late."""
+    """Return the effect of a rule on the share of late packets."""
     if found.without is None:
         return None
     if found.with_rule is None or found.at is None:
@@ -231,21 +233,20 @@ def is_worse(found: Effect | None) -> bool:
 
 
 def why_not(rule: Recommendation, target: Target) -> str:
-    """Return the sentence on a rule that does not help here: the condition that it needs, or the harm that it does."""
+    """Return why a rule does not help here: its condition does not hold, or its effect is worse."""
     if not rule.applies:
         return f"{rule.title}: only for {rule.condition}"
     return f"{rule.title}: {effect(rule.effect, target)}"
 
 
 def utilization(guideline: Findings) -> str:
-    """Return how the connection's utilization compares with the rule of thumb of one third."""
-    if guideline.utilization <= RULE_OF_THUMB_UTILIZATION:
-        return "below one third, the rule of thumb for little added delay"
-    return "above one third, the rule of thumb for little added delay"
+    """Return in words whether the connection's utilization is below the rule of thumb of one third."""
+    side = "below" if guideline.utilization <= RULE_OF_THUMB_UTILIZATION else "above"
+    return f"{side} one third, the rule of thumb for little added delay"
 
 
 def measured_loss(estimate: PathEstimate, predicted_with: float) -> str:
-    """Return the loss that a count of lost packets indicates, and the loss of the prediction.
+    """Return the measured loss with its confidence interval, and the loss of the prediction.
 
     Examples
     --------
@@ -262,23 +263,23 @@ def measured_loss(estimate: PathEstimate, predicted_with: float) -> str:
 
 
 def measured_rtt(estimate: PathEstimate) -> str:
-    """Return the measured round-trip time with its confidence interval, or the interval's absence.
+    """Return the measured round-trip time with its confidence interval, if there is one.
 
     Examples
     --------
     >>> from tcpdelay.capture.estimate import PathEstimate
     >>> measured_rtt(PathEstimate(source="ping", rtt=0.1, sent=20, lost=0, rtt_interval=(0.098, 0.102)))
-    '100 ms in the mean, 95 % confidence interval 98 ms to 102 ms.'
+    'Mean 100 ms, 95 % confidence interval 98 ms to 102 ms.'
     """
     mean = format_time(estimate.rtt)
     if estimate.rtt_interval is None:
-        return f"{mean}, smoothed; without a confidence interval."
+        return f"Smoothed RTT {mean}, without a confidence interval."
     low, high = (format_time(end) for end in estimate.rtt_interval)
-    return f"{mean} in the mean, 95 % confidence interval {low} to {high}."
+    return f"Mean {mean}, 95 % confidence interval {low} to {high}."
 
 
 def stack_words(stack: Stack) -> str:
-    """Return the TCP profile and its switches.
+    """Return the TCP profile and its settings.
 
     Examples
     --------
@@ -286,29 +287,27 @@ def stack_words(stack: Stack) -> str:
     >>> stack_words(Stack.newreno_2008())
     'NewReno2008: variant newreno, limited transmit off, window validation off, mss 1448 B, backlog bound published'
     """
-    words = []
-    for field in dataclasses.fields(stack):
-        value = getattr(stack, field.name)
-        if value is None:
-            continue
-        if isinstance(value, bool):
-            value = "on" if value else "off"
-        elif field.name in ("initial_timeout", "rto_min"):
-            value = format_time(value)
-        elif field.name == "mss":
-            value = f"{value} B"
-        words.append(f"{field.name.replace('_', ' ')} {value}")
+    words = [
+        f"{name.replace('_', ' ')} {declared.written(value)}"
+        for name, declared in declarations(type(stack)).items()
+        if (value := getattr(stack, name)) is not None
+    ]
     return f"{type(stack).__name__}: {', '.join(words)}"
 
 
 def call(rated: Call) -> str:
-    """Return the method by which a call is rated, and its limits."""
+    """Return the method that rates a call, and its limits."""
     how = "approximately, " if rated.approximate else ""
     scale = "wideband" if rated.codec.wideband else "narrowband"
     return (
         f"Mean opinion score, 1 to 4.5, {how}by the {scale} E-model for {rated.codec.name}. Packets that come after "
-        "their playout count as lost; late packets are taken to be single ones."
+        "their playout count as lost. Late packets are assumed to be independent of one another."
     )
+
+
+def score(rated: Call, quality: VoiceQuality) -> str:
+    """Return the mean opinion score of a call at one of its playout delays."""
+    return ("about " if rated.approximate else "") + f"{quality.mos:.2f}"
 
 
 def code_spans(text: str) -> list[tuple[str, bool]]:
@@ -328,7 +327,7 @@ def code_spans(text: str) -> list[tuple[str, bool]]:
 
 
 def expected_error(error: ExpectedError) -> str:
-    """Return the sentence beside the verdict on the error of the model in similar scenarios."""
+    """Return the model's error in similar scenarios in a sentence, for the explanation of the verdict."""
     if math.isnan(error.median):
-        return "How far the model is off in such scenarios is not known; see the end."
-    return f"Expected error of p95: {format_fraction(float(f'{error.median:.2g}'))} in the median; see the end."
+        return "The model's error in such scenarios is not known; see the end."
+    return f"Expected error of p95: {format_fraction(float(f'{error.median:.2g}'))} (median); see the end."

@@ -1,4 +1,4 @@
-"""A prediction as one record, as text and as a chart."""
+"""A prediction as a record, as text and as a chart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
-from tcpdelay.units import format_fraction, format_rate, format_time
+from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def scenario_record(flow: Flow, path: Path) -> dict[str, Any]:
-    """Return flow and path as part of a record, in seconds, bytes, bit/s and fractions."""
+    """Return flow and path as entries of a record, in seconds, bytes, bit/s and fractions."""
     return {
         "rtt": path.rtt,
         "loss": path.loss,
@@ -38,7 +38,7 @@ def scenario_in_words(flow: Flow, path: Path) -> str:
 
 
 def expected_errors(error: ExpectedError | None) -> dict[str, Any]:
-    """Return the expected error of a prediction by name, as fractions; None where it is not known."""
+    """Return the expected error of a prediction as entries of a record, in fractions; None if it is not known."""
     row: dict[str, Any] = {
         "expected_error_source": error and error.source,
         "expected_error_cases": error and error.cases,
@@ -51,7 +51,7 @@ def expected_errors(error: ExpectedError | None) -> dict[str, Any]:
 
 
 def ignored_in_words(ignored: Mapping[str, str], method: str) -> list[tuple[str, str]]:
-    """Return the fields that a model ignored as a fact for people; nothing if the model ignored none.
+    """Return the fields that a model ignored, as a fact for people; an empty list if there is no such field.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def prediction_record(flow: Flow, path: Path, target: Target, distribution: Dela
         "quantile": target.quantile,
         "mean": distribution.mean,
         "jitter": distribution.jitter,
-        **{f"p{100 * q:g}": distribution.quantile(q) for q in REPORTED_QUANTILES},
+        **{quantile_name(q): distribution.quantile(q) for q in REPORTED_QUANTILES},
         "target_quantile": distribution.quantile(target.quantile),
         "late_fraction": distribution.late_fraction(target.limit),
         "sustainable": distribution.sustainable,
@@ -83,7 +83,7 @@ def prediction_record(flow: Flow, path: Path, target: Target, distribution: Dela
 
 
 def prediction_text(flow: Flow, path: Path, target: Target, distribution: DelayDistribution) -> str:
-    """Return the prediction for people."""
+    """Return the prediction as text."""
     from tcpdelay.advice.guideline import REPORTED_QUANTILES
     from tcpdelay.models.accuracy import in_words
 

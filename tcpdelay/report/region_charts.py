@@ -1,4 +1,4 @@
-"""Charts of working regions and their boundaries, and of the share of rows of a table that work."""
+"""Charts of working regions and their boundaries, and of the share of a table's rows that meet the target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from tcpdelay.confidence import share_interval
 from tcpdelay.questions.tables.rows import group_order
 from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, message, note, round_ticks, tidy, time_axis
-from tcpdelay.report.charts import BLUE, GREEN, LINE_WIDTH, ORANGE, PURPLE, current_axes
+from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, current_axes
 from tcpdelay.report.result_table import Column, ResultTable
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.units import format_time, quantile_name
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 Fill = Literal["delay", "mos"]
 
 LEVELS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
-"""Delays at which the colour changes, in thresholds; blue up to the threshold, orange beyond."""
+"""Delays at which the colour changes, in multiples of the threshold; blue up to the threshold, orange above it."""
 SCORES = (2.58, 3.10, 3.60, 4.03, 4.34)
-"""Scores of narrowband calls from which on nearly all users are not dissatisfied, many are not, ... all are satisfied
-(ITU-T G.107, table B.1); blue from the third on."""
+"""Lowest scores of the classes of user satisfaction of narrowband calls, from "nearly all users dissatisfied" to "very
+satisfied" (ITU-T G.107, table B.1); blue from the third score."""
 MOST_INSIDE = 4
 """Largest number of names in a legend inside the chart."""
 AXIS_MARGIN = 1.06
 """Factor between the outermost mark and the end of its axis."""
 _COLORS = ("#08519c", "#3182bd", "#6baed6", "#c6dbef", "#fdd0a2", "#fdae6b", "#e6550d", "#a63603")
 _SCORE_COLORS = ("#a63603", "#e6550d", "#fdd0a2", "#c6dbef", "#6baed6", "#08519c")
-_CYCLE = (BLUE, ORANGE, GREEN, PURPLE)
+
 _STYLES = ("-", "--", "-.", ":")
 
 
@@ -49,13 +49,13 @@ def plot_region(
     Parameters
     ----------
     region : xarray.Dataset
-        What `tcpdelay.working_region` returned, at two round-trip times and losses or more, all losses above 0.
+        Result of `tcpdelay.working_region`, with at least two round-trip times and two losses; all losses above 0.
     boundary : WorkingBoundary, optional
-        The edge of what works, for a line.
+        The boundary of the working region, to be drawn as a line.
     ax : Axes, optional
         Where to draw; the current axes of pyplot by default.
     fill : {"delay", "mos"}
-        What the colours show: the delay in multiples of the threshold, or the mean opinion score, in the classes of
+        Meaning of the colours: the delay in multiples of the threshold, or the mean opinion score in the classes of
         user satisfaction of ITU-T G.107, Annex B.
 
     Returns
@@ -66,7 +66,7 @@ def plot_region(
     Raises
     ------
     ValueError
-        If the region is no area on logarithmic axes, or holds no score that is to be drawn.
+        If the region is not an area on logarithmic axes, or has no scores to draw.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def plot_region(
     else:
         levels, colors, values = list(SCORES), _SCORE_COLORS, region["mos"]
         name, ticks = f"mean opinion score, {region.attrs['codec']}", [f"{level:.2f}" for level in levels]
-    # Where the chain is too large to compute, nothing is known, and nothing is drawn.
+    # Where the chain is too large to solve, the delay is not known, and nothing is drawn.
     shades = np.ma.masked_invalid(np.where(np.isposinf(values), 2 * levels[-1], values).T)
     shown = ax.pcolormesh(
         region.rtt,
@@ -117,12 +117,12 @@ def plot_region(
 
 
 def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None = None) -> Axes:
-    """Draw the edges of what works of several flows or stacks.
+    """Draw the boundaries of the working regions of several flows or stacks.
 
     Parameters
     ----------
     boundaries : mapping of str to WorkingBoundary
-        The edges by their names; each flow works below its line.
+        The boundaries by name; each flow works below its line.
     ax : Axes, optional
         Where to draw; the current axes of pyplot by default.
 
@@ -134,7 +134,7 @@ def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None =
     Raises
     ------
     ValueError
-        If there is none.
+        If there is no boundary.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None =
     ax = current_axes() if ax is None else ax
     sides = [_sides(each) for each in boundaries.values()]
     for i, (name, each) in enumerate(boundaries.items()):
-        _draw_boundary(ax, each, _CYCLE[i % len(_CYCLE)], _STYLES[i // len(_CYCLE) % len(_STYLES)], name)
+        _draw_boundary(ax, each, CYCLE[i % len(CYCLE)], _STYLES[i // len(CYCLE) % len(_STYLES)], name)
     rtts, losses = (np.concatenate([side[which] for side in sides]) for which in (0, 1))
     _axes(ax, rtts, losses[np.isfinite(losses)])
     _legend(ax)
@@ -157,21 +157,23 @@ def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None =
 
 
 def mark_measured(ax: Axes, rtt: ArrayLike, loss: ArrayLike, works: ArrayLike | None = None) -> Axes:
-    """Draw measurements over a region or its edges: a circle where the target was met, a cross where it was not.
+    """Draw measurements on the chart of a region or its boundaries.
+
+    A circle means that the target was met, a cross that it was missed.
 
     Parameters
     ----------
     ax : Axes
-        What `plot_region` or `plot_boundaries` returned.
+        Result of `plot_region` or `plot_boundaries`.
     rtt, loss : array_like
-        Round-trip times [s] and losses, of one length.
+        Round-trip times [s] and losses, of equal length.
     works : array_like, optional
-        Whether the target was met; without it, all points look alike.
+        Whether the target was met; by default, all points have the same mark.
 
     Returns
     -------
     Axes
-        The same.
+        `ax`.
 
     Examples
     --------
@@ -202,7 +204,7 @@ def _legend(ax: Axes) -> None:
 
 
 def _widen(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> None:
-    """Move the ends of logarithmic axes outwards until no mark is cut."""
+    """Extend logarithmic axes so that they contain all marks."""
     for axis, limits, set_limits, values in (
         (ax.xaxis, ax.get_xlim(), ax.set_xlim, rtts),
         (ax.yaxis, ax.get_ylim(), ax.set_ylim, losses),
@@ -214,7 +216,7 @@ def _widen(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> 
 
 
 def _sides(boundary: WorkingBoundary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return round-trip times [s] and losses of an edge."""
+    """Return round-trip times [s] and losses of a boundary."""
     if boundary.searched == "loss":
         return boundary.at, boundary.works_up_to
     return boundary.works_up_to, boundary.at
@@ -226,7 +228,7 @@ def _draw_boundary(ax: Axes, boundary: WorkingBoundary, color: str, style: str, 
 
 
 def _middle(boundary: WorkingBoundary) -> tuple[float, float] | None:
-    """Return the middle point of an edge, if it has any."""
+    """Return the middle point of a boundary; None if the boundary has no point."""
     rtts, losses = _sides(boundary)
     known = np.flatnonzero(np.isfinite(boundary.fails_from) & np.isfinite(boundary.works_up_to))
     if known.size == 0:
@@ -236,7 +238,7 @@ def _middle(boundary: WorkingBoundary) -> tuple[float, float] | None:
 
 
 def _axes(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> None:
-    """Set logarithmic axes with units over all of the values."""
+    """Set logarithmic axes with units over the range of the values."""
     tidy(ax)
     ax.set_xscale("log")
     ax.set_yscale("log")
@@ -254,9 +256,9 @@ def _axes(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> N
 
 ALL = "all"
 MOST_GROUPS = 40
-"""Groups that are drawn: the first of the table."""
+"""Largest number of groups in a chart: the first groups of the table, and all rows together."""
 _HEIGHT, _FRAME = 0.28, 1.1
-"""Height of a group, and of all around them [inches]."""
+"""Height of a group, and height above and below the groups [inches]."""
 
 
 def chart_height(counted: ResultTable) -> float:
@@ -265,7 +267,7 @@ def chart_height(counted: ResultTable) -> float:
 
 
 def working_shares_table(shares: WorkingShares, title: str) -> ResultTable:
-    """Return the shares of rows that meet the target by group and of all rows, with confidence intervals of 95 %.
+    """Return the shares of rows that meet the target, by group and in all rows, with 95 % confidence intervals.
 
     Examples
     --------
@@ -314,14 +316,14 @@ def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None)
     counted : ResultTable
         The table of `working_shares_table`.
     keys : int
-        How many of its columns name the group.
+        Number of the table's columns that name the group.
     ax : Axes, optional
         Where to draw; the current axes of pyplot by default.
 
     Returns
     -------
     Axes
-        Shares in percent, a line for each group from the top.
+        Shares in percent, one row for each group.
 
     Examples
     --------
@@ -336,7 +338,7 @@ def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None)
     ['north (1)', 'south (1)', 'all (2)']
     """
     ax = current_axes() if ax is None else ax
-    # All rows together come last, and are kept.
+    # The last row of the table, all rows together, is always drawn.
     rows = [row for row in counted.rows if row["works"] is not None]
     rows = rows[: MOST_GROUPS - 1] + rows[-1:] if len(rows) > MOST_GROUPS else rows
     if not rows:

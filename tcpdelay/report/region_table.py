@@ -1,4 +1,4 @@
-"""The edges of working regions as a table."""
+"""The edges of working regions, as a table."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tcpdelay.units import format_rate, format_time
+from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.units import format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.questions.region import WorkingBoundary
-    from tcpdelay.report.result_table import Cell, ResultTable
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Edge:
     Parameters
     ----------
     app : str or None
-        The application, if the flow is that of an application.
+        The application that sends the flow, if there is one.
     stack : str
-        The profile of the TCP.
+        Name of the TCP profile.
     boundary : WorkingBoundary
-        Where the flow first misses its target.
+        The boundary at which the flow first misses its target.
     delays : sequence of DelayDistribution or None
-        The delays at the largest loss that works, for each round-trip time; None where no loss works.
+        The delays at the largest loss that works, for each round-trip time; None if no loss works.
     """
 
     app: str | None
@@ -40,30 +40,22 @@ class Edge:
         parts = []
         if len({edge.app for edge in among}) > 1:
             target = self.boundary.target
-            parts.append(f"{self.app}, {_quantile_name(target.quantile)} within {format_time(target.limit)}")
+            parts.append(f"{self.app}, {quantile_name(target.quantile)} within {format_time(target.limit)}")
         if len({edge.stack for edge in among}) > 1:
             parts.append(self.stack)
         return "; ".join(parts)
 
 
-def _quantile_name(quantile: float) -> str:
-    from tcpdelay.units import quantile_name
-
-    return quantile_name(quantile)
-
-
 def edge_table(edges: Sequence[Edge], call: Mapping[str, Any] | None = None) -> ResultTable:
-    """Return a row for each edge and round-trip time; with the score of a `call` at the edge, if given.
+    """Return a table with a row for each edge and round-trip time, and with the score of a call, if `call` is given.
 
-    `call` has a codec and a playout delay: seconds, "threshold" or "best".
+    `call` has the entries "codec" and "playout_delay". The playout delay is in seconds, "threshold" or "best".
     """
-    from tcpdelay.report.result_table import Column, ResultTable
-
     rows = [row for edge in edges for row in _rows(edge, call)]
     first = edges[0].boundary
     apps, stacks = {edge.app for edge in edges}, {edge.stack for edge in edges}
     targets = {edge.boundary.target for edge in edges}
-    delay = _quantile_name(first.target.quantile) if len(targets) == 1 else "delay"
+    delay = quantile_name(first.target.quantile) if len(targets) == 1 else "delay"
     columns = [
         *([Column("app", "application")] if len(apps) > 1 else []),
         *([Column("stack", "stack")] if len(stacks) > 1 else []),
@@ -74,13 +66,13 @@ def edge_table(edges: Sequence[Edge], call: Mapping[str, Any] | None = None) -> 
         *([Column("mos_there", "score", "ratio"), Column("playout_there", "playout", "time")] if call else []),
     ]
     flow, target = first.flow, first.target
-    within = f"{_quantile_name(target.quantile)} within {format_time(target.limit)}"
+    within = f"{quantile_name(target.quantile)} within {format_time(target.limit)}"
     title = f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}): {within}"
     if len(apps) > 1:
         title = "The largest loss that works" if len(targets) > 1 else f"The largest loss that works: {within}"
     note = (
-        "The edge is the first failure on the way up, to 1 %.\n"
-        "Without an edge, the smallest loss of the range fails, or the largest one works."
+        "The edge is the smallest loss that fails, within 1 %.\n"
+        "Without an edge, the smallest loss of the range fails, or the largest loss works."
     )
     return ResultTable("region", title, columns, rows, note)
 
@@ -110,6 +102,7 @@ def _rows(edge: Edge, call: Mapping[str, Any] | None) -> list[dict[str, Cell]]:
 
 def _scored(delays: DelayDistribution, limit: float, call: Mapping[str, Any]) -> dict[str, Cell]:
     """Return the score of a call, and its playout delay."""
+    # Imported here, because the command line's help must not wait for numpy.
     from tcpdelay.quality.voice import voice_quality
 
     playout = {"threshold": limit, "best": None}.get(call["playout_delay"], call["playout_delay"])

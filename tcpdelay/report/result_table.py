@@ -1,4 +1,4 @@
-"""Results for programs (JSON, CSV) and for people (aligned text, Markdown): facts, records and tables."""
+"""Tables and records of results, for programs (JSON, CSV) and for people (aligned text, Markdown)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic_core import to_jsonable_python
+
 from tcpdelay.units import format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:
@@ -22,13 +24,13 @@ UNKNOWN = "–"
 DIGITS = 6
 """Significant digits of numbers in files; no measurement is more precise."""
 FILE_WIDTH = 100
-"""Columns of a text that no terminal shows."""
+"""Width of a text that is not printed on a terminal [characters]."""
 UNBROKEN = 10_000
-"""Columns of a text whose lines are not broken."""
+"""Width of a text whose lines must not be broken [characters]."""
 
 
 def to_json(content: Any) -> str:
-    """Return content as JSON; null stands for a number that is infinite or not known.
+    """Return content as JSON; a number that is infinite or not known becomes null.
 
     Examples
     --------
@@ -41,20 +43,11 @@ def to_json(content: Any) -> str:
       ]
     }
     """
-    return json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
-
-
-def _finite(content: Any) -> Any:
-    """Replace numbers that JSON does not have by None."""
-    if isinstance(content, Mapping):
-        return {key: _finite(entry) for key, entry in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [_finite(entry) for entry in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    return json.dumps(to_jsonable_python(content, inf_nan_mode="null"), indent=2, allow_nan=False) + "\n"
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]], keys: Sequence[str] | None = None) -> str:
-    """Return records as CSV; inf is infinite, an empty cell is not known, several texts stand between semicolons.
+    """Return records as CSV: "inf" if infinite, an empty cell if not known, semicolons between several texts.
 
     Examples
     --------
@@ -89,7 +82,7 @@ def records_text(records: Sequence[Mapping[str, Any]], chosen: Literal["json", "
 
 
 def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
-    """Return facts below each other: what it is, and the value."""
+    """Return a table of facts: a column of names and a column of values."""
     from rich.table import Table
     from rich.text import Text
 
@@ -104,7 +97,7 @@ def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
 def cells_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", *, wrap: bool = False
 ) -> Table:
-    """Return cells below headings; the first column holds names, the other columns values."""
+    """Return a table of cells below headings; the first column contains names, the other columns values."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -118,7 +111,7 @@ def cells_table(
 
 
 def as_text(*parts: RenderableType, width: int = FILE_WIDTH) -> str:
-    """Return what rich draws as plain text, as wide as the terminal if there is one, and else `width` columns."""
+    """Return rich's output as plain text, as wide as the terminal, or `width` columns wide without a terminal."""
     from rich.console import Console
 
     page = io.StringIO()
@@ -126,7 +119,7 @@ def as_text(*parts: RenderableType, width: int = FILE_WIDTH) -> str:
     console = Console(file=page, width=columns, force_terminal=False, color_system=None)
     for part in parts:
         console.print(part)
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).rstrip("\n") + "\n"
 
 
 def _text(value: Cell) -> str:
@@ -137,17 +130,10 @@ def _rounded(value: Cell) -> Cell:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def _error(value: float) -> str:
-    return "never" if math.isinf(value) else f"{100 * value:+.{_decimals(value)}f} %"
-
-
-def _distance(value: float) -> str:
-    return "never" if math.isinf(value) else f"{100 * value:.{_decimals(value)}f} %"
-
-
-def _decimals(fraction: float) -> int:
-    """Return how many decimals a fraction shows in percent: small ones tell more."""
-    return 0 if abs(fraction) >= 0.0995 else 1 if abs(fraction) >= 0.00995 else 2
+def _percent(value: float, sign: str = "") -> str:
+    """Return a fraction in percent, with more decimals for small values; `sign` is a sign option of `format`."""
+    decimals = 0 if abs(value) >= 0.0995 else 1 if abs(value) >= 0.00995 else 2
+    return "never" if math.isinf(value) else f"{100 * value:{sign}.{decimals}f} %"
 
 
 FORMATS: dict[str, Callable[..., str]] = {
@@ -155,28 +141,28 @@ FORMATS: dict[str, Callable[..., str]] = {
     "count": lambda value: f"{value:d}",
     "time": format_time,
     "fraction": format_fraction,
-    "error": _error,
-    "distance": _distance,
+    "error": lambda value: _percent(value, "+"),
+    "distance": _percent,
     "rate": format_rate,
     "ratio": lambda value: f"{value:.3g}",
 }
-"""How the cells of a column are shown: times in s, rates in bit/s, fractions and relative errors in percent."""
+"""Functions that format a cell for people: a time [s], a rate [bit/s], a fraction or a relative error."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
+    """A column of a table.
 
     Parameters
     ----------
     key : str
-        Its name in CSV and JSON.
+        Name of the column in CSV and JSON.
     heading : str
-        Its name for people.
+        Name of the column for people.
     kind : str
-        One of `FORMATS`.
+        Kind of the values, a key of `FORMATS`.
     low, high : str, optional
-        Keys of the ends of the interval to show behind the value.
+        Keys of the ends of an interval, which is shown after the value.
     """
 
     key: str
@@ -186,7 +172,7 @@ class Column:
     high: str | None = None
 
     def shown(self, row: Mapping[str, Cell]) -> str:
-        """Return the cell of `row` for people."""
+        """Return the cell of `row`, formatted for people."""
         value = row.get(self.key)
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return UNKNOWN
@@ -206,15 +192,15 @@ class ResultTable:
     Parameters
     ----------
     name : str
-        Name of its file, without the suffix.
+        Name of the table's file, without the suffix.
     title : str
-        What it shows.
+        Title.
     columns : sequence of Column
-        What people see.
+        The columns for people.
     rows : sequence of mapping
-        All values by key; there can be more than people see.
+        All values by key; there may be values without a column.
     note : str
-        How to read it.
+        Explanation of the table.
 
     Examples
     --------
@@ -235,24 +221,26 @@ class ResultTable:
     note: str = ""
 
     def to_csv(self) -> str:
-        """Return all values as CSV: seconds and fractions; inf is infinite, empty is not known."""
+        """Return all values as CSV, in seconds and fractions: "inf" if infinite, an empty cell if not known."""
         rows = [{key: _rounded(value) for key, value in row.items()} for row in self.rows]
         return to_csv(rows, None if rows else [column.key for column in self.columns])
 
     def to_records(self) -> list[dict[str, Cell]]:
-        """Return all values as JSON takes them: None where a value is infinite or not known."""
-        return [{key: _finite(_rounded(value)) for key, value in row.items()} for row in self.rows]
+        """Return all values in the types of JSON: None if a value is infinite or not known."""
+        rows = [{key: _rounded(value) for key, value in row.items()} for row in self.rows]
+        records: list[dict[str, Cell]] = to_jsonable_python(rows, inf_nan_mode="null")
+        return records
 
     def to_json(self) -> str:
         """Return all values as JSON."""
         return to_json(self.to_records())
 
     def to_text(self, width: int = FILE_WIDTH) -> str:
-        """Return what people see as aligned text, as wide as the terminal if there is one."""
-        return as_text(*self._parts(transposed=False), width=width).rstrip("\n") + "\n"
+        """Return the columns for people as aligned text, as wide as the terminal if there is one."""
+        return as_text(*self._parts(transposed=False), width=width)
 
     def to_markdown(self) -> str:
-        """Return what people see as a table in Markdown."""
+        """Return the columns for people as a table in Markdown."""
         from tcpdelay.report.markdown import escape
 
         lines = [[column.heading for column in self.columns]]
@@ -263,13 +251,13 @@ class ResultTable:
         return "\n".join(written)
 
     def to_page(self) -> str:
-        """Return the table in Markdown with its note, or a sentence where it has no rows."""
+        """Return the table in Markdown with its note; a sentence if the table has no rows."""
         if not self.rows:
             return "No captures of this kind.\n"
         return "\n\n".join(part for part in (self.to_markdown(), self.note) if part) + "\n"
 
     def print_text(self, console: Console, *, transposed: bool = False) -> None:
-        """Print what people see on a terminal; `transposed` with one column per row, for broad tables of few rows."""
+        """Print the columns for people on a terminal; `transposed` prints one column per row of the table."""
         for part in self._parts(transposed=transposed):
             console.print(part)
 

@@ -1,4 +1,4 @@
-"""The report in the terminal."""
+"""The report on a terminal."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from tcpdelay.report.content import Advice, Content, Section, Table
 
 WIDEST = 100
-"""Columns beyond which lines get hard to read."""
+"""Largest width of a line [characters]; longer lines are hard to read."""
 VERDICT_STYLE = {"works": "bold green", "uncertain": "bold yellow", "fails": "bold red"}
 
 
 def print_report(guideline: Findings, console: Console) -> None:
-    """Print the report on `guideline`; the words say everything that colours say.
+    """Print the report on `guideline`; no information is in the colours alone.
 
     Parameters
     ----------
     guideline : Guideline
         The findings.
     console : rich.console.Console
-        Where to print, at up to 100 columns.
+        The terminal; lines have at most 100 characters.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def print_report(guideline: Findings, console: Console) -> None:
 
 
 def print_content(report: Content, console: Console) -> None:
-    """Print the content of a report, at up to 100 columns."""
+    """Print the content of a report, with lines of at most 100 characters."""
     width = min(console.width, WIDEST)
     _print(Text(report.headline, VERDICT_STYLE[report.verdict]), console, width)
     for sentence in report.explanation:
@@ -87,7 +87,7 @@ def _print_rule(rule: Advice, console: Console, width: int) -> None:
 
 
 def _print(renderable: RenderableType, console: Console, width: int) -> None:
-    """Print without trailing blanks, which pad tables on the right."""
+    """Print without the trailing blanks that pad the lines of a table."""
     for line in console.render_lines(renderable, console.options.update_width(width), pad=False):
         while line and not line[-1].text.strip():
             line.pop()
@@ -106,6 +106,7 @@ def _hanging(name: str, text: Text, indent: int) -> RichTable:
 
 
 def _figures(table: Table) -> RichTable:
+    """Return a table of a report as rich prints it."""
     figures = RichTable(
         box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim", show_header=table.headed
     )

@@ -1,16 +1,18 @@
-"""A comparison of transports as table, chart, page and JSON."""
+"""A comparison of transports, as table, chart, HTML page and JSON."""
 
 from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, tidy, time_axis
-from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE
+from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME
 from tcpdelay.report.html import environment, inline_svg
+from tcpdelay.report.prediction import scenario_in_words
 from tcpdelay.report.result_table import Cell, Column, ResultTable
-from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
+from tcpdelay.units import NEVER_SETTLES, format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,15 +20,15 @@ if TYPE_CHECKING:
     from tcpdelay.questions.transports import Carried, Comparison
 
 CHART_WIDTH, ROW_HEIGHT, CHART_EDGES = 6.4, 0.29, 0.9
-"""Sizes of the chart [inches]: its width, the height of a row, and what is above and below them."""
+"""Sizes of the chart [inches]: its width, the height of a row, and the height above and below the rows."""
 BAR_HEIGHT = 0.55
-SMALLEST_TIME = 1e-4
+"""Height of a bar, relative to the height of a row."""
 MOST_DECADES = 1.3
-"""Reach of the time axis beyond the limit, as a power of ten; what is later leaves the chart."""
+"""Largest delay on the time axis, in decades above the limit; longer bars leave the chart."""
 
 
 def comparison_table(comparison: Comparison) -> ResultTable:
-    """Return all figures of a comparison, one row per contender, in seconds, bit/s and fractions."""
+    """Return all figures of a comparison, with one row per contender, in seconds, bit/s and fractions."""
     columns = [
         Column("name", "carried by"),
         Column("mean", "mean", "time"),
@@ -44,35 +46,27 @@ def comparison_table(comparison: Comparison) -> ResultTable:
         columns.append(Column("predicted_p95", "p95 predicted", "time"))
     return ResultTable(
         "comparison",
-        heading(comparison),
+        scenario_in_words(comparison.flow, comparison.path),
         columns,
         [_cells(comparison, row) for row in comparison.rows],
         _note(comparison),
     )
 
 
-def heading(comparison: Comparison) -> str:
-    """Return what is compared, in a line."""
-    flow, path = comparison.flow, comparison.path
-    return (
-        f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}), "
-        f"round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
-    )
-
-
 def _note(comparison: Comparison) -> str:
-    counted = f"Each simulated for {format_time(comparison.duration)}."
-    words = [
-        counted,
-        "Delays are those of packets that arrive; lost ones never did, and some were given up on purpose.",
-    ]
-    if comparison.others:
-        rate = format_rate(comparison.undisturbed)
-        words.append(f'Without the flow the others get {rate}; "takes" is how much less it is with it.')
-    return " ".join(words)
+    """Return the explanation of the table."""
+    words = (
+        f"Each simulated for {format_time(comparison.duration)}. "
+        "Delays are those of packets that arrive; lost ones never did, and some were given up on purpose."
+    )
+    if not comparison.others:
+        return words
+    rate = format_rate(comparison.undisturbed)
+    return f'{words} Without the flow, the other flows get {rate}; "takes" is their loss of rate with the flow.'
 
 
 def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
+    """Return the figures of one contender."""
     result, delays = row.result, row.result.delays
     late = late_fraction(comparison, row)
     cells: dict[str, Cell] = {
@@ -90,7 +84,7 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         "worst": math.nan if delays is None else float(delays.values[-1]),
     }
     if not result.sustainable:
-        # What was simulated says how long that was only.
+        # The simulated delays would only show how long the simulation was.
         cells |= {name: math.inf for name, value in cells.items() if isinstance(value, float)}
     cells |= {
         "late_fraction": late,
@@ -110,7 +104,7 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
 
 
 def late_fraction(comparison: Comparison, row: Carried) -> float:
-    """Return the share of the packets that are lost or come after the limit: all, in the end, of a growing backlog."""
+    """Return the share of the packets that are lost or later than the limit; 1 if the backlog grows for ever."""
     return row.result.late_fraction(comparison.target.limit) if row.result.sustainable else 1.0
 
 
@@ -139,7 +133,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def to_html(comparison: Comparison) -> str:
-    """Return the comparison as a page that needs nothing from elsewhere."""
+    """Return the comparison as a self-contained HTML page."""
     size = (CHART_WIDTH, CHART_EDGES + ROW_HEIGHT * len(comparison.rows))
     chart = inline_svg(
         lambda ax: plot_comparison(comparison, ax),
@@ -163,6 +157,7 @@ def to_html(comparison: Comparison) -> str:
 
 
 def _described(row: Carried) -> str:
+    """Return the main result of one contender, for the description of the chart."""
     delays = row.result.delays
     if delays is None:
         return f"{row.contender.name}: nothing arrives"
@@ -184,10 +179,16 @@ def plot_comparison(comparison: Comparison, ax: Axes) -> Axes:
     Returns
     -------
     Axes
-        Delays [s], logarithmic, one row per contender. What meets the target is blue, the rest orange, and at the right
-        stands the share that is lost or late.
+        Delays [s], logarithmic, one row per contender. Contenders that meet the target are blue, the others orange. The
+        share of lost and late packets is at the right.
     """
     limit = comparison.target.limit
+    label = partial(
+        ax.annotate,
+        xycoords=ax.get_yaxis_transform(),
+        textcoords="offset points",
+        fontsize=LABEL_SIZE,
+    )
     tidy(ax)
     ax.set_xscale("log")
     reach = []
@@ -195,35 +196,17 @@ def plot_comparison(comparison: Comparison, ax: Axes) -> Axes:
         delays, late = row.result.delays, late_fraction(comparison, row)
         color = BLUE if comparison.target.allows(late) else ORANGE
         if not row.result.sustainable:
-            ax.annotate(
-                "never settles",
-                (0.0, place),
-                (4, 0),
-                xycoords=ax.get_yaxis_transform(),
-                textcoords="offset points",
-                va="center",
-                fontsize=LABEL_SIZE,
-                color=color,
-            )
+            label(NEVER_SETTLES, (0.0, place), (4, 0), va="center", color=color)
         elif delays is not None:
             shown = (float(delays.values[0]), *(delays.quantile(q) for q in (0.5, 0.95, 0.99)))
             first, middle, p95, p99 = (max(delay, SMALLEST_TIME) for delay in shown)
-            # A bar of no length would not be seen.
+            # A bar without length would be invisible.
             start = first / 1.012
             ax.barh(place, p95 * 1.012 - start, left=start, height=BAR_HEIGHT, color=color, linewidth=0)
             ax.plot([p95, p99], [place, place], color=color, linewidth=LINE_WIDTH)
             ax.plot([middle, middle], [place - BAR_HEIGHT / 2, place + BAR_HEIGHT / 2], color="white", linewidth=1.2)
             reach += [start, p99]
-        ax.annotate(
-            format_fraction(late),
-            (1.0, place),
-            (8, 0),
-            xycoords=ax.get_yaxis_transform(),
-            textcoords="offset points",
-            va="center",
-            fontsize=LABEL_SIZE,
-            color=color,
-        )
+        label(format_fraction(late), (1.0, place), (8, 0), va="center", color=color)
     names = [row.contender.name for row in comparison.rows]
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)
@@ -235,14 +218,6 @@ def plot_comparison(comparison: Comparison, ax: Axes) -> Axes:
     time_axis(ax.xaxis)
     ax.axvline(limit, color=ax.xaxis.label.get_color(), linewidth=1.0, linestyle=DASHED)
     note(ax, f"limit {format_time(limit)}", (limit, -0.6), (0, 4), "center", str(ax.xaxis.label.get_color()))
-    ax.annotate(
-        "lost or late",
-        (1.0, -0.6),
-        (8, 4),
-        xycoords=ax.get_yaxis_transform(),
-        textcoords="offset points",
-        va="bottom",
-        fontsize=LABEL_SIZE,
-    )
+    label("lost or late", (1.0, -0.6), (8, 4), va="bottom")
     ax.set_xlabel(f"delay: bar to {quantile_name(0.95)} with the median, line to {quantile_name(0.99)}")
     return ax

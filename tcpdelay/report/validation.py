@@ -15,9 +15,9 @@ from tcpdelay.questions.validation.scores import GROUPINGS, QUANTITIES, Score, d
 from tcpdelay.report.result_table import Cell, Column, ResultTable
 
 Figure = tuple[str, bytes]
-"""Caption and SVG."""
+"""Caption and SVG file of a chart."""
 LONG_TABLES = ("captures", "scores")
-"""Tables that are too long for the report; they have files of their own."""
+"""Names of the tables that are too long for the report and are only in files."""
 _MEDIANS = tuple(Column(f"median_{name}", f"median {name}", "distance") for name in QUANTITIES)
 _MEANS = tuple(Column(f"mean_{name}", f"mean {name}", "distance") for name in QUANTITIES)
 _BEYOND = tuple(
@@ -75,7 +75,7 @@ class Results:
     tables : sequence of ResultTable
         All tables; the first is the summary.
     long_tables : sequence of str
-        Names of the tables that are too long for the report.
+        Names of the tables that are only in files.
     """
 
     models: Sequence[ScoredModel]
@@ -90,7 +90,7 @@ class Results:
         return self.tables[0]
 
     def files(self, figures: Mapping[str, Figure] | None = None) -> dict[str, bytes]:
-        """Return all tables by file name (CSV, Markdown, one JSON), the report in Markdown, and the given figures."""
+        """Return the contents of all files by name: tables (CSV, Markdown, one JSON), report and the given figures."""
         drawn = figures or {}
         written = {f"{table.name}.csv": table.to_csv().encode() for table in self.tables}
         written |= {f"{name}.md": page.encode() for name, page in self._pages().items()}
@@ -99,7 +99,7 @@ class Results:
         return written | {name: content for name, (_, content) in drawn.items()}
 
     def to_json(self) -> str:
-        """Return all tables as JSON, in seconds and fractions; null where a value is infinite or unknown."""
+        """Return all tables as JSON, in seconds and fractions; null if a value is infinite or not known."""
         titles = {model.name: model.title for model in self.models}
         parts = [f'"models": {json.dumps(titles)}']
         for table in self.tables:
@@ -108,7 +108,7 @@ class Results:
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
     def to_markdown(self, captions: Mapping[str, str]) -> str:
-        """Return the report, with a link to each figure under its file name in `captions`."""
+        """Return the report; `captions` has the captions of the figures by file name."""
         kernels = ", ".join(sorted({capture.kernel for capture in self.measured}))
         packets = sum(capture.offered for capture in self.measured)
         parts = [
@@ -140,14 +140,14 @@ def validation_results(measured: Sequence[MeasuredDelay], scores: Sequence[Score
     Returns
     -------
     Results
-        The summary and the errors by group, both over the plain captures, or over all captures if none is plain; the
-        errors on the captures that are not plain by their settings; all captures; all scores.
+        The tables: summary, errors by group, errors of the captures that are not plain by setting, all captures and all
+        scores. Summary and errors by group count the plain captures, or all captures if no capture is plain.
     """
-    cases = [one for one in scores if one.measured.plain] or scores
+    cases = [score for score in scores if score.measured.plain] or scores
     tables = [
         summary_table(cases),
         errors_table(cases),
-        settings_table([one for one in scores if not one.measured.plain]),
+        settings_table([score for score in scores if not score.measured.plain]),
         captures_table(measured),
         scores_table(scores),
     ]
@@ -155,7 +155,7 @@ def validation_results(measured: Sequence[MeasuredDelay], scores: Sequence[Score
 
 
 def summary_table(scores: Sequence[Score]) -> ResultTable:
-    """Return each model's errors over all cases, and how often it is right about whether TCP carries the flow."""
+    """Return each model's errors over all cases, and how often it predicts correctly whether TCP carries the flow."""
     rows: list[dict[str, Cell]] = []
     for model, own in by_model(scores).items():
         called_wrongly = [score for score in own if not score.sustainable_call_right]
@@ -180,7 +180,7 @@ def summary_table(scores: Sequence[Score]) -> ResultTable:
 
 
 def errors_table(scores: Sequence[Score]) -> ResultTable:
-    """Return each model's errors within the groups of `GROUPINGS`."""
+    """Return each model's errors in each group of `GROUPINGS`."""
     rows: list[dict[str, Cell]] = []
     for grouping, group_of in GROUPINGS:
         for model, own in by_model(scores).items():
@@ -195,7 +195,7 @@ def errors_table(scores: Sequence[Score]) -> ResultTable:
 
 
 def settings_table(scores: Sequence[Score]) -> ResultTable:
-    """Return each model's errors on captures that are not plain, by the settings that differ."""
+    """Return each model's errors for the captures that are not plain, by the settings that differ."""
     rows: list[dict[str, Cell]] = []
     for model, own in by_model(scores).items():
         groups: dict[tuple[str, str], list[Score]] = {}
@@ -338,5 +338,5 @@ def scores_table(scores: Sequence[Score]) -> ResultTable:
 
 
 def interval_cells(name: str, interval: Interval) -> dict[str, Cell]:
-    """Return the cells of an estimate and of the ends of its interval, named after the estimate."""
+    """Return the cells of an estimate and of the ends of its interval; their keys begin with `name`."""
     return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}

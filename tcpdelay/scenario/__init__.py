@@ -1,4 +1,4 @@
-"""What is asked: source, path, TCP stack, target, application presets, encapsulation."""
+"""The scenario: source, path, TCP stack and target; application presets and encapsulations."""
 
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path

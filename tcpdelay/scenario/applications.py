@@ -1,4 +1,4 @@
-"""Typical real-time applications: the packets that they send, and their target."""
+"""Presets of typical real-time applications: their packets and their target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tcpdelay.scenario.target import Target
 class Application:
     """A preset: the packets of a typical application, their encapsulation, and the target.
 
-    `content` is the output of the codec; `over` names the encapsulation around each packet.
+    `content` is the output of the codec. `over` is the name of the encapsulation that is added to each packet.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Application:
     target: Target
     basis: str
     codec: str | None = None
-    """Name in `tcpdelay.quality.voice.CODECS` by which a call is rated; None for an application that is no call."""
+    """Key of `tcpdelay.quality.voice.CODECS` for the rating of a call; None if the application is not a call."""
     stands_in: bool = False
     """Whether `codec` is the closest codec that can be rated, not the codec in use."""
     video: bool = False

@@ -11,21 +11,21 @@ from tcpdelay.scenario.source import Flow
 TLS_RECORD = 16_384
 """Largest content of a TLS record [bytes] (RFC 8446, section 5.1)."""
 RTMP_CHUNK = 4096
-"""Chunk size that encoders commonly announce [bytes]; without, RTMP's own is 128."""
+"""Chunk size that encoders commonly announce [bytes]; the default of RTMP is 128."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One protocol around the data: the bytes that it adds to each packet.
+    """One protocol layer: the bytes that it adds to each packet.
 
     Parameters
     ----------
     name : str
-        What is added, in words.
+        The added header or trailer, in words.
     overhead : callable
-        From the bytes inside, 1 or more, to the bytes added.
+        Returns the added bytes for the bytes of the content, 1 or more.
     source : str
-        Where the format is defined.
+        Specification of the format.
     largest : int, optional
         Largest content [bytes]; unlimited by default.
 
@@ -46,16 +46,17 @@ def _fixed(size: int) -> Callable[[int], int]:
 
 
 def _padded(header: int) -> Callable[[int], int]:
-    """Return the overhead of a header and of padding to a multiple of four."""
+    """Return the overhead of a header [bytes] and of padding to a multiple of four bytes."""
     return lambda size: header + -size % 4
 
 
 def _web_socket(mask: int) -> Callable[[int], int]:
+    """Return the overhead of a WebSocket header with a masking key of `mask` bytes."""
     return lambda size: 2 + (0 if size <= 125 else 2 if size <= 65_535 else 8) + mask
 
 
 def _records(overhead: int) -> Callable[[int], int]:
-    """Return the overhead of the TLS records that one write takes: one record per 16 384 bytes."""
+    """Return the overhead of the TLS records of one write: `overhead` [bytes] for each record of 16 384 bytes."""
     return lambda size: overhead * -(-size // TLS_RECORD)
 
 
@@ -93,9 +94,9 @@ class Encapsulation:
     Parameters
     ----------
     name, title : str
-        Name on the command line, and in words.
+        Name on the command line, and title for people.
     layers : tuple of Layer
-        Protocols around the data, innermost first; may be empty.
+        Protocol layers from the innermost to the outermost; may be empty.
 
     Examples
     --------
@@ -109,12 +110,12 @@ class Encapsulation:
     layers: tuple[Layer, ...]
 
     def parts(self, payload: int) -> list[tuple[str, int]]:
-        """Return the bytes [bytes] that each layer adds to `payload` [bytes, 1 or more].
+        """Return the name of each layer and the bytes that it adds to `payload` [bytes, 1 or more].
 
         Raises
         ------
         ValueError
-            If the payload is larger than a message can be.
+            If the payload is too large for a layer.
         """
         size, parts = payload, []
         for layer in self.layers:
@@ -127,16 +128,16 @@ class Encapsulation:
         return parts
 
     def packet_size(self, payload: int) -> int:
-        """Return the bytes that are written to TCP [bytes] for `payload` [bytes, 1 or more]."""
+        """Return the bytes that are written to TCP for `payload` [bytes, 1 or more]."""
         return payload + sum(added for _, added in self.parts(payload))
 
     def largest_payload(self, packet_size: int) -> int:
-        """Return the largest payload [bytes] whose packet is no larger than `packet_size` [bytes, 1 to 65495].
+        """Return the largest payload [bytes] whose packet fits into `packet_size` [bytes, 1 to 65495].
 
         Raises
         ------
         ValueError
-            If the headers alone are larger.
+            If not even a payload of one byte fits.
 
         Examples
         --------
@@ -149,7 +150,7 @@ class Encapsulation:
         raise InvalidValueError("packet_size", packet_size, f"be at least {self.packet_size(1)} bytes over {self.name}")
 
     def around(self, flow: Flow) -> Flow:
-        """Return the flow that TCP carries for a `flow` of bare payloads.
+        """Return the flow that TCP carries, for a `flow` of payloads without headers.
 
         Examples
         --------
@@ -159,7 +160,7 @@ class Encapsulation:
         return Flow(self.packet_size(flow.packet_size), flow.interval)
 
     def in_words(self, payload: int) -> str:
-        """Return in one line how many bytes are written to TCP for `payload` [bytes, 1 or more].
+        """Return in one line the bytes that are written to TCP for `payload` [bytes, 1 or more].
 
         Examples
         --------
@@ -171,7 +172,7 @@ class Encapsulation:
 
 
 _KNOWN = (
-    Encapsulation("tcp", "as it is", ()),
+    Encapsulation("tcp", "no headers", ()),
     Encapsulation("rtp-tcp", "RTP over TCP", (RTP, FRAMING)),
     Encapsulation("ice-tcp", "WebRTC over ICE-TCP", (RTP, SRTP, FRAMING)),
     Encapsulation("turn-tcp", "WebRTC over TURN over TCP", (RTP, SRTP, CHANNEL_DATA)),

@@ -1,7 +1,7 @@
-"""How a field of a scenario is declared: once, with type, unit, range, default, meaning and command-line spelling.
+"""The declaration of a scenario's field: type, unit, range, default, meaning and command-line spelling, in one place.
 
-A declaration is metadata of a type annotation. pydantic validates with it; error messages, command-line options, sweep
-axes, table columns and the units of data sets are derived from it.
+A declaration is metadata of a type annotation. pydantic uses it to validate values. Error messages, command-line
+options, sweep axes, table columns and the units of data sets are derived from it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import inspect
 import math
 import numbers
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import (
@@ -46,15 +47,16 @@ UNITS: dict[Kind, str | None] = {
     "word": None,
     "flag": None,
 }
-"""Unit of the values of each kind, in the form of netCDF."""
+"""Unit of the values of each kind, in the notation of netCDF."""
 WHOLE: tuple[Kind, ...] = ("size", "count")
+"""Kinds whose values are whole numbers."""
 PARSERS: dict[Kind, Callable[..., float]] = {
     "time": parse_time,
     "fraction": parse_fraction,
     "size": parse_size,
     "rate": parse_rate,
 }
-"""Reads a text with a unit, by the kind of value."""
+"""Functions that read a text with a unit, by the kind of value."""
 FORMATS: dict[Kind, Callable[[Any], str]] = {
     "time": format_time,
     "fraction": format_fraction,
@@ -65,22 +67,22 @@ FORMATS: dict[Kind, Callable[[Any], str]] = {
     "word": str,
     "flag": lambda flag: "on" if flag else "off",
 }
-"""Writes a value for people, by the kind of value."""
+"""Functions that format a value for people, by the kind of value."""
 
 
 class InvalidValueError(ValueError):
-    """A value that an argument cannot have.
+    """An argument has a value that is not allowed.
 
     Parameters
     ----------
     name : str
-        The argument.
+        Name of the argument.
     value : object
-        What was given.
+        The given value.
     allowed : str
-        What is allowed; follows the word "must".
+        Allowed values, as the message's text after the word "must".
     hint : str
-        How to write it in Python, if that may be the mistake.
+        How to write the value in Python, if its unit may be wrong.
 
     Examples
     --------
@@ -94,7 +96,7 @@ class InvalidValueError(ValueError):
 
     @property
     def fault(self) -> str:
-        """What is wrong, without the name and the hint."""
+        """The message without the name and the hint."""
         return f"must {self.allowed}, got {shown(self.value)}"
 
     def __str__(self) -> str:
@@ -109,12 +111,12 @@ def is_number(value: object) -> TypeGuard[float]:
     >>> is_number(0.05), is_number("50ms"), is_number(True)
     (True, False, False)
     """
-    # The built-in types first: the look-up of an abstract class takes ten times as long.
+    # The built-in types come first: a check against an abstract class takes ten times as long.
     return isinstance(value, (float, int, numbers.Real)) and not isinstance(value, bool)
 
 
 def shown(value: object) -> str:
-    """Return any value as an error message writes it.
+    """Return a value of any type in the form of an error message.
 
     Examples
     --------
@@ -125,7 +127,7 @@ def shown(value: object) -> str:
         return f"{int(value)!s:.200}"
     if is_number(value):
         return f"{float(value):.12g}"
-    # An array takes several lines.
+    # The text of an array has several lines; join them.
     return f"{value!r:.200}" if isinstance(value, str) else f"{' '.join(repr(value).split()):.200}"
 
 
@@ -136,17 +138,19 @@ def require_flag(name: str, value: object) -> None:
 
 
 def _as_number(value: object) -> float:
+    """Return a number as a float; raise ValueError, which pydantic catches, if the value is not a number."""
     if not is_number(value) or _is_huge(value):
         raise ValueError("no number")
     return float(value)
 
 
 def _is_huge(value: object) -> bool:
-    """Return whether a whole number is beyond the range of floating point."""
+    """Return whether a whole number is beyond the range of floating-point numbers."""
     return isinstance(value, numbers.Integral) and abs(int(value)) > sys.float_info.max
 
 
 def _as_whole(value: object) -> int:
+    """Return a whole number as an int; raise ValueError, which pydantic catches, if the value is not one."""
     number = _as_number(value)
     if not math.isfinite(number) or number != int(number):
         raise ValueError("no whole number")
@@ -155,18 +159,18 @@ def _as_whole(value: object) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Field(GroupedMetadata):
-    """What the declarations of all fields have in common.
+    """Base class of the declarations: a Quantity, a Choice or a Flag.
 
     Parameters
     ----------
     kind : str
-        Kind of the values; `UNITS`, `PARSERS` and `FORMATS` follow from it.
+        Kind of the values: the key of `UNITS`, `PARSERS` and `FORMATS`.
     meaning : str
-        What the field is, in one plain sentence; also the help of the command-line option.
+        Meaning of the field in one plain sentence; also the help of the command-line option.
     default_words : str
-        What applies where the field is left out, if its default does not say it.
+        The default in words, if `default` does not show it.
     default : object
-        The default of the field, None where it must be given; filled in from the class.
+        The default of the field, from the class; None if the field has no default, or None as default.
     """
 
     kind: Kind
@@ -176,45 +180,45 @@ class Field(GroupedMetadata):
 
     @property
     def long_name(self) -> str:
-        """The meaning as a heading: its first clause, with a small letter."""
+        """The meaning as a heading: its first clause, with a small initial letter."""
         clause = self.meaning.partition(". ")[0].partition(":")[0].removesuffix(".")
         return clause if clause[:2].isupper() else clause[0].lower() + clause[1:]
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Attributes of a coordinate of a data set: what the values are, and their unit if they have one."""
+        """Attributes of a coordinate of a data set: name, and the unit if the values have one."""
         units = UNITS[self.kind]
         return {"long_name": self.long_name, **({} if units is None else {"units": units})}
 
+    @abstractmethod
     def __iter__(self) -> Iterator[object]:
-        """Yield what pydantic validates with."""
-        raise TypeError("a declaration is a Quantity, a Choice or a Flag")
+        """Yield the constraints for pydantic."""
 
+    @abstractmethod
     def allows(self, value: object) -> bool:
-        """Return whether a value is allowed, whatever the other fields are."""
-        raise TypeError("a declaration is a Quantity, a Choice or a Flag")
+        """Return whether a value is allowed, regardless of the other fields."""
 
+    @abstractmethod
     def refusal(self, name: str, value: object) -> InvalidValueError:
         """Return the error for a value that the declaration does not allow."""
-        raise TypeError("a declaration is a Quantity, a Choice or a Flag")
 
     def require(self, name: str, value: object) -> None:
         """Raise InvalidValueError if a value is not allowed."""
         if not self.allows(value):
             raise self.refusal(name, value)
 
+    @abstractmethod
     def read(self, name: str, written: object) -> Value:
-        """Return a value as Python takes it from a text with a unit, or from what a configuration file holds.
+        """Return the value of a text with a unit, or of an entry of a configuration file.
 
         Raises
         ------
         ValueError
-            If it is no value of this kind; the message begins with `name`.
+            If there is no value of this kind; the message begins with `name`.
         """
-        raise TypeError("a declaration is a Quantity, a Choice or a Flag")
 
     def written(self, value: Any) -> str:
-        """Return a value for people."""
+        """Return a value, formatted for people."""
         return FORMATS[self.kind](value)
 
 
@@ -227,15 +231,15 @@ class Quantity(Field):
     low, high : float
         Smallest and largest value.
     unit : str
-        Unit in words, as error messages give it.
+        Unit in words, for error messages.
     example : str
-        A value as written on the command line.
+        A value in the notation of the command line.
     hint : str
-        How to write the value in Python; shown where it is too large, as by a percentage or milliseconds.
+        How to write the value in Python; shown with a value that is too large, such as a time in milliseconds.
     low_excluded, high_excluded : bool
         Whether `low` or `high` itself is not allowed.
     allowed : str
-        What is allowed, after the word "must", where unit and range do not say it well.
+        Allowed values, as the message's text after the word "must", if unit and range do not describe them well.
 
     Examples
     --------
@@ -257,7 +261,7 @@ class Quantity(Field):
 
     @property
     def range_in_words(self) -> str:
-        """What is allowed, after the word "must", whatever is wrong with a value."""
+        """The allowed values, as the message's text after the word "must"."""
         if self.allowed:
             return self.allowed
         if self.kind == "fraction":
@@ -268,17 +272,17 @@ class Quantity(Field):
 
     @property
     def zero_allowed(self) -> bool:
-        """Whether 0 is a value."""
-        return self.low <= 0 and not (self.low == 0 and self.low_excluded)
+        """Whether 0 is allowed."""
+        return self.allows(0)
 
     def __iter__(self) -> Iterator[object]:
-        """Yield what pydantic validates with."""
+        """Yield the type and the range for pydantic."""
         yield BeforeValidator(_as_whole if self.kind in WHOLE else _as_number)
         yield Gt(self.low) if self.low_excluded else Ge(self.low)
         yield Lt(self.high) if self.high_excluded else Le(self.high)
 
     def allows(self, value: object) -> bool:
-        """Return whether a value is a number in the range, and whole if it has to be."""
+        """Return whether a value is a number in the range, and a whole number if the kind requires it."""
         if not is_number(value) or not self.low <= value <= self.high:
             return False
         if (self.low_excluded and value == self.low) or (self.high_excluded and value == self.high):
@@ -286,7 +290,7 @@ class Quantity(Field):
         return self.kind not in WHOLE or value == int(value)
 
     def refusal(self, name: str, value: object) -> InvalidValueError:
-        """Return the error for a value that is no number, not whole or out of range."""
+        """Return the error for a value that is not a number, not a whole number, or out of range."""
         if self.allowed:
             return InvalidValueError(name, value, self.allowed)
         if not is_number(value):
@@ -313,7 +317,7 @@ class Quantity(Field):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Field):
-    """Declaration of one word out of several.
+    """Declaration of a choice among several words.
 
     Parameters
     ----------
@@ -350,7 +354,7 @@ class Flag(Field):
     kind: Kind = "flag"
 
     def __iter__(self) -> Iterator[object]:
-        """Yield what pydantic validates with: a number is no flag."""
+        """Yield the constraint for pydantic: a number is not allowed as a flag."""
         yield pydantic.Strict()
 
     def allows(self, value: object) -> bool:
@@ -388,10 +392,10 @@ def _declared_fields(described: Any) -> Iterator[tuple[str, Field]]:
     hints = get_type_hints(described, include_extras=True)
     for field in dataclasses.fields(described):
         hint = hints[field.name]
-        # An optional field is a union of what is declared and None.
+        # The type of an optional field is a union of the declared type and None.
         declared = next((part for part in (hint, *get_args(hint)) if get_origin(part) is Annotated), None)
         if declared is None:
-            # Inherited: the annotations of the base are plain by now.
+            # The field is inherited. The annotations of the base class no longer contain declarations.
             yield (
                 field.name,
                 next(_DECLARATIONS[base][field.name] for base in described.__mro__ if base in _DECLARATIONS),
@@ -406,9 +410,9 @@ def _declared_fields(described: Any) -> Iterator[tuple[str, Field]]:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def described(cls: type[Described]) -> type[Described]:
-    """Make a frozen dataclass that pydantic validates, and whose errors are `InvalidValueError`.
+    """Make a class a frozen dataclass that pydantic validates and that raises `InvalidValueError`.
 
-    Every field is annotated with its declaration, such as `Annotated[float, Quantity(...)]`.
+    The annotation of every field must contain its declaration, such as `Annotated[float, Quantity(...)]`.
     """
     validated: Any = pydantic.dataclasses.dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)
     construct = validated.__init__
@@ -428,7 +432,7 @@ def described(cls: type[Described]) -> type[Described]:
 
 
 def _show_plainly(described: Any) -> None:
-    """Let `help` show types and defaults, without the declarations."""
+    """Remove the declarations from the signature and the annotations, so that `help` shows types and defaults."""
     types = get_type_hints(described)
     arguments = [
         inspect.Parameter(
@@ -444,7 +448,7 @@ def _show_plainly(described: Any) -> None:
 
 
 def _first_fault(described: type, error: ValidationError) -> Exception:
-    """Return the error to raise for what pydantic has found first."""
+    """Return the error to raise for the first fault that pydantic reports."""
     fault = error.errors(include_url=False)[0]
     if isinstance(cause := fault.get("ctx", {}).get("error"), InvalidValueError):
         return cause

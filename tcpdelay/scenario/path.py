@@ -1,20 +1,23 @@
-"""The path between the two ends: round-trip time, loss, queue."""
+"""The path between the two ends: round-trip time, loss and queue."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
 
 LossPattern = Literal["random", "correlated"]
 Bottleneck = Literal["packets", "bytes"]
+_fraction = partial(Quantity, kind="fraction", low=0.0, high=1.0, high_excluded=True)
 
 
 @described
 class Path:
-    """The network between the two ends: round-trip time and loss.
+    """The network between the two ends: round-trip time, loss and queue.
 
-    `supports` of a model says which fields it honours: the chains do not know lost acknowledgements and jitter.
+    A model may ignore some of the fields; the chains do not model lost acknowledgements and jitter. The prediction
+    reports the ignored fields.
 
     Parameters
     ----------
@@ -23,9 +26,9 @@ class Path:
     loss : float
         Probability that a data segment is lost, a fraction from 0 to below 1.
     loss_pattern : {"random", "correlated"}
-        Independent losses, or drop-tail losses, where the rest of a round is lost with its first loss.
+        Independent losses, or the losses of a drop-tail queue: after the first loss in a round, the rest is lost too.
     bottleneck : {"packets", "bytes"}
-        Whether the limit of the bottleneck's queue counts packets or bytes (small packets are then dropped less often).
+        Unit of the bottleneck queue's limit. A queue limited in bytes drops small packets less often.
     one_way_delay : float, optional
         Delay from sender to receiver without TCP [s], 0 to `rtt`; half the round-trip time by default.
     loss_burst : float
@@ -33,14 +36,15 @@ class Path:
     ack_loss : float
         Probability that an acknowledgement is lost, a fraction from 0 to below 1.
     jitter : float
-        Largest additional delay of a data segment [s], 0 to 1: uniform from 0, which also reorders segments.
+        Largest additional delay of a data segment [s], 0 to 1. The additional delay is uniformly distributed from 0 to
+        this value, so it also reorders segments.
     reordering : float
         Share of the data segments that overtake the segment ahead, a fraction from 0 to below 1.
 
     Raises
     ------
     InvalidValueError
-        If a value is no number, is out of its range or is not one of the allowed words; a ValueError.
+        If a value is not a number, is out of its range or is not one of the allowed words; a ValueError.
 
     Examples
     --------
@@ -62,15 +66,7 @@ class Path:
     ]
     loss: Annotated[
         float,
-        Quantity(
-            kind="fraction",
-            meaning="Probability that a data segment is lost.",
-            low=0.0,
-            high=1.0,
-            high_excluded=True,
-            unit="fraction of segments",
-            example="2%",
-        ),
+        _fraction(meaning="Probability that a data segment is lost.", unit="fraction of segments", example="2%"),
     ]
     loss_pattern: Annotated[
         LossPattern,
@@ -111,14 +107,8 @@ class Path:
     ] = 1.0
     ack_loss: Annotated[
         float,
-        Quantity(
-            kind="fraction",
-            meaning="Probability that an acknowledgement is lost.",
-            low=0.0,
-            high=1.0,
-            high_excluded=True,
-            unit="fraction of acknowledgements",
-            example="1%",
+        _fraction(
+            meaning="Probability that an acknowledgement is lost.", unit="fraction of acknowledgements", example="1%"
         ),
     ] = 0.0
     jitter: Annotated[
@@ -135,12 +125,8 @@ class Path:
     ] = 0.0
     reordering: Annotated[
         float,
-        Quantity(
-            kind="fraction",
+        _fraction(
             meaning="Share of the data segments that overtake the segment ahead.",
-            low=0.0,
-            high=1.0,
-            high_excluded=True,
             unit="fraction of segments",
             example="1%",
         ),
@@ -158,5 +144,5 @@ class Path:
 
     @property
     def forward_delay(self) -> float:
-        """One-way delay from sender to receiver [s]: the given one, or half the round-trip time."""
+        """Delay from sender to receiver [s]: `one_way_delay` if given, or half the round-trip time."""
         return self.rtt / 2 if self.one_way_delay is None else self.one_way_delay

@@ -1,4 +1,4 @@
-"""One scenario: what is sent, over which path, by which TCP, and by when it has to arrive."""
+"""One scenario: the flow, the path, the TCP stack, and the target of the delay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Part = Literal["flow", "path", "stack", "target"]
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a model is asked about.
+    """The input of a model.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Scenario:
     Raises
     ------
     InvalidValueError
-        If a part is of the wrong kind.
+        If a part has the wrong type.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class Scenario:
         checked_profile(self.stack)
 
     def value(self, name: str) -> Any:
-        """Return the value of a field of the flow, the path or the stack; None where the stack has no such field."""
+        """Return the value of a field of the flow, the path or the stack; None if none of them has this field."""
         parts: tuple[Any, ...] = (self.flow, self.path, self.stack)
         part = next((part for part in parts if name in declarations(type(part))), None)
         return None if part is None else getattr(part, name)
@@ -70,18 +70,18 @@ _PARTS: tuple[tuple[Part, type], ...] = (
 FIELDS: Mapping[str, tuple[Part, Field]] = {
     name: (part, field) for part, described in _PARTS for name, field in declarations(described).items()
 }
-"""The declaration of every field of a scenario by name, and the part that it belongs to."""
+"""The part and the declaration of every field of a scenario, by the field's name."""
 
 
 def scenario_from_options(
     flow: Flow | None, path: Path | None, stack: Stack | None, options: Mapping[str, Any]
 ) -> Scenario:
-    """Return the scenario, flow and path each as given or made from its own keyword arguments in `options`.
+    """Return the scenario; if the flow or the path is not given, make it from the keyword arguments in `options`.
 
     Raises
     ------
     ValueError
-        If an argument is unknown, missing, given twice, or something else than a flow and a path.
+        If an argument is unknown, missing, given twice or of the wrong type.
 
     Examples
     --------
@@ -94,11 +94,11 @@ def scenario_from_options(
 
 
 def _flow_and_path(flow: Flow | None, path: Path | None, options: Mapping[str, Any]) -> tuple[Flow, Path]:
+    """Return flow and path, each as given or made from its keyword arguments."""
     known = {"flow": tuple(declarations(Flow)), "path": tuple(declarations(Path))}
-    unknown = set(options) - {name for names in known.values() for name in names}
-    if unknown:
-        allowed = ", ".join(name for names in known.values() for name in names)
-        raise ValueError(f"unknown argument {sorted(unknown)[0]!r}; allowed are {allowed}")
+    allowed = known["flow"] + known["path"]
+    if unknown := set(options).difference(allowed):
+        raise ValueError(f"unknown argument {min(unknown)!r}; allowed are {', '.join(allowed)}")
     needed = {"flow": ("packet_size", "interval"), "path": ("rtt", "loss")}
     for name, given in (("flow", flow), ("path", path)):
         parts = [option for option in known[name] if option in options]

@@ -1,4 +1,4 @@
-"""What is sent: the flow."""
+"""The source: a flow of packets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Flow:
     Raises
     ------
     InvalidValueError
-        If a value is no number or is out of its range; a ValueError.
+        If a value is not a number or is out of its range; a ValueError.
 
     Examples
     --------
@@ -50,7 +50,19 @@ class Flow:
 
     @classmethod
     def from_bitrate(cls, bitrate: float, packet_size: int = 1448) -> Flow:
-        """Return the flow that fills `bitrate` [bit/s, 0.133 to 8e14] with packets of `packet_size` [bytes].
+        """Return the flow with a bitrate and a packet size.
+
+        Parameters
+        ----------
+        bitrate : float
+            Application bits per second [bit/s], 0.133 to 8e14.
+        packet_size : int
+            Application bytes per packet [bytes], 1 to 10 000 000.
+
+        Raises
+        ------
+        InvalidValueError
+            If a value, or the interval that follows from both, is out of its range; a ValueError.
 
         Examples
         --------
@@ -90,4 +102,4 @@ BITRATE = Quantity(
     unit="bit/s",
     example="64kbit/s",
 )
-"""Declaration of the bitrate, which a flow has in place of its packet size or its interval."""
+"""Declaration of the bitrate, which can be given instead of a flow's packet size or its interval."""

@@ -22,7 +22,7 @@ _TIMEOUT_HINT = "the timeout is given in seconds"
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A TCP implementation; made by one of the profiles, such as `Stack.linux`."""
+    """A TCP implementation; one of the profiles, such as `Stack.linux`, makes it."""
 
     @staticmethod
     def newreno_2008(
@@ -68,23 +68,23 @@ class Linux(Stack):
     Parameters
     ----------
     congestion_control : {"cubic", "reno"}
-        How the window grows, and to which share a loss reduces it: 0.7 or a half.
+        Congestion control of the sender. After a loss, CUBIC reduces the window to 0.7, Reno to half of its size.
     delayed_ack : bool
         Whether the receiver delays acknowledgements by the kernel's rules; if not, it acknowledges each segment at
         once.
     window_validation : bool
         Whether the window decays while the application does not fill it (sysctl net.ipv4.tcp_slow_start_after_idle).
     hz : int
-        Timer interrupts per second (CONFIG_HZ), 100 to 1000: timers are rounded up to them.
+        Timer interrupts per second (CONFIG_HZ), 100 to 1000. A timer expires at one of these interrupts.
     rto_min : float
-        Minimum of the part that the retransmission timeout adds to the smoothed round-trip time [s], 0.001 to 120.
+        Smallest time that the retransmission timeout adds to the smoothed round-trip time [s], 0.001 to 120.
     mss : int
         Largest segment payload [bytes], 88 to 65495.
 
     Raises
     ------
     InvalidValueError
-        If a value is no number, is out of its range or is not one of the allowed words; a ValueError.
+        If a value is not a number, is out of its range or is not one of the allowed words; a ValueError.
 
     References
     ----------
@@ -130,24 +130,24 @@ class NewReno2008(Stack):
     Parameters
     ----------
     variant : {"newreno", "sack", "reno"}
-        How several losses of one window are repaired.
+        Loss recovery, which decides how the sender repairs several losses in one window.
     limited_transmit : bool
-        RFC 3042: the first two duplicate ACKs each release a new segment.
+        Whether the first two duplicate ACKs each release a new segment (RFC 3042).
     window_validation : bool
-        RFC 2861: the window returns to what the application uses once the backlog is gone.
+        Whether the window returns to the size that the application uses after the end of a backlog (RFC 2861).
     initial_timeout : float, optional
         First retransmission timeout [s], above 0 to 120; 4 round-trip times by default, as published.
     mss : int
         Largest segment payload [bytes], 88 to 65495.
     backlog_bound : {"published", "grow"}
-        "published" cuts the backlog at 16 packets per packet of load, as printed; the result of a load that TCP
-        cannot carry then depends on that cut. "grow" widens the bound until the mass cut off is below 1e-6, and
-        answers with infinite delays where the load cannot be sustained.
+        "published" limits the backlog to 16 packets per packet of load, as in the paper; if TCP cannot carry the load,
+        the result depends on this limit. "grow" raises the limit until the probability beyond it is below 1e-6; if TCP
+        cannot carry the load, all delays are infinite.
 
     Raises
     ------
     InvalidValueError
-        If a value is no number, is out of its range or is not one of the allowed words; a ValueError.
+        If a value is not a number, is out of its range or is not one of the allowed words; a ValueError.
 
     References
     ----------
@@ -155,7 +155,7 @@ class NewReno2008(Stack):
     IEEE/ACM Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780.
     """
 
-    variant: Annotated[Variant, Choice(meaning="How several losses of one window are repaired.")] = "newreno"
+    variant: Annotated[Variant, Choice(meaning="Loss recovery: newreno, sack or reno.")] = "newreno"
     limited_transmit: Annotated[
         bool, Flag(meaning="Send a new segment on each of the first two duplicate ACKs (RFC 3042).")
     ] = False
@@ -179,7 +179,7 @@ class NewReno2008(Stack):
     mss: Mss = 1448
     backlog_bound: Annotated[
         BacklogBound,
-        Choice(meaning="Cut the send buffer off as published, or let its bound grow with the backlog."),
+        Choice(meaning="Bound of the send buffer: fixed as published, or growing with the backlog."),
     ] = "published"
 
     def first_timeout(self, rtt: float) -> float:
@@ -197,7 +197,7 @@ PROFILES: dict[StackName, KnownStack] = {
 """The stacks by name, with their default settings."""
 DEFAULT_PROFILE: StackName = "linux"
 DEFAULT_STACK: KnownStack = PROFILES[DEFAULT_PROFILE]
-"""The stack that is used where none is given: a current Linux kernel."""
+"""The default stack: a current Linux kernel."""
 
 
 def profiles_with(setting: str) -> list[StackName]:
@@ -217,7 +217,7 @@ def checked_profile(stack: Stack) -> KnownStack:
     Raises
     ------
     InvalidValueError
-        If it does not.
+        If the stack does not come from a profile.
     """
     if not isinstance(stack, KnownStack):
         raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()")

@@ -7,28 +7,28 @@ from typing import Annotated
 from tcpdelay.scenario.fields import Quantity, described
 
 ROUNDING = 1e-9
-"""Relative difference by which a delay may be beyond the limit: that of sums in another order."""
+"""Relative rounding error by which a delay may exceed the limit; it depends on the order of a sum."""
 SHARE_ROUNDING = 1e-12
-"""Difference by which a share of late packets may be beyond what is allowed: rounding of a sum of probabilities."""
+"""Rounding error by which a share of late packets may exceed the allowed share: the error of a sum of probabilities."""
 DEFAULT_LIMIT = 0.200
-"""Limit where neither it nor an application is given [s]."""
+"""The limit [s] if neither a limit nor an application is given."""
 
 
 @described
 class Target:
-    """A demand on the delay: its `quantile` must not be above `limit`.
+    """A demand on the delay: the quantile of the delay must not exceed the limit.
 
     Parameters
     ----------
     limit : float
         Latest useful arrival [s], above 0: packets later than this count as late.
     quantile : float
-        Share of the packets that must arrive by then, above 0 and below 1.
+        Share of the packets that must arrive within the limit, above 0 and below 1.
 
     Raises
     ------
     InvalidValueError
-        If a value is no number or is out of its range; a ValueError.
+        If a value is not a number or is out of its range; a ValueError.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class Target:
             high=1e300,
             unit="s",
             example="200ms",
-            default_words="that of --app, or 200ms",
+            default_words="the limit of --app, or 200ms",
             allowed="be a number of seconds above 0",
         ),
     ]
@@ -54,22 +54,22 @@ class Target:
         float,
         Quantity(
             kind="fraction",
-            meaning="Share of the packets that must arrive by then.",
+            meaning="Share of the packets that must arrive within the limit.",
             low=0.0,
             low_excluded=True,
             high=1.0,
             high_excluded=True,
             unit="fraction of packets",
             example="95%",
-            default_words="that of --app, or 95%",
+            default_words="the quantile of --app, or 95%",
             allowed="lie between 0 and 1",
         ),
     ] = 0.95
 
     def is_met_by(self, delay: float) -> bool:
-        """Return whether a delay [s], that of the target's quantile, is within the limit.
+        """Return whether the quantile of the delay [s] is within the limit.
 
-        A delay that is on the limit but for rounding counts as within it.
+        A delay that exceeds the limit only by a rounding error is within the limit.
 
         Examples
         --------
@@ -80,14 +80,14 @@ class Target:
 
     @property
     def latest(self) -> float:
-        """Longest delay [s] that is within the limit, rounding included."""
+        """Longest delay [s] that counts as within the limit: the limit and a rounding error."""
         return self.limit * (1 + ROUNDING)
 
     def allows(self, late_fraction: float) -> bool:
-        """Return whether so few packets are later than `latest` that the target is met.
+        """Return whether the target is met with this share of packets later than `latest`.
 
-        This is `is_met_by` in terms of the share of late packets: the quantile is within the limit exactly where the
-        share of later packets is at most 1 - quantile.
+        This is equivalent to `is_met_by`: the quantile is within the limit exactly if the share of packets later than
+        the limit is at most 1 - quantile.
 
         Examples
         --------
