@@ -131,7 +131,7 @@ def test_a_killed_sweep_goes_on_where_it_was(specification, undisturbed, request
         pattern = (
             r"tcpdelay sweep: interrupted after \d+ of 1200 runs; what is finished is kept in \S+resumed.nc.parts; "
         )
-        assert re.fullmatch(pattern + "the same command goes on from there\n", errors)
+        assert re.fullmatch(pattern + "the same command continues from there\n", errors)
     kept = sum(stop - start for start, stop in map(range_of, parts.glob("runs-*")))
     assert 0 < kept < RUNS
     shown = []

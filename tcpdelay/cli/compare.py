@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
+from tcpdelay.cli.errors import argument_errors, counting, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
     ScenarioOptions,
@@ -20,14 +19,9 @@ from tcpdelay.cli.options import (
     quantity,
     with_scenario,
 )
-from tcpdelay.cli.output import (
-    format_by_suffix,
-    refuse_other_than_chart,
-    refuse_same_file,
-    write,
-    write_chart,
-)
-from tcpdelay.cli.scenario import Scenario, measurements, read_scenario
+from tcpdelay.cli.output import format_by_suffix, refuse_other_than_chart, refuse_same_file, write, write_chart
+from tcpdelay.cli.scenario import RequestedScenario, measurements, read_scenario
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
 
 if TYPE_CHECKING:
@@ -159,26 +153,22 @@ def _others(scenario: Scenario, link: Bottleneck | None, bulk: int, web: int, cb
 
 
 def _compared(
-    scenario: Scenario, link: Bottleneck | None, others: list[Source], duration: float | None, seed: int
+    scenario: RequestedScenario, link: Bottleneck | None, others: list[Source], duration: float | None, seed: int
 ) -> Comparison:
     from tcpdelay.questions.transports import compare
 
-    try:
-        with predicting():
-            return compare(
-                scenario.flow,
-                scenario.path,
-                scenario.stack,  # type: ignore[arg-type]
-                scenario.target,
-                link=link,
-                others=others,
-                duration=duration,
-                seed=seed,
-                on_progress=counting("Simulating", "ways"),
-            )
-    finally:
-        if sys.stderr.isatty():
-            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+    with predicting():
+        return compare(
+            scenario.flow,
+            scenario.path,
+            scenario.stack,  # type: ignore[arg-type]
+            scenario.target,
+            link=link,
+            others=others,
+            duration=duration,
+            seed=seed,
+            on_progress=counting("Simulating", "ways"),
+        )
 
 
 def _draw(comparison: Comparison) -> Figure:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import partial, wraps
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from tcpdelay.cli.errors import argument_errors, one_line, option_name
+from tcpdelay.cli.errors import argument_errors, option_name
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
 from tcpdelay.scenario.fields import PARSERS, WHOLE, Choice, Field, Flag, Kind, Quantity
@@ -400,68 +398,3 @@ def range_option(name: str, default: str, *, zero: bool = False) -> Any:
         rich_help_panel=PATH,
         show_default=default,
     )
-
-
-_PAIR = re.compile(r"(?:--)?([a-z_-]+)=(.+)", re.DOTALL)
-_ON_OFF = {"on": "", "off": "no-"}
-
-
-def changed_options(options: ScenarioOptions, changes: Sequence[str]) -> ScenarioOptions:
-    """Return `options` with the changes of `--against`, each read as the option of the command is.
-
-    Parameters
-    ----------
-    options : ScenarioOptions
-        What was asked for.
-    changes : sequence of str
-        Such as "loss=1%"; the last change of an option counts. A flag takes "on" or "off".
-
-    Returns
-    -------
-    ScenarioOptions
-        The other scenario's options.
-
-    Raises
-    ------
-    typer.BadParameter
-        If a change is no OPTION=VALUE, names no option of a scenario, or its value cannot be read.
-
-    Examples
-    --------
-    >>> changed_options(ScenarioOptions.of(rtt=0.1, loss=0.02), ["loss=1%"])["loss"]
-    0.01
-    """
-    values: dict[str, Any] = {}
-    for change in changes:
-        pair = _PAIR.fullmatch(change)
-        if pair is None:
-            raise typer.BadParameter(f"--against: must be OPTION=VALUE, such as loss=1%, got {change!r}")
-        name = pair[1].replace("-", "_")
-        if name not in OPTIONS:
-            near = get_close_matches(name, sorted(OPTIONS), n=1)
-            meant = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
-            raise typer.BadParameter(f"--against: {pair[1]!r} is no option of a scenario{meant}")
-        values[name] = _read(name, pair[2])
-    return options.changed(**values)
-
-
-def _read(name: str, value: str) -> object:
-    """Return the value of one option, read as on the command line."""
-    option, words = name.replace("_", "-"), [value]
-    if name in FIELDS and isinstance(FIELDS[name][1], Flag):
-        if value not in _ON_OFF:
-            raise typer.BadParameter(f"--against: {option} must be on or off, got {value!r}")
-        option, words = f"{_ON_OFF[value]}{option}", []
-    read: list[ScenarioOptions] = []
-    reader = typer.Typer(add_completion=False)
-
-    def keep(options: ScenarioOptions) -> None:
-        read.append(options)
-
-    reader.command()(with_scenario(keep))
-    try:
-        typer.main.get_command(reader).main([f"--{option}", *words], standalone_mode=False)
-    except typer.BadParameter as error:
-        said = one_line(error, "").partition("--")[2]
-        raise typer.BadParameter(f"--against: {said}") from error
-    return read[0][name] if name in FIELDS else getattr(read[0], name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
+from tcpdelay.cli.errors import argument_errors, counting, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH_OPTIONS,
@@ -46,9 +45,7 @@ from tcpdelay.units import parse_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     import xarray as xr
-    from numpy.typing import NDArray
 
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.questions.measured_points import Measured
@@ -78,14 +75,14 @@ Examples:
   tcpdelay region --app voip --codec g729a --playout best --points 8
 
 \b
-A table has the largest loss that works at each round-trip time, to 1 %.
-A file in .nc and a chart have all delays over both, at as many points.
-Of several --app or --stack, a chart has the edges alone.
+The table has the largest loss that works at each round-trip time, to 1 %.
+A .nc file and a chart have the delays at --points losses and round-trip times.
+With several --app or --stack, a chart has only the edges of the regions.
 """
 
 
 def _parse_playout(text: str, name: str) -> float | str:
-    """Return a time [s], or the word for the best one."""
+    """Return a playout delay [s], or the word for the best playout delay."""
     return BEST if text == BEST else parse_time(text, name)
 
 
@@ -122,14 +119,8 @@ def region(
         Format | None,
         format_option("Output format; csv and json hold seconds and fractions, netcdf the delays over rtt and loss."),
     ] = None,
-    output: Annotated[
-        Path | None,
-        output_option(".nc, .csv, .json or .txt"),
-    ] = None,
-    chart: Annotated[
-        Path | None,
-        chart_option("the region, or the edges of several"),
-    ] = None,
+    output: Annotated[Path | None, output_option(".nc, .csv, .json or .txt")] = None,
+    chart: Annotated[Path | None, chart_option("the region, or the edges of several regions")] = None,
     fill: Annotated[
         Literal["delay", "mos"],
         choice("--fill", OUTPUT, "Quantity shown by the colours of a chart of one region."),
@@ -167,12 +158,12 @@ def region(
             from tcpdelay.quality.voice import codec_named
 
             codec_named(codec or DEFAULT_CODEC)
+    import numpy as np
+
     from tcpdelay.questions.region import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
 
-    grid: dict[str, Any] = {
-        "rtt": _points(rtt or Range(SHORTEST_RTT, LONGEST_RTT), points),
-        "loss": _points(loss or Range(LOWEST_LOSS, HIGHEST_LOSS), points),
-    }
+    ends = {"rtt": rtt or Range(SHORTEST_RTT, LONGEST_RTT), "loss": loss or Range(LOWEST_LOSS, HIGHEST_LOSS)}
+    grid: dict[str, Any] = {name: np.geomspace(own.low, own.high, points) for name, own in ends.items()}
     call: dict[str, Any] = {"codec": codec or DEFAULT_CODEC, "playout_delay": playout or "threshold"}
     edges = [
         Edge(own.app.name if own.app else None, own.stack or "", _boundary(flow, carried_by, target, grid))
@@ -201,12 +192,6 @@ def region(
         write_atomically(output, bytes(cells.to_netcdf(engine="scipy")), "--output")
 
 
-def _points(ends: Range, points: int) -> NDArray[np.float64]:
-    import numpy as np
-
-    return np.geomspace(ends.low, ends.high, points)
-
-
 def _measured(file: Path) -> Measured:
     from tcpdelay.questions.measured_points import read_measured
 
@@ -215,7 +200,7 @@ def _measured(file: Path) -> Measured:
 
 
 def _with_delays(edge: Edge) -> Edge:
-    """Return an edge with the delays at each of its points."""
+    """Return an edge with the delays at each point."""
     from tcpdelay.models.predict import predict
     from tcpdelay.scenario.scenario import Scenario
 
@@ -263,9 +248,5 @@ def _cells(boundary: WorkingBoundary, grid: dict[str, Any], call: dict[str, Any]
 @contextmanager
 def _computing() -> Iterator[None]:
     """Show progress, and turn errors of the library into errors of the command line."""
-    try:
-        with argument_errors(), predicting():
-            yield
-    finally:
-        if sys.stderr.isatty():
-            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+    with argument_errors(), predicting():
+        yield

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
+from tcpdelay.cli.errors import argument_errors, counting, predicting
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, choice, number, quantity, with_scenario
 from tcpdelay.cli.predict import FORMAT_HELP
-from tcpdelay.cli.scenario import Scenario, read_scenario
+from tcpdelay.cli.scenario import RequestedScenario, read_scenario
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_time
 
@@ -85,7 +85,7 @@ QUESTIONS = list(get_args(Question))
 
 
 def _question(text: str) -> str:
-    """Return the question, if it is one."""
+    """Return a question; raise ValueError for any other text."""
     if text not in QUESTIONS:
         raise ValueError(f"{text!r} is none of {', '.join(QUESTIONS)}")
     return text
@@ -201,16 +201,11 @@ def solve(
     if question == "bitrate":
         known = options.app is not None or options["interval"] is not None
         particulars.setdefault("--grow", "segments" if known else "rate")
-    with argument_errors():
-        try:
-            with predicting():
-                from tcpdelay.report.answers import answer_text
+    with argument_errors(), predicting():
+        from tcpdelay.report.answers import answer_text
 
-                answer = _answer(question, scenario, options, particulars)
-                ignored = _ignored(scenario)
-        finally:
-            if sys.stderr.isatty():
-                print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+        answer = _answer(question, scenario, options, particulars)
+        ignored = _ignored(scenario)
     print(answer_text(answer, output_format, ignored), end="")
 
 
@@ -242,15 +237,15 @@ def _without_quantity(question: Question, options: ScenarioOptions) -> ScenarioO
 
 
 def _ignored(scenario: Scenario) -> Mapping[str, str]:
-    """Return the fields of the scenario that the chain ignores, and what it assumes."""
+    """Return the fields of the scenario that the chain ignores, and its assumptions instead."""
     from tcpdelay.models.predict import chain_model
-    from tcpdelay.scenario.scenario import Scenario as Asked
 
-    asked = Asked(scenario.flow, scenario.path, scenario.stack)
-    return chain_model(isinstance(scenario.stack, Linux)).supports(asked).ignored
+    return chain_model(isinstance(scenario.stack, Linux)).supports(scenario).ignored
 
 
-def _answer(question: Question, scenario: Scenario, options: ScenarioOptions, particulars: dict[str, Any]) -> object:
+def _answer(
+    question: Question, scenario: RequestedScenario, options: ScenarioOptions, particulars: dict[str, Any]
+) -> object:
     """Return the answer to a question."""
     from tcpdelay.quality.voice import CallTarget
     from tcpdelay.questions.largest import (

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcpdelay.cli.errors import StatusLine, argument_errors, interrupted_once, predicting, print_warning
+from tcpdelay.cli.errors import (
+    StatusLine,
+    argument_errors,
+    erase_progress,
+    interrupted_once,
+    predicting,
+    print_warning,
+)
 from tcpdelay.cli.output import refuse_same_file
 from tcpdelay.units import format_time
 
@@ -92,7 +99,7 @@ def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers
     last: list[Progress] = []
     warnings.simplefilter("always", DamagedCheckpointWarning)
 
-    on_the_way = f"what is finished is kept in {checkpoint_folder(file)}; the same command goes on from there"
+    on_the_way = f"what is finished is kept in {checkpoint_folder(file)}; the same command continues from there"
     try:
         with argument_errors(), interrupted_once() as raise_swallowed:
 
@@ -105,12 +112,12 @@ def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers
     except SweepFailedError as error:
         raise typer.BadParameter(f"{error}; {on_the_way}") from error
     except KeyboardInterrupt:
-        line.erase()
+        erase_progress()
         done = f"interrupted after {last[0].done} of {last[0].total} runs; " if last else "interrupted; "
         print(f"tcpdelay sweep: {done}{on_the_way}", file=sys.stderr)
         raise
     finally:
-        line.erase()
+        erase_progress()
 
 
 def _progress_line(progress: Progress) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import StatusLine, argument_errors
+from tcpdelay.cli.errors import StatusLine, argument_errors, erase_progress
 from tcpdelay.cli.options import OUTPUT, choice, quantity
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.report.analysis import capture_record, captures_text, draw_captures
@@ -107,7 +107,7 @@ def build_kernel(
     except KernelBuildError as error:
         raise typer.BadParameter(str(error)) from error
     finally:
-        line.erase()
+        erase_progress()
     for kernel in kernels:
         print(kernel)
 
@@ -154,7 +154,7 @@ def run(
     except (SessionFailedError, OSError) as error:
         raise typer.BadParameter(f"testbed: {error}") from error
     finally:
-        line.erase()
+        erase_progress()
     for file in files:
         print(file)
 
