@@ -226,7 +226,6 @@ def test_one_file_of_both_ends_goes_alone(written):
 def small_batches(monkeypatch):
     """Read so few segments together that a short connection takes many readings."""
     monkeypatch.setattr(segments, "AT_A_TIME", 128)
-    monkeypatch.setattr(segments, "CHUNK", 64)
     monkeypatch.setattr(stretches, "FEWEST_SEGMENTS", 40)
 
 

@@ -25,7 +25,6 @@ def short_stretches(monkeypatch):
         monkeypatch.setattr(stretches, "LENGTH", length)
         monkeypatch.setattr(stretches, "MARGIN", margin)
         monkeypatch.setattr(segments, "AT_A_TIME", at_a_time)
-        monkeypatch.setattr(segments, "CHUNK", 64)
 
     return short_stretches
 

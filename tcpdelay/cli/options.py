@@ -1,4 +1,4 @@
-"""The options of a scenario, derived from the declarations of its fields, and options with a range of the path."""
+"""The options of a scenario, derived from the declarations of its fields; options with a range of RTT or loss."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _METAVARS: dict[Kind, str] = {
     "number": "NUMBER",
 }
 _MEASURED_TOO = {"mss": "that of --ss, or "}
-"""What holds before the default of a field, where a measurement may give the field."""
+"""Source of a value that takes precedence over the default of a field."""
 
 
 def quantity(
     name: str, kind: Kind, panel: str, description: str, default: str | bool = False, *, zero: bool = False
 ) -> Any:
-    """Return an option whose value has a unit; `default` says in words what holds without the option."""
+    """Return an option whose value has a unit; the help shows `default` as the value if the option is absent."""
     return typer.Option(
         name,
         parser=partial(PARSERS[kind], name=name, allow_zero=zero),
@@ -59,12 +59,12 @@ def choice(name: str, panel: str, description: str, default: str | bool = True) 
 
 
 def format_option(description: str) -> Any:
-    """Return the option of a result's format."""
+    """Return the option for the format of a result."""
     return choice("--format", OUTPUT, description, "by the suffix of --output, or text")
 
 
 def output_option(suffixes: str) -> Any:
-    """Return the option of the file that a result is written to; `suffixes` lists the allowed ones."""
+    """Return the option for the file of a result; the help lists the allowed `suffixes`."""
     return typer.Option(
         "--output",
         "-o",
@@ -76,7 +76,7 @@ def output_option(suffixes: str) -> Any:
 
 
 def chart_option(what: str) -> Any:
-    """Return the option of the file that a chart of `what` is written to."""
+    """Return the option for the file of a chart; `what` names the subject of the chart."""
     return typer.Option(
         "--chart",
         metavar="FILE",
@@ -92,7 +92,7 @@ def _application(name: str) -> Application:
 
 
 def application_option(more: str = "") -> Any:
-    """Return the option of the application; `more` is added to its help."""
+    """Return the option for the application; the help ends with `more`."""
     return typer.Option(
         "--app",
         parser=_application,
@@ -114,7 +114,7 @@ def _profile_name(text: str) -> str:
 
 
 def stacks_option(more: str) -> Any:
-    """Return the option of one or several TCP stacks; `more` is added to its help."""
+    """Return the option for one or several TCP stacks; the help ends with `more`."""
     return typer.Option(
         "--stack",
         parser=_profile_name,
@@ -144,12 +144,12 @@ def _measurement(name: str, description: str) -> Any:
 
 
 def _compact(declaration: Field, value: Any) -> str:
-    """Return a value as it is typed on the command line."""
+    """Return a value as written on the command line."""
     return declaration.written(value).replace(" ", "")
 
 
 def shown_default(name: str) -> str | bool:
-    """Return what holds where the option of a field is absent; False where there is no default.
+    """Return the default of a field in words; False if there is no default.
 
     Examples
     --------
@@ -174,13 +174,13 @@ def _panel(name: str) -> str:
 
 
 def described(declaration: Field) -> str:
-    """Return the help of an option with a declaration: the meaning, and an example."""
+    """Return the help of an option: the meaning of its declaration, and an example."""
     example = getattr(declaration, "example", "")
     return f"{declaration.meaning} Example: {example}." if example else declaration.meaning
 
 
 def field_option(name: str, *, more: str = "", default: str | None = None) -> Any:
-    """Return the option of a field; `more` is added to its help.
+    """Return the option for a field; the help ends with `more`.
 
     Examples
     --------
@@ -200,7 +200,7 @@ def field_option(name: str, *, more: str = "", default: str | None = None) -> An
 
 
 def _annotation(name: str) -> Any:
-    """Return the type of a field with its option."""
+    """Return the annotation of a field: its type and its option."""
     _, declaration = FIELDS[name]
     read: Any = float
     if isinstance(declaration, Choice):
@@ -214,10 +214,10 @@ def _annotation(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioOptions:
-    """A scenario as given on the command line; None where an option is absent.
+    """The options of a scenario on the command line; None if an option is absent.
 
-    The options that are written out here are no fields of a scenario. `values` has the fields that are given, by name,
-    in seconds, bytes, bit/s and fractions.
+    `values` has the given fields of the scenario by name, in seconds, bytes, bit/s and fractions. The other attributes
+    are options that are not fields of a scenario.
     """
 
     app: Annotated[Application | None, application_option()] = None
@@ -264,7 +264,7 @@ class ScenarioOptions:
 
     @classmethod
     def of(cls, **values: Any) -> ScenarioOptions:
-        """Return options by the names of fields and of the other options.
+        """Return options; the arguments are names of fields and of the other options.
 
         Examples
         --------
@@ -274,13 +274,13 @@ class ScenarioOptions:
         return cls().changed(**values)
 
     def changed(self, **values: Any) -> ScenarioOptions:
-        """Return the options with other values of some of them; None for an option that is absent."""
+        """Return the options with some values changed; None removes an option."""
         fields = {name: values.pop(name) for name in list(values) if name in FIELDS}
         given = {name: value for name, value in {**self.values, **fields}.items() if value is not None}
         return replace(self, values=given, **values)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of a field; None where the option is absent."""
+        """Return the value of a field; None if the option is absent."""
         return self.values.get(name)
 
 
@@ -295,9 +295,7 @@ PATH_OPTIONS = (*_fields_of("path"), "ping", "ss", "connection")
 def _options() -> dict[str, Any]:
     """Return the annotation of each option of a scenario by name, in the order of the help."""
     others = get_type_hints(ScenarioOptions, include_extras=True)
-    of_parts: dict[Part, list[str]] = {
-        part: [name for name, (own, _) in FIELDS.items() if own == part] for part in _PANELS
-    }
+    of_parts = {part: _fields_of(part) for part in _PANELS}
     shared = [name for name in of_parts["stack"] if _panel(name) == TCP]
     order = [
         *("app", *of_parts["flow"], "bitrate", "over"),
@@ -313,7 +311,7 @@ OPTIONS = _options()
 
 
 class GroupedHelp(TyperCommand):
-    """A command whose help shows its options under the headings they were declared with."""
+    """A command whose help groups the options by the headings of their declarations."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options into the help."""
@@ -329,7 +327,10 @@ class GroupedHelp(TyperCommand):
 
 
 def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
-    """Give `command` the options of a scenario but those `left_out`; its first argument takes them together."""
+    """Give `command` the options of a scenario, except the options in `left_out`.
+
+    The first parameter of the command receives them as `ScenarioOptions`.
+    """
     own_hints = get_type_hints(command, include_extras=True)
     offered = {name: hint for name, hint in OPTIONS.items() if name not in left_out}
     shared = [
@@ -354,7 +355,7 @@ BETWEEN = ".."
 
 @dataclass(frozen=True)
 class Range:
-    """Two ends of a range, in seconds or as fractions."""
+    """The two ends of a range [s, or a fraction]."""
 
     low: float
     high: float
@@ -366,7 +367,7 @@ def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
     Raises
     ------
     ValueError
-        If there are not two, or the second is not the larger one.
+        If the text has no `..`, a quantity cannot be read, or the second quantity is not larger than the first.
 
     Examples
     --------
@@ -387,7 +388,7 @@ def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
 
 
 def range_option(name: str, default: str, *, zero: bool = False) -> Any:
-    """Return an option with a range of a field of the path."""
+    """Return an option for a range of a field of the path."""
     _, declaration = FIELDS[name]
     option, metavar = option_name(name), _METAVARS[declaration.kind]
     return typer.Option(

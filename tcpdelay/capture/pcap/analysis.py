@@ -11,14 +11,14 @@ import numpy as np
 
 from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
 from tcpdelay.capture.pcap.container import CaptureFile
+from tcpdelay.capture.pcap.conversations import chosen, matches, same_connection, survey
 from tcpdelay.capture.pcap.decoding import Framing, end_in_words
-from tcpdelay.capture.pcap.measurement import NANOSECONDS, Measurement, scales_of
+from tcpdelay.capture.pcap.measurement import Measurement, scales_of
 from tcpdelay.capture.pcap.messages import MessageFinder
 from tcpdelay.capture.pcap.places import ConnectionInFile
 from tcpdelay.capture.pcap.round_trips import DELAYED_SHARE, Side, captured_at, distance_to_receiver
-from tcpdelay.capture.pcap.segments import chosen, matches, same_connection, survey
 from tcpdelay.capture.pcap.stretches import Copies, StretchSource, shift_between, stretches
-from tcpdelay.capture.pcap.trace import Trace
+from tcpdelay.capture.pcap.trace import NANOSECONDS, Trace
 from tcpdelay.scenario.fields import InvalidValueError
 
 _LARGEST_DISTANCE = 0.1
@@ -141,7 +141,8 @@ def _analyzed(
                 if not all(one.data.size for one in traces):
                     continue
                 sides = _sides(traces, notes)
-                measurement = held.enter_context(closing(Measurement(_in_order(sides), messages, same_clock)))
+                in_order: tuple[Side, ...] = ("sender", "receiver") if len(sides) == 2 else sides
+                measurement = held.enter_context(closing(Measurement(in_order, messages, same_clock)))
                 trace = traces[0]
             at = {side: traces[sides.index(side)] for side in measurement.sides}
             framed = np.empty(0, np.int64)
@@ -214,10 +215,6 @@ def _opened(
         notes.append(f"{more} more connections with payload are in the capture; choose one by its address")
     sources = [source for of_file in in_files for source in of_file]
     return _Connection(sources, end_in_words(sender), end_in_words(receiver))
-
-
-def _in_order(sides: tuple[Side, ...]) -> tuple[Side, ...]:
-    return ("sender", "receiver") if len(sides) == 2 else sides
 
 
 def _sides(traces: Sequence[Trace], notes: list[str]) -> tuple[Side, ...]:

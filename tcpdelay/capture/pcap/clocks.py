@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.capture.pcap.stretches import shift_between
-from tcpdelay.capture.pcap.trace import Flags, Integers, Trace
+from tcpdelay.capture.pcap.trace import NANOSECONDS, Flags, Integers, Trace, expanded
 
 SHORTEST_SPAN = 10.0
 """Shortest span of samples from which a skew is estimated [s]."""
@@ -49,7 +49,7 @@ class ClockFit:
 
     def to_sender(self, times: Integers) -> Integers:
         """Convert times of the receiver's clock to the sender's clock [ns]."""
-        since = times - self.origin - round(self.offset * 1e9)
+        since = times - self.origin - round(self.offset * NANOSECONDS)
         corrected = since - np.rint(since * (self.skew / (1 + self.skew))).astype(np.int64)
         return np.asarray(self.origin + corrected, np.int64)
 
@@ -169,7 +169,7 @@ class ClockSamples:
         if self._origin is None:
             self._origin = min(begins)
         for hull, (at_sender, at_receiver), sign in ((self._forward, forward, 1), (self._backward, backward, -1)):
-            hull.add((at_sender - self._origin) / 1e9, sign * (at_receiver - at_sender) / 1e9)
+            hull.add((at_sender - self._origin) / NANOSECONDS, sign * (at_receiver - at_sender) / NANOSECONDS)
 
     def fit(self) -> ClockFit:
         """Return the offset and skew of the receiver's clock against the sender's.
@@ -253,8 +253,7 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     counts = sender.wire_packets(data.end - data.start)
     if counts.sum() > _MOST_PIECES * data.size + 100_000:
         raise ValueError(f"{sender.name}: the segments are too large for the segment size of {sender.mss} bytes")
-    of = np.repeat(np.arange(data.size), counts)
-    place = np.arange(of.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    of, place = expanded(np.zeros_like(counts), counts)
     ends = np.minimum(data.start[of] + (place + 1) * sender.mss, data.end[of])
     marks = np.unique(ends)
     # Every transmission and arrival of the byte at a mark; `own` where the mark is the end of that packet.
@@ -265,8 +264,8 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     high_arrived = np.searchsorted(marks, arrivals.end + shift, side="right")
     if max((high - low).sum() / max(of.size, 1), (high_arrived - low_arrived).sum() / max(arrivals.size, 1)) > 100:
         raise ValueError(f"{sender.name}: the segments of the connection overlap as those of no TCP do")
-    packet, mark = _expanded(low, high)
-    arrival, mark_arrived = _expanded(low_arrived, high_arrived)
+    packet, mark = expanded(low, np.maximum(high - low, 0))
+    arrival, mark_arrived = expanded(low_arrived, np.maximum(high_arrived - low_arrived, 0))
     stamps = bool(data.stamped.all() and arrivals.stamped.all())
     stamp_sent = data.tsval[of[packet]].astype(np.int64) * stamps
     stamp_arrived = arrivals.tsval[arrival].astype(np.int64) * stamps
@@ -278,7 +277,7 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     # Among transmissions of one key the earliest count as lost: a sender repeats lost data until they arrive.
     order = np.argsort(key_sent, kind="stable")
     rank = np.empty(packet.size, np.int64)
-    rank[order] = np.arange(packet.size) - np.repeat(np.cumsum(sent_of) - sent_of, sent_of)
+    rank[order] = expanded(np.zeros_like(sent_of), sent_of)[1]
     missing = np.maximum(sent_of - arrived_of, 0)
     order_arrived = np.argsort(key_arrived, kind="stable")
     begins = np.cumsum(arrived_of) - arrived_of
@@ -291,13 +290,6 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     known = (sent_of[key_sent] == 1) & (arrived_of[key_sent] == 1)
     beyond = np.maximum(arrived_of - sent_of, 0)[np.unique(key_sent)].sum()
     return Transmissions(data.time[of[packet]], arrived, lost, known, int(beyond))
-
-
-def _expanded(low: Integers, high: Integers) -> tuple[Integers, Integers]:
-    """Return all pairs of an index i and a number from `low[i]` to `high[i]` - 1."""
-    counts = np.maximum(high - low, 0)
-    owner = np.repeat(np.arange(low.size), counts)
-    return owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - low, counts)
 
 
 def match_acknowledgements(sender: Trace, receiver: Trace) -> tuple[Integers, Integers]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.capture.pcap.clocks import ClockFit
 from tcpdelay.capture.pcap.round_trips import Side
-from tcpdelay.capture.pcap.trace import Integers
+from tcpdelay.capture.pcap.trace import NANOSECONDS, Integers
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.simulator.simulation import Histogram, merge, to_digits
 from tcpdelay.scenario.fields import bounds
@@ -152,7 +152,7 @@ class Delays:
     def add(self, delays: NDArray[np.float64]) -> None:
         """Append delays [s], not negative."""
         self._series.add(delays)
-        values, counts = np.unique(np.rint(delays * 1e9).astype(np.int64), return_counts=True)
+        values, counts = np.unique(np.rint(delays * NANOSECONDS).astype(np.int64), return_counts=True)
         self._histogram = merge([self._histogram, (values, counts)])
         if self._histogram[0].size > MOST_VALUES:
             values, counts = self._histogram
@@ -170,7 +170,7 @@ class Delays:
         if self._series.step == 1:
             return DelayDistribution.from_samples(self.samples, one_way_delay)
         values, counts = self._histogram
-        return DelayDistribution(values / 1e9, counts / counts.sum(), one_way_delay)
+        return DelayDistribution(values / NANOSECONDS, counts / counts.sum(), one_way_delay)
 
 
 class Table:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable
 from heapq import heappop, heappush
 from ipaddress import IPv6Address
 from typing import Literal, NamedTuple
@@ -94,41 +93,15 @@ class Options(NamedTuple):
     sack_permitted: bool = False
 
 
-def _ethernet(data: bytes) -> tuple[int, int]:
-    return _SHORT.unpack_from(data, 12)[0], 14
-
-
-def _cooked(data: bytes) -> tuple[int, int]:
-    return _SHORT.unpack_from(data, 14)[0], 16
-
-
-def _cooked2(data: bytes) -> tuple[int, int]:
-    return _SHORT.unpack_from(data, 0)[0], 20
-
-
-def _version(data: bytes, offset: int) -> int:
-    protocol: int = ethernet.ETH_TYPE_IP6 if data[offset] >> 4 == 6 else ethernet.ETH_TYPE_IP
-    return protocol
-
-
-def _raw(data: bytes) -> tuple[int, int]:
-    return _version(data, 0), 0
-
-
-def _loopback(data: bytes) -> tuple[int, int]:
-    return _version(data, 4), 4
-
-
-# Raw IP is 12 or 14 in old files, depending on the system that wrote them.
-LINKS: dict[int, Callable[[bytes], tuple[int, int]]] = {
-    pcap.DLT_EN10MB: _ethernet,
-    pcap.DLT_LINUX_SLL: _cooked,
-    pcap.DLT_LINUX_SLL2: _cooked2,
-    pcap.DLT_NULL: _loopback,
-    pcap.DLT_LOOP: _loopback,
-    **dict.fromkeys((12, 14, 101, pcap.DLT_IPV4, pcap.DLT_IPV6), _raw),
+LINKS: dict[int, tuple[int | None, int]] = {
+    pcap.DLT_EN10MB: (12, 14),
+    pcap.DLT_LINUX_SLL: (14, 16),
+    pcap.DLT_LINUX_SLL2: (0, 20),
+    **dict.fromkeys((pcap.DLT_NULL, pcap.DLT_LOOP), (None, 4)),
+    # Raw IP is 12 or 14 in old files, depending on the system that wrote the file.
+    **dict.fromkeys((12, 14, 101, pcap.DLT_IPV4, pcap.DLT_IPV6), (None, 0)),
 }
-"""By link layer, the function that finds the protocol and the start of the network layer."""
+"""By link layer, the offsets of the protocol number (None: the IP version shows it) and of the network layer."""
 
 
 def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
@@ -156,7 +129,11 @@ def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
     (1, 4, '1.1.1.1:80')
     """
     try:
-        protocol, start = LINKS[link](data)
+        place, start = LINKS[link]
+        if place is not None:
+            (protocol,) = _SHORT.unpack_from(data, place)
+        else:
+            protocol = ethernet.ETH_TYPE_IP6 if data[start] >> 4 == 6 else ethernet.ETH_TYPE_IP
         while protocol in VLAN_TAGS:
             protocol, start = _SHORT.unpack_from(data, start + 2)[0], start + 4
         if protocol == ethernet.ETH_TYPE_IP:

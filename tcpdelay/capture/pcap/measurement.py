@@ -22,9 +22,7 @@ from tcpdelay.capture.pcap.round_trips import (
     receiver_round_trips,
     sender_round_trips,
 )
-from tcpdelay.capture.pcap.trace import BEGINNING, NEVER, Coverage, Flags, Integers, Trace, coverage
-
-NANOSECONDS = 1e9
+from tcpdelay.capture.pcap.trace import BEGINNING, NANOSECONDS, NEVER, Coverage, Flags, Integers, Trace, coverage
 
 
 @dataclass

@@ -14,7 +14,7 @@ from tcpdelay.capture.pcap.clocks import ClockFit, LowerHull
 from tcpdelay.capture.pcap.connection_analysis import MOST_VALUES, DelayKind, Delays, Table
 from tcpdelay.capture.pcap.round_trips import Side
 from tcpdelay.capture.pcap.stretches import shift_between
-from tcpdelay.capture.pcap.trace import NEVER, Coverage, DataSegments, Integers, Span, Trace
+from tcpdelay.capture.pcap.trace import NANOSECONDS, NEVER, Coverage, DataSegments, Integers, Span, Trace
 
 MAX_MESSAGES_PER_SEGMENT = 2000
 """Largest credible number of messages in a segment; more mean damaged sequence numbers or a wrong size."""
@@ -27,7 +27,6 @@ _MULTIPLES_SHARE = 0.95
 """Share of the writes whose distances must be multiples of the size."""
 _LARGEST_LAG = 0.25
 """Largest lower quartile of the messages' lag behind the schedule, in intervals."""
-NANOSECONDS = 1e9
 
 
 @dataclass(frozen=True)

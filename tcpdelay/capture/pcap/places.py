@@ -11,11 +11,12 @@ from typing import NamedTuple
 from dpkt import pcap
 
 from tcpdelay.capture.pcap.container import CaptureFile, Packet
+from tcpdelay.capture.pcap.conversations import Conversation
 from tcpdelay.capture.pcap.decoding import Framer, Framing, Segment
-from tcpdelay.capture.pcap.measurement import NANOSECONDS
 from tcpdelay.capture.pcap.round_trips import captured_at, distance_to_receiver, distance_to_sender
-from tcpdelay.capture.pcap.segments import ConnectionSegments, Conversation
+from tcpdelay.capture.pcap.segments import ConnectionSegments
 from tcpdelay.capture.pcap.stretches import Copies, FirstOnly, StretchSource
+from tcpdelay.capture.pcap.trace import NANOSECONDS
 from tcpdelay.units import format_time
 
 _SMALLEST_SHARE = 0.1

@@ -9,11 +9,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.capture.pcap.trace import Acknowledgements, Coverage, DataSegments, Flags, Integers, Span, Trace
+from tcpdelay.capture.pcap.trace import (
+    NANOSECONDS,
+    NEVER,
+    Acknowledgements,
+    Coverage,
+    DataSegments,
+    Flags,
+    Integers,
+    Span,
+    Trace,
+)
 
 Side = Literal["sender", "receiver"]
 
-_NANOSECONDS = 1e9
 _FEWEST_SEVERAL = 10
 """Samples from ACKs of two or more segments that suffice to leave out the samples from ACKs of one segment."""
 _LOW_PROBABILITY = 0.1
@@ -92,7 +101,7 @@ def _advances(trace: Trace, original: Integers, resent: Flags) -> _Advances:
     """Return the acknowledgements of new data; `clean` marks the ones that cover no segment sent twice."""
     acks, ends = trace.acks, trace.data.end[original]
     highest = np.maximum.accumulate(acks.ack)
-    before = np.concatenate([[np.int64(0)], highest[:-1]])
+    before = acks.before()
     low = np.searchsorted(ends, before, side="right")
     last = np.searchsorted(ends, highest, side="right") - 1
     index = np.flatnonzero((highest > before) & (last >= low))
@@ -141,7 +150,7 @@ def sender_round_trips(trace: Trace, original: Integers, resent: Flags, together
     single = np.zeros(at.size, np.bool_)
     single[: several.size] = ~several
     order = np.argsort(at, kind="stable")
-    return RoundTrips(at[order], ((at - sent) / _NANOSECONDS)[order], single[order]).counted(trace.span)
+    return RoundTrips(at[order], ((at - sent) / NANOSECONDS)[order], single[order]).counted(trace.span)
 
 
 def _by_sack(trace: Trace, original: Integers, resent: Flags) -> tuple[Integers, Integers]:
@@ -171,7 +180,7 @@ def _by_echo(trace: Trace, found: _Advances, original: Integers) -> tuple[Intege
     # Segments of one tick of the sender's clock cannot be distinguished.
     single = high - low == 1
     sent, answered = order[low[single]], doubtful[single]
-    begins = np.concatenate([[np.int64(0)], np.maximum.accumulate(acks.ack)[:-1]])[answered]
+    begins = acks.before()[answered]
     kept = (data.start[sent] <= begins) & (data.end[sent] > begins) & (data.time[sent] <= acks.time[answered])
     return acks.time[answered[kept]], data.time[sent[kept]]
 
@@ -201,7 +210,7 @@ def receiver_round_trips(trace: Trace) -> RoundTrips:
     begin, end = acks.time[sent[first[at_ack]]], data.time[arrived[first_echo[at_data]]]
     kept = end >= begin
     order = np.argsort(end[kept], kind="stable")
-    rtt = ((end - begin)[kept] / _NANOSECONDS)[order]
+    rtt = ((end - begin)[kept] / NANOSECONDS)[order]
     return RoundTrips(end[kept][order], rtt, np.zeros(rtt.size, np.bool_)).counted(trace.span)
 
 
@@ -216,7 +225,7 @@ def handshake_times(trace: Trace) -> tuple[float, float] | None:
     sender, receiver, end = trace.sender.time, trace.receiver.time, trace.handshake_end
     if sender is None or receiver is None or end is None:
         return None
-    return abs(receiver - sender) / _NANOSECONDS, (end - max(sender, receiver)) / _NANOSECONDS
+    return abs(receiver - sender) / NANOSECONDS, (end - max(sender, receiver)) / NANOSECONDS
 
 
 def distance_to_receiver(trace: Trace) -> float:
@@ -226,7 +235,7 @@ def distance_to_receiver(trace: Trace) -> float:
     waits = np.append(acks.time, 0)[covering] - data.time
     waits = waits[(covering < acks.size) & (waits >= 0)]
     # An ACK just behind a needless repetition answers the original, so the minimum would be too small.
-    distance = float(np.quantile(waits, _LOW_PROBABILITY)) / _NANOSECONDS if waits.size else math.inf
+    distance = float(np.quantile(waits, _LOW_PROBABILITY)) / NANOSECONDS if waits.size else math.inf
     shake = handshake_times(trace)
     if shake is not None:
         distance = min(distance, shake[not _opened_by_sender(trace)])
@@ -351,7 +360,7 @@ def at_sender(trace: Trace, pieces: Coverage) -> Sent:
 def _keep_alive(data: DataSegments, acks: Acknowledgements, before: Integers) -> Flags:
     """Return which segments are keep-alive probes: one byte that was acknowledged before (RFC 9293, 3.8.4)."""
     covered = acks.first_covering(data.end)
-    known = np.append(acks.time, np.iinfo(np.int64).max)[covered] < data.time
+    known = np.append(acks.time, NEVER)[covered] < data.time
     probes: Flags = (data.end - data.start == 1) & (data.end == before) & known
     return probes
 
@@ -362,7 +371,7 @@ def _by_eifel(data: DataSegments, acks: Acknowledgements, repetition: Flags) -> 
     again = np.flatnonzero(repetition & data.stamped)
     covering = acks.first_covering(data.end[again])
     again, covering = again[covering < acks.size], covering[covering < acks.size]
-    begins = np.concatenate([[np.int64(0)], np.maximum.accumulate(acks.ack)[:-1]])[covering]
+    begins = acks.before()[covering]
     # The receiver echoes the timestamp of the segment at the left edge of its window (RFC 7323, 4.3).
     leftmost = (data.start[again] <= begins) & (acks.time[covering] > data.time[again]) & acks.stamped[covering]
     older = (acks.tsecr[covering] - data.tsval[again]).view(np.int32) < 0

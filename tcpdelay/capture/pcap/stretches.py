@@ -231,7 +231,7 @@ class StretchSource:
             if remaining >= LENGTH + MARGIN:
                 break
             self._read()
-        times = np.sort(np.concatenate([self._data["time"], self._acks["time"]]))
+        times = self._times()
         first = int(np.searchsorted(times, begin))
         if times.size - first < LENGTH + MARGIN:
             return None
@@ -241,6 +241,9 @@ class StretchSource:
             time += 1
         ends = (self._data["start"] + self._data["length"])[self._data["time"] < time]
         return _Cut(time, int(ends.max(initial=self._span.high)))
+
+    def _times(self) -> Integers:
+        return np.sort(np.concatenate([self._data["time"], self._acks["time"]]))
 
     def _read(self) -> None:
         batch = next(self._batches, None)
@@ -285,7 +288,7 @@ class StretchSource:
         return replace(trace, passed=self._reached)
 
     def _forget(self) -> None:
-        times = np.sort(np.concatenate([self._data["time"], self._acks["time"]]))
+        times = self._times()
         first = max(int(np.searchsorted(times, self._span.end)) - MARGIN, 0)
         if not first:
             return

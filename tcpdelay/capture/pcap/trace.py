@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+NANOSECONDS = 1e9
+"""Number of nanoseconds in a second."""
 NEVER = np.iinfo(np.int64).max
 """The time of bytes that never arrived."""
 BEGINNING = np.iinfo(np.int64).min
@@ -154,6 +156,10 @@ class Acknowledgements:
         """Number of segments."""
         return self.time.size
 
+    def before(self) -> Integers:
+        """Return for each acknowledgement the highest number acknowledged before it; 0 for the first."""
+        return np.concatenate([[np.int64(0)], np.maximum.accumulate(self.ack)[:-1]])
+
     def first_covering(self, positions: Integers) -> Integers:
         """Return the index of the first ACK of all bytes before each position; `size` if there is none."""
         return np.searchsorted(np.maximum.accumulate(self.ack), positions)
@@ -293,8 +299,7 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int 
     counts = high - low
     if counts.sum() > _MOST_OVERLAPS * data.size + 100_000:
         raise ValueError(f"{name}: the segments of the connection overlap as those of no TCP do")
-    owner = np.repeat(np.arange(data.size), counts)
-    piece = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - low, counts)
+    owner, piece = expanded(low, counts)
     first = np.full(edges.size - 1, data.size)
     np.minimum.at(first, piece, owner)
     lacking = first == data.size
@@ -305,3 +310,16 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int 
         time[lacking] = np.append(acks.time, NEVER)[acknowledged]
         filled = lacking & (time < NEVER)
     return Coverage(edges, first, time, owner, piece, filled, before)
+
+
+def expanded(first: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """Return all pairs of an index i and one of the `counts[i]` numbers from `first[i]` on.
+
+    Examples
+    --------
+    >>> owner, number = expanded(np.array([5, 0, 8]), np.array([2, 0, 3]))
+    >>> owner.tolist(), number.tolist()
+    ([0, 0, 2, 2, 2], [5, 6, 8, 9, 10])
+    """
+    owner = np.repeat(np.arange(counts.size), counts)
+    return owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - first, counts)
