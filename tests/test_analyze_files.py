@@ -374,7 +374,7 @@ def test_a_few_segments_are_too_few_for_anything_but_counts(written):
     with pytest.raises(ValueError, match="1 messages, too few"):
         found.flow()
     alone = analyze_captures([written(pcap(packets[:1]))])
-    with pytest.raises(ValueError, match="no acknowledgement that tells the round-trip time"):
+    with pytest.raises(ValueError, match="no acknowledgement that shows the round-trip time"):
         alone.estimate()
     assert alone.delays is None
 

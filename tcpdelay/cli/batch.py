@@ -75,8 +75,8 @@ Examples:
 Columns are rtt and loss, in seconds and fractions unless their names end in
 a unit: rtt_ms, rtt_us, loss_percent. A text may have its own unit, such as
 100ms or 2%. The columns packet_size and interval (interval_ms) take precedence
-over the options. If the output is a folder, the rows are written in parts, and
-the same command continues an interrupted run.
+over the options. If the output is a folder, the rows are written in parts,
+and the same command continues an interrupted run.
 """
 
 PREPARE_SUMMARY = "Solve a region ahead, so that batch answers at full speed."

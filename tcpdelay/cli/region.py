@@ -76,7 +76,7 @@ Examples:
 
 \b
 The table has the largest loss that works at each round-trip time, to 1 %.
-A .nc file and a chart have the delays at --points losses and round-trip times.
+A .nc file and a chart have the delays at --points values of RTT and loss.
 With several --app or --stack, a chart has only the edges of the regions.
 """
 

@@ -57,7 +57,7 @@ class Conversation:
         return sorted(seq for seq in self.first_seq if seq is not None)
 
     def in_words(self) -> str:
-        """Return in words both ends, the sender first, and the sender's payload."""
+        """Return a description of the connection: both ends, the sender first, and the sender's payload."""
         sender = self.sender
         source, target = self.pair[sender], self.pair[1 - sender]
         return f"{end_in_words(source)} -> {end_in_words(target)} ({self.payload[sender]} bytes)"
@@ -74,7 +74,7 @@ class Overview:
     conversations : list of Conversation
         The connections, by descending payload.
     forgotten : int
-        Smallest possible number of connections with payload that were forgotten.
+        Lower bound of the number of forgotten connections with payload.
     """
 
     name: str
@@ -180,7 +180,7 @@ def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | Non
 
 
 def matches(requested: str) -> Callable[[Conversation], bool]:
-    """Return a function that tells whether the address of an end of a connection contains `requested`."""
+    """Return a function that returns whether the address of either end of a connection contains `requested`."""
     return lambda one: any(requested in end_in_words(end) for end in one.pair)
 
 
@@ -222,7 +222,7 @@ def chosen(overview: Overview, requested: str | None) -> Conversation:
 def same_connection(overview: Overview, conversation: Conversation) -> Conversation:
     """Return the connection of a second capture that is the same as `conversation` of the first capture.
 
-    Addresses may differ, as behind a translation of addresses; then the first sequence numbers are looked for.
+    The addresses may differ because of address translation (NAT); then the first sequence numbers decide.
 
     Raises
     ------

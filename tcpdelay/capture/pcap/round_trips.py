@@ -1,4 +1,4 @@
-"""What one capture shows of the path: round-trip times, retransmissions, reordering, and where it was made."""
+"""The path in one capture: round-trip times, retransmissions, reordering, and the end at which it was made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tcpdelay.capture.pcap.trace import (
 Side = Literal["sender", "receiver"]
 
 _FEWEST_SEVERAL = 10
-"""Samples from ACKs of two or more segments that suffice to leave out the samples from ACKs of one segment."""
+"""Number of samples from ACKs of two or more segments from which samples from ACKs of one segment are left out."""
 _LOW_PROBABILITY = 0.1
 """Probability of the low quantile of times from a segment to its acknowledgement."""
 _SAME_MACHINE = 1e-3
@@ -36,7 +36,7 @@ DELAYED_SHARE = 0.1
 _REORDERING_TIME = 3_000_000
 """Time [ns] within which a late segment counts as overtaken, if neither timestamp nor identification decides."""
 _MOST_IN_REPORT = 1000
-"""Largest number of repetitions that one report of duplicates (D-SACK) is taken to cover."""
+"""Largest number of repetitions that one report of duplicates (D-SACK) can cover."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class AcknowledgedTogether:
     Attributes
     ----------
     several, all : int
-        Number of acknowledgements of two or more segments, and of all.
+        Number of acknowledgements of two or more segments, and number of all acknowledgements.
     """
 
     several: int = 0
@@ -83,13 +83,13 @@ class AcknowledgedTogether:
 
     @property
     def singles_wait(self) -> bool:
-        """Whether acknowledgements are delayed, and the ones of several segments suffice for the round-trip time."""
+        """Whether ACKs are delayed, and the ACKs of several segments suffice for the round-trip time."""
         return self.share > DELAYED_SHARE and self.several >= _FEWEST_SEVERAL
 
 
 @dataclass(frozen=True)
 class _Advances:
-    """Acknowledgements of new data: index, and first and last original segment that each acknowledgement covers."""
+    """Acknowledgements of new data: their indices, and the first and last original segment that each ACK covers."""
 
     index: Integers
     low: Integers
@@ -98,7 +98,7 @@ class _Advances:
 
 
 def _advances(trace: Trace, original: Integers, resent: Flags) -> _Advances:
-    """Return the acknowledgements of new data; `clean` marks the ones that cover no segment sent twice."""
+    """Return the acknowledgements of new data; `clean` marks the acknowledgements that cover no segment sent twice."""
     acks, ends = trace.acks, trace.data.end[original]
     highest = np.maximum.accumulate(acks.ack)
     before = acks.before()
@@ -107,7 +107,7 @@ def _advances(trace: Trace, original: Integers, resent: Flags) -> _Advances:
     index = np.flatnonzero((highest > before) & (last >= low))
     twice = np.concatenate([[0], np.cumsum(resent[original])])
     clean = twice[last[index] + 1] == twice[low[index]]
-    # An ACK captured before its segment: two devices out of order, or a damaged capture.
+    # An ACK can be captured before its segment: two devices deliver out of order, or the capture is damaged.
     clean &= acks.time[index] >= trace.data.time[original[last[index]]]
     return _Advances(index, low[index], last[index], clean)
 
@@ -115,10 +115,10 @@ def _advances(trace: Trace, original: Integers, resent: Flags) -> _Advances:
 def sender_round_trips(trace: Trace, original: Integers, resent: Flags, together: AcknowledgedTogether) -> RoundTrips:
     """Return round-trip times from data to acknowledgement.
 
-    Each acknowledgement of new data gives one sample, by the newest segment that it covers; none where one of the
-    segments covered was sent twice (Karn and Partridge, SIGCOMM 1987, doi 10.1145/55482.55484), unless the timestamp
-    that it echoes tells which transmission it answers (RFC 7323, 4). A first block of SACK that reaches farther
-    than any before gives one as well. Where acknowledgements are delayed, those for one segment may have waited.
+    Each acknowledgement of new data gives one sample, from the newest segment that it covers. It gives no sample if
+    one of these segments was sent twice (Karn and Partridge, SIGCOMM 1987, doi 10.1145/55482.55484), unless the echoed
+    timestamp shows which transmission it answers (RFC 7323, 4). A first SACK block that ends behind all earlier
+    blocks also gives a sample. If acknowledgements are delayed, an acknowledgement of one segment may have waited.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def sender_round_trips(trace: Trace, original: Integers, resent: Flags, together
 
 
 def _by_sack(trace: Trace, original: Integers, resent: Flags) -> tuple[Integers, Integers]:
-    """Return the times of acknowledgement and transmission of segments that SACK reported first."""
+    """Return the times of acknowledgement and transmission of segments that a SACK block reported first."""
     acks, data = trace.acks, trace.data
     right = np.where(acks.blocks > 0, acks.right[:, 0], 0)
     reached = np.maximum.accumulate(np.maximum(right, acks.ack))
@@ -188,8 +188,8 @@ def _by_echo(trace: Trace, found: _Advances, original: Integers) -> tuple[Intege
 def receiver_round_trips(trace: Trace) -> RoundTrips:
     """Return upper bounds of the round-trip time: from an acknowledgement to the data that echo its timestamp.
 
-    The sender answers an acknowledgement with the next segment that it sends anyway, so each sample holds what the
-    sender waited besides the round-trip time; the smallest ones are close to it.
+    The next data segment of the sender echoes the timestamp of an acknowledgement. Each sample is therefore the
+    round-trip time and the waiting time of the sender; the smallest samples are close to the round-trip time.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def receiver_round_trips(trace: Trace) -> RoundTrips:
     Returns
     -------
     RoundTrips
-        One sample per echoed timestamp that ends in this stretch; none without timestamps.
+        One sample per echoed timestamp that ends in this stretch; no sample without timestamps.
     """
     acks, data = trace.acks, trace.data
     sent = np.flatnonzero(acks.stamped)
@@ -215,7 +215,7 @@ def receiver_round_trips(trace: Trace) -> RoundTrips:
 
 
 def handshake_times(trace: Trace) -> tuple[float, float] | None:
-    """Return the time from the first SYN to the second SYN, and from there to its acknowledgement [s].
+    """Return the time from the first SYN to the second SYN, and from the second SYN to its acknowledgement [s].
 
     Returns
     -------
@@ -234,7 +234,7 @@ def distance_to_receiver(trace: Trace) -> float:
     covering = acks.first_covering(data.end)
     waits = np.append(acks.time, 0)[covering] - data.time
     waits = waits[(covering < acks.size) & (waits >= 0)]
-    # An ACK just behind a needless repetition answers the original, so the minimum would be too small.
+    # An ACK just behind a spurious retransmission answers the original, so the minimum would be too small.
     distance = float(np.quantile(waits, _LOW_PROBABILITY)) / NANOSECONDS if waits.size else math.inf
     shake = handshake_times(trace)
     if shake is not None:
@@ -255,10 +255,10 @@ def distance_to_sender(trace: Trace) -> float:
 def captured_at(trace: Trace) -> tuple[Side, bool]:
     """Return the end at which a capture was made, or the nearer end.
 
-    At the sender, acknowledgements come a round-trip time after the data; at the receiver at once, and there it is the
-    echo of their timestamps that takes the round-trip time. Where nothing tells how far the sender is, a capture whose
-    data are acknowledged within a millisecond counts as the receiver's. Of a connection with a round-trip time below a
-    millisecond every capture counts as the sender's.
+    In a capture at the sender, acknowledgements follow a round-trip time after the data. In a capture at the receiver,
+    they follow at once, and the echoes of their timestamps follow a round-trip time later. If nothing shows the
+    distance to the sender, a capture with acknowledgements within a millisecond counts as made at the receiver. If the
+    round-trip time is below a millisecond, every capture counts as made at the sender.
 
     Parameters
     ----------
@@ -268,13 +268,13 @@ def captured_at(trace: Trace) -> tuple[Side, bool]:
     Returns
     -------
     tuple of Side and bool
-        The nearer end, and whether the distance to the other end is at least nine tenths of the whole.
+        The nearer end, and whether the distance to the other end is at least nine tenths of the round-trip time.
     """
     to_receiver, to_sender = distance_to_receiver(trace), distance_to_sender(trace)
     if math.isinf(to_sender):
         return ("sender" if to_receiver > _SAME_MACHINE else "receiver"), True
     if to_receiver + to_sender <= _SAME_MACHINE:
-        # On one machine both ends are equally near; a capture at the sender shows more.
+        # On one machine, both ends are equally near. A capture at the sender shows more.
         return "sender", True
     nearer: Side = "sender" if to_receiver >= to_sender else "receiver"
     return nearer, max(to_receiver, to_sender) >= _NEAR_END_SHARE * (to_receiver + to_sender)
@@ -297,7 +297,7 @@ class Sent:
     resent : ndarray of bool
         Whether a segment is a repetition or was repeated.
     spurious : ndarray of bool
-        Whether a repetition was needless, as the receiver reported.
+        Whether a repetition was unnecessary, as the receiver reported.
     """
 
     original: Integers
@@ -315,9 +315,9 @@ class Arrived:
     repetition : ndarray of bool
         Whether a segment is a retransmission that filled a gap.
     reordered : ndarray of bool
-        Whether a segment was overtaken by a later one.
+        Whether a later segment overtook the segment.
     duplicate : ndarray of bool
-        Whether a segment held nothing new.
+        Whether a segment held no new data.
     """
 
     repetition: Flags
@@ -326,11 +326,11 @@ class Arrived:
 
 
 def at_sender(trace: Trace, pieces: Coverage) -> Sent:
-    """Classify the segments of a capture at the sender: new data, repetitions, needless repetitions.
+    """Classify the segments of a capture at the sender: new data, repetitions, spurious repetitions.
 
-    A repetition was needless if the receiver reports it as a duplicate (D-SACK, RFC 2883), or if the acknowledgement
-    that covers it echoes a timestamp older than its own (Eifel, RFC 3522). Neither sees those whose acknowledgements
-    were lost.
+    A repetition is spurious if the receiver reports it as a duplicate (D-SACK, RFC 2883), or if the acknowledgement
+    that covers it echoes a timestamp older than its own (Eifel, RFC 3522). If these acknowledgements were lost, the
+    spurious repetition is not recognized.
 
     Parameters
     ----------
@@ -358,7 +358,7 @@ def at_sender(trace: Trace, pieces: Coverage) -> Sent:
 
 
 def _keep_alive(data: DataSegments, acks: Acknowledgements, before: Integers) -> Flags:
-    """Return which segments are keep-alive probes: one byte that was acknowledged before (RFC 9293, 3.8.4)."""
+    """Return a mask of the keep-alive probes: one byte that was acknowledged before (RFC 9293, 3.8.4)."""
     covered = acks.first_covering(data.end)
     known = np.append(acks.time, NEVER)[covered] < data.time
     probes: Flags = (data.end - data.start == 1) & (data.end == before) & known
@@ -366,7 +366,7 @@ def _keep_alive(data: DataSegments, acks: Acknowledgements, before: Integers) ->
 
 
 def _by_eifel(data: DataSegments, acks: Acknowledgements, repetition: Flags) -> Flags:
-    """Return which repetitions were acknowledged by the answer to an earlier transmission (Eifel)."""
+    """Return a mask of the repetitions that the answer to an earlier transmission acknowledged (Eifel)."""
     spurious = np.zeros(data.size, np.bool_)
     again = np.flatnonzero(repetition & data.stamped)
     covering = acks.first_covering(data.end[again])
@@ -395,7 +395,7 @@ def _mark_reported(data: DataSegments, acks: Acknowledgements, repetition: Flags
         near = near[(data.time[near] < acks.time[report]) & ~reported[near]]
         reached = right[report]
         for i in near[::-1].tolist():
-            # A repetition that is only partly a duplicate was needed for the rest.
+            # A repetition that is only partly a duplicate was necessary for the rest.
             if data.end[i] <= reached:
                 reported[i] = spurious[i] = True
                 reached = data.start[i]
@@ -404,9 +404,9 @@ def _mark_reported(data: DataSegments, acks: Acknowledgements, repetition: Flags
 def at_receiver(trace: Trace, pieces: Coverage) -> Arrived:
     """Classify the segments of a capture at the receiver: retransmitted, reordered, duplicate.
 
-    A segment that comes behind a later one was overtaken if its timestamp, or where that is equal its IPv4
-    identification, is older than that of the one that overtook it; else it was sent again. Where neither tells, one
-    that is no more than 3 ms late counts as overtaken.
+    A late segment arrives behind a segment with later data. It was overtaken if its timestamp is older than the
+    timestamp of the other segment, or, with equal timestamps, if its IPv4 identification is older; else it was sent
+    again. If neither decides, a segment that is less than 3 ms late counts as overtaken.
 
     Parameters
     ----------
@@ -441,7 +441,7 @@ def at_receiver(trace: Trace, pieces: Coverage) -> Arrived:
 
 
 def duplicate_acknowledgements(trace: Trace) -> int:
-    """Return the number of duplicate ACKs: no payload, same number and window as the ACK before (RFC 5681, 2).
+    """Return the number of duplicate ACKs: no payload, and the number and window of the previous ACK (RFC 5681, 2).
 
     Parameters
     ----------
@@ -451,7 +451,7 @@ def duplicate_acknowledgements(trace: Trace) -> int:
     Returns
     -------
     int
-        Number of duplicate ACKs in this stretch while data were outstanding.
+        Number of duplicate ACKs in this stretch that were sent while data were outstanding.
     """
     acks, data = trace.acks, trace.data
     behind = np.searchsorted(data.time, acks.time[1:], side="right")

@@ -35,12 +35,13 @@ SEGMENT = np.dtype(
         ("blocks", np.uint8),
     ]
 )
-"""The record of a segment: 69 bytes, with the first two blocks of SACK.
+"""The record of a segment: 69 bytes, with the first two SACK blocks.
 
-`start` is where the payload of a forward segment begins in the stream, `position` what a backward one acknowledges.
+`start` is the position in the stream at which the payload of a forward segment begins. `position` is the position that
+a backward segment acknowledges.
 """
 AT_A_TIME = 2**16
-"""Number of segments that are placed in the stream together."""
+"""Number of segments in a batch."""
 _DEFAULT_MSS = 1448
 _TIMESTAMPS_LENGTH = 12
 
@@ -80,7 +81,7 @@ class ConnectionSegments:
     framer : Framer, optional
         Finds the ends of messages in the sender's payload.
     kept : callable, optional
-        Returns whether a packet of the connection counts; by default all packets do.
+        Returns whether a packet of the connection counts; by default, all packets count.
     label : str
         Text appended to the name of the file, to distinguish its parts.
 
@@ -115,7 +116,7 @@ class ConnectionSegments:
 
     @property
     def mss(self) -> tuple[int, bool]:
-        """Largest payload of a packet on the wire [bytes], and whether it is from the SYNs or the largest seen."""
+        """Largest payload of a packet on the wire [bytes], and whether it is from the SYNs; else, the largest seen."""
         sender, receiver = self.shakes[True], self.shakes[False]
         options = [shake.mss for shake in (sender, receiver) if shake.mss]
         mss = self._largest if self._largest <= _DEFAULT_MSS + _TIMESTAMPS_LENGTH else _DEFAULT_MSS
@@ -218,7 +219,7 @@ class ConnectionSegments:
         return sent[carries]
 
     def _place_acknowledgements(self, acks: NDArray[np.void], data: NDArray[np.void]) -> None:
-        """Fill in `position`: the position nearest to the highest byte that was seen before the acknowledgement."""
+        """Fill in `position`: the position nearest to the highest byte seen before the acknowledgement."""
         if self._placed is None and acks.size:
             # No segment of the sender has been captured yet.
             self.base, self._placed, self._newest = int(acks["ack"][0]), 0, acks["ack"][0]
