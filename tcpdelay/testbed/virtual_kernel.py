@@ -390,7 +390,7 @@ def _check_machine(cache: Path, *, own_source: bool) -> None:
 def _locked(cache: Path, on_wait: Callable[[], None]) -> Iterator[int]:
     """Lock the cache against other builds.
 
-    The programs of the build inherit the lock. If the build is killed, the lock lasts until all its programs have ended.
+    The programs of the build inherit the lock. After a killed build, the lock lasts until all its programs have ended.
     """
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as file:
