@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import argument_errors, counting, erase_progress, predicting
-from tcpdelay.cli.options import OUTPUT, chart_option, choice, field_option, format_option, output_option, quantity
+from tcpdelay.cli.options import OUTPUT, chart_option, field_option, format_option, make_option, output_option, quantity
 from tcpdelay.cli.output import (
     format_by_suffix,
     refuse_other_than_chart,
@@ -72,16 +72,17 @@ def analyze(
     ],
     connection: Annotated[
         str | None,
-        typer.Option(
+        make_option(
+            "--connection",
+            ANALYSIS,
+            "Connection to analyze: the address of either end, or a part of it.",
+            "the connection with the most payload",
             metavar="ADDRESS",
-            help="Connection to analyze: the address of either end, or a part of it.",
-            rich_help_panel=ANALYSIS,
-            show_default="the connection with the most payload",
         ),
     ] = None,
     framing: Annotated[
         FramingChoice,
-        choice(
+        make_option(
             "--framing",
             ANALYSIS,
             "How messages are separated: by writes (auto), or by headers: 2 bytes, 4 bytes, WebSocket.",
@@ -92,7 +93,7 @@ def analyze(
         quantity("--message-size", "size", ANALYSIS, "Size of each message, if all have the same size.", "measured"),
     ] = None,
     same_clock: Annotated[
-        bool, choice("--same-clock", ANALYSIS, "Both captures have time stamps of the same clock.")
+        bool, make_option("--same-clock", ANALYSIS, "Both captures have time stamps of the same clock.")
     ] = False,
     output_format: Annotated[
         Format | None,
@@ -106,7 +107,7 @@ def analyze(
     ] = None,
     chart: Annotated[Path | None, chart_option("the measured delays beside the predicted ones")] = None,
     report: Annotated[
-        bool, choice("--report", OUTPUT, "Write the guideline report for the measured path and flow.")
+        bool, make_option("--report", OUTPUT, "Write the guideline report for the measured path and flow.")
     ] = False,
     limit: Annotated[float | None, field_option("limit", more=" For --report.", default="200ms")] = None,
     quantile: Annotated[float | None, field_option("quantile", more=" For --report.", default="95%")] = None,

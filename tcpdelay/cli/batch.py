@@ -32,8 +32,7 @@ from tcpdelay.cli.options import (
     Range,
     ScenarioOptions,
     chart_option,
-    choice,
-    number,
+    make_option,
     quantity,
     range_option,
     with_scenario,
@@ -74,9 +73,9 @@ Examples:
 \b
 Columns are rtt and loss, in seconds and fractions unless their names end in
 a unit: rtt_ms, rtt_us, loss_percent. A text may have its own unit, such as
-100ms or 2%. The columns packet_size and interval (interval_ms) take precedence
-over the options. If the output is a folder, the rows are written in parts,
-and the same command continues an interrupted run.
+100ms or 2%. The columns packet_size and interval (interval_ms) override the
+options. If the output is a folder, the rows are written in parts, and the
+same command continues an interrupted run.
 """
 
 PREPARE_SUMMARY = "Solve a region ahead, so that batch answers at full speed."
@@ -131,18 +130,18 @@ def batch(
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(
+        make_option(
             "--column",
-            parser=_column,
+            PATH,
+            "A column that has another name, such as rtt=ping:ms; may be repeated.",
+            False,
             metavar="NAME=COLUMN[:UNIT]",
-            rich_help_panel=PATH,
-            show_default=False,
-            help="A column that has another name, such as rtt=ping:ms; may be repeated.",
+            parser=_column,
         ),
     ] = None,
     group: Annotated[
         list[str] | None,
-        number(
+        make_option(
             "--group",
             OUTPUT,
             "Count the working rows for each value of this column; may be repeated.",
@@ -152,23 +151,23 @@ def batch(
     ] = None,
     threshold: Annotated[float | None, quantity("--threshold", "time", TARGET, "The same as --limit.")] = None,
     decimal_comma: Annotated[
-        bool, choice("--decimal-comma", PATH, "Texts in TABLE have a decimal comma, such as 80,5.")
+        bool, make_option("--decimal-comma", PATH, "Texts in TABLE have a decimal comma, such as 80,5.")
     ] = False,
-    prefix: Annotated[str, choice("--prefix", OUTPUT, "Prefix of the names of the added columns.")] = "",
+    prefix: Annotated[str, make_option("--prefix", OUTPUT, "Prefix of the names of the added columns.")] = "",
     table_format: Annotated[
-        TableFormat | None, choice("--table-format", OUTPUT, "Format of TABLE.", "by its suffix")
+        TableFormat | None, make_option("--table-format", OUTPUT, "Format of TABLE.", "by its suffix")
     ] = None,
     output_format: Annotated[
         TableFormat | None,
-        choice("--output-format", OUTPUT, "Format of --output.", "by its suffix, or parquet in a folder"),
+        make_option("--output-format", OUTPUT, "Format of --output.", "by its suffix, or parquet in a folder"),
     ] = None,
-    summary_format: Annotated[Format, choice("--format", OUTPUT, "Format of the summary.")] = "text",
+    summary_format: Annotated[Format, make_option("--format", OUTPUT, "Format of the summary.")] = "text",
     summary: Annotated[
         Path | None,
-        number("--summary", OUTPUT, "Write the summary to a file.", "the terminal", metavar="FILE"),
+        make_option("--summary", OUTPUT, "Write the summary to a file.", "the terminal", metavar="FILE"),
     ] = None,
     chart: Annotated[Path | None, chart_option("the share of working rows by group")] = None,
-    cache: Annotated[bool, choice("--cache/--no-cache", OUTPUT, "Keep solved paths for the next run.")] = True,
+    cache: Annotated[bool, make_option("--cache/--no-cache", OUTPUT, "Keep solved paths for the next run.")] = True,
 ) -> None:
     """Predict the delays of every row of a table, and count the rows that meet the target."""
     refuse_other_than_chart(chart, "--chart")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcpdelay.cli.errors import counting, predicting
-from tcpdelay.cli.options import FLOW, OUTPUT
+from tcpdelay.cli.options import FLOW, OUTPUT, make_option
 from tcpdelay.cli.output import refuse_directory, write_atomically
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 
@@ -49,23 +49,18 @@ def _applications(name: str) -> tuple[Application, ...]:
 def explore(
     app: Annotated[
         Any,
-        typer.Option(
+        make_option(
             "--app",
-            parser=_applications,
+            FLOW,
+            "A typical application: its packets and its target.",
+            DEFAULT,
             metavar="|".join(NAMES),
+            parser=_applications,
             autocompletion=lambda: NAMES,
-            help="A typical application: its packets and its target.",
-            show_default=DEFAULT,
-            rich_help_panel=FLOW,
         ),
     ] = None,
     points: Annotated[
-        Points,
-        typer.Option(
-            "--points",
-            help="Spacing of the predictions between which the page interpolates.",
-            rich_help_panel=OUTPUT,
-        ),
+        Points, make_option("--points", OUTPUT, "Spacing of the predictions between which the page interpolates.")
     ] = "fine",
     output: Annotated[
         Path,

@@ -34,33 +34,28 @@ _MEASURED_TOO = {"mss": "that of --ss, or "}
 """Source of a value that takes precedence over the default of a field."""
 
 
+def make_option(
+    name: str, panel: str, description: str, default: str | bool = True, metavar: str | None = None, **more: Any
+) -> Any:
+    """Return an option; the help shows `default` as its default, and `metavar` for its value."""
+    return typer.Option(name, metavar=metavar, help=description, rich_help_panel=panel, show_default=default, **more)
+
+
+number = partial(make_option, metavar="NUMBER")
+"""Make an option whose value is a number without a unit, as `make_option`."""
+
+
 def quantity(
     name: str, kind: Kind, panel: str, description: str, default: str | bool = False, *, zero: bool = False
 ) -> Any:
-    """Return an option whose value has a unit; the help shows `default` as the value if the option is absent."""
-    return typer.Option(
-        name,
-        parser=partial(PARSERS[kind], name=name, allow_zero=zero),
-        metavar=_METAVARS[kind],
-        help=description,
-        rich_help_panel=panel,
-        show_default=default,
-    )
-
-
-def number(name: str, panel: str, description: str, default: str | bool = True, metavar: str = "NUMBER") -> Any:
-    """Return an option whose value is a number without a unit."""
-    return typer.Option(name, metavar=metavar, help=description, rich_help_panel=panel, show_default=default)
-
-
-def choice(name: str, panel: str, description: str, default: str | bool = True) -> Any:
-    """Return an option whose value is a word or a flag."""
-    return typer.Option(name, help=description, rich_help_panel=panel, show_default=default)
+    """Return an option whose value has a unit."""
+    parser = partial(PARSERS[kind], name=name, allow_zero=zero)
+    return make_option(name, panel, description, default, metavar=_METAVARS[kind], parser=parser)
 
 
 def format_option(description: str) -> Any:
     """Return the option for the format of a result."""
-    return choice("--format", OUTPUT, description, "by the suffix of --output, or text")
+    return make_option("--format", OUTPUT, description, "by the suffix of --output, or text")
 
 
 def output_option(suffixes: str) -> Any:
@@ -77,13 +72,7 @@ def output_option(suffixes: str) -> Any:
 
 def chart_option(what: str) -> Any:
     """Return the option for the file of a chart; `what` names the subject of the chart."""
-    return typer.Option(
-        "--chart",
-        metavar="FILE",
-        help=f"Draw {what}: .svg, .png or .pdf.",
-        rich_help_panel=OUTPUT,
-        show_default=False,
-    )
+    return make_option("--chart", OUTPUT, f"Draw {what}: .svg, .png or .pdf.", False, metavar="FILE")
 
 
 def _application(name: str) -> Application:
@@ -93,14 +82,14 @@ def _application(name: str) -> Application:
 
 def application_option(more: str = "") -> Any:
     """Return the option for the application; the help ends with `more`."""
-    return typer.Option(
+    return make_option(
         "--app",
-        parser=_application,
+        FLOW,
+        f"A typical application: its packets and its target. Other options override it.{more}",
+        False,
         metavar="|".join(APPLICATIONS),
+        parser=_application,
         autocompletion=lambda: list(APPLICATIONS),
-        help=f"A typical application: its packets and its target. Other options override it.{more}",
-        rich_help_panel=FLOW,
-        show_default=False,
     )
 
 
@@ -115,14 +104,14 @@ def _profile_name(text: str) -> str:
 
 def stacks_option(more: str) -> Any:
     """Return the option for one or several TCP stacks; the help ends with `more`."""
-    return typer.Option(
+    return make_option(
         "--stack",
-        parser=_profile_name,
+        TCP,
+        f"{_STACK_HELP} {more}",
+        DEFAULT_PROFILE,
         metavar="|".join(PROFILES),
+        parser=_profile_name,
         autocompletion=lambda: list(PROFILES),
-        help=f"{_STACK_HELP} {more}",
-        rich_help_panel=TCP,
-        show_default=DEFAULT_PROFILE,
     )
 
 
@@ -138,9 +127,7 @@ def _file_name(text: str) -> str:
 
 
 def _measurement(name: str, description: str) -> Any:
-    return typer.Option(
-        name, parser=_file_name, metavar="FILE", help=description, rich_help_panel=PATH, show_default=False
-    )
+    return make_option(name, PATH, description, False, metavar="FILE", parser=_file_name)
 
 
 def _compact(declaration: Field, value: Any) -> str:
@@ -188,15 +175,16 @@ def field_option(name: str, *, more: str = "", default: str | None = None) -> An
     'Round-trip time. Example: 100ms.'
     """
     _, declaration = FIELDS[name]
-    option, panel = option_name(name), _panel(name)
+    spelling, panel = option_name(name), _panel(name)
     shown = shown_default(name) if default is None else default
     help_text = described(declaration) + more
     if isinstance(declaration, Quantity) and declaration.kind in PARSERS:
-        return quantity(option, declaration.kind, panel, help_text, shown, zero=declaration.zero_allowed)
+        return quantity(spelling, declaration.kind, panel, help_text, shown, zero=declaration.zero_allowed)
     if isinstance(declaration, Quantity):
-        return number(option, panel, help_text, shown)
-    both = f"{option}/--no-{option.removeprefix('--')}"
-    return choice(both if isinstance(declaration, Flag) else option, panel, help_text, shown)
+        return number(spelling, panel, help_text, shown)
+    if isinstance(declaration, Flag):
+        spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
+    return make_option(spelling, panel, help_text, shown)
 
 
 def _annotation(name: str) -> Any:
@@ -232,15 +220,15 @@ class ScenarioOptions:
     ] = None
     over: Annotated[
         Encapsulation | None,
-        typer.Option(
+        make_option(
             "--over",
-            parser=_encapsulation,
-            metavar="NAME",
-            autocompletion=lambda: list(ENCAPSULATIONS),
-            help=f"Protocol headers added to each packet before TCP: {', '.join(ENCAPSULATIONS)}. "
+            FLOW,
+            f"Protocol headers added to each packet before TCP: {', '.join(ENCAPSULATIONS)}. "
             "--packet-size and --bitrate then count the data without these headers.",
-            rich_help_panel=FLOW,
-            show_default="that of --app, or tcp",
+            "that of --app, or tcp",
+            metavar="NAME",
+            parser=_encapsulation,
+            autocompletion=lambda: list(ENCAPSULATIONS),
         ),
     ] = None
     ping: Annotated[
@@ -251,15 +239,15 @@ class ScenarioOptions:
     ] = None
     connection: Annotated[
         str | None,
-        typer.Option(
+        make_option(
             "--connection",
+            PATH,
+            "Connection to read if --ss has several: the address of either end, or a part of it.",
+            False,
             metavar="ADDRESS",
-            help="Connection to read if --ss has several: the address of either end, or a part of it.",
-            rich_help_panel=PATH,
-            show_default=False,
         ),
     ] = None
-    stack: Annotated[StackName | None, choice("--stack", TCP, _STACK_HELP, DEFAULT_PROFILE)] = None
+    stack: Annotated[StackName | None, make_option("--stack", TCP, _STACK_HELP, DEFAULT_PROFILE)] = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -390,12 +378,12 @@ def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
 def range_option(name: str, default: str, *, zero: bool = False) -> Any:
     """Return an option for a range of a field of the path."""
     _, declaration = FIELDS[name]
-    option, metavar = option_name(name), _METAVARS[declaration.kind]
-    return typer.Option(
-        option,
-        parser=partial(parse_range, name=option, parse=partial(PARSERS[declaration.kind], allow_zero=zero)),
+    spelling, metavar = option_name(name), _METAVARS[declaration.kind]
+    return make_option(
+        spelling,
+        PATH,
+        f"{declaration.meaning} Give the smallest and the largest value.",
+        default,
         metavar=f"{metavar}{BETWEEN}{metavar}",
-        help=f"{declaration.meaning} Give the smallest and the largest value.",
-        rich_help_panel=PATH,
-        show_default=default,
+        parser=partial(parse_range, name=spelling, parse=partial(PARSERS[declaration.kind], allow_zero=zero)),
     )

@@ -19,8 +19,8 @@ from tcpdelay.cli.options import (
     ScenarioOptions,
     application_option,
     chart_option,
-    choice,
     format_option,
+    make_option,
     number,
     output_option,
     range_option,
@@ -95,7 +95,7 @@ def region(
     loss: Annotated[Range | None, range_option("loss", "0.1%..10%")] = None,
     codec: Annotated[
         str | None,
-        number(
+        make_option(
             "--codec",
             CALLS,
             "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
@@ -105,13 +105,13 @@ def region(
     ] = None,
     playout: Annotated[
         Any,
-        typer.Option(
+        make_option(
             "--playout",
-            parser=partial(_parse_playout, name="--playout"),
+            CALLS,
+            "Playout delay of a call, from write to playout; best maximises the score.",
+            "the target's limit",
             metavar="TIME|best",
-            help="Playout delay of a call, from write to playout; best maximises the score.",
-            rich_help_panel=CALLS,
-            show_default="the target's limit",
+            parser=partial(_parse_playout, name="--playout"),
         ),
     ] = None,
     points: Annotated[int, number("--points", OUTPUT, "Number of points in each range.")] = 40,
@@ -123,16 +123,16 @@ def region(
     chart: Annotated[Path | None, chart_option("the region, or the edges of several regions")] = None,
     fill: Annotated[
         Literal["delay", "mos"],
-        choice("--fill", OUTPUT, "Quantity shown by the colours of a chart of one region."),
+        make_option("--fill", OUTPUT, "Quantity shown by the colours of a chart of one region."),
     ] = "delay",
     measured: Annotated[
         Path | None,
-        typer.Option(
+        make_option(
             "--measured",
+            OUTPUT,
+            "Mark measurements in the chart: .csv or .parquet with the columns rtt and loss, and works or p95.",
+            False,
             metavar="FILE",
-            help="Mark measurements in the chart: .csv or .parquet with the columns rtt and loss, and works or p95.",
-            rich_help_panel=OUTPUT,
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcpdelay.cli.errors import argument_errors, one_line, predicting
-from tcpdelay.cli.options import OPTIONS, ScenarioOptions, format_option, output_option, with_scenario
+from tcpdelay.cli.options import OPTIONS, ScenarioOptions, format_option, make_option, output_option, with_scenario
 from tcpdelay.cli.output import format_by_suffix, refuse_same_file, write
 from tcpdelay.cli.scenario import measurements, read_scenario
 from tcpdelay.report.result_table import FILE_WIDTH
@@ -54,18 +54,18 @@ def report(
     options: ScenarioOptions,
     against: Annotated[
         list[str] | None,
-        typer.Option(
+        make_option(
             "--against",
+            "Comparison",
+            "Compare with the scenario that has another value of an option, such as loss=1%; may be repeated.",
+            False,
             metavar="OPTION=VALUE",
-            help="Compare with the scenario that has another value of an option, such as loss=1%; may be repeated.",
-            rich_help_panel="Comparison",
-            show_default=False,
         ),
     ] = None,
     output_format: Annotated[Format | None, format_option("Format of the report.")] = None,
     output: Annotated[Path | None, output_option(".txt, .md, .html or .json")] = None,
 ) -> None:
-    """Print the guideline report: whether it works, how far that holds, and what to set or change."""
+    """Print the guideline report: whether the flow works, within which limits, and what to set or change."""
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     asked = [options, changed_options(options, against)] if against else [options]
     refuse_same_file((file for own in asked for file in measurements(own)), [("--output", output)])
