@@ -136,10 +136,14 @@ def _analyzed(
     trace: Trace | None = None
     with ExitStack() as held:
         for traces in stretches(found.sources):
-            if copies is None and len(found.sources) == len(files) and any(one.copies.many for one in found.sources):
-                raise _LateCopiesError([one.copies for one in found.sources])
+            if (
+                copies is None
+                and len(found.sources) == len(files)
+                and any(source.copies.many for source in found.sources)
+            ):
+                raise _LateCopiesError([source.copies for source in found.sources])
             if measurement is None:
-                if not all(one.data.size for one in traces):
+                if not all(part.data.size for part in traces):
                     continue
                 sides = _sides(traces, notes)
                 in_order: tuple[Side, ...] = ("sender", "receiver") if len(sides) == 2 else sides
@@ -201,7 +205,7 @@ def _opened(
     sender, receiver = first.pair[first.sender], first.pair[1 - first.sender]
     in_files = [ConnectionInFile(files[0], first, sender, framing, known[0]).sources(notes)]
     for file, seen in zip(files[1:], known[1:], strict=True):
-        same = same_connection(survey(file, lambda one: one.pair == first.pair or one.seqs == first.seqs), first)
+        same = same_connection(survey(file, lambda other: other.pair == first.pair or other.seqs == first.seqs), first)
         source = sender if sender in same.pair else same.pair[same.sender]
         if not same.payload[same.pair.index(source)]:
             raise ValueError(f"{file.name}: holds no payload from {end_in_words(source)}")
@@ -210,7 +214,7 @@ def _opened(
         if len(files) > 1 and len(of_file) > 1:
             raise ValueError(f"{file.name}: holds both ends of the connection; give it alone")
     notes += [file.cut for file in files if file.cut]
-    others = sum(max(one.payload) > 0 for one in overview.conversations) - 1
+    others = sum(max(conversation.payload) > 0 for conversation in overview.conversations) - 1
     if connection is None and (others or overview.forgotten):
         more = f"at least {others + overview.forgotten}" if overview.forgotten else f"{others}"
         notes.append(f"{more} more connections with payload are in the capture; choose one by its address")

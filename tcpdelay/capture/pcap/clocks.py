@@ -55,7 +55,15 @@ class ClockFit:
 
 
 class LowerHull:
-    """The lower convex hull of points that are added in batches."""
+    """The lower convex hull of points that are added in batches.
+
+    Examples
+    --------
+    >>> hull = LowerHull()
+    >>> hull.add(np.array([0.0, 1, 2, 3]), np.array([1.0, 2.5, 2, 2.5]))
+    >>> hull.line()
+    (1.0, 0.5)
+    """
 
     def __init__(self) -> None:
         self.x = self.y = np.empty(0)
@@ -79,7 +87,12 @@ class LowerHull:
         self.x, self.y = x[hull], y[hull]
 
     def line(self) -> tuple[float, float]:
-        """Return `lower_line` of all points."""
+        """Return height at x = 0 and slope of the line below all points with the smallest sum of distances to them.
+
+        The line is the edge of the hull at the mean of x: Moon, Skelly and Towsley, "Estimation and removal of clock
+        skew from network delay measurements", INFOCOM 1999, doi 10.1109/INFCOM.1999.749287. The slope is 0 if all x
+        are equal.
+        """
         middle = self._sum / self.count
         if self.x.size == 1:
             return float(self.y[0]), 0.0
@@ -90,32 +103,6 @@ class LowerHull:
     def height(self, slope: float) -> float:
         """Return the height at x = 0 of the highest line with this slope below all points."""
         return float((self.y - slope * self.x).min())
-
-
-def lower_line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """Return intercept and slope of the line below all points with the smallest sum of distances to the points.
-
-    The line is the edge of the lower convex hull at the mean of `x`: Moon, Skelly and Towsley, "Estimation and
-    removal of clock skew from network delay measurements", INFOCOM 1999, doi 10.1109/INFCOM.1999.749287.
-
-    Parameters
-    ----------
-    x, y : ndarray
-        The points, by ascending `x`, at least one.
-
-    Returns
-    -------
-    tuple of float
-        Height of the line at x = 0, and its slope; the slope is 0 if all `x` are equal.
-
-    Examples
-    --------
-    >>> lower_line(np.array([0.0, 1, 2, 3]), np.array([1.0, 2.5, 2, 2.5]))
-    (1.0, 0.5)
-    """
-    hull = LowerHull()
-    hull.add(x, y)
-    return hull.line()
 
 
 def _lower_hull(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int]:

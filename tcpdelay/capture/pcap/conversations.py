@@ -18,7 +18,7 @@ _MOST_LISTED = 10
 Pair = tuple[bytes, bytes]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Conversation:
     """One connection of a capture.
 
@@ -112,22 +112,18 @@ class _Register:
 
     def _forget(self) -> None:
         """Keep the requested connections, the quarter with the most payload, and the quarter that was used last."""
-        ordered = self.all()
-        kept = [one for one in ordered if self._requested(one)][: MOST_CONNECTIONS // 2]
-        chosen = set(map(id, kept))
-        rest = [one for one in ordered if id(one) not in chosen]
-        quarter = MOST_CONNECTIONS // 4
-        kept += rest[:quarter]
-        idle = sorted(rest[quarter:], key=lambda one: -one.last_packet)
-        kept += idle[:quarter]
-        self.forgotten += sum(max(one.payload) > 0 for one in idle[quarter:])
-        chosen = set(map(id, kept))
-        self._current = {pair: one for pair, one in self._current.items() if id(one) in chosen}
-        self._earlier = [one for one in self._earlier if id(one) in chosen]
+        ordered, quarter = self.all(), MOST_CONNECTIONS // 4
+        kept = set([found for found in ordered if self._requested(found)][: 2 * quarter])
+        rest = [found for found in ordered if found not in kept]
+        idle = sorted(rest[quarter:], key=lambda found: -found.last_packet)
+        kept.update(rest[:quarter], idle[:quarter])
+        self.forgotten += sum(max(found.payload) > 0 for found in idle[quarter:])
+        self._current = {pair: found for pair, found in self._current.items() if found in kept}
+        self._earlier = [found for found in self._earlier if found in kept]
 
     def all(self) -> list[Conversation]:
         """Return all connections by descending payload."""
-        return sorted([*self._current.values(), *self._earlier], key=lambda one: -max(one.payload))
+        return sorted([*self._current.values(), *self._earlier], key=lambda found: -max(found.payload))
 
 
 def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | None = None) -> Overview:
@@ -150,7 +146,7 @@ def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | Non
     ValueError
         If the file is damaged, has an unknown link layer, or holds no TCP connection with payload.
     """
-    register = _Register(requested or (lambda one: False))
+    register = _Register(requested or (lambda found: False))
     any_packet = False
     for packet in capture:
         any_packet = True
@@ -181,7 +177,7 @@ def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | Non
 
 def matches(requested: str) -> Callable[[Conversation], bool]:
     """Return a function that returns whether the address of either end of a connection contains `requested`."""
-    return lambda one: any(requested in end_in_words(end) for end in one.pair)
+    return lambda found: any(requested in end_in_words(end) for end in found.pair)
 
 
 def chosen(overview: Overview, requested: str | None) -> Conversation:
@@ -206,12 +202,12 @@ def chosen(overview: Overview, requested: str | None) -> Conversation:
     """
     if requested is None:
         return overview.conversations[0]
-    carrying = [one for one in overview.conversations if max(one.payload)]
-    whole = [one for one in carrying if requested in map(end_in_words, one.pair)]
+    carrying = [found for found in overview.conversations if max(found.payload)]
+    whole = [found for found in carrying if requested in map(end_in_words, found.pair)]
     matching = whole or list(filter(matches(requested), carrying))
     if not matching:
         raise ValueError(f"{overview.name}: no connection matches {requested!r:.60}; it holds {_listed(carrying)}")
-    if len({one.pair for one in matching}) > 1:
+    if len({found.pair for found in matching}) > 1:
         raise ValueError(
             f"{overview.name}: {len(matching)} connections match {requested!r:.60}, "
             f"choose one by its address: {_listed(matching)}"
@@ -229,17 +225,17 @@ def same_connection(overview: Overview, conversation: Conversation) -> Conversat
     ValueError
         If the second capture does not hold the connection.
     """
-    of_pair = [one for one in overview.conversations if one.pair == conversation.pair]
-    of_numbers = [one for one in overview.conversations if one.seqs == conversation.seqs]
-    candidates = [one for one in of_pair if one in of_numbers]
+    of_pair = [found for found in overview.conversations if found.pair == conversation.pair]
+    of_numbers = [found for found in overview.conversations if found.seqs == conversation.seqs]
+    candidates = [found for found in of_pair if found in of_numbers]
     candidates += (of_numbers if len(conversation.seqs) == 2 else []) + of_pair
-    carrying = [one for one in candidates if max(one.payload)]
+    carrying = [found for found in candidates if max(found.payload)]
     if carrying:
         return carrying[0]
     raise ValueError(f"{overview.name}: does not hold the connection {conversation.in_words()} of the other capture")
 
 
 def _listed(conversations: Sequence[Conversation]) -> str:
-    listed = ", ".join(one.in_words() for one in conversations[:_MOST_LISTED])
+    listed = ", ".join(found.in_words() for found in conversations[:_MOST_LISTED])
     more = len(conversations) - _MOST_LISTED
     return listed + (f" and {more} more" if more > 0 else "")

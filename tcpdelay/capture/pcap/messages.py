@@ -220,6 +220,13 @@ class ScheduleFinder:
         Time at which the first message was sent [ns].
     span : tuple of int
         Smallest and largest time [ns].
+
+    Examples
+    --------
+    >>> finder = ScheduleFinder()
+    >>> finder.add(20 * np.arange(50) + np.tile([0, 3, 0, 0, 7], 10))
+    >>> finder.schedule()
+    Schedule(first=0.0, interval=20.0)
     """
 
     def __init__(self) -> None:
@@ -266,31 +273,6 @@ class ScheduleFinder:
         if np.quantile(lag, 0.25) > _LARGEST_LAG * interval:
             return None
         return Schedule(float(self.first - earlier) + height, interval)
-
-
-def schedule_of(times: Integers) -> Schedule | None:
-    """Return the schedule of a source that writes at a fixed interval.
-
-    Parameters
-    ----------
-    times : ndarray of int64
-        Times at which messages were first sent or arrived [ns], one per write.
-
-    Returns
-    -------
-    Schedule or None
-        The schedule, as from `ScheduleFinder.schedule`.
-
-    Examples
-    --------
-    >>> late = np.tile([0, 3, 0, 0, 7], 10)
-    >>> schedule = schedule_of(20 * np.arange(50) + late)
-    >>> schedule.first, schedule.interval
-    (0.0, 20.0)
-    """
-    finder = ScheduleFinder()
-    finder.add(times)
-    return finder.schedule()
 
 
 class MeasuredDelays(NamedTuple):

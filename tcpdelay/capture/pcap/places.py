@@ -169,7 +169,7 @@ class ConnectionInFile:
             pass
         least = [_SMALLEST_SHARE * max(counted.values(), default=0) for counted in packets.values()]
         most = packets[True].most_common(_MOST_PLACES)
-        return sorted(one for one, count in most if count >= least[0] and packets[False][one] >= max(least[1], 1))
+        return sorted(place for place, sent in most if sent >= least[0] and packets[False][place] >= max(least[1], 1))
 
     def _first_only(self, lags: tuple[int, int], kept: Kept | None, label: str, notes: list[str]) -> StretchSource:
         """Return the connection without second copies, if the copies are close enough to be from one place."""

@@ -361,8 +361,7 @@ def stretches(sources: Sequence[StretchSource]) -> Iterator[tuple[Trace, ...]]:
         limits = [cut.position + shift for cut, shift in zip(cuts, shifts, strict=True) if cut is not None]
         limit = min(limits, default=_UNBOUNDED.high)
         yield tuple(
-            source.stretch(cut, limit - shift * bool(limits))
-            for source, cut, shift in zip(sources, cuts, shifts, strict=True)
+            source.stretch(cut, limit - shift) for source, cut, shift in zip(sources, cuts, shifts, strict=True)
         )
         if not limits:
             return
