@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from tcpdelay.capture.pcap.clocks import ClockFit, ClockSamples, match_acknowledgements, match_data
 from tcpdelay.capture.pcap.connection_analysis import WINDOW, RoundTripSeries, Series, Table
 from tcpdelay.capture.pcap.messages import Deliveries, MessageFinder
+from tcpdelay.capture.pcap.retransmissions import at_receiver, at_sender, duplicate_acknowledgements
 from tcpdelay.capture.pcap.round_trips import (
     AcknowledgedTogether,
     RoundTrips,
     Side,
-    at_receiver,
-    at_sender,
-    duplicate_acknowledgements,
     handshake_times,
     receiver_round_trips,
     sender_round_trips,
