@@ -106,18 +106,23 @@ class RoundTripSeries:
         self.largest = float(np.fmax(self.largest, samples.max()))
 
     @property
+    def step(self) -> int:
+        """Number of consecutive samples in each mean."""
+        return self._series.step
+
+    @property
     def count(self) -> int:
         """Number of samples."""
         return self._series.count
 
     @property
     def times(self) -> NDArray[np.float64]:
-        """Time at which the first sample of each mean ended [s]."""
+        """Time at which the first of each `step` samples ended [s]."""
         return self._series.columns[0]
 
     @property
     def means(self) -> NDArray[np.float64]:
-        """Means of equally many consecutive samples [s]; up to 2^17 samples, the samples."""
+        """Mean of each `step` samples [s]; up to 2^17 samples, the samples."""
         sums, step = self._series.columns[1], self._series.step
         counts = np.full(sums.size, step)
         if self.count % step:
