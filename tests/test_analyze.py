@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from pcap_files import ACK, MILLISECOND, PSH, START, SYN, Connection, Packet, pcap
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.capture.pcap.analysis import analyze_captures
-from tcpdelay.capture.pcap.clocks import lower_line
+from tcpdelay.capture.pcap.clocks import LowerHull
 from tcpdelay.capture.pcap.segments import unwrapped
 from tcpdelay.capture.pcap.trace import NEVER, Acknowledgements, DataSegments, coverage
 
@@ -154,7 +154,9 @@ points = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1000)), min_size=
 @given(points)
 def test_the_lower_line_is_the_solution_of_the_linear_program(points):
     x, y = np.array(sorted(points), np.float64).T
-    height, slope = lower_line(x, y)
+    hull = LowerHull()
+    hull.add(x, y)
+    height, slope = hull.line()
     assert (height + slope * x <= y + 1e-6).all()
     if x[0] < x[-1]:
         below = np.column_stack([np.ones_like(x), x])

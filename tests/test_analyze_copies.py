@@ -138,7 +138,7 @@ def test_of_two_interfaces_of_one_host_one_counts(written, end):
     file = written(pcap(by_time(later(once, 0, ifindex=4), port), "sll2"), "any.pcap")
     found = analyze_captures([file])
     assert measured(found) == pytest.approx(measured(plain), abs=5e-5)
-    assert found.notes[0].startswith(f"{file}: packets occur twice, at interface index 2 and interface index 4; those")
+    assert f"{file}: packets occur twice, at interface index 2 and interface index 4; the packets" in found.notes[0]
 
 
 @pytest.mark.parametrize("link", ["ethernet", "sll", "raw-ipv6"])
@@ -150,7 +150,7 @@ def test_near_copies_that_nothing_tells_apart_are_left_out(written, link, end, s
     file = written(pcap(by_time(once, later(once, 2000)), link), "twice.pcap")
     found = analyze_captures([file])
     assert measured(found) == measured(plain)
-    assert found.notes[0] == f"{file}: packets occur twice, 2 µs apart; the second ones are left out"
+    assert found.notes[0] == f"{file}: packets occur twice, 2 µs apart; the second copies are left out"
 
 
 def test_copies_are_refused_where_nothing_tells_how_long_the_path_is(written):
@@ -226,7 +226,6 @@ def test_one_file_of_both_ends_goes_alone(written):
 def small_batches(monkeypatch):
     """Read so few segments together that a short connection takes many readings."""
     monkeypatch.setattr(segments, "AT_A_TIME", 128)
-    monkeypatch.setattr(segments, "CHUNK", 64)
     monkeypatch.setattr(stretches, "FEWEST_SEGMENTS", 40)
 
 
@@ -239,7 +238,7 @@ def test_copies_that_begin_late_are_left_out_as_well(written, small_batches, end
     shown = []
     found = analyze_captures([file], on_progress=lambda done, total: shown.append((done, total)))
     assert measured(found) == measured(plain)
-    assert found.notes == (f"{file}: packets occur twice, 2 µs apart; the second ones are left out",)
+    assert found.notes == (f"{file}: packets occur twice, 2 µs apart; the second copies are left out",)
     assert all(done <= total for done, total in shown)
 
 
@@ -268,7 +267,7 @@ def test_late_copies_at_one_of_two_ends_are_counted_in_a_note(written, small_bat
     assert note.startswith(f"{file} (interface 0): ")
     # Those whose copy came to the next batch are not seen.
     assert int(note.partition(": ")[2].split()[0]) == pytest.approx(count, abs=4)
-    assert note.endswith("and count as sent again; loss and round-trip time are not to be relied on")
+    assert note.endswith("and count as sent again; loss and round-trip time are not reliable")
 
 
 def test_copies_that_begin_late_in_one_of_two_files_are_left_out_of_both(written, small_batches, two_files):
@@ -279,7 +278,7 @@ def test_copies_that_begin_late_in_one_of_two_files_are_left_out_of_both(written
     files = [written(pcap(packets), f"{end}-twice.pcap") for end, packets in ends.items()]
     found = analyze_captures(files)
     assert measured(found) == two_files()
-    left_out = "packets occur twice, 2 µs apart; the second ones are left out"
+    left_out = "packets occur twice, 2 µs apart; the second copies are left out"
     assert found.notes == tuple(f"{file}: {left_out}" for file in files)
 
 

@@ -25,7 +25,6 @@ def short_stretches(monkeypatch):
         monkeypatch.setattr(stretches, "LENGTH", length)
         monkeypatch.setattr(stretches, "MARGIN", margin)
         monkeypatch.setattr(segments, "AT_A_TIME", at_a_time)
-        monkeypatch.setattr(segments, "CHUNK", 64)
 
     return short_stretches
 
@@ -127,7 +126,7 @@ def test_segments_far_out_of_order_are_left_out_and_counted(short_stretches, tmp
     file = written(tmp_path, [*packets, moved])
     short_stretches()
     found = analyze_captures([file])
-    assert f"{file}: 1 packets stand far behind later ones and are left out" in found.notes
+    assert f"{file}: 1 packets are far behind later packets and are left out" in found.notes
 
 
 def test_segments_of_one_time_do_not_stop_the_analysis(short_stretches, tmp_path):
@@ -155,7 +154,7 @@ def test_a_change_of_the_size_of_the_messages_is_said(short_stretches, tmp_path)
     short_stretches()
     found = analyze_captures([file])
     assert not found.fixed_size
-    assert "the size of the messages changes on the way; they are cut into pieces of the first size" in found.notes
+    assert "the size of the messages changes; the stream is divided into messages of the first size" in found.notes
 
 
 samples = st.lists(st.lists(st.integers(1, 1000), max_size=30), max_size=30)

@@ -255,7 +255,7 @@ def test_a_folder_of_parts_is_taken_up_where_it_was_left(run_batch, tmp_path, mo
         patched.setattr(job_module.TableWriter, "write", interrupted)
         status, printed, errors = run_batch(*asked)
     assert (status, printed) == (130, "")
-    assert "interrupted: 2 parts are complete, and the same command goes on after them" in errors
+    assert "interrupted: 2 parts are complete, and the same command continues after them" in errors
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "part-000000.parquet", "part-000001.parquet", "question.json",
     ]  # fmt: skip

@@ -399,7 +399,7 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
         (["report", *VOIP, "--limited-transmit=1"], "tcpdelay report: option '--limited-transmit' does not take a val"),
         (
             ["report", *VOIP, "--connection", "a"],
-            "tcpdelay report: --connection: chooses from what --ss holds, but --ss",
+            "tcpdelay report: --connection: chooses a connection of --ss, but --ss",
         ),
         (
             ["report", "--ping", "a", "--ss", "b", "--app", "voip"],

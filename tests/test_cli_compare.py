@@ -51,7 +51,7 @@ def test_a_shared_link_shows_what_is_taken_from_the_others(run):
     [
         (["--bulk", "2"], "--bulk: needs --link, the link that is shared"),
         (["--link", "3Mbit/s", "--bulk", "-2"], "--bulk: must be 0 or more, got -2"),
-        (["--stack", "newreno_2008"], "--stack: a comparison is of --stack linux with the others"),
+        (["--stack", "newreno_2008"], "--stack: compare simulates --stack linux only"),
         (["--jitter", "3ms"], "--jitter: must be 0 in a comparison, got 0.003"),
         (["--link", "3Mbit/s", "--queue", "0"], "--queue: must lie between 1 and 65000 packets, got 0"),
         (["--link", "3"], "--link"),

@@ -123,7 +123,7 @@ def test_every_command_keeps_what_it_reads_and_its_results_apart(refused, argume
         (["empty"], "TABLE: 'empty' holds no .parquet"),
         (
             ["bad.csv", "--column", "rtt=a", "--column", "loss=c", "--column", "rtt=b:ms"],
-            "--column: rtt is named twice, as 'a' and as 'b:ms'; give one of them",
+            "--column: rtt is named twice, as 'a' and as 'b:ms'; name one column",
         ),
     ],
 )

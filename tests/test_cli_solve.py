@@ -110,7 +110,7 @@ def test_infinite_figures_are_null_or_inf(run):
         (["split", *VOIP, "--pieces", "1,x"], "--pieces: 'x' is no small whole number; write 1,2,4"),
         (["split", *VOIP, "--pieces", "0"], "--pieces: must hold whole numbers above 0"),
         (["interval", *VOIP, "--intervals", "10ms,"], "--intervals: empty, but a time is needed"),
-        (["interval", *VOIP, "--header", "200"], "--header: 200 bytes leave nothing of packets of 174"),
+        (["interval", *VOIP, "--header", "200"], "--header: 200 bytes leave no data in packets of 174"),
         (["sensitivity", *VOIP, "--step", "60%"], "--step: must lie between 0.001 and 0.5, got 0.6"),
         (
             ["loss", "--rtt", "1s", "--app", "voip"],

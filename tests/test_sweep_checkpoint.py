@@ -170,8 +170,10 @@ def test_what_cannot_be_written_is_named_and_the_rest_is_kept(tmp_path, run, mon
         patched.setattr(os, "fsync", fill_the_disk)
         status, _, errors = run("sweep", EXAMPLES / "sweep.toml", "-o", "full.nc")
     assert status == 2
-    assert errors.startswith("tcpdelay sweep: full.nc.parts: cannot be written: No space left on device; what is ")
-    assert errors.endswith("kept in full.nc.parts; the same command goes on from there\n")
+    assert errors.startswith(
+        "tcpdelay sweep: full.nc.parts: cannot be written: No space left on device; finished runs "
+    )
+    assert errors.endswith("kept in full.nc.parts; the same command continues from there\n")
     assert sorted(file.name for file in (tmp_path / "full.nc.parts").iterdir())[1:] == [MANIFEST]
 
 

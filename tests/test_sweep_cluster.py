@@ -128,10 +128,8 @@ def test_a_killed_sweep_goes_on_where_it_was(specification, undisturbed, request
     assert printed == ""
     if ending == "SIGINT":
         assert started.returncode == 130
-        pattern = (
-            r"tcpdelay sweep: interrupted after \d+ of 1200 runs; what is finished is kept in \S+resumed.nc.parts; "
-        )
-        assert re.fullmatch(pattern + "the same command goes on from there\n", errors)
+        pattern = r"tcpdelay sweep: interrupted after \d+ of 1200 runs; finished runs are kept in \S+resumed.nc.parts; "
+        assert re.fullmatch(pattern + "the same command continues from there\n", errors)
     kept = sum(stop - start for start, stop in map(range_of, parts.glob("runs-*")))
     assert 0 < kept < RUNS
     shown = []

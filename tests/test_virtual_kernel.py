@@ -343,7 +343,7 @@ import sys
 from pathlib import Path
 from tcpdelay.testbed import virtual_kernel
 virtual_kernel.build_requirements = list
-virtual_kernel._SPACE_NEEDED = 0
+virtual_kernel.SPACE_NEEDED = 0
 virtual_kernel.platform.machine = lambda: "x86_64"
 virtual_kernel.build_kernels([250], source=Path(sys.argv[1]))
 """

@@ -1,4 +1,4 @@
-"""Recordings made with everyday tools, read into an estimate of the path."""
+"""Recordings of common tools, read into an estimate of the path."""
 
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.capture.ping import parse_ping, read_ping

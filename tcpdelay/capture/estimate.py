@@ -1,6 +1,6 @@
-"""What a recording says about a path: round-trip time and loss with their confidence intervals.
+"""The path in a recording: round-trip time and loss with their confidence intervals.
 
-Also how a text recording is read from disk: its size is bounded, and a file that is no text is refused in one line.
+`read_recording` reads a text recording from disk, up to a largest size, and refuses a file that is no text.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class PathEstimate:
     Parameters
     ----------
     source : {"ping", "ss", "pcap", "testbed"}
-        The program that measured, the packet capture, or the capture of the testbed.
+        Source of the measurement: a program, a packet capture, or a capture of the testbed.
     rtt : float
-        Mean round-trip time [s], above 0; from `ss` the kernel's smoothed one.
+        Mean round-trip time [s], above 0; from `ss`, the kernel's smoothed RTT.
     sent : int
-        Packets or segments sent, at least 1.
+        Number of packets or segments sent, at least 1.
     lost : int
         Number of lost packets or segments, 0 to `sent`.
     rtt_min, rtt_max : float, optional
         Smallest and largest round-trip time [s].
     rtt_deviation : float, optional
-        Standard deviation from `ping`, smoothed mean deviation from `ss` [s].
+        Standard deviation of the round-trip time [s]; from `ss`, its smoothed mean deviation.
     rtt_interval : tuple of float, optional
         95 % confidence interval of the mean round-trip time [s].
     mss : int, optional
@@ -47,7 +47,7 @@ class PathEstimate:
     Raises
     ------
     ValueError
-        If `rtt`, `sent` or `lost` lies outside its range.
+        If `rtt`, `sent` or `lost` is out of range.
 
     Examples
     --------
@@ -84,8 +84,8 @@ class PathEstimate:
     def loss_interval(self) -> tuple[float, float]:
         """95 % confidence interval of the loss, two fractions from 0 to 1.
 
-        The exact interval of Clopper and Pearson, Biometrika 26, 1934, doi 10.1093/biomet/26.4.404. It takes the
-        losses as independent; on a path that loses several packets in a row the true interval is wider.
+        The exact interval of Clopper and Pearson, Biometrika 26, 1934, doi 10.1093/biomet/26.4.404. It assumes
+        independent losses; on a path that loses several packets in a row, the true interval is wider.
         """
         kept = self.sent - self.lost
         low = float(betaincinv(self.lost, kept + 1, 0.025)) if self.lost else 0.0
@@ -96,10 +96,10 @@ class PathEstimate:
     def loss_for_prediction(self) -> float:
         """The loss for predictions: the point estimate, or a small positive loss if nothing was lost.
 
-        Nothing lost in n packets does not make a path free of loss, and a prediction at loss 0 would promise that no
-        packet is ever late. Then the median of the loss given the count under Jeffreys' prior is taken, that is of
-        Beta(1/2, n + 1/2): about 0.23 / n, as likely too high as too low. The prior is the one recommended for
-        binomial proportions by Brown, Cai and DasGupta, Statistical Science 16(2), 2001, doi 10.1214/ss/1009213286.
+        A path that lost none of n packets may still lose packets, and a prediction at loss 0 would promise that no
+        packet is ever late. The loss is then the median of Beta(1/2, n + 1/2), the distribution of the loss under
+        Jeffreys' prior: about 0.23 / n, too high or too low with equal probability. Brown, Cai and DasGupta recommend
+        this prior for binomial proportions (Statistical Science 16(2), 2001, doi 10.1214/ss/1009213286).
         """
         return self.loss if self.lost else float(betaincinv(0.5, self.sent + 0.5, 0.5))
 
@@ -109,7 +109,7 @@ class PathEstimate:
         Parameters
         ----------
         **changes
-            Arguments of `Path` that replace what was estimated (`rtt`, `loss`) or add to it.
+            Arguments of `Path`; `rtt` and `loss` replace the estimates.
 
         Returns
         -------
@@ -119,7 +119,7 @@ class PathEstimate:
         Raises
         ------
         ValueError
-            If everything was lost, or a value lies outside the range of `Path`.
+            If all packets were lost, or a value is outside the range of `Path`.
 
         Examples
         --------
@@ -130,15 +130,15 @@ class PathEstimate:
 
 
 def read_recording(path: str | os.PathLike[str], program: str) -> str:
-    """Return the text that `program` printed into the file at `path`.
+    """Return the text in a file that holds the output of `program`.
 
     Parameters
     ----------
     path : str or path-like
-        The file, at most 64 MiB of text. Bytes that are not UTF-8 are replaced: only host names and the words of a
-        translation can hold such, and neither is read.
+        The file, at most 64 MiB of text. Bytes that are not UTF-8 are replaced: only host names and translated words
+        can hold such bytes, and the parsers read neither.
     program : str
-        The program whose output is expected, for the messages.
+        Name of the program, for messages.
 
     Returns
     -------
@@ -160,7 +160,7 @@ def read_recording(path: str | os.PathLike[str], program: str) -> str:
     try:
         with FilePath(name).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            # A pipe or a device has no size beforehand, so what is read is bounded as well.
+            # The size of a pipe or a device is unknown, so the read has a limit as well.
             content = file.read(MAX_RECORDING_SIZE + 1) if size <= MAX_RECORDING_SIZE else b""
     except OSError as error:
         raise ValueError(f"{name}: cannot be read: {error.strerror or error}") from None

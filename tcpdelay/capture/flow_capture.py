@@ -1,4 +1,4 @@
-"""Captures of the testbed: the measurements of one experiment in one Parquet file, one row per flow and run."""
+"""Captures of the testbed: a Parquet file holds the measurements of one experiment, one row per flow and run."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ class FlowRun:
     seed : int
         Seed of the run.
     hz : int
-        Timer interrupts per second of the kernel (CONFIG_HZ); 0 if not known.
+        Timer interrupts per second of the kernel (CONFIG_HZ); 0 if unknown.
     kernel, tool, recorded : str
         Release of the kernel, version of tcpdelay, and time of the recording (UTC, ISO 8601).
     counters : dict of int
-        The kernel's TCP counters in the sender's namespace, by the names of `nstat`; those of zero are left out.
+        The kernel's TCP counters in the sender's namespace, by the names of `nstat`, without counters of 0.
     packets : dict of int
-        Packets that the queues of the path sent on and dropped.
+        Numbers of packets that the queues of the path sent and dropped.
     written : ndarray of int64
         Time of each packet's write since the start of writing [us].
     delay : ndarray of int64
@@ -87,7 +87,7 @@ class FlowRun:
     samples : dict of ndarray of int64
         Samples of TCP_INFO, by the names in `SAMPLE_FIELDS`; times and RTT in us, windows in segments.
     stall_time, stall_length : ndarray of int64
-        Times at which nothing ran although a timer was due, and for how long [us].
+        Start and length of each stall: nothing ran although a timer was due [us].
     epoch : int
         Calendar time of the start of writing, for comparison with packet traces [ns since 1970].
     """
@@ -110,14 +110,19 @@ class FlowRun:
     epoch: int = 0
 
     @property
-    def delays(self) -> NDArray[np.float64]:
-        """Delay of each packet until it and all packets before it were read [s]; infinite from the first unread packet.
+    def unordered_delays(self) -> NDArray[np.float64]:
+        """Delay of each packet until it was read [s]; infinite if it was not read."""
+        return np.where(self.delay == NOT_READ, np.inf, self.delay / MICROSECONDS)
 
-        Over several connections a packet can be read before an earlier one; the application gets them in order.
+    @property
+    def delays(self) -> NDArray[np.float64]:
+        """Delay of each packet until it and all earlier packets were read [s]; infinite from the first unread packet.
+
+        Over several connections, a packet can be read before an earlier packet; the application gets them in order.
         """
-        delays = np.where(self.delay == NOT_READ, np.inf, self.delay / MICROSECONDS)
+        delays = self.unordered_delays
         written = self.written / MICROSECONDS
-        # For packets in order, adding and subtracting would spoil the last digits.
+        # For packets in order, an addition and a subtraction would change the last digits.
         read = np.maximum.accumulate(written + delays)
         return np.where(read > written + delays, read - written, delays)
 
@@ -142,12 +147,12 @@ class FlowCapture:
 
     @property
     def flow(self) -> Flow:
-        """The measured flow, as the models take it."""
+        """The measured flow, for the models."""
         return Flow(self.settings["packet_size"], self.settings["interval"])
 
     @property
     def path(self) -> Path:
-        """The configured path, as the models take it: without queueing."""
+        """The configured path, for the models: without queueing."""
         return Path(self.settings["rtt"], self.settings["loss"])
 
     @property
@@ -161,7 +166,8 @@ class FlowCapture:
         Returns
         -------
         PathEstimate
-            With the mean of the sampled round-trip times, or the configured one where there are no samples.
+            The mean of the sampled round-trip times, or the configured round-trip time if there are no samples, and
+            the counts of packets.
 
         Raises
         ------
@@ -192,14 +198,12 @@ class FlowCapture:
         Returns
         -------
         list of ndarray
-            Infinite where a packet was not read. Datagrams are not put in order.
+            The delays; infinite if a packet was not read. Datagrams are not put in order.
         """
         ordered = self.settings["application"] != "udp"
-        parts = []
-        for run in self.runs:
-            delays = run.delays if ordered else np.where(run.delay == NOT_READ, np.inf, run.delay / MICROSECONDS)
-            parts.append(delays[run.written / MICROSECONDS >= skip])
-        return parts
+        return [
+            (run.delays if ordered else run.unordered_delays)[run.written / MICROSECONDS >= skip] for run in self.runs
+        ]
 
     def delay_distribution(self, skip: float = 0.0) -> DelayDistribution:
         """Return the measured delays as a distribution; infinite delays are packets that were not read.
@@ -218,7 +222,7 @@ class FlowCapture:
 
 
 def write_capture(file: str | os.PathLike[str], capture: FlowCapture) -> None:
-    """Write a capture into a Parquet file, completely or not at all.
+    """Write a capture to a Parquet file, atomically.
 
     Parameters
     ----------
@@ -287,12 +291,12 @@ def read_capture(file: str | os.PathLike[str]) -> FlowCapture:
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ValueError(f"{path}: is no Parquet file: {str(error).splitlines()[0]}") from None
     if not table.schema.equals(SCHEMA) or table.num_rows == 0:
-        raise ValueError(f"{path}: is no capture of the testbed: its columns are not those of one, or it has no row")
+        raise ValueError(f"{path}: is no capture of the testbed: its columns differ, or it has no row")
     try:
         settings = json.loads(table["settings"][0].as_py())
         runs = [_flow_run(table, row) for row in range(table.num_rows)]
         capture = FlowCapture(path.name.removesuffix(".parquet"), settings, runs)
-        # Caught here, so that a damaged file is distinguished from an error in the program.
+        # A damaged file raises here, where its errors can be distinguished from errors of the program.
         _ = capture.flow, capture.path, settings["application"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: is a damaged capture: {error}") from None

@@ -1,9 +1,9 @@
 """The output of `ping`, read into a path estimate.
 
-Only the closing summary is read, by its structure rather than its words, because the words are translated: a title
+The parser reads only the summary at the end, and uses its structure, because the words are translated: a title
 between dashes, a line with the counts and a percentage, and a line of three or four round-trip times. The library jc
-has a parser for ping, but a shell prompt after the summary ends it in an IndexError, a file of two runs yields the last
-one unasked, a file without summary passes, and a decimal comma turns 33,3 % into 3 %.
+has a parser for ping, but this parser raises an IndexError on a shell prompt after the summary, silently returns the
+last of two runs, accepts a file without summary, and reads 33,3 % with a decimal comma as 3 %.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from scipy.special import stdtrit
 from tcpdelay.capture.estimate import PathEstimate, read_recording
 
 _TITLE = re.compile(r"^[ \t]*--- .* ---[ \t]*\r?$", re.MULTILINE)
-# Every run of digits is bounded: the counts of a ping that ran for years have ten.
+# Every run of digits has a largest length: the counts of a ping that ran for years have ten digits.
 _COUNT = re.compile(r"(?<![\d+.,%])\d{1,12}(?![\d.,]*\d)")
-# A percent sign stands behind the number or, in Turkish, before it.
+# The percent sign is behind the number or, in Turkish, before the number.
 _PERCENTAGE = re.compile(r"(?<![\d.,])(\d{1,3}(?:[.,]\d{1,9})?(?:e-\d\d)?) ?%|%(\d{1,3}(?:[.,]\d{1,9})?(?:e-\d\d)?)")
 _TIMES = re.compile(r"= *(\d{1,9}[.,]\d{3})/(\d{1,9}[.,]\d{3})/(\d{1,9}[.,]\d{3})(?:/(\d{1,9}[.,]\d{3}))? *[^\d\s/.,]")
 _LONGEST_SUMMARY = 10_000
 
 
 def read_ping(path: str | os.PathLike[str]) -> PathEstimate:
-    """Estimate the path from a file into which `ping` wrote.
+    """Estimate the path from a file with the output of `ping`.
 
     Parameters
     ----------
     path : str or path-like
-        A file with the output of one run, of at most 64 MiB.
+        A file with the output of one run, at most 64 MiB.
 
     Returns
     -------
     PathEstimate
-        See `parse_ping`.
+        The estimate of `parse_ping`.
 
     Raises
     ------
     ValueError
-        If the file cannot be read, or for the reasons given at `parse_ping`; the message names the file.
+        If the file cannot be read, or `parse_ping` refuses the text; the message names the file.
     """
     return parse_ping(read_recording(path, "ping"), os.fspath(path))
 
@@ -50,11 +50,11 @@ def read_ping(path: str | os.PathLike[str]) -> PathEstimate:
 def parse_ping(text: str, name: str = "ping output") -> PathEstimate:
     """Estimate the path from the output of `ping`.
 
-    The output of Linux iputils is read in any language, over IPv4 and IPv6 and with -D, -O, -q, -f or -A, as is that
-    of BusyBox and macOS. The loss is that of the round trip: it holds what is lost on the way back too, so the loss of
-    data segments may be lower, and it counts answers such as "unreachable" as lost. A run ended by Ctrl-C may count
-    the request still under way as lost; `ping -c` waits for it. Round-trip times in a row are alike, so the confidence
-    interval, which takes them as independent, is somewhat too narrow.
+    The output can be from Linux iputils, BusyBox or macOS, in any language, over IPv4 or IPv6, and with -D, -O, -q, -f
+    or -A. The loss is the loss of the round trip: it includes lost replies, so the loss of data segments may be lower.
+    Answers such as "unreachable" count as lost. If Ctrl-C ended the run, the last request may count as lost although
+    its reply was still in flight; `ping -c` waits for the reply. The confidence interval assumes independent
+    round-trip times; consecutive ones are correlated, so the interval is somewhat too narrow.
 
     Parameters
     ----------
@@ -66,13 +66,14 @@ def parse_ping(text: str, name: str = "ping output") -> PathEstimate:
     Returns
     -------
     PathEstimate
-        Mean, extremes, standard deviation (unless the program prints none) and confidence interval of the round-trip
-        time [s]; packets sent and lost.
+        Mean, extremes, standard deviation (if the program prints it) and confidence interval of the round-trip time
+        [s]; numbers of packets sent and lost.
 
     Raises
     ------
     ValueError
-        If the summary is missing, cut off or contradicts itself, if there are several, or if nothing was received.
+        If the summary is missing, cut off or contradicts itself, if there are several summaries, or if no reply was
+        received.
 
     Examples
     --------
@@ -153,7 +154,7 @@ def _seconds(milliseconds: str) -> float:
 
 
 def _mean_interval(mean: float, deviation: float, received: int, smallest: float) -> tuple[float, float] | None:
-    """Return Student's 95 % interval of the mean [s], cut at the smallest value seen; None for a single value."""
+    """Return Student's 95 % interval of the mean [s], limited below by the smallest value; None for a single value."""
     if received < 2:
         return None
     # ping divides by the number of values n, not by n - 1.

@@ -1,8 +1,8 @@
 """The output of `ss -tin`, read into one path estimate per TCP connection.
 
-The format is that of iproute2: one line per socket, then its TCP information as words and `key:value` pairs. `ss`
-prints only counters that are set, so a missing counter is 0. No library reads this part: the `ss` parser of jc stops at
-the socket.
+iproute2 prints one line per socket, and then its TCP information as words and `key:value` pairs. `ss` prints only
+counters above 0, so a missing counter is 0. No library reads the TCP information: the `ss` parser of jc reads only the
+line of the socket.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RATES = {"send": "send_rate", "delivery_rate": "delivery_rate"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """One TCP connection in the output of `ss -tin`; None where nothing is printed.
+    """One TCP connection in the output of `ss -tin`; a value is None if `ss` did not print it.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Connection:
     congestion_control : str, optional
         Name of the congestion control.
     rtt, rtt_deviation, rtt_min : float, optional
-        Smoothed round-trip time, its smoothed mean deviation, and the smallest of the last minutes [s].
+        Smoothed round-trip time, its smoothed mean deviation, and the smallest round-trip time of the last minutes [s].
     retransmission_timeout : float, optional
         Current retransmission timeout [s].
     mss : int, optional
@@ -58,19 +58,19 @@ class Connection:
     congestion_window, slow_start_threshold : int, optional
         Congestion window and slow-start threshold [segments].
     bytes_sent, bytes_retransmitted : int, optional
-        Payload bytes sent, retransmissions included, and retransmitted.
+        Payload sent, including retransmissions, and payload retransmitted [bytes].
     segments_out, data_segments_out, data_segments_in : int, optional
-        Segments sent, and segments sent and received with data, all with retransmissions.
+        Numbers of segments sent, and of data segments sent and received, all including retransmissions.
     retransmissions_in_flight, retransmissions : int
-        Retransmitted segments that are not acknowledged yet, and all retransmitted segments.
+        Numbers of retransmitted segments that are not acknowledged yet, and of all retransmitted segments.
     marked_lost : int, optional
-        Segments in flight that the sender considers lost.
+        Number of segments in flight that the sender considers lost.
     spurious_retransmissions : int, optional
-        Retransmissions that the receiver reported as duplicates (D-SACK).
+        Number of retransmissions that the receiver reported as duplicates (D-SACK).
     delivered : int, optional
-        Data segments that arrived.
+        Number of data segments that arrived.
     send_rate, delivery_rate : float, optional
-        Congestion window over round-trip time, and the newest measured rate of delivery [bit/s].
+        Congestion window divided by the round-trip time, and the last measured delivery rate [bit/s].
     app_limited : bool
         Whether the delivery rate was limited by the application.
     """
@@ -101,9 +101,9 @@ class Connection:
 
     @property
     def segments_sent(self) -> int | None:
-        """Segments that loss is counted over: those with data, or all where the kernel (before 4.6) has no such count.
+        """Number of segments for the loss: data segments, or all segments if the kernel (before 4.6) lacks this count.
 
-        A kernel that counts the data segments it receives counts those it sends as well, and prints no 0.
+        A kernel that counts received data segments also counts sent data segments, and does not print a count of 0.
         """
         if self.data_segments_out is None and self.data_segments_in is None:
             return self.segments_out
@@ -111,7 +111,7 @@ class Connection:
 
     @property
     def shortcoming(self) -> str | None:
-        """The reason why no path can be estimated from this connection; None if it can."""
+        """The reason why no path can be estimated from this connection; None if a path can be estimated."""
         if not self.rtt:
             return "shows no round-trip time (was it recorded with the option -i, as in 'ss -tin'?)"
         if not self.segments_sent:
@@ -125,15 +125,15 @@ class Connection:
     def estimate(self) -> PathEstimate:
         """Return the path estimate of this connection.
 
-        The round-trip time is the kernel's smoothed one: the last dozen acknowledgements, not the whole connection. The
-        loss is the share of all data segments sent that were retransmissions, less those that the receiver reported
-        as duplicates. It remains an upper estimate: a retransmission is also needless when reordering is taken for
-        loss, when only the acknowledgements were lost, or when the report itself was.
+        The round-trip time is the kernel's smoothed RTT: it shows the last dozen acknowledgements, not the whole
+        connection. The loss is the share of retransmissions among all data segments sent, without retransmissions that
+        the receiver reported as duplicates. This loss is an upper estimate: further retransmissions are spurious if
+        the sender took reordering for loss, if only the acknowledgements were lost, or if the report was lost.
 
         Returns
         -------
         PathEstimate
-            With `lost` the retransmissions and `sent` the segments they are counted over.
+            The path; `lost` counts retransmissions without reported duplicates, `sent` counts segments.
 
         Raises
         ------
@@ -168,7 +168,7 @@ def choose_connection(connections: Sequence[Connection], requested: str | None, 
     connections : sequence of Connection
         The connections to choose from.
     requested : str or None
-        The local or the peer end, or a part of it; a match with a whole end takes precedence. None: any connection.
+        The local or the peer end, or a part of either; a match with a whole end takes precedence. None: any connection.
     name : str
         Name of the recording in messages.
 
@@ -180,7 +180,7 @@ def choose_connection(connections: Sequence[Connection], requested: str | None, 
     Raises
     ------
     ValueError
-        If none or several match, or if the match has a shortcoming.
+        If no connection or several connections match, or if the match has a shortcoming.
 
     Examples
     --------
@@ -216,7 +216,7 @@ def _listed(connections: Sequence[Connection]) -> str:
 
 
 def read_ss(path: str | os.PathLike[str], connection: str | None = None) -> Connection:
-    """Return the only, or the requested, connection in a file that `ss -tin` wrote.
+    """Return the only connection, or the requested connection, in a file with the output of `ss -tin`.
 
     Parameters
     ----------
@@ -233,22 +233,22 @@ def read_ss(path: str | os.PathLike[str], connection: str | None = None) -> Conn
     Raises
     ------
     ValueError
-        If the file cannot be read or holds no connection, if none or several match (the message lists them), or if the
-        only one shows no round-trip time or sent no data.
+        If the file cannot be read or holds no connection; if no connection or several connections match (the message
+        lists them); if the only match shows no round-trip time or sent no data.
     """
     return choose_connection(read_connections(path), connection, os.fspath(path))
 
 
 def read_connections(path: str | os.PathLike[str]) -> list[Connection]:
-    """Return all connections in a file that `ss -tin` wrote; see `parse_ss`."""
+    """Return all connections in a file with the output of `ss -tin`; see `parse_ss`."""
     return parse_ss(read_recording(path, "ss"), os.fspath(path))
 
 
 def parse_ss(text: str, name: str = "ss output") -> list[Connection]:
-    """Return all TCP connections that `ss -tin` printed, in the order of their first appearance.
+    """Return all TCP connections in the output of `ss -tin`, in the order of their first appearance.
 
-    Any of the options -e, -m, -n, -o, -p, -H and -O may have been given too. Listening sockets are left out. If the
-    output of several calls is joined, the last state of each connection counts, as its counters are running totals.
+    `ss` may also have had the options -e, -m, -n, -o, -p, -H and -O. Listening sockets are left out. If the text joins
+    the output of several calls, the last state of each connection counts, because its counters are running totals.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ def parse_ss(text: str, name: str = "ss output") -> list[Connection]:
             facts = rows[ends] = {}
         if facts is not None:
             _read_information(rest, facts, f"{name}: line {number}")
-    # The kernel prints these counters behind the retransmissions. Without them a number or the losses may be cut.
+    # `ss` prints these values behind the retransmissions. Without them, a number or the losses may be cut off.
     if facts and "rtt" in facts and not text.endswith("\n") and not facts.keys() & {"rtt_min", "receive_space"}:
         raise ValueError(f"{name}: line {number}: the output of ss is cut off here")
     connections = []
@@ -303,7 +303,7 @@ def parse_ss(text: str, name: str = "ss output") -> list[Connection]:
 def _socket(line: str) -> tuple[tuple[str, str] | None, str]:
     """Return the two ends, if the line starts a socket, and the rest of the line.
 
-    Before the ends stand the two queue lengths, before these the state and the protocol, unless left out by ss.
+    The two queue lengths are before the ends. The state and the protocol are before the queue lengths, if printed.
     """
     words = line.split(maxsplit=6)
     for first in range(min(3, len(words) - 3)):
@@ -315,7 +315,7 @@ def _socket(line: str) -> tuple[tuple[str, str] | None, str]:
 
 
 def _read_information(line: str, facts: dict[str, Any], place: str) -> None:
-    """Add the facts of one line to `facts`."""
+    """Add the values in one line to `facts`."""
     before = ""
     for word in _without_processes(line).split():
         key, colon, value = word.partition(":")
@@ -344,7 +344,7 @@ def _read_information(line: str, facts: dict[str, Any], place: str) -> None:
 
 
 def _without_processes(line: str) -> str:
-    """Return the line without the processes that -p adds: their names can be any text."""
+    """Return the line without the processes that the option -p adds, because their names can be any text."""
     start, end = line.find("users:(("), line.rfind("))")
     return line if start < 0 or end < start else line[:start] + line[end + 2 :]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -12,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
-from tcpdelay.cli.options import OUTPUT, chart_option, choice, field_option, format_option, output_option, quantity
+from tcpdelay.cli.errors import argument_errors, counting, erase_progress, predicting
+from tcpdelay.cli.options import OUTPUT, chart_option, field_option, format_option, make_option, output_option, quantity
 from tcpdelay.cli.output import (
     format_by_suffix,
     refuse_other_than_chart,
     refuse_same_file,
     write,
-    write_atomically,
     write_chart,
 )
+from tcpdelay.cli.scenario import DEFAULT_TARGET
 from tcpdelay.report.analysis import (
     analysis_text,
     capture_record,
@@ -31,7 +30,6 @@ from tcpdelay.report.analysis import (
     record,
 )
 from tcpdelay.report.result_table import record_text, records_text
-from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from tcpdelay.report.guideline import Guideline
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.stack import KnownStack
+    from tcpdelay.scenario.target import Target
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
 SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
@@ -73,16 +72,17 @@ def analyze(
     ],
     connection: Annotated[
         str | None,
-        typer.Option(
+        make_option(
+            "--connection",
+            ANALYSIS,
+            "Connection to analyze: the address of either end, or a part of it.",
+            "the connection with the most payload",
             metavar="ADDRESS",
-            help="Connection to analyze: the address of either end, or a part of it.",
-            rich_help_panel=ANALYSIS,
-            show_default="the connection with the most payload",
         ),
     ] = None,
     framing: Annotated[
         FramingChoice,
-        choice(
+        make_option(
             "--framing",
             ANALYSIS,
             "How messages are separated: by writes (auto), or by headers: 2 bytes, 4 bytes, WebSocket.",
@@ -93,7 +93,7 @@ def analyze(
         quantity("--message-size", "size", ANALYSIS, "Size of each message, if all have the same size.", "measured"),
     ] = None,
     same_clock: Annotated[
-        bool, choice("--same-clock", ANALYSIS, "Both captures have time stamps of the same clock.")
+        bool, make_option("--same-clock", ANALYSIS, "Both captures have time stamps of the same clock.")
     ] = False,
     output_format: Annotated[
         Format | None,
@@ -107,7 +107,7 @@ def analyze(
     ] = None,
     chart: Annotated[Path | None, chart_option("the measured delays beside the predicted ones")] = None,
     report: Annotated[
-        bool, choice("--report", OUTPUT, "Write the guideline report for the measured path and flow.")
+        bool, make_option("--report", OUTPUT, "Write the guideline report for the measured path and flow.")
     ] = False,
     limit: Annotated[float | None, field_option("limit", more=" For --report.", default="200ms")] = None,
     quantile: Annotated[float | None, field_option("quantile", more=" For --report.", default="95%")] = None,
@@ -145,8 +145,7 @@ def analyze(
                 on_progress=counting("Read", "MB"),
             )
     finally:
-        if sys.stderr.isatty():
-            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+        erase_progress()
     if chart is not None:
         with argument_errors("--chart"), predicting():
             predicted = predict(analysis)
@@ -174,7 +173,7 @@ def refuse_other_format(chosen: Format, report: bool) -> None:
 
 def is_of_testbed(file: Path) -> bool:
     """Return whether a file is in the format of the testbed's captures."""
-    # To open a pipe would wait for its other end.
+    # Opening a pipe would wait for the process at its other end.
     if not file.is_file():
         return False
     with suppress(OSError), file.open("rb") as opened:
@@ -183,7 +182,7 @@ def is_of_testbed(file: Path) -> bool:
 
 
 def analyze_testbed(file: Path, chosen: Format, output: Path | None, chart: Path | None, target: Target | None) -> None:
-    """Print what a capture of the testbed holds, with the guideline report for its path if there is a target."""
+    """Print the content of a capture of the testbed; with a target, also the guideline report for its path."""
     from tcpdelay.capture.flow_capture import read_capture
     from tcpdelay.scenario.stack import DEFAULT_STACK
 
@@ -209,11 +208,11 @@ def write_results(
     chosen: Format,
     output: Path | None,
 ) -> None:
-    """Write the analysis, or if there is one the report, in a format into a file, or print it.
+    """Write the analysis, or the report if there is one, to a file, or print it.
 
-    With a report as text, or in a file, the analysis is printed as text as well.
+    If the report is text or goes to a file, the analysis is also printed as text.
     """
-    from tcpdelay.cli.report import rendered
+    from tcpdelay.cli.report import write_report
 
     if findings is None:
         assert chosen in ("text", "json", "csv")
@@ -222,20 +221,13 @@ def write_results(
     assert chosen != "csv"
     if output is not None:
         print(written("text"), end="")
-        write_atomically(output, rendered(findings, chosen).encode(), "--output")
     elif chosen == "text":
-        from rich.console import Console
-
-        from tcpdelay.report.text import print_report
-
         print(written("text"))
-        print_report(findings, Console())
-    else:
-        print(rendered(findings, chosen), end="")
+    write_report(findings, chosen, output)
 
 
 def predict(analysis: ConnectionAnalysis) -> DelayDistribution:
-    """Return the delays that are predicted for the measured path and flow."""
+    """Return the predicted delays for the measured path and flow."""
     from tcpdelay.models.predict import predict_delay
 
     if analysis.delays is None:
@@ -245,8 +237,8 @@ def predict(analysis: ConnectionAnalysis) -> DelayDistribution:
 
 def find_target(limit: float | None, quantile: float | None) -> Target:
     """Return the target of the report."""
-    target = Target(limit=DEFAULT_LIMIT if limit is None else limit)
-    return target if quantile is None else replace(target, quantile=quantile)
+    given = {"limit": limit, "quantile": quantile}
+    return replace(DEFAULT_TARGET, **{name: value for name, value in given.items() if value is not None})
 
 
 def find_guideline(flow: Flow, estimate: PathEstimate, stack: KnownStack, target: Target) -> Guideline:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import (
-    ERASE_LINE,
     INTERRUPTED,
     StatusLine,
+    announce_prediction,
     argument_errors,
+    erase_progress,
     interrupted_once,
+    print_progress,
     print_warning,
 )
 from tcpdelay.cli.options import (
@@ -30,8 +32,7 @@ from tcpdelay.cli.options import (
     Range,
     ScenarioOptions,
     chart_option,
-    choice,
-    number,
+    make_option,
     quantity,
     range_option,
     with_scenario,
@@ -42,7 +43,7 @@ from tcpdelay.cli.output import (
     refuse_other_than_chart,
     refuse_same_file,
     rendered,
-    write_atomically,
+    write,
     write_chart,
 )
 from tcpdelay.cli.scenario import read_demand
@@ -57,9 +58,9 @@ Format = Literal["text", "csv", "json"]
 TableFormat = Literal["parquet", "csv", "arrow"]
 
 TERMINAL_INTERVAL, FILE_INTERVAL = 1.0, 30.0
-"""Times between two lines of progress, on a terminal and in a file [s]."""
+"""Shortest times between two lines of progress, on a terminal and in a file [s]."""
 MOST_REASONS = 3
-"""Reasons that are named for rows without a prediction."""
+"""Largest number of reasons that the warning about rows without a prediction lists."""
 BATCH_SUMMARY = "Predict every row of a table, and count what works."
 BATCH_EXAMPLES = """
 \b
@@ -71,9 +72,10 @@ Examples:
 
 \b
 Columns are rtt and loss, in seconds and fractions unless their names end in
-a unit: rtt_ms, rtt_us, loss_percent. A text may have its own, such as 100ms
-or 2%. packet_size and interval (interval_ms) go before the options.
-A folder as output gets the rows in parts, and an interrupted run goes on there.
+a unit: rtt_ms, rtt_us, loss_percent. A text may have its own unit, such as
+100ms or 2%. The columns packet_size and interval (interval_ms) override the
+options. If the output is a folder, the rows are written in parts, and the
+same command continues an interrupted run.
 """
 
 PREPARE_SUMMARY = "Solve a region ahead, so that batch answers at full speed."
@@ -104,7 +106,7 @@ def _columns(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, _, column = text.partition("=")
         if name in columns:
-            raise ValueError(f"{name} is named twice, as {columns[name]!r} and as {column!r}; give one of them")
+            raise ValueError(f"{name} is named twice, as {columns[name]!r} and as {column!r}; name one column")
         columns[name] = column
     return columns
 
@@ -128,45 +130,51 @@ def batch(
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(
+        make_option(
             "--column",
-            parser=_column,
+            PATH,
+            "A column that has another name, such as rtt=ping:ms; may be repeated.",
+            False,
             metavar="NAME=COLUMN[:UNIT]",
-            rich_help_panel=PATH,
-            show_default=False,
-            help="A column that is called otherwise, such as rtt=ping:ms; may be repeated.",
+            parser=_column,
         ),
     ] = None,
     group: Annotated[
         list[str] | None,
-        number("--group", OUTPUT, "Count by this column what works; may be repeated.", False, metavar="COLUMN"),
+        make_option(
+            "--group",
+            OUTPUT,
+            "Count the working rows for each value of this column; may be repeated.",
+            False,
+            metavar="COLUMN",
+        ),
     ] = None,
     threshold: Annotated[float | None, quantity("--threshold", "time", TARGET, "The same as --limit.")] = None,
     decimal_comma: Annotated[
-        bool, choice("--decimal-comma", PATH, "Texts in TABLE have a decimal comma, such as 80,5.")
+        bool, make_option("--decimal-comma", PATH, "Texts in TABLE have a decimal comma, such as 80,5.")
     ] = False,
-    prefix: Annotated[str, choice("--prefix", OUTPUT, "Prefix of the names of the added columns.")] = "",
+    prefix: Annotated[str, make_option("--prefix", OUTPUT, "Prefix of the names of the added columns.")] = "",
     table_format: Annotated[
-        TableFormat | None, choice("--table-format", OUTPUT, "Format of TABLE.", "by its suffix")
+        TableFormat | None, make_option("--table-format", OUTPUT, "Format of TABLE.", "by its suffix")
     ] = None,
     output_format: Annotated[
         TableFormat | None,
-        choice("--output-format", OUTPUT, "Format of --output.", "by its suffix, or parquet in a folder"),
+        make_option("--output-format", OUTPUT, "Format of --output.", "by its suffix, or parquet in a folder"),
     ] = None,
-    summary_format: Annotated[Format, choice("--format", OUTPUT, "Format of the summary.")] = "text",
+    summary_format: Annotated[Format, make_option("--format", OUTPUT, "Format of the summary.")] = "text",
     summary: Annotated[
         Path | None,
-        number("--summary", OUTPUT, "Write the summary to a file.", "the terminal", metavar="FILE"),
+        make_option("--summary", OUTPUT, "Write the summary to a file.", "the terminal", metavar="FILE"),
     ] = None,
-    chart: Annotated[Path | None, chart_option("what works by group")] = None,
-    cache: Annotated[bool, choice("--cache/--no-cache", OUTPUT, "Keep what has been solved for the next run.")] = True,
+    chart: Annotated[Path | None, chart_option("the share of working rows by group")] = None,
+    cache: Annotated[bool, make_option("--cache/--no-cache", OUTPUT, "Keep solved paths for the next run.")] = True,
 ) -> None:
     """Predict the delays of every row of a table, and count the rows that meet the target."""
     refuse_other_than_chart(chart, "--chart")
     for path, option in ((summary, "--summary"), (chart, "--chart")):
         if path is not None:
             refuse_directory(path, option)
-        refuse_missing_folder(path, option)
+            refuse_missing_folder(path, option)
     refuse_same_file([("TABLE", table)], [("--output", output), ("--summary", summary), ("--chart", chart)])
     if threshold is not None and options["limit"] is not None:
         raise typer.BadParameter("--threshold: is the same as --limit; give one of them")
@@ -174,7 +182,7 @@ def batch(
     if summary is not None and job.writes(summary):
         raise typer.BadParameter(f"--summary: {str(summary)!r} is a file that --output writes; name another file")
     with interrupted_once() as raise_swallowed:
-        # Arrow would, with its first numbers, and swallow an interrupt meanwhile.
+        # Arrow would import pandas with its first numbers, and would swallow an interrupt during the import.
         with suppress(ImportError):
             import_module("pandas")
         from tcpdelay.questions.tables.columns import find_sources
@@ -201,11 +209,7 @@ def batch(
         figure = Figure(figsize=(8, chart_height(counted)), layout="constrained")
         plot_working_shares(counted, len(shares.by), figure.subplots())
         write_chart(chart, figure, "--chart")
-    content = rendered(counted, summary_format)
-    if summary is not None:
-        write_atomically(summary, content.encode(), "--summary")
-    else:
-        print(content, end="")
+    write(rendered(counted, summary_format), summary, "--summary")
 
 
 def _job(table: Path, table_format: TableFormat | None, output: Path | None, output_format: TableFormat | None) -> Job:
@@ -235,7 +239,7 @@ def _job(table: Path, table_format: TableFormat | None, output: Path | None, out
 
 
 def _demand(options: ScenarioOptions, sources: Mapping[str, Source]) -> Demand:
-    """Return what holds for all rows; the options of the flow may leave out what the table has."""
+    """Return the demand of all rows; options may be missing for quantities that the table has."""
     from tcpdelay.questions.tables.columns import FLOW
     from tcpdelay.questions.tables.rows import Demand
 
@@ -245,7 +249,7 @@ def _demand(options: ScenarioOptions, sources: Mapping[str, Source]) -> Demand:
             f"--bitrate: does not go with a table that has the column {sources[in_table[0]].column!r}"
         )
     if options.app is None:
-        # Never used, as every row has its own.
+        # These values are never used: every row has its own.
         size = 1 if "packet_size" in sources and options["packet_size"] is None else options["packet_size"]
         interval = 1.0 if "interval" in sources and options["interval"] is None else options["interval"]
         options = options.changed(packet_size=size, interval=interval)
@@ -263,7 +267,7 @@ def _run(
 ) -> None:
     """Predict the rows, and show the progress."""
     progress = _Progress()
-    progress.begin()
+    announce_prediction()
     try:
         with argument_errors(), _readable(job):
             from tcpdelay.questions.tables.predict_many import run_job, unchecked_message
@@ -272,9 +276,9 @@ def _run(
                 raise_swallowed()
                 progress.rows_done(rows)
 
-            def on_progress(done: int, of: int) -> None:
+            def on_progress(done: int, total: int) -> None:
                 raise_swallowed()
-                progress.chains(done, of)
+                progress.chains(done, total)
 
             raise_swallowed()
             predictor = run_job(job, demand, sources, shares, cached=cache, on_rows=on_rows, on_progress=on_progress)
@@ -290,7 +294,7 @@ def _run(
 
 
 def _refused(shares: WorkingShares) -> str:
-    """Return how many rows have no prediction, and why most of them have none."""
+    """Return the number of rows without a prediction, and the most frequent reasons."""
     commonest = shares.reasons.most_common(MOST_REASONS)
     listed = "; ".join(f"{reason} ({rows})" for reason, rows in commonest)
     more = "; ..." if len(commonest) < len(shares.reasons) else ""
@@ -299,11 +303,11 @@ def _refused(shares: WorkingShares) -> str:
 
 
 def _interrupted(job: Job, cache: bool) -> str:
-    kept = "; what has been solved is kept for the next run" if cache else ""
+    kept = "; solved paths are kept for the next run" if cache else ""
     if job.target is None:
         return f"interrupted{kept}"
     if job.in_parts:
-        return f"interrupted: {job.parts_done()} parts are complete, and the same command goes on after them{kept}"
+        return f"interrupted: {job.parts_done()} parts are complete, and the same command continues after them{kept}"
     return f"interrupted: {str(job.target)!r} has not been written{kept}"
 
 
@@ -331,43 +335,32 @@ class _Progress:
     """Progress while a table is predicted."""
 
     def __init__(self) -> None:
-        self.started = self._last = time.monotonic()
+        self._interval = TERMINAL_INTERVAL if sys.stderr.isatty() else FILE_INTERVAL
+        self._started = self._shown = time.monotonic()
         self.rows = 0
 
-    def begin(self) -> None:
-        """Say on a terminal that the kernels may have to be compiled first."""
-        if sys.stderr.isatty():
-            print("Predicting ...", end="", file=sys.stderr, flush=True)
-
     def rows_done(self, rows: int) -> None:
-        """Show the rows predicted so far."""
+        """Show the number of rows predicted so far."""
         self.rows = rows
-        seconds = max(time.monotonic() - self.started, 1e-9)
+        seconds = max(time.monotonic() - self._started, 1e-9)
         self._show(f"{rows} rows, {rows / seconds:.3g} a second ...")
 
-    def chains(self, done: int, of: int) -> None:
+    def chains(self, done: int, total: int) -> None:
         """Show the number of chains solved so far."""
-        solving = f"solving {done} of {of} chains"
-        self._show(f"{self.rows} rows; {solving} ..." if self.rows else f"{solving} ...")
+        rows = f"{self.rows} rows; " if self.rows else ""
+        self._show(f"{rows}solving {done} of {total} chains ...")
 
     def _show(self, line: str) -> None:
         now = time.monotonic()
-        on_terminal = sys.stderr.isatty()
-        if now - self._last >= (TERMINAL_INTERVAL if on_terminal else FILE_INTERVAL):
-            self._last = now
-            print(
-                f"{ERASE_LINE}{line}" if on_terminal else line,
-                end="" if on_terminal else "\n",
-                file=sys.stderr,
-                flush=True,
-            )
+        if now - self._shown >= self._interval:
+            self._shown = now
+            print_progress(line)
 
     def end(self) -> None:
-        """Erase what was shown, and say how long it took if that was long."""
-        seconds = time.monotonic() - self.started
-        if sys.stderr.isatty():
-            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
-        if seconds >= FILE_INTERVAL or (sys.stderr.isatty() and seconds >= TERMINAL_INTERVAL):
+        """Erase the progress; after a long job, print the number of rows and the time."""
+        seconds = time.monotonic() - self._started
+        erase_progress()
+        if seconds >= self._interval:
             print(f"{self.rows} rows in {seconds:.3g} s, {self.rows / seconds:.3g} a second", file=sys.stderr)
 
 
@@ -384,14 +377,7 @@ def prepare(
     loss: Annotated[Range | None, range_option("loss", "0.01%..10%", zero=True)] = None,
     left: Annotated[
         float | None,
-        quantity(
-            "--left",
-            "fraction",
-            OUTPUT,
-            "Share of the region that may be left unsolved.",
-            "0.01%",
-            zero=True,
-        ),
+        quantity("--left", "fraction", OUTPUT, "Share of the region that may be left unsolved.", "0.01%", zero=True),
     ] = None,
 ) -> None:
     """Solve the paths of a whole region ahead, and keep their answers for the tables of `tcpdelay batch`."""
@@ -417,10 +403,10 @@ def prepare(
                 on_progress=on_progress,
             )
     except KeyboardInterrupt:
-        line.erase()
+        erase_progress()
         print("tcpdelay prepare: interrupted; all solved paths are kept, and the next run continues", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    line.erase()
+    erase_progress()
     left_over = format_fraction(prepared.left)
     print(f"{left_over} of the region is left unsolved; the answers for {prepared.chains} paths are kept in")
     print(prepared.path)

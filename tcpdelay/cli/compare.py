@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
+from tcpdelay.cli.errors import argument_errors, counting, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
     ScenarioOptions,
     chart_option,
-    choice,
     format_option,
+    make_option,
     number,
     output_option,
     quantity,
     with_scenario,
 )
-from tcpdelay.cli.output import (
-    format_by_suffix,
-    refuse_other_than_chart,
-    refuse_same_file,
-    write,
-    write_chart,
-)
-from tcpdelay.cli.scenario import Scenario, measurements, read_scenario
+from tcpdelay.cli.output import format_by_suffix, refuse_other_than_chart, refuse_same_file, write, write_chart
+from tcpdelay.cli.scenario import RequestedScenario, measurements, read_scenario
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
 
 if TYPE_CHECKING:
@@ -44,10 +38,11 @@ Discipline = Literal["drop-tail", "red", "dred"]
 
 SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
 FILE_WIDTH = 140
-"""Columns of a table that no terminal shows."""
+"""Width of a table in a file [columns]."""
 FULL_PACKET = 1500
-"""Size of a packet in the queue [bytes]."""
+"""Packet size for the default length of the queue [bytes]."""
 FEWEST_QUEUED = 10
+"""Smallest default length of the queue [packets]."""
 LINK = "The shared link"
 SUMMARY = "Compare transports and heuristics on one path."
 EXAMPLES = """
@@ -71,11 +66,13 @@ def compare(
     ] = None,
     queue: Annotated[
         int | None,
-        number("--queue", LINK, "Longest queue.", "one bandwidth-delay product, 10 packets or more", metavar="PACKETS"),
+        make_option(
+            "--queue", LINK, "Longest queue.", "one bandwidth-delay product, 10 packets or more", metavar="PACKETS"
+        ),
     ] = None,
     discipline: Annotated[
         Discipline,
-        choice(
+        make_option(
             "--discipline",
             LINK,
             "Packets that the queue drops: the last (drop-tail), some early (red), or those beyond a threshold (dred).",
@@ -109,7 +106,7 @@ def compare(
     refuse_same_file(measurements(options), [("--output", output), ("--chart", chart)])
     scenario = read_scenario(options)
     if not isinstance(scenario.stack, Linux):
-        raise typer.BadParameter("--stack: a comparison is of --stack linux with the others")
+        raise typer.BadParameter("--stack: compare simulates --stack linux only")
     if link is None:
         for name, given in (("--queue", queue), ("--bulk", bulk), ("--web", web), ("--cbr", cbr)):
             if given is not None and given != 0:
@@ -133,7 +130,7 @@ def _link(rate: float, queue: int | None, discipline: Discipline, scenario: Scen
         rate=rate,
         capacity=capacity,
         discipline=discipline,
-        # Floyd and Jacobson: an upper threshold of twice the lower one or more, well within the queue.
+        # Floyd and Jacobson: the upper threshold is at least twice the lower threshold, and well below the capacity.
         min_th=capacity / 6,
         max_th=capacity / 2,
         bandwidth_delay_product=product,
@@ -159,26 +156,22 @@ def _others(scenario: Scenario, link: Bottleneck | None, bulk: int, web: int, cb
 
 
 def _compared(
-    scenario: Scenario, link: Bottleneck | None, others: list[Source], duration: float | None, seed: int
+    scenario: RequestedScenario, link: Bottleneck | None, others: list[Source], duration: float | None, seed: int
 ) -> Comparison:
     from tcpdelay.questions.transports import compare
 
-    try:
-        with predicting():
-            return compare(
-                scenario.flow,
-                scenario.path,
-                scenario.stack,  # type: ignore[arg-type]
-                scenario.target,
-                link=link,
-                others=others,
-                duration=duration,
-                seed=seed,
-                on_progress=counting("Simulating", "ways"),
-            )
-    finally:
-        if sys.stderr.isatty():
-            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+    with predicting():
+        return compare(
+            scenario.flow,
+            scenario.path,
+            scenario.stack,  # type: ignore[arg-type]
+            scenario.target,
+            link=link,
+            others=others,
+            duration=duration,
+            seed=seed,
+            on_progress=counting("Simulating", "ways"),
+        )
 
 
 def _draw(comparison: Comparison) -> Figure:

@@ -19,35 +19,46 @@ INTERRUPTED = 130
 """Exit status of an interrupted command, as of shells: 128 and the number of the signal."""
 ERASE_LINE = "\r\x1b[K"
 QUIET_TIME = 1.0
-"""Time for which nothing is shown [s]."""
+"""Time from the start to the first line of `counting` [s]."""
 REFRESH_TIME = 0.2
+"""Shortest time between two lines of `counting` [s]."""
 TERMINAL_INTERVAL, FILE_INTERVAL = 0.5, 30.0
-"""Times between two lines of a long job, on a terminal and in a file [s]."""
+"""Shortest times between two lines of a `StatusLine`, on a terminal and in a file [s]."""
+
+
+def announce_prediction() -> None:
+    """Show on a terminal that a prediction is running; the kernels may have to be compiled first."""
+    if sys.stderr.isatty():
+        print("Predicting ...", end="", file=sys.stderr, flush=True)
+
+
+def print_progress(line: str) -> None:
+    """Print a line of progress to stderr: on a terminal in place of the previous line, in a file below it."""
+    if sys.stderr.isatty():
+        print(f"{ERASE_LINE}{line}", end="", file=sys.stderr, flush=True)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+def erase_progress() -> None:
+    """Erase the line of progress on a terminal."""
+    if sys.stderr.isatty():
+        print(ERASE_LINE, end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def predicting() -> Iterator[None]:
-    """Show on a terminal that a prediction is running, and let Ctrl-C end it at once."""
-    on_terminal = sys.stderr.isatty()
-    if on_terminal:
-        print("Predicting ...", end="", file=sys.stderr, flush=True)
+    """Show on a terminal that a prediction is running, and let Ctrl-C kill the process.
+
+    Compiled code sees no KeyboardInterrupt until it returns. Numba crashes if a KeyboardInterrupt is pending while it
+    turns a result into a named tuple.
+    """
+    announce_prediction()
     try:
-        with _ended_by_interrupt():
+        with _on_interrupt(signal.SIG_DFL):
             yield
     finally:
-        if on_terminal:
-            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _ended_by_interrupt() -> Iterator[None]:
-    """Let Ctrl-C kill the process.
-
-    Compiled code sees no KeyboardInterrupt until it returns, and Numba crashes if one is pending while it turns a
-    result into a named tuple.
-    """
-    with _on_interrupt(signal.SIG_DFL):
-        yield
+        erase_progress()
 
 
 @contextmanager
@@ -55,7 +66,7 @@ def interrupted_once() -> Iterator[Callable[[], None]]:
     """Let the first Ctrl-C raise KeyboardInterrupt, and a second one kill the process.
 
     The interrupted code may swallow the exception, as PyArrow does while it looks for pandas, or replace it. The
-    yielded function raises it again; call this function now and then.
+    function that this context manager yields raises the exception again. Call this function now and then.
     """
     interrupted = False
 
@@ -103,7 +114,7 @@ def counting(doing: str, what: str) -> Callable[[int, int], None]:
         now = time.monotonic()
         if sys.stderr.isatty() and now - started >= QUIET_TIME and now - shown >= REFRESH_TIME:
             shown = now
-            print(f"{ERASE_LINE}{doing} {done} of {total} {what} ...", end="", file=sys.stderr, flush=True)
+            print_progress(f"{doing} {done} of {total} {what} ...")
 
     return show
 
@@ -112,8 +123,7 @@ class StatusLine:
     """One line of progress on a terminal; in a file, a line every half minute."""
 
     def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._interval = TERMINAL_INTERVAL if self._terminal else FILE_INTERVAL
+        self._interval = TERMINAL_INTERVAL if sys.stderr.isatty() else FILE_INTERVAL
         self._start = self._shown = time.monotonic()
 
     def show(self, text: str) -> None:
@@ -121,18 +131,7 @@ class StatusLine:
         now = time.monotonic()
         if now - self._shown >= self._interval:
             self._shown = now
-            line = f"{text}, {now - self._start:.0f} s"
-            print(
-                f"{ERASE_LINE}{line}" if self._terminal else line,
-                end="" if self._terminal else "\n",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    def erase(self) -> None:
-        """Leave the line empty."""
-        if self._terminal:
-            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+            print_progress(f"{text}, {now - self._start:.0f} s")
 
 
 _OPTIONS = {
@@ -149,11 +148,11 @@ _OPTIONS = {
     "quantiles": "--quantile",
     "late_after": "--limit",
 }
-"""The options of arguments that are called otherwise on the command line."""
+"""The options of arguments that have another name on the command line."""
 
 
 def option_name(argument: str) -> str:
-    """Return the option that gives an argument of the library.
+    """Return the option that sets an argument of the library.
 
     Examples
     --------
@@ -194,7 +193,7 @@ def argument_errors(option: str | None = None) -> Iterator[None]:
 
 
 def one_line(error: typer.TyperException, command: str) -> str:
-    """Return the command, the option and what is wrong with it."""
+    """Return an error in one line: the command, the option and the fault."""
     # A missing argument has no message of its own.
     if isinstance(error, typer.BadParameter) and error.message:
         message = error.message.removeprefix("Value error, ")
@@ -207,7 +206,7 @@ def one_line(error: typer.TyperException, command: str) -> str:
 
 
 def print_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning without its category and its place in the source; replaces `warnings.showwarning`."""
+    """Print a warning without its category and source line, in place of `warnings.showwarning`."""
     text = str(message).replace("_", " ") if isinstance(message, ValidityWarning) else str(message)
     # A line of progress may be on the terminal.
     before = ERASE_LINE if sys.stderr.isatty() else ""
@@ -215,7 +214,7 @@ def print_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def printable(line: str) -> str:
-    r"""Escape what would break the line or drive the terminal.
+    r"""Escape the characters that would break the line or control the terminal.
 
     Examples
     --------

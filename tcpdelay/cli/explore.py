@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, counting, predicting
-from tcpdelay.cli.options import FLOW, OUTPUT
+from tcpdelay.cli.errors import counting, predicting
+from tcpdelay.cli.options import FLOW, OUTPUT, make_option
 from tcpdelay.cli.output import refuse_directory, write_atomically
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 
@@ -35,46 +33,34 @@ Fine points take about a minute for voip and much longer for live-video.
 """
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The applications that a page is about."""
-
-    applications: tuple[Application, ...]
+NAMES = [*APPLICATIONS, ALL]
 
 
-def _chosen(name: str) -> Chosen:
+def _applications(name: str) -> tuple[Application, ...]:
+    """Return the applications that a page has, by the value of --app."""
     if name == ALL:
-        return Chosen(tuple(APPLICATIONS.values()))
+        return tuple(APPLICATIONS.values())
     try:
-        return Chosen((application(name),))
+        return (application(name),)
     except ValueError as error:
         raise typer.BadParameter(f"must be one of {', '.join(APPLICATIONS)} or {ALL}, got {name!r}") from error
 
 
-def _names() -> list[str]:
-    return [*APPLICATIONS, ALL]
-
-
 def explore(
     app: Annotated[
-        Chosen | None,
-        typer.Option(
+        Any,
+        make_option(
             "--app",
-            parser=_chosen,
-            metavar="|".join([*APPLICATIONS, ALL]),
-            autocompletion=_names,
-            help="A typical application: its packets and its target.",
-            show_default=DEFAULT,
-            rich_help_panel=FLOW,
+            FLOW,
+            "A typical application: its packets and its target.",
+            DEFAULT,
+            metavar="|".join(NAMES),
+            parser=_applications,
+            autocompletion=lambda: NAMES,
         ),
     ] = None,
     points: Annotated[
-        Points,
-        typer.Option(
-            "--points",
-            help="Spacing of the predictions that the page interpolates between.",
-            rich_help_panel=OUTPUT,
-        ),
+        Points, make_option("--points", OUTPUT, "Spacing of the predictions between which the page interpolates.")
     ] = "fine",
     output: Annotated[
         Path,
@@ -83,25 +69,21 @@ def explore(
 ) -> None:
     """Write a page with sliders for round-trip time, loss and bitrate: what works, and the delays."""
     refuse_directory(output, "--output")
-    page = _page((app or _chosen(DEFAULT)).applications, points).encode()
+    page = _page(app or _applications(DEFAULT), points).encode()
     write_atomically(output, page, "--output")
     print(f"{output}: {len(page) / 1e6:.1f} MB, for any browser")
 
 
 def _page(applications: Sequence[Application], points: Points) -> str:
-    try:
-        with predicting():
-            from tcpdelay.questions.explorer import COARSE, FINE, compute_surfaces, measure_accuracy
-            from tcpdelay.report.explorer import to_html
+    with predicting():
+        from tcpdelay.questions.explorer import COARSE, FINE, compute_surfaces, measure_accuracy
+        from tcpdelay.report.explorer import to_html
 
-            grid, processes = {"coarse": COARSE, "fine": FINE}[points], os.cpu_count() or 1
-            explored = []
-            for chosen in applications:
-                show = counting("Predicting", f"points for {chosen.name}")
-                surfaces = compute_surfaces(chosen, grid, processes, show)
-                show = counting("Checking", f"points for {chosen.name}")
-                explored.append((surfaces, measure_accuracy(surfaces, processes=processes, on_progress=show)))
-            return to_html(explored)
-    finally:
-        if sys.stderr.isatty():
-            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+        grid, processes = {"coarse": COARSE, "fine": FINE}[points], os.cpu_count() or 1
+        explored = []
+        for chosen in applications:
+            show = counting("Predicting", f"points for {chosen.name}")
+            surfaces = compute_surfaces(chosen, grid, processes, show)
+            show = counting("Checking", f"points for {chosen.name}")
+            explored.append((surfaces, measure_accuracy(surfaces, processes=processes, on_progress=show)))
+        return to_html(explored)

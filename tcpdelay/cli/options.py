@@ -1,19 +1,17 @@
-"""The options of a scenario, derived from the declarations of its fields, and options with a range of the path."""
+"""The options of a scenario, derived from the declarations of its fields; options with a range of RTT or loss."""
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import partial, wraps
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from tcpdelay.cli.errors import argument_errors, one_line, option_name
+from tcpdelay.cli.errors import argument_errors, option_name
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
 from tcpdelay.scenario.fields import PARSERS, WHOLE, Choice, Field, Flag, Kind, Quantity
@@ -33,40 +31,35 @@ _METAVARS: dict[Kind, str] = {
     "number": "NUMBER",
 }
 _MEASURED_TOO = {"mss": "that of --ss, or "}
-"""What holds before the default of a field, where a measurement may give the field."""
+"""Source of a value that takes precedence over the default of a field."""
+
+
+def make_option(
+    name: str, panel: str, description: str, default: str | bool = True, metavar: str | None = None, **more: Any
+) -> Any:
+    """Return an option; the help shows `default` as its default, and `metavar` for its value."""
+    return typer.Option(name, metavar=metavar, help=description, rich_help_panel=panel, show_default=default, **more)
+
+
+number = partial(make_option, metavar="NUMBER")
+"""Make an option whose value is a number without a unit, as `make_option`."""
 
 
 def quantity(
     name: str, kind: Kind, panel: str, description: str, default: str | bool = False, *, zero: bool = False
 ) -> Any:
-    """Return an option whose value has a unit; `default` says in words what holds without the option."""
-    return typer.Option(
-        name,
-        parser=partial(PARSERS[kind], name=name, allow_zero=zero),
-        metavar=_METAVARS[kind],
-        help=description,
-        rich_help_panel=panel,
-        show_default=default,
-    )
-
-
-def number(name: str, panel: str, description: str, default: str | bool = True, metavar: str = "NUMBER") -> Any:
-    """Return an option whose value is a number without a unit."""
-    return typer.Option(name, metavar=metavar, help=description, rich_help_panel=panel, show_default=default)
-
-
-def choice(name: str, panel: str, description: str, default: str | bool = True) -> Any:
-    """Return an option whose value is a word or a flag."""
-    return typer.Option(name, help=description, rich_help_panel=panel, show_default=default)
+    """Return an option whose value has a unit."""
+    parser = partial(PARSERS[kind], name=name, allow_zero=zero)
+    return make_option(name, panel, description, default, metavar=_METAVARS[kind], parser=parser)
 
 
 def format_option(description: str) -> Any:
-    """Return the option of a result's format."""
-    return choice("--format", OUTPUT, description, "by the suffix of --output, or text")
+    """Return the option for the format of a result."""
+    return make_option("--format", OUTPUT, description, "by the suffix of --output, or text")
 
 
 def output_option(suffixes: str) -> Any:
-    """Return the option of the file that a result is written to; `suffixes` lists the allowed ones."""
+    """Return the option for the file of a result; the help lists the allowed `suffixes`."""
     return typer.Option(
         "--output",
         "-o",
@@ -78,14 +71,8 @@ def output_option(suffixes: str) -> Any:
 
 
 def chart_option(what: str) -> Any:
-    """Return the option of the file that a chart of `what` is written to."""
-    return typer.Option(
-        "--chart",
-        metavar="FILE",
-        help=f"Draw {what}: .svg, .png or .pdf.",
-        rich_help_panel=OUTPUT,
-        show_default=False,
-    )
+    """Return the option for the file of a chart; `what` names the subject of the chart."""
+    return make_option("--chart", OUTPUT, f"Draw {what}: .svg, .png or .pdf.", False, metavar="FILE")
 
 
 def _application(name: str) -> Application:
@@ -94,15 +81,15 @@ def _application(name: str) -> Application:
 
 
 def application_option(more: str = "") -> Any:
-    """Return the option of the application; `more` is added to its help."""
-    return typer.Option(
+    """Return the option for the application; the help ends with `more`."""
+    return make_option(
         "--app",
-        parser=_application,
+        FLOW,
+        f"A typical application: its packets and its target. Other options override it.{more}",
+        False,
         metavar="|".join(APPLICATIONS),
+        parser=_application,
         autocompletion=lambda: list(APPLICATIONS),
-        help=f"A typical application: its packets and its target. Other options override it.{more}",
-        rich_help_panel=FLOW,
-        show_default=False,
     )
 
 
@@ -116,15 +103,15 @@ def _profile_name(text: str) -> str:
 
 
 def stacks_option(more: str) -> Any:
-    """Return the option of one or several TCP stacks; `more` is added to its help."""
-    return typer.Option(
+    """Return the option for one or several TCP stacks; the help ends with `more`."""
+    return make_option(
         "--stack",
-        parser=_profile_name,
+        TCP,
+        f"{_STACK_HELP} {more}",
+        DEFAULT_PROFILE,
         metavar="|".join(PROFILES),
+        parser=_profile_name,
         autocompletion=lambda: list(PROFILES),
-        help=f"{_STACK_HELP} {more}",
-        rich_help_panel=TCP,
-        show_default=DEFAULT_PROFILE,
     )
 
 
@@ -140,18 +127,16 @@ def _file_name(text: str) -> str:
 
 
 def _measurement(name: str, description: str) -> Any:
-    return typer.Option(
-        name, parser=_file_name, metavar="FILE", help=description, rich_help_panel=PATH, show_default=False
-    )
+    return make_option(name, PATH, description, False, metavar="FILE", parser=_file_name)
 
 
 def _compact(declaration: Field, value: Any) -> str:
-    """Return a value as it is typed on the command line."""
+    """Return a value as written on the command line."""
     return declaration.written(value).replace(" ", "")
 
 
 def shown_default(name: str) -> str | bool:
-    """Return what holds where the option of a field is absent; False where there is no default.
+    """Return the default of a field in words; False if there is no default.
 
     Examples
     --------
@@ -176,13 +161,13 @@ def _panel(name: str) -> str:
 
 
 def described(declaration: Field) -> str:
-    """Return the help of an option with a declaration: the meaning, and an example."""
+    """Return the help of an option: the meaning of its declaration, and an example."""
     example = getattr(declaration, "example", "")
     return f"{declaration.meaning} Example: {example}." if example else declaration.meaning
 
 
 def field_option(name: str, *, more: str = "", default: str | None = None) -> Any:
-    """Return the option of a field; `more` is added to its help.
+    """Return the option for a field; the help ends with `more`.
 
     Examples
     --------
@@ -190,19 +175,20 @@ def field_option(name: str, *, more: str = "", default: str | None = None) -> An
     'Round-trip time. Example: 100ms.'
     """
     _, declaration = FIELDS[name]
-    option, panel = option_name(name), _panel(name)
+    spelling, panel = option_name(name), _panel(name)
     shown = shown_default(name) if default is None else default
     help_text = described(declaration) + more
     if isinstance(declaration, Quantity) and declaration.kind in PARSERS:
-        return quantity(option, declaration.kind, panel, help_text, shown, zero=declaration.zero_allowed)
+        return quantity(spelling, declaration.kind, panel, help_text, shown, zero=declaration.zero_allowed)
     if isinstance(declaration, Quantity):
-        return number(option, panel, help_text, shown)
-    both = f"{option}/--no-{option.removeprefix('--')}"
-    return choice(both if isinstance(declaration, Flag) else option, panel, help_text, shown)
+        return number(spelling, panel, help_text, shown)
+    if isinstance(declaration, Flag):
+        spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
+    return make_option(spelling, panel, help_text, shown)
 
 
 def _annotation(name: str) -> Any:
-    """Return the type of a field with its option."""
+    """Return the annotation of a field: its type and its option."""
     _, declaration = FIELDS[name]
     read: Any = float
     if isinstance(declaration, Choice):
@@ -216,10 +202,10 @@ def _annotation(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioOptions:
-    """A scenario as given on the command line; None where an option is absent.
+    """The options of a scenario on the command line; None if an option is absent.
 
-    The options that are written out here are no fields of a scenario. `values` has the fields that are given, by name,
-    in seconds, bytes, bit/s and fractions.
+    `values` has the given fields of the scenario by name, in seconds, bytes, bit/s and fractions. The other attributes
+    are options that are not fields of a scenario.
     """
 
     app: Annotated[Application | None, application_option()] = None
@@ -234,15 +220,15 @@ class ScenarioOptions:
     ] = None
     over: Annotated[
         Encapsulation | None,
-        typer.Option(
+        make_option(
             "--over",
-            parser=_encapsulation,
-            metavar="NAME",
-            autocompletion=lambda: list(ENCAPSULATIONS),
-            help=f"Protocol headers added to each packet before TCP: {', '.join(ENCAPSULATIONS)}. "
+            FLOW,
+            f"Protocol headers added to each packet before TCP: {', '.join(ENCAPSULATIONS)}. "
             "--packet-size and --bitrate then count the data without these headers.",
-            rich_help_panel=FLOW,
-            show_default="that of --app, or tcp",
+            "that of --app, or tcp",
+            metavar="NAME",
+            parser=_encapsulation,
+            autocompletion=lambda: list(ENCAPSULATIONS),
         ),
     ] = None
     ping: Annotated[
@@ -253,20 +239,20 @@ class ScenarioOptions:
     ] = None
     connection: Annotated[
         str | None,
-        typer.Option(
+        make_option(
             "--connection",
+            PATH,
+            "Connection to read if --ss has several: the address of either end, or a part of it.",
+            False,
             metavar="ADDRESS",
-            help="Connection to read if --ss has several: the address of either end, or a part of it.",
-            rich_help_panel=PATH,
-            show_default=False,
         ),
     ] = None
-    stack: Annotated[StackName | None, choice("--stack", TCP, _STACK_HELP, DEFAULT_PROFILE)] = None
+    stack: Annotated[StackName | None, make_option("--stack", TCP, _STACK_HELP, DEFAULT_PROFILE)] = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, **values: Any) -> ScenarioOptions:
-        """Return options by the names of fields and of the other options.
+        """Return options; the arguments are names of fields and of the other options.
 
         Examples
         --------
@@ -276,13 +262,13 @@ class ScenarioOptions:
         return cls().changed(**values)
 
     def changed(self, **values: Any) -> ScenarioOptions:
-        """Return the options with other values of some of them; None for an option that is absent."""
+        """Return the options with some values changed; None removes an option."""
         fields = {name: values.pop(name) for name in list(values) if name in FIELDS}
         given = {name: value for name, value in {**self.values, **fields}.items() if value is not None}
         return replace(self, values=given, **values)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of a field; None where the option is absent."""
+        """Return the value of a field; None if the option is absent."""
         return self.values.get(name)
 
 
@@ -297,9 +283,7 @@ PATH_OPTIONS = (*_fields_of("path"), "ping", "ss", "connection")
 def _options() -> dict[str, Any]:
     """Return the annotation of each option of a scenario by name, in the order of the help."""
     others = get_type_hints(ScenarioOptions, include_extras=True)
-    of_parts: dict[Part, list[str]] = {
-        part: [name for name, (own, _) in FIELDS.items() if own == part] for part in _PANELS
-    }
+    of_parts = {part: _fields_of(part) for part in _PANELS}
     shared = [name for name in of_parts["stack"] if _panel(name) == TCP]
     order = [
         *("app", *of_parts["flow"], "bitrate", "over"),
@@ -315,7 +299,7 @@ OPTIONS = _options()
 
 
 class GroupedHelp(TyperCommand):
-    """A command whose help shows its options under the headings they were declared with."""
+    """A command whose help groups the options by the headings of their declarations."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options into the help."""
@@ -331,7 +315,10 @@ class GroupedHelp(TyperCommand):
 
 
 def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
-    """Give `command` the options of a scenario but those `left_out`; its first argument takes them together."""
+    """Give `command` the options of a scenario, except the options in `left_out`.
+
+    The first parameter of the command receives them as `ScenarioOptions`.
+    """
     own_hints = get_type_hints(command, include_extras=True)
     offered = {name: hint for name, hint in OPTIONS.items() if name not in left_out}
     shared = [
@@ -356,7 +343,7 @@ BETWEEN = ".."
 
 @dataclass(frozen=True)
 class Range:
-    """Two ends of a range, in seconds or as fractions."""
+    """The two ends of a range [s, or a fraction]."""
 
     low: float
     high: float
@@ -368,7 +355,7 @@ def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
     Raises
     ------
     ValueError
-        If there are not two, or the second is not the larger one.
+        If the text has no `..`, a quantity cannot be read, or the second quantity is not larger than the first.
 
     Examples
     --------
@@ -389,79 +376,14 @@ def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
 
 
 def range_option(name: str, default: str, *, zero: bool = False) -> Any:
-    """Return an option with a range of a field of the path."""
+    """Return an option for a range of a field of the path."""
     _, declaration = FIELDS[name]
-    option, metavar = option_name(name), _METAVARS[declaration.kind]
-    return typer.Option(
-        option,
-        parser=partial(parse_range, name=option, parse=partial(PARSERS[declaration.kind], allow_zero=zero)),
+    spelling, metavar = option_name(name), _METAVARS[declaration.kind]
+    return make_option(
+        spelling,
+        PATH,
+        f"{declaration.meaning} Give the smallest and the largest value.",
+        default,
         metavar=f"{metavar}{BETWEEN}{metavar}",
-        help=f"{declaration.meaning} Give the smallest and the largest value.",
-        rich_help_panel=PATH,
-        show_default=default,
+        parser=partial(parse_range, name=spelling, parse=partial(PARSERS[declaration.kind], allow_zero=zero)),
     )
-
-
-_PAIR = re.compile(r"(?:--)?([a-z_-]+)=(.+)", re.DOTALL)
-_ON_OFF = {"on": "", "off": "no-"}
-
-
-def changed_options(options: ScenarioOptions, changes: Sequence[str]) -> ScenarioOptions:
-    """Return `options` with the changes of `--against`, each read as the option of the command is.
-
-    Parameters
-    ----------
-    options : ScenarioOptions
-        What was asked for.
-    changes : sequence of str
-        Such as "loss=1%"; the last change of an option counts. A flag takes "on" or "off".
-
-    Returns
-    -------
-    ScenarioOptions
-        The other scenario's options.
-
-    Raises
-    ------
-    typer.BadParameter
-        If a change is no OPTION=VALUE, names no option of a scenario, or its value cannot be read.
-
-    Examples
-    --------
-    >>> changed_options(ScenarioOptions.of(rtt=0.1, loss=0.02), ["loss=1%"])["loss"]
-    0.01
-    """
-    values: dict[str, Any] = {}
-    for change in changes:
-        pair = _PAIR.fullmatch(change)
-        if pair is None:
-            raise typer.BadParameter(f"--against: must be OPTION=VALUE, such as loss=1%, got {change!r}")
-        name = pair[1].replace("-", "_")
-        if name not in OPTIONS:
-            near = get_close_matches(name, sorted(OPTIONS), n=1)
-            meant = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
-            raise typer.BadParameter(f"--against: {pair[1]!r} is no option of a scenario{meant}")
-        values[name] = _read(name, pair[2])
-    return options.changed(**values)
-
-
-def _read(name: str, value: str) -> object:
-    """Return the value of one option, read as on the command line."""
-    option, words = name.replace("_", "-"), [value]
-    if name in FIELDS and isinstance(FIELDS[name][1], Flag):
-        if value not in _ON_OFF:
-            raise typer.BadParameter(f"--against: {option} must be on or off, got {value!r}")
-        option, words = f"{_ON_OFF[value]}{option}", []
-    read: list[ScenarioOptions] = []
-    reader = typer.Typer(add_completion=False)
-
-    def keep(options: ScenarioOptions) -> None:
-        read.append(options)
-
-    reader.command()(with_scenario(keep))
-    try:
-        typer.main.get_command(reader).main([f"--{option}", *words], standalone_mode=False)
-    except typer.BadParameter as error:
-        said = one_line(error, "").partition("--")[2]
-        raise typer.BadParameter(f"--against: {said}") from error
-    return read[0][name] if name in FIELDS else getattr(read[0], name)

@@ -1,4 +1,4 @@
-"""Results into files, in the format that is asked for."""
+"""Write results to files in the requested format; refuse output files before the work begins."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ CHART_SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def refuse_other_than_chart(path: Path | None, option: str) -> None:
-    """Raise typer.BadParameter if `option` names a file that is no chart by its suffix."""
+    """Raise typer.BadParameter if the file that `option` names does not have the suffix of a chart."""
     if path is not None and path.suffix.lower() not in CHART_SUFFIXES:
         raise typer.BadParameter(f"{option}: {str(path)!r} does not end in one of {', '.join(CHART_SUFFIXES)}")
 
 
 def write_chart(path: Path, figure: Figure, option: str) -> None:
-    """Write a figure in the format that the file's suffix names, as `write_atomically` does."""
+    """Write a figure atomically, in the format that the file's suffix stands for."""
     image = io.BytesIO()
     figure.savefig(image, format=path.suffix.lower().removeprefix("."))
     write_atomically(path, image.getvalue(), option)
 
 
 def format_by_suffix(output: Path | None, suffixes: Mapping[str, Format]) -> Format | Literal["text"]:
-    """Return the format that the name of --output asks for, or text for the terminal.
+    """Return the format that the suffix of --output stands for; text if the option is absent.
 
     Raises
     ------
     typer.BadParameter
-        If the name's suffix is none of `suffixes`.
+        If the suffix is not in `suffixes`.
     """
     if output is None:
         return "text"
@@ -65,13 +65,11 @@ def refuse_directory(path: Path, option: str) -> None:
             raise typer.BadParameter(f"{option}: {str(path)!r} is a directory; name a file")
 
 
-def refuse_missing_folder(path: Path | None, option: str) -> None:
+def refuse_missing_folder(path: Path, option: str) -> None:
     """Raise typer.BadParameter if `option` names a file in a folder that does not exist."""
-    # A name that is too long, say, is left to the writing.
+    # Any other fault, such as too long a name, is reported when the file is written.
     with suppress(OSError):
-        if path is None:
-            return
-        # A link is written to where it leads.
+        # For a symbolic link, the folder of its target counts.
         folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
         if not folder.is_dir():
             what = f"{str(folder)!r} is no folder" if folder.exists() else f"the folder {str(folder)!r} does not exist"
@@ -84,14 +82,14 @@ def refuse_same_file(inputs: Iterable[Named], outputs: Iterable[Named]) -> None:
     Parameters
     ----------
     inputs : iterable of (str, str or Path or None)
-        What is read. A folder counts with all that is in it.
+        Options or arguments, and the files that are read; a folder stands for all files in it.
     outputs : iterable of (str, str or Path or None)
-        What is written. A device or a pipe is never replaced, and may be named twice.
+        Options, and the files that are written. A device or a pipe is never replaced, and may be named twice.
 
     Raises
     ------
     typer.BadParameter
-        If two names, also through links, lead to one file.
+        If two names denote the same file, directly or through links.
 
     Examples
     --------
@@ -117,7 +115,7 @@ def refuse_same_file(inputs: Iterable[Named], outputs: Iterable[Named]) -> None:
 
 
 def _is_same_file(path: Path, other: Path) -> bool:
-    """Return whether two names are of one file or folder, be it there already or not."""
+    """Return whether two paths denote the same file or folder, which need not exist."""
     try:
         return path.samefile(other) and (path.is_file() or path.is_dir())
     except OSError:
@@ -125,21 +123,21 @@ def _is_same_file(path: Path, other: Path) -> bool:
 
 
 def _is_in_folder(path: Path, folder: Path) -> bool:
-    """Return whether a file would be in a folder that is there, or below it."""
+    """Return whether a file would be within an existing folder, at any depth."""
     with suppress(OSError):
         return folder.is_dir() and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
     return False
 
 
 def write_atomically(path: Path, content: bytes, option: str) -> None:
-    """Write a file so that it holds either what it held before or all of the new content.
+    """Write a file so that it holds either its previous content or all of the new content.
 
     Parameters
     ----------
     path : Path
-        The file. A device or a pipe cannot be replaced and is written to as it is.
+        The file. A device or a pipe cannot be replaced; the content is written to it directly.
     content : bytes
-        Its new content.
+        The new content.
     option : str
         The option that named the file, for the message.
 
@@ -150,7 +148,8 @@ def write_atomically(path: Path, content: bytes, option: str) -> None:
     """
     try:
         if path.exists():
-            # Replacing a file asks only its directory, so a write-protected one, or a directory, has to show itself.
+            # To replace a file needs permission for its directory only. Opening the file raises an error if it is
+            # write-protected or a directory.
             with path.open("ab") as file:
                 if not path.is_file():
                     file.write(content)
@@ -171,9 +170,9 @@ def rendered(table: ResultTable, chosen: Literal["text", "csv", "json"]) -> str:
     return {"csv": table.to_csv, "json": table.to_json, "text": table.to_text}[chosen]()
 
 
-def write(content: str, output: Path | None) -> None:
-    """Write a text to the file of --output, or print it."""
+def write(content: str, output: Path | None, option: str = "--output") -> None:
+    """Write a text to the file that `option` names, or print it if there is none."""
     if output is None:
         print(content, end="")
     else:
-        write_atomically(output, content.encode(), "--output")
+        write_atomically(output, content.encode(), option)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from tcpdelay.cli.errors import argument_errors, counting, predicting, print_warning
-from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, choice, number, with_scenario
+from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, make_option, number, with_scenario
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.scenario import measurements, read_scenario
 from tcpdelay.models.predict import AnsweredBy, predict_delay
@@ -37,10 +37,10 @@ Examples:
 @with_scenario
 def predict(
     options: ScenarioOptions,
-    output_format: Annotated[Format, choice("--format", OUTPUT, FORMAT_HELP)] = "text",
+    output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
     method: Annotated[
         AnsweredBy,
-        choice(
+        make_option(
             "--method",
             OUTPUT,
             "Model: the chain, the simulator, or auto: the chain where its expected error is below 10 %, else the "

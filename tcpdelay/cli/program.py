@@ -41,7 +41,7 @@ Examples:
   tcpdelay report --help
 """
 
-# Rich would frame the help, and cut off the names of options to fit 80 columns.
+# Rich would draw frames around the help, and cut off the names of options to fit 80 columns.
 app = typer.Typer(
     help="How late are the packets of a real-time flow over TCP, and what helps?",
     epilog=EXAMPLES,
@@ -65,8 +65,8 @@ for _command, _summary, _examples in (
 app.add_typer(testbed.app, name="testbed", short_help=testbed.SUMMARY)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"tcpdelay {__version__}")
         raise typer.Exit
 
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        What follows the name of the command; by default the arguments of this process.
+        The arguments without the name of the program; by default, the arguments of this process.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _named_commands(arguments: Sequence[str]) -> list[str]:
-    """Return the command that the arguments begin with, and after a group's name the command of the group."""
+    """Return the names at the beginning of the arguments: a command, or a group and its command."""
     commands = {command.name for command in app.registered_commands}
     of_groups = {
         group.name: {command.name for command in group.typer_instance.registered_commands}
@@ -139,13 +139,13 @@ def _make_writable() -> None:
     sys.stdout = sys.stdout or io.StringIO()
     sys.stderr = sys.stderr or io.StringIO()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal without the micro sign gets a question mark, not an exception.
+        # If the encoding of a terminal lacks the micro sign, a question mark is printed.
         sys.stdout.reconfigure(errors="replace")
 
 
 def _give_up_output(error: OSError) -> None:
     if not isinstance(error, BrokenPipeError):
         print(printable(f"tcpdelay: {error.strerror or error}"), file=sys.stderr)
-    # What is left in the buffer would fail once more when Python flushes it at its end.
+    # At its end, Python flushes the buffer, which would fail again.
     with suppress(io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
+from tcpdelay.cli.errors import argument_errors, counting, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH_OPTIONS,
@@ -20,8 +19,8 @@ from tcpdelay.cli.options import (
     ScenarioOptions,
     application_option,
     chart_option,
-    choice,
     format_option,
+    make_option,
     number,
     output_option,
     range_option,
@@ -46,9 +45,7 @@ from tcpdelay.units import parse_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     import xarray as xr
-    from numpy.typing import NDArray
 
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.questions.measured_points import Measured
@@ -78,14 +75,14 @@ Examples:
   tcpdelay region --app voip --codec g729a --playout best --points 8
 
 \b
-A table has the largest loss that works at each round-trip time, to 1 %.
-A file in .nc and a chart have all delays over both, at as many points.
-Of several --app or --stack, a chart has the edges alone.
+The table has the largest loss that works at each round-trip time, to 1 %.
+A .nc file and a chart have the delays at --points values of RTT and loss.
+With several --app or --stack, a chart has only the edges of the regions.
 """
 
 
 def _parse_playout(text: str, name: str) -> float | str:
-    """Return a time [s], or the word for the best one."""
+    """Return a playout delay [s], or the word for the best playout delay."""
     return BEST if text == BEST else parse_time(text, name)
 
 
@@ -98,7 +95,7 @@ def region(
     loss: Annotated[Range | None, range_option("loss", "0.1%..10%")] = None,
     codec: Annotated[
         str | None,
-        number(
+        make_option(
             "--codec",
             CALLS,
             "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
@@ -108,13 +105,13 @@ def region(
     ] = None,
     playout: Annotated[
         Any,
-        typer.Option(
+        make_option(
             "--playout",
-            parser=partial(_parse_playout, name="--playout"),
+            CALLS,
+            "Playout delay of a call, from write to playout; best maximises the score.",
+            "the target's limit",
             metavar="TIME|best",
-            help="Playout delay of a call, from write to playout; best maximises the score.",
-            rich_help_panel=CALLS,
-            show_default="the target's limit",
+            parser=partial(_parse_playout, name="--playout"),
         ),
     ] = None,
     points: Annotated[int, number("--points", OUTPUT, "Number of points in each range.")] = 40,
@@ -122,26 +119,20 @@ def region(
         Format | None,
         format_option("Output format; csv and json hold seconds and fractions, netcdf the delays over rtt and loss."),
     ] = None,
-    output: Annotated[
-        Path | None,
-        output_option(".nc, .csv, .json or .txt"),
-    ] = None,
-    chart: Annotated[
-        Path | None,
-        chart_option("the region, or the edges of several"),
-    ] = None,
+    output: Annotated[Path | None, output_option(".nc, .csv, .json or .txt")] = None,
+    chart: Annotated[Path | None, chart_option("the region, or the edges of several regions")] = None,
     fill: Annotated[
         Literal["delay", "mos"],
-        choice("--fill", OUTPUT, "Quantity shown by the colours of a chart of one region."),
+        make_option("--fill", OUTPUT, "Quantity shown by the colours of a chart of one region."),
     ] = "delay",
     measured: Annotated[
         Path | None,
-        typer.Option(
+        make_option(
             "--measured",
+            OUTPUT,
+            "Mark measurements in the chart: .csv or .parquet with the columns rtt and loss, and works or p95.",
+            False,
             metavar="FILE",
-            help="Mark measurements in the chart: .csv or .parquet with the columns rtt and loss, and works or p95.",
-            rich_help_panel=OUTPUT,
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -167,12 +158,12 @@ def region(
             from tcpdelay.quality.voice import codec_named
 
             codec_named(codec or DEFAULT_CODEC)
+    import numpy as np
+
     from tcpdelay.questions.region import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
 
-    grid: dict[str, Any] = {
-        "rtt": _points(rtt or Range(SHORTEST_RTT, LONGEST_RTT), points),
-        "loss": _points(loss or Range(LOWEST_LOSS, HIGHEST_LOSS), points),
-    }
+    ends = {"rtt": rtt or Range(SHORTEST_RTT, LONGEST_RTT), "loss": loss or Range(LOWEST_LOSS, HIGHEST_LOSS)}
+    grid: dict[str, Any] = {name: np.geomspace(own.low, own.high, points) for name, own in ends.items()}
     call: dict[str, Any] = {"codec": codec or DEFAULT_CODEC, "playout_delay": playout or "threshold"}
     edges = [
         Edge(own.app.name if own.app else None, own.stack or "", _boundary(flow, carried_by, target, grid))
@@ -201,12 +192,6 @@ def region(
         write_atomically(output, bytes(cells.to_netcdf(engine="scipy")), "--output")
 
 
-def _points(ends: Range, points: int) -> NDArray[np.float64]:
-    import numpy as np
-
-    return np.geomspace(ends.low, ends.high, points)
-
-
 def _measured(file: Path) -> Measured:
     from tcpdelay.questions.measured_points import read_measured
 
@@ -215,7 +200,7 @@ def _measured(file: Path) -> Measured:
 
 
 def _with_delays(edge: Edge) -> Edge:
-    """Return an edge with the delays at each of its points."""
+    """Return an edge with the delays at each point."""
     from tcpdelay.models.predict import predict
     from tcpdelay.scenario.scenario import Scenario
 
@@ -263,9 +248,5 @@ def _cells(boundary: WorkingBoundary, grid: dict[str, Any], call: dict[str, Any]
 @contextmanager
 def _computing() -> Iterator[None]:
     """Show progress, and turn errors of the library into errors of the command line."""
-    try:
-        with argument_errors(), predicting():
-            yield
-    finally:
-        if sys.stderr.isatty():
-            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+    with argument_errors(), predicting():
+        yield

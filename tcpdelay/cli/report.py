@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, predicting
-from tcpdelay.cli.options import ScenarioOptions, changed_options, format_option, output_option, with_scenario
-from tcpdelay.cli.output import format_by_suffix, refuse_same_file, write_atomically
+from tcpdelay.cli.errors import argument_errors, one_line, predicting
+from tcpdelay.cli.options import OPTIONS, ScenarioOptions, format_option, make_option, output_option, with_scenario
+from tcpdelay.cli.output import format_by_suffix, refuse_same_file, write
 from tcpdelay.cli.scenario import measurements, read_scenario
 from tcpdelay.report.result_table import FILE_WIDTH
+from tcpdelay.scenario.fields import Flag
+from tcpdelay.scenario.scenario import FIELDS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
 Format = Literal["text", "markdown", "html", "json"]
 
 SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json"}
+_PAIR = re.compile(r"(?:--)?([a-z_-]+)=(.+)", re.DOTALL)
+_FLAG_PREFIXES = {"on": "", "off": "no-"}
 SUMMARY = "Print the guideline: does it work, and what helps?"
 EXAMPLES = """
 \b
@@ -47,24 +54,18 @@ def report(
     options: ScenarioOptions,
     against: Annotated[
         list[str] | None,
-        typer.Option(
+        make_option(
             "--against",
+            "Comparison",
+            "Compare with the scenario that has another value of an option, such as loss=1%; may be repeated.",
+            False,
             metavar="OPTION=VALUE",
-            help="Compare with the scenario that has another value of an option, such as loss=1%; may be repeated.",
-            rich_help_panel="Comparison",
-            show_default=False,
         ),
     ] = None,
-    output_format: Annotated[
-        Format | None,
-        format_option("Format of the report."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        output_option(".txt, .md, .html or .json"),
-    ] = None,
+    output_format: Annotated[Format | None, format_option("Format of the report.")] = None,
+    output: Annotated[Path | None, output_option(".txt, .md, .html or .json")] = None,
 ) -> None:
-    """Print the guideline report: whether it works, how far that holds, and what to set or change."""
+    """Print the guideline report: whether the flow works, within which limits, and what to set or change."""
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     asked = [options, changed_options(options, against)] if against else [options]
     refuse_same_file((file for own in asked for file in measurements(own)), [("--output", output)])
@@ -74,18 +75,21 @@ def report(
 
         found = [guideline(s.flow, s.path, s.stack, s.target, s.estimate, s.application) for s in scenarios]
         findings = compare_guidelines(*found) if against else found[0]
-    if output is not None:
-        write_atomically(output, rendered(findings, chosen).encode(), "--output")
-    elif chosen == "text":
+    write_report(findings, chosen, output)
+
+
+def write_report(findings: Guideline | GuidelineComparison, chosen: Format, output: Path | None) -> None:
+    """Write a report, or a comparison of two reports, to a file, or print it."""
+    if output is None and chosen == "text":
         from rich.console import Console
 
-        print_text(findings, Console())
+        _print_text(findings, Console())
     else:
-        print(rendered(findings, chosen), end="")
+        write(_rendered(findings, chosen), output)
 
 
-def print_text(findings: Guideline | GuidelineComparison, console: Console) -> None:
-    """Print a report, or a comparison of two."""
+def _print_text(findings: Guideline | GuidelineComparison, console: Console) -> None:
+    """Print a report, or a comparison of two reports, as text."""
     from tcpdelay.report.guideline import Guideline
     from tcpdelay.report.text import print_content, print_report
 
@@ -97,13 +101,75 @@ def print_text(findings: Guideline | GuidelineComparison, console: Console) -> N
     print_content(changes_content(findings), console)
 
 
-def rendered(findings: Guideline | GuidelineComparison, chosen: Format) -> str:
-    """Return the report as the text of a file."""
+def _rendered(findings: Guideline | GuidelineComparison, chosen: Format) -> str:
+    """Return the content of a file with the report."""
     if chosen == "text":
         from rich.console import Console
 
         page = io.StringIO()
-        print_text(findings, Console(file=page, width=FILE_WIDTH, force_terminal=False, color_system=None))
+        _print_text(findings, Console(file=page, width=FILE_WIDTH, force_terminal=False, color_system=None))
         return page.getvalue()
     render = {"markdown": findings.to_markdown, "html": findings.to_html, "json": findings.to_json}[chosen]
     return render().rstrip("\n") + "\n"
+
+
+def changed_options(options: ScenarioOptions, changes: Sequence[str]) -> ScenarioOptions:
+    """Return `options` with the changes of `--against`.
+
+    Parameters
+    ----------
+    options : ScenarioOptions
+        The options of the first scenario.
+    changes : sequence of str
+        Changes, such as "loss=1%". A value is written as on the command line; a flag takes "on" or "off". The last
+        change of an option counts.
+
+    Returns
+    -------
+    ScenarioOptions
+        The options of the second scenario.
+
+    Raises
+    ------
+    typer.BadParameter
+        If a change is no OPTION=VALUE, names no option of a scenario, or its value cannot be read.
+
+    Examples
+    --------
+    >>> changed_options(ScenarioOptions.of(rtt=0.1, loss=0.02), ["loss=1%"])["loss"]
+    0.01
+    """
+    values: dict[str, Any] = {}
+    for change in changes:
+        pair = _PAIR.fullmatch(change)
+        if pair is None:
+            raise typer.BadParameter(f"--against: must be OPTION=VALUE, such as loss=1%, got {change!r}")
+        name = pair[1].replace("-", "_")
+        if name not in OPTIONS:
+            near = get_close_matches(name, sorted(OPTIONS), n=1)
+            meant = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
+            raise typer.BadParameter(f"--against: {pair[1]!r} is no option of a scenario{meant}")
+        values[name] = _read(name, pair[2])
+    return options.changed(**values)
+
+
+def _read(name: str, value: str) -> object:
+    """Return the value of one option, read as on the command line."""
+    option, words = name.replace("_", "-"), [value]
+    if name in FIELDS and isinstance(FIELDS[name][1], Flag):
+        if value not in _FLAG_PREFIXES:
+            raise typer.BadParameter(f"--against: {option} must be on or off, got {value!r}")
+        option, words = f"{_FLAG_PREFIXES[value]}{option}", []
+    read: list[ScenarioOptions] = []
+    reader = typer.Typer(add_completion=False)
+
+    def keep(options: ScenarioOptions) -> None:
+        read.append(options)
+
+    reader.command()(with_scenario(keep))
+    try:
+        typer.main.get_command(reader).main([f"--{option}", *words], standalone_mode=False)
+    except typer.BadParameter as error:
+        said = one_line(error, "").partition("--")[2]
+        raise typer.BadParameter(f"--against: {said}") from error
+    return read[0][name] if name in FIELDS else getattr(read[0], name)

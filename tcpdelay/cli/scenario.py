@@ -1,4 +1,4 @@
-"""From the options to the scenario: measurements are read, presets and defaults filled in."""
+"""From the options to the scenario: read the measurements, and fill in presets and defaults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tcpdelay.cli.output import Named
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import FIELDS, Part
+from tcpdelay.scenario.scenario import FIELDS, Part, Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, StackName, profiles_with
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
@@ -25,23 +25,29 @@ if TYPE_CHECKING:
     from tcpdelay.scenario.encapsulation import Encapsulation
 
 _RATE = ("packet_size", "interval")
-"""Fields of the flow that follow from a bitrate."""
+"""Fields of the flow that can follow from a bitrate."""
+DEFAULT_TARGET = Target(limit=DEFAULT_LIMIT)
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """What a prediction needs: flow, path, TCP, the demand on the delay, and the measurement behind the path."""
+class RequestedScenario(Scenario):
+    """The scenario of a command; it always has a target.
 
-    flow: Flow
-    path: Path
-    stack: KnownStack
-    target: Target
-    estimate: PathEstimate | None
+    Attributes
+    ----------
+    estimate : PathEstimate, optional
+        The measurement from which the path is taken.
+    application : Application, optional
+        The application of --app.
+    """
+
+    target: Target = DEFAULT_TARGET
+    estimate: PathEstimate | None = None
     application: Application | None = None
 
 
-def read_scenario(options: ScenarioOptions) -> Scenario:
-    """Return the scenario, measurements read in.
+def read_scenario(options: ScenarioOptions) -> RequestedScenario:
+    """Read the measurements, and return the scenario.
 
     Raises
     ------
@@ -52,16 +58,16 @@ def read_scenario(options: ScenarioOptions) -> Scenario:
     with argument_errors():
         path = _path(options, estimate)
     flow, stack, target = read_demand(options, estimate)
-    # The intervals of a measurement say nothing about a value that was given in its place.
+    # The confidence intervals of a measurement do not apply to a value that an option gives.
     if options["loss"] is not None:
         estimate = None
     if estimate is not None and options["rtt"] is not None:
         estimate = replace(estimate, rtt_interval=None)
-    return Scenario(flow, path, stack, target, estimate, options.app)
+    return RequestedScenario(flow, path, stack, target, estimate, options.app)
 
 
 def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) -> tuple[Flow, KnownStack, Target]:
-    """Return all of a scenario but its path; an `estimate` of the path may know the segment size.
+    """Return flow, stack and target; an `estimate` of the path may give the segment size.
 
     Raises
     ------
@@ -72,7 +78,7 @@ def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) 
         stack = _stack(options, estimate)
         flow = _flow(options, stack.mss) if options.over is None else _encapsulated(options, options.over, stack.mss)
         flow = replace(flow, **{name: value for name, value in _given(options, "flow").items() if name not in _RATE})
-        target = options.app.target if options.app else Target(limit=DEFAULT_LIMIT)
+        target = options.app.target if options.app else DEFAULT_TARGET
         target = replace(target, **_given(options, "target"))
     return flow, stack, target
 
@@ -80,9 +86,18 @@ def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) 
 def read_demands(
     options: ScenarioOptions, apps: Sequence[Application], stacks: Sequence[StackName]
 ) -> list[tuple[ScenarioOptions, Flow, KnownStack, Target]]:
-    """Return the demand of each of the `apps` over each of the `stacks`, which `options` leaves out, and its options.
+    """Return the options and the demand of each application over each stack.
 
-    A setting that only some of the stacks have applies to these stacks.
+    A setting that only some of the stacks have applies to these stacks alone.
+
+    Parameters
+    ----------
+    options : ScenarioOptions
+        The other options, without application and stack.
+    apps : sequence of Application
+        The applications; if empty, the flow follows from the options alone.
+    stacks : sequence of StackName
+        The stacks; if empty, the default stack.
 
     Raises
     ------
@@ -103,7 +118,7 @@ def read_demands(
 
 
 def measurements(options: ScenarioOptions) -> list[Named]:
-    """Return the files that the path is measured from."""
+    """Return the measurements of the path: options and files."""
     return [("--ping", options.ping), ("--ss", options.ss)]
 
 
@@ -116,7 +131,7 @@ def _estimate(options: ScenarioOptions) -> PathEstimate | None:
     if options.ping is not None and options.ss is not None:
         raise typer.BadParameter("--ping and --ss: give one measurement, not both")
     if options.connection is not None and options.ss is None:
-        raise typer.BadParameter("--connection: chooses from what --ss holds, but --ss is missing")
+        raise typer.BadParameter("--connection: chooses a connection of --ss, but --ss is missing")
     if options.ping is not None:
         from tcpdelay.capture.ping import read_ping
 
@@ -142,7 +157,7 @@ def _path(options: ScenarioOptions, estimate: PathEstimate | None) -> Path:
 
 
 def _encapsulated(options: ScenarioOptions, over: Encapsulation, mss: int) -> Flow:
-    """Return the flow inside `over`, and say on stderr what became of a packet."""
+    """Return the flow with the headers of `over`, and print the size of a packet with headers on stderr."""
     largest = over.largest_payload(mss)
     app = options.app
     if app is not None:
@@ -165,7 +180,7 @@ def _flow(options: ScenarioOptions, mss: int) -> Flow:
         return Flow(_packet_size(bitrate, interval), interval)
     if bitrate and size is None and options.app is not None:
         _packet_size(bitrate, options.app.flow.interval)
-        # As for the margin of the bitrate in the report, so that its edge can be tried out.
+        # The report computes the margin of the bitrate in the same way, so its edge can be tried with --bitrate.
         from tcpdelay.questions.quantities import at_bitrate
 
         return at_bitrate(options.app.flow, bitrate, mss)

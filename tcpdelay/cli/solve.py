@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, argument_errors, counting, predicting
-from tcpdelay.cli.options import OUTPUT, ScenarioOptions, choice, number, quantity, with_scenario
+from tcpdelay.cli.errors import argument_errors, counting, predicting
+from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_scenario
 from tcpdelay.cli.predict import FORMAT_HELP
-from tcpdelay.cli.scenario import Scenario, read_scenario
+from tcpdelay.cli.scenario import RequestedScenario, read_scenario
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_time
 
@@ -46,12 +46,12 @@ GOES_WITH: dict[str, tuple[Question, ...]] = {
     "--rtts": ("frontier",),
     "--step": ("sensitivity",),
 }
-"""The questions that each option belongs to."""
+"""The questions for which each option can be given."""
 WITHOUT_OVER: dict[Question, str] = {
     "bitrate": "does not go with solve bitrate, whose answer counts all bytes that are written to TCP",
     "interval": "does not go with solve interval; give the bytes around the data as --header",
 }
-"""Questions that do not take --over, with the reason."""
+"""Questions that refuse --over, with the reason."""
 SUMMARY = "Find the largest bitrate, loss ... or the smallest buffer for a target."
 EXAMPLES = """
 \b
@@ -67,7 +67,7 @@ Questions:
   sensitivity  how the delay depends on each input
 
 \b
-The quantity in question need not be given; its value is ignored.
+An option for the quantity in question is not necessary; its value is ignored.
 
 \b
 Examples:
@@ -85,15 +85,10 @@ QUESTIONS = list(get_args(Question))
 
 
 def _question(text: str) -> str:
-    """Return the question, if it is one."""
+    """Return a question; raise ValueError for any other text."""
     if text not in QUESTIONS:
         raise ValueError(f"{text!r} is none of {', '.join(QUESTIONS)}")
     return text
-
-
-def _list_of(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """Return a parser of values with commas between them."""
-    return lambda text: tuple(parse(part) for part in text.split(","))
 
 
 def _count(text: str) -> int:
@@ -104,19 +99,21 @@ def _count(text: str) -> int:
 
 
 def _list_option(name: str, parse: Callable[[str], Any], metavar: str, description: str, default: str) -> Any:
-    """Return an option that takes several values."""
-    return typer.Option(
-        name, parser=_list_of(parse), metavar=metavar, help=description, rich_help_panel=ASKED, show_default=default
-    )
+    """Return an option that takes several values, with commas between them."""
+
+    def parse_all(text: str) -> tuple[Any, ...]:
+        return tuple(parse(part) for part in text.split(","))
+
+    return make_option(name, ASKED, description, default, metavar=metavar, parser=parse_all)
 
 
 def _times(name: str, description: str, default: str) -> Any:
-    """Return an option that takes several times."""
+    """Return an option that takes several times, with commas between them."""
     return _list_option(name, partial(parse_time, name=name), "TIMES", description, default)
 
 
 def _counts(name: str, description: str) -> Any:
-    """Return an option that takes several whole numbers."""
+    """Return an option that takes several whole numbers, with commas between them."""
     return _list_option(name, _count, "NUMBERS", description, "1,2,4")
 
 
@@ -136,7 +133,7 @@ def solve(
     ],
     grow: Annotated[
         Growth | None,
-        choice(
+        make_option(
             "--grow",
             ASKED,
             "Of bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger "
@@ -150,7 +147,7 @@ def solve(
     ] = None,
     codec: Annotated[
         str | None,
-        number(
+        make_option(
             "--codec",
             ASKED,
             "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
@@ -178,7 +175,7 @@ def solve(
         float | None,
         quantity("--step", "fraction", ASKED, "Of sensitivity: relative change of each input.", "10%", zero=True),
     ] = None,
-    output_format: Annotated[Format, choice("--format", OUTPUT, FORMAT_HELP)] = "text",
+    output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
 ) -> None:
     """Find the largest or smallest value that meets a target, or the best choice, and what limits it."""
     given = {
@@ -201,16 +198,11 @@ def solve(
     if question == "bitrate":
         known = options.app is not None or options["interval"] is not None
         particulars.setdefault("--grow", "segments" if known else "rate")
-    with argument_errors():
-        try:
-            with predicting():
-                from tcpdelay.report.answers import answer_text
+    with argument_errors(), predicting():
+        from tcpdelay.report.answers import answer_text
 
-                answer = _answer(question, scenario, options, particulars)
-                ignored = _ignored(scenario)
-        finally:
-            if sys.stderr.isatty():
-                print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+        answer = _answer(question, scenario, options, particulars)
+        ignored = _ignored(scenario)
     print(answer_text(answer, output_format, ignored), end="")
 
 
@@ -224,7 +216,7 @@ def _refuse_unrelated(question: Question, given: dict[str, Any]) -> None:
 
 
 def _without_quantity(question: Question, options: ScenarioOptions) -> ScenarioOptions:
-    """Return the options with some value for the quantity in question, as a scenario needs one."""
+    """Return the options with a placeholder for the quantity in question, because a scenario needs a value."""
     measured = options.ping is not None or options.ss is not None
     if question in ("loss", "frontier") and options["loss"] is None and not measured:
         options = options.changed(loss=0.0)
@@ -242,15 +234,15 @@ def _without_quantity(question: Question, options: ScenarioOptions) -> ScenarioO
 
 
 def _ignored(scenario: Scenario) -> Mapping[str, str]:
-    """Return the fields of the scenario that the chain ignores, and what it assumes."""
+    """Return the fields of the scenario that the chain ignores, and its assumptions instead."""
     from tcpdelay.models.predict import chain_model
-    from tcpdelay.scenario.scenario import Scenario as Asked
 
-    asked = Asked(scenario.flow, scenario.path, scenario.stack)
-    return chain_model(isinstance(scenario.stack, Linux)).supports(asked).ignored
+    return chain_model(isinstance(scenario.stack, Linux)).supports(scenario).ignored
 
 
-def _answer(question: Question, scenario: Scenario, options: ScenarioOptions, particulars: dict[str, Any]) -> object:
+def _answer(
+    question: Question, scenario: RequestedScenario, options: ScenarioOptions, particulars: dict[str, Any]
+) -> object:
     """Return the answer to a question."""
     from tcpdelay.quality.voice import CallTarget
     from tcpdelay.questions.largest import (
@@ -291,13 +283,13 @@ def _answer(question: Question, scenario: Scenario, options: ScenarioOptions, pa
 
 
 def _data_rate(scenario: Scenario, options: ScenarioOptions, header: int | None) -> float:
-    """Return the bitrate of the data without headers: --bitrate, or the packets' bitrate less their headers."""
+    """Return the bitrate of the data without headers: --bitrate, or the bitrate of the packets without headers."""
     from tcpdelay.questions.ways import RTP_HEADER
 
     if options.bitrate is not None:
         return options.bitrate
-    taken = RTP_HEADER if header is None else header
-    size = scenario.flow.packet_size - taken
+    header = RTP_HEADER if header is None else header
+    size = scenario.flow.packet_size - header
     if size < 1:
-        raise typer.BadParameter(f"--header: {taken} bytes leave nothing of packets of {scenario.flow.packet_size}")
+        raise typer.BadParameter(f"--header: {header} bytes leave no data in packets of {scenario.flow.packet_size}")
     return 8 * size / scenario.flow.interval

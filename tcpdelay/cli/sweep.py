@@ -1,4 +1,4 @@
-"""`tcpdelay sweep`: the chain or the simulator at every point of a grid, here or on a Dask cluster."""
+"""`tcpdelay sweep`: the chain or the simulator at every point of a grid, on this machine or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcpdelay.cli.errors import StatusLine, argument_errors, interrupted_once, predicting, print_warning
+from tcpdelay.cli.errors import (
+    StatusLine,
+    argument_errors,
+    erase_progress,
+    interrupted_once,
+    predicting,
+    print_warning,
+)
 from tcpdelay.cli.output import refuse_same_file
 from tcpdelay.units import format_time
 
@@ -83,7 +90,7 @@ def sweep(
 
 
 def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers: int | None) -> xr.Dataset:
-    """Run the sweep with its progress; if it ends early, say how to continue."""
+    """Run the sweep and show its progress; if the sweep ends early, print how to continue."""
     from tcpdelay.questions.execution import SweepFailedError
     from tcpdelay.questions.sweep.checkpoint import DamagedCheckpointWarning, checkpoint_folder
     from tcpdelay.questions.sweep.run import sweep as run_sweep
@@ -92,7 +99,7 @@ def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers
     last: list[Progress] = []
     warnings.simplefilter("always", DamagedCheckpointWarning)
 
-    on_the_way = f"what is finished is kept in {checkpoint_folder(file)}; the same command goes on from there"
+    kept = f"finished runs are kept in {checkpoint_folder(file)}; the same command continues from there"
     try:
         with argument_errors(), interrupted_once() as raise_swallowed:
 
@@ -103,14 +110,14 @@ def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers
 
             return run_sweep(asked, file, scheduler=scheduler, workers=workers, on_progress=show)
     except SweepFailedError as error:
-        raise typer.BadParameter(f"{error}; {on_the_way}") from error
+        raise typer.BadParameter(f"{error}; {kept}") from error
     except KeyboardInterrupt:
-        line.erase()
+        erase_progress()
         done = f"interrupted after {last[0].done} of {last[0].total} runs; " if last else "interrupted; "
-        print(f"tcpdelay sweep: {done}{on_the_way}", file=sys.stderr)
+        print(f"tcpdelay sweep: {done}{kept}", file=sys.stderr)
         raise
     finally:
-        line.erase()
+        erase_progress()
 
 
 def _progress_line(progress: Progress) -> str:
@@ -137,7 +144,7 @@ def _print_cost(file: Path, asked: SweepSpecification) -> None:
     print(f"{file}: {grid} = {asked.points} points{times}, by {asked.evaluation.method}")
     refused = f"; {cost.refused} refused" if cost.refused else ""
     print(
-        f"{cost.tried} tried here: {format_time(cost.mean)} each in the mean, {format_time(cost.least)} to "
+        f"{cost.tried} tried here: {format_time(cost.mean)} each on average, {format_time(cost.least)} to "
         f"{format_time(cost.most)}{refused}"
     )
     print(
@@ -147,7 +154,7 @@ def _print_cost(file: Path, asked: SweepSpecification) -> None:
 
 
 def _duration(seconds: float) -> str:
-    """Return a time in the unit that people plan with.
+    """Return a time in a unit for planning: s, min, h or d.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""`tcpdelay testbed`: captures of the kernel's own TCP."""
+"""`tcpdelay testbed`: captures of the TCP of a Linux kernel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import StatusLine, argument_errors
-from tcpdelay.cli.options import OUTPUT, choice, quantity
+from tcpdelay.cli.errors import StatusLine, argument_errors, erase_progress
+from tcpdelay.cli.options import OUTPUT, make_option, quantity
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.report.analysis import capture_record, captures_text, draw_captures
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table, records_text
@@ -48,7 +48,7 @@ def _only_where_it_runs(context: typer.Context) -> None:
 
 @app.command("check")
 def check() -> None:
-    """List the kernels that can be used here, and what the other kernels need; exit with 1 if none can be used."""
+    """List the usable kernels, and the requirements of the other kernels; exit with 1 if no kernel is usable."""
     from tcpdelay.testbed.backends import Backend, HostBackend, UmlBackend, VirtualTimeBackend
     from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, build_requirements
 
@@ -95,7 +95,7 @@ def build_kernel(
         ),
     ] = None,
 ) -> None:
-    """Build the guest kernels that run in virtual time, into the user's cache; takes some minutes."""
+    """Build the guest kernels that run in virtual time, into the user's cache. This takes some minutes."""
     from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, KernelBuildError, build_kernels
 
     line = StatusLine()
@@ -107,7 +107,7 @@ def build_kernel(
     except KernelBuildError as error:
         raise typer.BadParameter(str(error)) from error
     finally:
-        line.erase()
+        erase_progress()
     for kernel in kernels:
         print(kernel)
 
@@ -121,12 +121,12 @@ def run(
             "--output",
             "-o",
             metavar="DIR",
-            help="Directory for the captures. Captures that it already has are kept.",
+            help="Directory for the captures. Existing captures are kept.",
             show_default="captures/NAME",
         ),
     ] = None,
     backend: Annotated[
-        BackendChoice | None, choice("--backend", OUTPUT, "Kernel that runs TCP.", "that of the specification")
+        BackendChoice | None, make_option("--backend", OUTPUT, "Kernel that runs TCP.", "that of the specification")
     ] = None,
     duration: Annotated[
         float | None, quantity("--duration", "time", OUTPUT, "Shorten every experiment to this time. Example: 30s.")
@@ -154,7 +154,7 @@ def run(
     except (SessionFailedError, OSError) as error:
         raise typer.BadParameter(f"testbed: {error}") from error
     finally:
-        line.erase()
+        erase_progress()
     for file in files:
         print(file)
 
@@ -166,7 +166,7 @@ def show(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Draw the measured distributions, of a single capture also the predicted one: .svg, .png or .pdf.",
+            help="Draw the measured distributions; for a single capture, also the predicted one: .svg, .png or .pdf.",
             show_default=False,
         ),
     ] = None,
@@ -175,7 +175,7 @@ def show(
         typer.Option("--format", help="Output format; json and csv hold seconds and fractions."),
     ] = "text",
 ) -> None:
-    """Print what captures hold: quantiles with their 95 % intervals, loss, and the kernel's own counts."""
+    """Print the content of captures: quantiles with their 95 % intervals, loss, and the counters of the kernel."""
     refuse_other_than_chart(chart, "--chart")
     refuse_same_file([("CAPTURE", file) for file in captures], [("--chart", chart)])
     from tcpdelay.capture.flow_capture import read_capture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, counting, predicting, print_warning
+from tcpdelay.cli.errors import counting, erase_progress, predicting, print_warning
 from tcpdelay.cli.output import rendered, write_atomically
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def _results(captures: Path) -> Results:
     except ValueError as error:
         raise typer.BadParameter(f"--captures: {error}") from error
     finally:
-        if sys.stderr.isatty():
-            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+        erase_progress()
     return validation_results(measured, scores)
 
 

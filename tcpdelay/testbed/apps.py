@@ -1,4 +1,4 @@
-"""The applications of an experiment: measured sources, bulk transfers and web users, over non-blocking TCP streams."""
+"""The applications of an experiment: measured sources, bulk transfers and web users, over non-blocking sockets."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-from tcpdelay.testbed.event_loop import READABLE, WRITABLE, EventLoop
+from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop
 from tcpdelay.testbed.flow_log import LOSS_STATE, PacketLog, StreamPackets, split_evenly, tcp_info, unacknowledged_bytes
 
 READ_SIZE = 256 * 1024
 RETRY_INTERVAL = 1_000_000
-"""Pause after a write that the kernel did not accept at all [ns]."""
+"""Pause after a write of which the kernel accepted no byte [ns]."""
 _ZEROS = memoryview(bytes(READ_SIZE))
 _NUMBER = struct.Struct("!Q")
 BULK_WRITE = 65536
+"""Size of a write of a long transfer [bytes]."""
 MEAN_THINK_TIME = 1.0
+"""Mean pause of a web user between two objects [s]."""
 MEAN_OBJECT = 12_000
-"""Mean size of an object [bytes], before the cut at `LARGEST_OBJECT`."""
+"""Mean size of a web object [bytes], before sizes are limited to `LARGEST_OBJECT`."""
 PARETO_SHAPE = 1.2
 LARGEST_OBJECT = 1_000_000
-NANOSECONDS = 1e9
 Connect = Callable[[Callable[[socket.socket, socket.socket], None]], None]
 
 
 class SendingStream:
-    """The writing end: bytes that the send buffer does not take wait here; they are counted, not stored.
+    """The writing end. Bytes that the send buffer does not accept wait here; they are counted, not stored.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ class SendingStream:
         self._loop = loop
 
     def write(self, size: int) -> None:
-        """Write `size` bytes, at most 256 KiB, in one call, behind the bytes that wait."""
+        """Write `size` bytes, at most 256 KiB, in one call, behind the waiting bytes."""
         if self.waiting == 0:
             size -= self._send(size)
             if size:
@@ -66,7 +67,7 @@ class SendingStream:
             self._loop.pause(self.connection.fileno(), RETRY_INTERVAL)
 
     def close(self) -> None:
-        """Close the connection; bytes that wait are lost."""
+        """Close the connection; waiting bytes are lost."""
         if self.waiting:
             self._loop.forget(self.connection.fileno())
         self.connection.close()
@@ -82,7 +83,8 @@ class ReceivingStream:
     connection : socket
         A connected, non-blocking socket.
     on_data : callable
-        Called with the bytes read so far and the time [ns] after the read; with 0 bytes more at the end of the stream.
+        Called after each read with the number of bytes read so far and the time after the read [ns]. At the end of
+        the stream, it is called with the same number of bytes again.
     quick_ack : bool
         Whether every segment is acknowledged at once (TCP_QUICKACK).
     """
@@ -114,7 +116,7 @@ class ReceivingStream:
             size = self.connection.recv_into(self._buffer)
         except (BlockingIOError, ConnectionError):
             return
-        # After the read: a stamp taken before it would make the delay too small.
+        # The time is taken after the read: a time before it would make the delay too small.
         now = time.monotonic_ns()
         if size:
             if self._quick_ack:
@@ -134,14 +136,14 @@ class ReceivingStream:
 
 
 class ConstantBitRateSource:
-    """Writes a packet per interval into TCP connections.
+    """Writes one packet per interval to one of several TCP connections.
 
     Parameters
     ----------
     log : PacketLog
         The log of the writes.
     streams : sequence of SendingStream
-        The connections; one packet goes to one of them.
+        The connections; each packet is sent over one connection.
     readers : sequence of StreamPackets
         For each connection, the packets in its byte stream.
     packet_size : int
@@ -149,8 +151,8 @@ class ConstantBitRateSource:
     pieces : int
         Writes per packet.
     intelligent : bool
-        Whether a packet goes to the connection outside a timeout that has the least unacknowledged data; else round
-        robin.
+        Whether to choose, among the connections outside a retransmission timeout, the connection with the least
+        unacknowledged data; else round robin.
     """
 
     def __init__(
@@ -169,7 +171,7 @@ class ConstantBitRateSource:
         self._choose: Callable[[], int] = self._least_loaded if intelligent else self._round.__next__
 
     def tick(self, expirations: int) -> None:
-        """Write the packets that are due: one, or more after a stall."""
+        """Write the packets that are due: one packet, or several packets after a stall."""
         for _ in range(expirations):
             stream, reader = self._connections[self._choose()]
             reader.append(self._log.write(time.monotonic_ns()))
@@ -177,7 +179,7 @@ class ConstantBitRateSource:
                 stream.write(size)
 
     def _least_loaded(self) -> int:
-        """Return the connection to use: preferably outside a timeout, then with the smallest send queue."""
+        """Return the connection to use: preferably outside a timeout, then the smallest send queue."""
 
         def load(index: int) -> tuple[bool, int]:
             stream = self._connections[index][0]
@@ -197,7 +199,7 @@ class DatagramSource:
     log : PacketLog
         The log of the packets.
     sender, receiver : socket
-        Non-blocking UDP sockets, the first one connected to the second.
+        Non-blocking UDP sockets; `sender` is connected to `receiver`.
     packet_size : int
         Bytes per packet, at least 8.
     """
@@ -230,10 +232,10 @@ class DatagramSource:
 
 
 class GreedySource:
-    """Writes packets of a fixed size whenever the socket accepts them.
+    """Writes packets of a fixed size whenever the socket accepts data.
 
-    With TCP_NOTSENT_LOWAT the socket has room only while little of what was written is still unsent, so that each
-    write is of fresh data: Linux's relative of MIN_BUF (Goel et al. 2002).
+    With TCP_NOTSENT_LOWAT, the socket accepts data only while few written bytes are unsent, so each write is of new
+    data. This is the equivalent of MIN_BUF (Goel et al. 2002) in Linux.
 
     Parameters
     ----------
@@ -244,7 +246,7 @@ class GreedySource:
     size : int
         Bytes per write.
     on_packet : callable
-        Called with the time [ns] before the write, once the socket has taken a new packet or a part of it.
+        Called with the time before the write [ns] when the socket has accepted a new packet or a part of it.
     """
 
     def __init__(
@@ -263,7 +265,7 @@ class GreedySource:
         self._loop.watch(self._connection.fileno(), WRITABLE, self._write)
 
     def _write(self, _: int) -> None:
-        # A packet that was accepted in part is finished before the next packet.
+        # If the socket accepted a part of a packet, the rest is written before the next packet.
         begun = self._rest > 0
         size = self._rest if begun else len(self._payload)
         now = time.monotonic_ns()
@@ -291,20 +293,22 @@ def adaptive_source(
     packet_size: int,
     notsent_lowat: int | None,
 ) -> GreedySource:
-    """Return a source of measured packets that writes as fast as the connection allows.
+    """Return a source of measured packets that writes as fast as the connection accepts data.
 
     Parameters
     ----------
     loop : EventLoop
         The event loop.
-    log, reader
+    log : PacketLog
         The log of the packets.
+    reader : StreamPackets
+        The packets in the byte stream of the connection.
     connection : socket
         A connected, non-blocking socket.
     packet_size : int
         Bytes per packet.
     notsent_lowat : int, optional
-        TCP_NOTSENT_LOWAT [bytes]; without it the send buffer is filled.
+        TCP_NOTSENT_LOWAT [bytes]; None: the source fills the send buffer.
     """
     if notsent_lowat is not None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, notsent_lowat)
@@ -312,19 +316,19 @@ def adaptive_source(
 
 
 def bulk_source(loop: EventLoop, connection: socket.socket) -> GreedySource:
-    """Return a long transfer, not measured."""
+    """Return the source of a long transfer, which is not measured."""
     return GreedySource(loop, connection, BULK_WRITE, lambda _: None)
 
 
 class WebUser:
-    """Fetches objects of Pareto-distributed size, with exponential pauses, until stopped.
+    """Fetches objects of Pareto-distributed size, with exponentially distributed pauses, until stopped.
 
     Parameters
     ----------
     loop : EventLoop
         The event loop.
     connect : callable
-        Opens a connection and passes both sockets on, the server's first.
+        Opens a connection and calls its argument with both sockets, first the server's socket.
     seed : int
         Seed of the sizes and pauses.
 

@@ -1,6 +1,6 @@
 """The backends that run sessions: this machine's kernel, or a User-Mode Linux guest in real or in virtual time.
 
-The kernel of this machine needs root and the module sch_netem; guests need neither.
+The kernel of this machine needs root and the module sch_netem. Guests need neither.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ BackendName = Literal["uml-virtual", "uml", "host"]
 OnProgress = Callable[[float], None]
 POLL_INTERVAL = 0.2
 HERE = "/proc/self/cwd"
-"""The session's directory as the guest's kernel finds it on the host: its working directory.
+"""Path of the session's directory for the guest's kernel: its working directory on the host.
 
-With this name the command line is the same for every session; it feeds the guest's entropy.
+With this path, the command line is the same for every session. The command line feeds the guest's entropy.
 """
 CONSOLE = "console.log"
 MEMORY = "1G"
@@ -51,7 +51,7 @@ SILENCE = 300.0
 
 
 class SessionFailedError(RuntimeError):
-    """A session did not finish its plan; the message says why."""
+    """A session did not finish its plan; the message holds the reason."""
 
 
 class Backend(Protocol):
@@ -81,23 +81,23 @@ class Backend(Protocol):
         ...
 
     def run(self, plan: Plan, directory: Path, core: int, on_progress: OnProgress) -> None:
-        """Run a session whose results are handed over in a directory of its own.
+        """Run a session that hands over its results in its own directory.
 
         Parameters
         ----------
         plan : Plan
-            What to run.
+            The plan of the session.
         directory : Path
             An empty directory.
         core : int
-            The processor to use, where the backend can choose.
+            The processor to use, if the backend can choose.
         on_progress : callable
-            Called with the done part of the run, 0 to 1, a few times a second.
+            Called a few times a second with the finished share of the run, 0 to 1.
 
         Raises
         ------
         SessionFailedError
-            If the session did not finish; what it had handed over until then is whole.
+            If the session did not finish; the flows of finished experiments are complete.
         """
         ...
 
@@ -111,7 +111,7 @@ def session_progress(directory: Path) -> float:
 
 
 class HostBackend:
-    """Network namespaces on this machine, held by a process of their own: they end with it."""
+    """Network namespaces on this machine; a child process holds them, so they end with this process."""
 
     name: BackendName = "host"
     real_time = True
@@ -168,7 +168,7 @@ class HostBackend:
 
 def write_init(directory: Path) -> None:
     """Write the script that is the guest's first process, for a session in `directory`."""
-    # The guest sees the host's files, so it runs this interpreter and package.
+    # The guest sees the host's files, so it runs the same interpreter and package.
     package = Path(__file__).resolve().parents[2]
     script = directory / "init"
     script.write_text(
@@ -190,12 +190,12 @@ def start_guest(kernel: Path, directory: Path, arguments: list[str], core: int) 
     arguments : list of str
         Further arguments of the kernel.
     core : int
-        The processor to which the guest is pinned: spread over several processors it is many times slower.
+        The processor to which the guest is pinned; on several processors, the guest would be many times slower.
 
     Returns
     -------
     Popen
-        The guest. It ends with the thread that called.
+        The guest. It ends with the calling thread.
     """
     write_init(directory)
     command = [
@@ -229,7 +229,7 @@ def start_guest(kernel: Path, directory: Path, arguments: list[str], core: int) 
 
 
 def stop_guest(process: subprocess.Popen[bytes]) -> None:
-    """End a guest and all processes of it, if it still runs."""
+    """End a guest and all its processes."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -237,22 +237,20 @@ def stop_guest(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    # The processes that a crashed guest leaves behind are in its process group.
-    try:
+    # A crashed guest leaves processes behind in its process group.
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def guests_of(directory: Path) -> list[int]:
-    """Return the processes whose working directory is `directory` or below it, as that of every guest is."""
+    """Return the processes whose working directory is `directory` or below it; each guest has such a directory."""
     processes = []
-    # As /proc shows it: without symbolic links.
+    # /proc shows paths without symbolic links.
     directory = directory.resolve()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
-                # The name of a removed directory ends with a remark.
+                # The kernel appends a remark to the path of a removed directory.
                 place = Path(str((entry / "cwd").readlink()).removesuffix(" (deleted)"))
                 if place.is_relative_to(directory):
                     processes.append(int(entry.name))
@@ -332,12 +330,12 @@ class UmlBackend:
 
 
 class VirtualTimeBackend(UmlBackend):
-    """A guest whose time jumps to the next event whenever all its processes sleep.
+    """A guest whose clock jumps to the next event whenever all its processes sleep.
 
     Parameters
     ----------
     hz : int
-        Timer interrupts per second with which the kernel was built.
+        Timer interrupts per second of the kernel, 100 to 1000.
     """
 
     name: BackendName = "uml-virtual"
@@ -363,7 +361,7 @@ class VirtualTimeBackend(UmlBackend):
 
 def _console(directory: Path) -> str:
     text = (directory / CONSOLE).read_text(encoding="utf-8", errors="replace")
-    # Without the control sequences of a terminal.
+    # The pattern matches the control sequences of a terminal.
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text).splitlines() if line.strip()]
     return "its console ends with: " + " | ".join(lines[-CONSOLE_TAIL:]) if lines else "its console is empty"
 

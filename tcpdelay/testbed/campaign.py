@@ -1,7 +1,7 @@
-"""A campaign: runs the experiments of a specification, and writes a capture as soon as an experiment is finished.
+"""A campaign: run the experiments of a specification, and write a capture as soon as an experiment is finished.
 
-Sessions run experiments side by side, each session in a directory of its own. Finished captures are not made again.
-Directories and guests that a killed run left behind are removed.
+A session runs experiments side by side in its own directory. Finished captures are not made again. A campaign removes
+the directories and guests that a killed run has left behind.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SAMPLES = {
     "reordering": "reordering",
     "delivery_rate": "delivery_rate",
 }
-"""Names of samples in a capture, and the fields of TCP_INFO that they hold."""
+"""Names of samples in a capture, and their names in a session: mostly fields of TCP_INFO."""
 TRACES = ("sender", "receiver")
 
 
@@ -80,7 +80,7 @@ def workplace() -> Iterator[Path]:
     parent = _own_parent()
     gate = os.open(parent, os.O_RDONLY)
     try:
-        # One run at a time: until a new directory is locked, it looks like a leftover.
+        # The gate admits one run at a time: until a new directory is locked, another run would remove it as a leftover.
         fcntl.flock(gate, fcntl.LOCK_EX)
         remove_leftovers()
         directory = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
@@ -117,14 +117,14 @@ def remove_leftovers() -> list[Path]:
 def _own_parent() -> Path:
     parent = parent_of_workplaces()
     parent.mkdir(mode=0o700, exist_ok=True)
-    # Everybody may write to the parent directory, so another user could have made the directory first.
+    # All users may write to the parent directory, so another user could have made this directory first.
     if parent.is_symlink() or parent.stat().st_uid != os.getuid():
         raise PermissionError(f"{parent} belongs to another user; set TMPDIR to a directory of yours")
     return parent
 
 
 class Origin(NamedTuple):
-    """The origin of a run; the fields are the same as in `FlowRun`."""
+    """The origin of a run; the fields have the meaning of the same fields of `FlowRun`."""
 
     run: int
     backend: BackendName
@@ -152,7 +152,7 @@ def flow_run(record: FlowRecord, origin: Origin, stalls: Sequence[int]) -> FlowR
     def since_start(times: NDArray[np.int64]) -> NDArray[np.int64]:
         return (times - record.started + MICROSECOND // 2) // MICROSECOND
 
-    # Runs that prolong an experiment add delays. Their samples would double the size of a capture.
+    # Runs that prolong an experiment add only delays; their samples would double the size of a capture.
     sampled = SAMPLES.items() if origin.run == 0 else ()
     samples = {kept: np.array(record.samples[kernel_name], np.int64) for kept, kernel_name in sampled}
     if samples:
@@ -175,7 +175,7 @@ def flow_run(record: FlowRecord, origin: Origin, stalls: Sequence[int]) -> FlowR
 
 @dataclass(frozen=True)
 class Target:
-    """A capture to be made: an experiment on a kernel with a certain tick."""
+    """A planned capture: an experiment, and the backend that runs it."""
 
     experiment: Experiment
     backend: Backend
@@ -193,9 +193,11 @@ class Progress:
     Attributes
     ----------
     round : int
-        0 while every experiment runs for the first time, then the number of times that some were prolonged.
-    done, total : float
-        Finished runs of this round, fractions included, and number of runs.
+        0 while every experiment runs for the first time, then the number of the round that prolongs experiments.
+    done : float
+        Number of finished runs of this round; a running experiment counts with its finished share.
+    total : int
+        Number of runs of this round.
     """
 
     round: int
@@ -225,7 +227,7 @@ def run_campaign(
     specification : Specification
         The specification.
     output : Path
-        Directory of the captures; made if it does not exist.
+        Directory of the captures; it is made if it does not exist.
     on_progress : callable
         Called a few times a second with the progress.
 
@@ -237,10 +239,10 @@ def run_campaign(
     Raises
     ------
     ValueError
-        If a capture of that name in the directory is of something else or damaged, another run uses the directory,
-        or the backend does not work here; the message is one line.
+        If an existing capture has other settings or is damaged, if another run uses the directory, or if the backend
+        does not work here; the message is one line.
     SessionFailedError
-        If a guest failed; finished captures are kept.
+        If a session failed; finished captures are kept.
     """
     targets = targets_of(specification)
     for backend in {target.backend.hz(): target.backend for target in targets}.values():
@@ -292,7 +294,7 @@ class _Campaign:
         self._on_progress = on_progress
 
     def is_due(self, target: Target, number: int) -> bool:
-        """Return whether the round `number` runs an experiment, given its earlier runs."""
+        """Return whether the round `number` runs an experiment; this depends on its earlier runs."""
         if number == 0:
             return True
         precision = self._specification.precision
@@ -319,7 +321,7 @@ class _Campaign:
         total = sum(len(batch) for batch in batches)
         shares = dict.fromkeys(range(len(batches)), 0.0)
         cores = sorted(os.sched_getaffinity(0))
-        # In real time, parallel guests would disturb each other.
+        # In real time, parallel sessions would disturb each other.
         workers = len(cores) if not due[0].backend.real_time else 1
         stop = Event()
 
@@ -329,15 +331,13 @@ class _Campaign:
             shares[index] = share * len(batches[index])
             self._on_progress(Progress(number, sum(shares.values()), total))
 
-        free_cores = cores[:]
-
         def work(index: int) -> None:
-            core = free_cores.pop()
+            core = cores.pop()
             try:
                 if not stop.is_set():
                     self._run_batch(number, batches[index], core, lambda share: show(index, share))
             finally:
-                free_cores.append(core)
+                cores.append(core)
 
         pool = ThreadPoolExecutor(workers)
         futures: set[Future[None]] = {pool.submit(work, index) for index in range(len(batches))}
@@ -351,7 +351,7 @@ class _Campaign:
             pool.shutdown(cancel_futures=True)
 
     def _batches(self, due: Sequence[Target]) -> list[list[Target]]:
-        """Return the sessions of a round. They depend only on the specification, so a resumed run repeats them."""
+        """Return the sessions of a round. A resumed run has the same sessions."""
         size = self._specification.side_by_side
         by_backend: dict[int, list[Target]] = {}
         for target in due:

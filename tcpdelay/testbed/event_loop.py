@@ -1,7 +1,7 @@
 """An event loop that sleeps until a timer or a socket is ready, and the Linux system calls that it needs.
 
-A process that spins would stop a guest's virtual time. The system calls are the ones that Python's standard library has
-no function for (before 3.12 and 3.13).
+A busy process would stop the virtual time of a guest. Python's standard library has no functions for these system
+calls (before 3.12 and 3.13).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def power_off() -> None:
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Have the kernel send this process a signal when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
+    """Make the kernel send this process a signal when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
     _checked(_libc.prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0))
 
 
@@ -88,7 +88,7 @@ def set_timer(descriptor: int, first: int, interval: int = 0) -> None:
 
 
 def expirations(descriptor: int) -> int:
-    """Return how often a timer has expired since the last call; 0 if it has not."""
+    """Return how often a timer has expired since the last call."""
     try:
         return int.from_bytes(os.read(descriptor, 8), "little")
     except BlockingIOError:
@@ -112,14 +112,14 @@ class EventLoop:
         self.watch(self._alarm, READABLE, self._run_pending)
 
     def watch(self, descriptor: int, events: int, handler: Callable[[int], None]) -> None:
-        """Call `handler(events)` whenever one of the `events` holds for a descriptor."""
+        """Call `handler(events)` whenever one of the `events` is true for a descriptor."""
         self._handlers[descriptor] = handler
         self._epoll.register(descriptor, events)
 
     def pause(self, descriptor: int, length: int) -> None:
         """Suspend the handler of a watched descriptor for a time.
 
-        A socket can be reported as writable and yet take nothing, when the kernel is short of memory for buffers.
+        If the kernel is short of memory for buffers, it can report a socket as writable and still accept no data.
         """
         handler = self._handlers[descriptor]
         self._epoll.modify(descriptor, 0)
@@ -136,7 +136,7 @@ class EventLoop:
         self._epoll.unregister(descriptor)
 
     def every(self, interval: int, first: int, handler: Callable[[int], None]) -> int:
-        """Call `handler(expirations)` at `first` and then every `interval`; returns what `cancel` takes."""
+        """Call `handler(expirations)` at `first` and then every `interval`; return a number for `cancel`."""
         descriptor = timer()
         set_timer(descriptor, first, interval)
 
@@ -152,14 +152,14 @@ class EventLoop:
         return number
 
     def cancel(self, repetition: int) -> None:
-        """End a repetition that `every` has begun; a second time is allowed."""
+        """End a repetition that `every` has begun; it may have ended already."""
         descriptor = self._periodic.pop(repetition, None)
         if descriptor is not None:
             self.forget(descriptor)
             os.close(descriptor)
 
     def at(self, when: int, handler: Callable[[], None]) -> None:
-        """Call `handler()` once at time `when`; at once if `when` is past."""
+        """Call `handler()` once at time `when`, or immediately if `when` is past."""
         heapq.heappush(self._pending, (when, next(self._order), handler))
         self._set_alarm()
 
@@ -178,7 +178,7 @@ class EventLoop:
         self._set_alarm()
 
     def run(self, finished: Callable[[], bool]) -> None:
-        """Serve events until `finished()` is true; it is called after every batch of events."""
+        """Handle events until `finished()` is true; it is called after every batch of events."""
         handlers = self._handlers
         wait = self._epoll.poll
         while not finished():

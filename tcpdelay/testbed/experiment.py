@@ -1,4 +1,4 @@
-"""One experiment of the testbed: source, path, stack, and the traffic beside the measured flows."""
+"""One experiment of the testbed: source, path, stack, and the cross traffic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_CROSS_FLOWS = 400
 MIN_DATAGRAM = 8
 """Size of the number that a datagram carries [bytes]."""
 VIRTUAL_TIME_START = 1_700_000_000_000_000_000
-"""Start of the calendar in virtual time [ns since 1970]; like the seed, it must not change between runs."""
+"""Calendar time at the start of a run in virtual time [ns since 1970]; a repeated run needs the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,55 +32,57 @@ class Experiment:
     Parameters
     ----------
     application : {"cbr", "adaptive", "udp"}
-        "cbr" writes one packet per interval; "adaptive" writes the next packet as soon as the socket takes it;
-        "udp" is "cbr" without TCP.
+        "cbr" writes one packet per interval. "adaptive" writes the next packet as soon as the socket accepts it.
+        "udp" sends one datagram per interval.
     packet_size : int
         Application bytes per packet [bytes], 1 to 65 000.
     interval : float
-        Time between two packets [s], 0.001 to 10; an adaptive source has none and takes the default.
+        Time between two packets [s], 0.001 to 10; an adaptive source ignores it.
     pieces : int
         Writes into which a packet is split, 1 to 16.
     connections : int
         Parallel connections over which the packets of one flow are spread, 1 to 16.
     scheduling : {"blind", "intelligent"}
-        Round robin, or the connection outside a timeout with the least unacknowledged data.
+        Choice of the connection for a packet: round robin, or, among the connections outside a retransmission
+        timeout, the connection with the least unacknowledged data.
     nodelay : bool
-        TCP_NODELAY, that is, Nagle's algorithm off.
+        Whether TCP_NODELAY is set, which switches Nagle's algorithm off.
     notsent_lowat : int, optional
-        TCP_NOTSENT_LOWAT of an adaptive source [bytes], 1 to 10 000 000; without it the send buffer is filled.
+        TCP_NOTSENT_LOWAT of an adaptive source [bytes], 1 to 10 000 000; None: the source fills the send buffer.
     flows : int
-        Measured flows of this kind side by side on the path, 1 to 64.
+        Number of measured flows of this kind that share the path, 1 to 64.
     rtt : float
-        Round-trip time without queueing [s], 1e-6 to 10; half of it in each direction.
+        Round-trip time without queueing [s], 1e-6 to 10; each direction has half of this delay.
     loss : float
         Probability that a data segment is dropped, 0 to 0.5.
     loss_burst : float
         Mean number of packets lost in a row, 1 to 100; above 1 the losses follow a Gilbert model.
     ack_loss : float
-        Probability that a packet of the way back is dropped, 0 to 0.5.
+        Probability that a packet from the receiver to the sender is dropped, 0 to 0.5.
     bottleneck_rate : float, optional
         Rate of a bottleneck link [bit/s], 1e4 to 1e9.
     queue_packets, queue_bytes : int, optional
-        Size of the bottleneck's drop-tail queue; exactly one of the two with a bottleneck.
+        Size of the bottleneck's drop-tail queue, 1 to 100 000 packets or 1514 to 100 000 000 bytes. A bottleneck needs
+        exactly one of the two.
     congestion_control : {"reno", "cubic", "bbr", "vegas", "westwood"}
         Congestion control of every TCP connection of the experiment.
     delayed_ack : bool
-        Whether acknowledgements are left to the kernel's delays; without, the receiver sets TCP_QUICKACK after each
-        read. Small packets of a constant bit rate are acknowledged one by one either way.
+        Whether the receiver may delay acknowledgements; else, it sets TCP_QUICKACK after each read. Small packets of a
+        constant bit rate are acknowledged one by one in both cases.
     sack, slow_start_after_idle : bool
         The sysctls net.ipv4.tcp_sack and net.ipv4.tcp_slow_start_after_idle.
     recovery, early_retrans : int
         The sysctls net.ipv4.tcp_recovery (1: RACK; 0: off), 0 to 7, and net.ipv4.tcp_early_retrans (3: tail loss
         probe; 0: off), 0 to 4.
     bulk_flows, web_flows : int
-        Long transfers and web users beside the measured flows, 0 to 400.
+        Numbers of long transfers and web users beside the measured flows, 0 to 400.
     duration : float
         Time during which packets are written [s], 1 to 86 400.
 
     Raises
     ------
     ValueError
-        If a value is of the wrong kind, out of range or contradicts another.
+        If a value has the wrong type, is out of range or contradicts another value.
 
     Examples
     --------
@@ -165,7 +167,7 @@ class Experiment:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Experiment:
-        """Return the experiment that a table of settings describes, or raise ValueError naming an unknown key."""
+        """Return the experiment with the settings of a table; raise ValueError if a key is unknown."""
         known = {field.name for field in fields(cls)}
         for key in table:
             if key not in known:
@@ -174,17 +176,17 @@ class Experiment:
 
     @property
     def routed(self) -> bool:
-        """Whether the flows share a router with a bottleneck."""
+        """Whether the path has a router with a bottleneck."""
         return self.bottleneck_rate is not None
 
     @property
     def flow(self) -> Flow:
-        """The measured flow, as the models take it."""
+        """The measured flow, for the models."""
         return Flow(self.packet_size, self.interval)
 
     @property
     def path(self) -> Path:
-        """The configured path, as the models take it."""
+        """The configured path, for the models: without queueing."""
         return Path(self.rtt, self.loss)
 
     @property
@@ -204,7 +206,7 @@ class Experiment:
 
     @property
     def digest(self) -> str:
-        """Eight hexadecimal digits that change with any setting."""
+        """Eight hexadecimal digits of a hash of all settings."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:8]
 
     def to_json(self) -> str:
@@ -238,20 +240,8 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "web_flows": (0, MAX_CROSS_FLOWS, "users"),
     "duration": (1, MAX_DURATION, "s"),
 }
-_OPTIONAL = {"notsent_lowat", "bottleneck_rate", "queue_packets", "queue_bytes"}
-_WHOLE = {
-    "packet_size",
-    "pieces",
-    "connections",
-    "notsent_lowat",
-    "flows",
-    "queue_packets",
-    "queue_bytes",
-    "recovery",
-    "early_retrans",
-    "bulk_flows",
-    "web_flows",
-}
+_OPTIONAL = {field.name for field in fields(Experiment) if field.default is None}
+_WHOLE = {field.name for field in fields(Experiment) if field.type in ("int", "int | None")}
 _LABELS = {
     "pieces": "split{}",
     "connections": "par{}",

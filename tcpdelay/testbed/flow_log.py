@@ -1,7 +1,7 @@
-"""What is recorded of a measured flow, and how it reaches the process that writes captures.
+"""The record of a measured flow, and its transfer to the process that writes captures.
 
-Recorded are the write and read time of each packet and samples of the socket option TCP_INFO. They are handed over as
-plain files in a directory of the run: in a guest, importing the library for Parquet takes longer than a short run.
+A record holds the write and read time of each packet, and samples of the socket option TCP_INFO. The session hands it
+over as plain files in its directory: in a guest, the import of the Parquet library takes longer than a short run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 NOT_READ = -1
 SIOCOUTQ = 0x5411
 LOSS_STATE = 4
-"""Value of the congestion avoidance state during a retransmission timeout (linux/tcp.h, TCP_CA_Loss)."""
+"""Congestion control state after a retransmission timeout (linux/tcp.h, TCP_CA_Loss)."""
 # struct tcp_info of linux/tcp.h up to tcpi_snd_wnd, as of Linux 5.4 and later.
 _LAYOUT = struct.Struct("=8B 24I 4Q 6I 4Q 2I 2Q 4I")
 _FIELDS = [
@@ -42,7 +42,7 @@ class PacketLog:
     Attributes
     ----------
     written, read : array of int
-        The times; `NOT_READ` where a packet has not been read.
+        The times; `NOT_READ` if a packet has not been read.
     """
 
     def __init__(self) -> None:
@@ -51,21 +51,21 @@ class PacketLog:
         self.outstanding = 0
 
     def write(self, when: int) -> int:
-        """Log a write, with the time before it, and return the packet's number."""
+        """Log the write of a packet, with the time before the write, and return the packet's number."""
         self.written.append(when)
         self.read.append(NOT_READ)
         self.outstanding += 1
         return len(self.written) - 1
 
     def arrive(self, number: int, when: int) -> None:
-        """Log that a packet was read; a second copy is ignored."""
+        """Log the read of a packet; a second copy is ignored."""
         if self.read[number] == NOT_READ:
             self.read[number] = when
             self.outstanding -= 1
 
 
 class StreamPackets:
-    """The packets of equal size in one byte stream, located by counting bytes.
+    """The packets of equal size in one byte stream; the number of received bytes shows which are complete.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def split_evenly(size: int, pieces: int) -> Sequence[int]:
 
 
 class TcpInfo(NamedTuple):
-    """The fields of TCP_INFO that a capture keeps; times in us, windows in segments, the rest in counts."""
+    """Fields of TCP_INFO, with the kernel's names; times in us, windows in segments, rates in bytes/s."""
 
     ca_state: int
     backoff: int
@@ -136,7 +136,7 @@ def tcp_info(connection: socket.socket) -> TcpInfo:
     Parameters
     ----------
     connection : socket
-        A TCP socket, of Linux 5.4 or later.
+        A TCP socket; the kernel is Linux 5.4 or later.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def tcp_info(connection: socket.socket) -> TcpInfo:
 
 
 def unacknowledged_bytes(connection: socket.socket) -> int:
-    """Return the bytes in the send buffer that are not acknowledged yet, sent or not (ioctl SIOCOUTQ, tcp(7))."""
+    """Return the number of unacknowledged bytes in the send buffer, sent or unsent (ioctl SIOCOUTQ, tcp(7))."""
     answer = fcntl.ioctl(connection.fileno(), SIOCOUTQ, bytes(4))
     return int.from_bytes(answer, "little")
 
@@ -176,9 +176,9 @@ class FlowRecord:
     counters : dict of int
         The kernel's TCP counters of the sender's namespace, by the names of `nstat`.
     packets : dict of int
-        Packets that the queues of the path sent on and dropped.
+        Numbers of packets that the queues of the path sent and dropped.
     written, read : array of int
-        Time of each packet's write and read [ns, monotonic clock]; -1 where it was not read.
+        Time of each packet's write and read [ns, monotonic clock]; -1 if it was not read.
     samples : dict of array of int
         Samples of TCP_INFO, by field.
     """
@@ -194,7 +194,7 @@ class FlowRecord:
 
 
 def write_records(directory: Path, experiment: int, records: list[FlowRecord]) -> None:
-    """Hand over the flows of the experiment with this number in the plan: all flows or none."""
+    """Hand over the flows of the experiment with this number in the plan: all flows or no flow."""
     lines = []
     with (directory / f"{experiment}.bin").open("wb") as file:
         for record in records:
@@ -203,7 +203,7 @@ def write_records(directory: Path, experiment: int, records: list[FlowRecord]) -
                 column.tofile(file)
             lengths = {name: len(column) for name, column in columns.items()}
             lines.append([record.flow, record.started, record.epoch, record.counters, record.packets, lengths])
-    # The index is written last and atomically: without it, the flows count as absent.
+    # The index is written last and atomically. Without the index, the flows count as absent.
     unfinished = directory / f"{experiment}.part"
     unfinished.write_text(json.dumps(lines), encoding="utf-8")
     unfinished.replace(directory / f"{experiment}{SUFFIX}")
@@ -215,7 +215,7 @@ def is_handed_over(directory: Path, experiment: int) -> bool:
 
 
 def read_records(directory: Path, experiment: int) -> list[FlowRecord] | None:
-    """Return the flows of the experiment with this number; None if they were not handed over (yet)."""
+    """Return the flows of the experiment with this number; None if they have not been handed over."""
     if not is_handed_over(directory, experiment):
         return None
     index = directory / f"{experiment}{SUFFIX}"

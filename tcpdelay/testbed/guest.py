@@ -1,4 +1,4 @@
-"""First process of a User-Mode Linux guest: mounts what Linux needs, runs the session, halts."""
+"""First process of a User-Mode Linux guest: mount the file systems, run the session, and halt."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TCP_MEMORY = "65536 131072 262144"
 
 
 def main(shared: str) -> None:
-    """Run the plan in a directory of the host, and halt the guest; the file `error` in that directory holds a failure.
+    """Run the plan in a directory of the host, and halt the guest; the file `error` there holds the error of a failure.
 
     Parameters
     ----------
     shared : str
-        The directory, absolute and without commas: it is an option of mount.
+        Absolute path of the directory, without commas, because the path is an option of mount.
     """
     try:
         mount("proc", "/proc", "proc")
@@ -49,7 +49,7 @@ def _prepare_kernel() -> None:
     Path("/proc/sys/net/ipv4/tcp_mem").write_text(TCP_MEMORY, encoding="ascii")
     (WORK_DIRECTORY / "kernel").write_text(os.uname().release, encoding="ascii")
     modules = Path("/usr/lib/uml/modules", os.uname().release, "kernel")
-    # A kernel without that directory, such as the one for virtual time, has everything built in.
+    # A kernel without this directory, such as the kernel for virtual time, has no modules: everything is built in.
     for module in (*MODULES, *(f"net/ipv4/{control}" for control in CONGESTION_CONTROLS)):
         with suppress(FileNotFoundError):
             file = (modules / module).with_suffix(".ko").resolve(strict=True)

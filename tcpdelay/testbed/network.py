@@ -1,10 +1,10 @@
 """The network of an experiment: namespaces joined by veth pairs, their queueing disciplines, and packet traces.
 
 The namespaces have no names. Only open descriptors hold them, so the kernel removes the namespaces, their devices and
-their queues when this process ends, however it ends.
+their queues at any end of this process.
 
-pyroute2 supports netem without its loss models, and tbf only with a string for every figure. The option blocks of both
-are therefore filled here; framing, sockets and answers are pyroute2's.
+pyroute2 does not support the loss models of netem, and supports tbf only with a string for every number. This module
+therefore fills the option blocks of both; pyroute2 does the rest.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ TICK = 64
 """Unit in which netem and tbf count time [ns] (include/net/pkt_sched.h, PSCHED_SHIFT)."""
 CERTAIN = 2**32 - 1
 NETEM_LIMIT = 200_000
-"""Limit of netem's queue [packets]: far more than are ever in flight, so that a full queue never drops."""
+"""Limit of netem's queue [packets]: far above the number of packets in flight, so that the queue is never full."""
 ROOT_HANDLE = 0x10000
 TBF_BURST = 2000
-"""Bucket of the rate limit [bytes]: one packet, so that packets leave at the link's rate and not in bursts."""
+"""Token bucket of the rate limit [bytes]: one packet, so that packets leave at the link's rate and not in bursts."""
 PORT = 5001
 OFFLOADS = ("tx-tcp-segmentation", "tx-generic-segmentation", "rx-gro")
 COMMON_SYSCTLS = {
@@ -48,7 +48,7 @@ COMMON_SYSCTLS = {
     "net.ipv6.conf.default.disable_ipv6": "1",
 }
 SNAP_LENGTH = 128
-"""Bytes kept of each packet: all headers and the options of TCP."""
+"""Number of captured bytes of each packet: all headers and the options of TCP."""
 
 
 class NetemOptions(sched_netem.options):  # type: ignore[misc]
@@ -85,7 +85,7 @@ def add_netem(netlink: IPRoute, device: int, delay: float, loss: float = 0.0, lo
     device : int
         Index of the device.
     delay : float
-        Constant delay [s], from 0 to 274.
+        Constant delay [s], 0 to 274.
     loss : float
         Probability that a packet is dropped, 0 to 1.
     loss_burst : float
@@ -101,11 +101,12 @@ def add_netem(netlink: IPRoute, device: int, delay: float, loss: float = 0.0, lo
         "attrs": [],
     }
     if loss_burst > 1:
-        # Bad state: no packet passes (h = 0), left with probability r = 1 / burst; entered so that its share is `loss`.
+        # In the bad state, no packet passes (h = 0). It is left with probability r = 1 / burst, and entered with the
+        # probability p at which its share of the packets is `loss`.
         enter, leave = gilbert_probabilities(loss, loss_burst)
         model = {"p": round(enter * CERTAIN), "r": round(leave * CERTAIN), "h": 0, "k1": 0}
         block["attrs"].append(("TCA_NETEM_LOSS", {"attrs": [("NETEM_LOSS_GE", model)]}))
-    _add(netlink, "netem", device, block)
+    netlink.tc("add", "netem", device, handle=ROOT_HANDLE, block=block)
 
 
 def add_bottleneck(
@@ -122,17 +123,13 @@ def add_bottleneck(
     }
     # pyroute2 fills the rate table from the parameters.
     block = {"attrs": [("TCA_TBF_PARMS", parameters), ("TCA_TBF_RTAB", True)]}
-    _add(netlink, "tbf", device, block)
+    netlink.tc("add", "tbf", device, handle=ROOT_HANDLE, block=block)
     kind, limit = ("pfifo", queue_packets) if queue_packets is not None else ("bfifo", queue_bytes)
     netlink.tc("replace", kind, device, handle=2 * ROOT_HANDLE, parent=ROOT_HANDLE + 1, limit=limit)
 
 
-def _add(netlink: IPRoute, kind: str, device: int, block: dict[str, Any]) -> None:
-    netlink.tc("add", kind, device, handle=ROOT_HANDLE, block=block)
-
-
 def packet_counts(netlink: IPRoute, device: int) -> dict[str, int]:
-    """Return how many packets the device's root discipline has sent on, and how many it has dropped."""
+    """Return the numbers of packets that the device's root discipline has sent and dropped."""
     for message in netlink.get_qdiscs(device):
         if message["parent"] == sched_netem.parent:
             statistics = message.get_attr("TCA_STATS2")
@@ -152,11 +149,11 @@ class Node:
 
     @classmethod
     def create(cls, sysctls: dict[str, str]) -> Node:
-        """Return a new, empty namespace; the calling thread is left in it."""
+        """Move the calling thread into a new, empty namespace, and return the namespace."""
         unshare_network()
         for name, value in sysctls.items():
             file = Path("/proc/sys", *name.split("."))
-            # A kernel without IPv6 does not have its switches.
+            # A kernel without IPv6 does not have the sysctls of IPv6.
             if file.exists() or ".ipv6." not in name:
                 file.write_text(value, encoding="ascii")
         netlink = IPRoute()
@@ -165,7 +162,7 @@ class Node:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Move the calling thread into this namespace for a with block."""
+        """Move the calling thread into this namespace for the duration of a with block."""
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         enter_network(self.descriptor)
         try:
@@ -187,7 +184,7 @@ class Network:
     Attributes
     ----------
     sender, receiver : Node
-        The two ends; adjacent, unless there is a bottleneck or packets are traced.
+        The two ends. There are nodes between them if there is a bottleneck or packets are traced.
     receiver_address : str
         Address at which the receiver listens, on `PORT`.
     """
@@ -206,15 +203,15 @@ class Network:
         Parameters
         ----------
         experiment : Experiment
-            Whose path to build.
+            The experiment whose path is built.
         traced : bool
-            Whether packets will be traced at both ends. A trace shows what leaves a device's queue, so delay and loss
-            then move to a node of their own between the ends.
+            Whether packets will be traced at both ends. A trace shows the packets that leave a device's queue, so a
+            separate node between the ends then applies delay and loss.
 
         Raises
         ------
         OSError, pyroute2.NetlinkError
-            If the kernel refuses, for want of a privilege or of a module.
+            If the kernel refuses because a privilege or a module is missing.
         """
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         nodes: list[Node] = []
@@ -249,7 +246,7 @@ class Network:
         return str(end.netlink.link("get", index=index)[0].get_attr("IFLA_IFNAME"))
 
     def packet_counts(self) -> dict[str, int]:
-        """Return the packets that each queue has sent on and dropped, by names such as "data_dropped"."""
+        """Return the numbers of packets that each queue has sent and dropped, by names such as "data_dropped"."""
         counts = {}
         for name, (node, device) in self._queues.items():
             for what, count in packet_counts(node.netlink, device).items():
@@ -280,7 +277,7 @@ def _device(queue: tuple[Node, int]) -> tuple[IPRoute, int]:
 def _chain(nodes: list[Node]) -> tuple[list[int], list[int]]:
     """Join nodes in a row, with routes from end to end.
 
-    Returns the devices of each node towards the next one and towards the one before, 0 where there is none.
+    Returns the devices of each node towards the next node and towards the previous node; 0 at the ends of the row.
     """
     links = [
         _join(left, f"10.0.{number}.1", right, f"10.0.{number}.2")
@@ -296,8 +293,8 @@ def _chain(nodes: list[Node]) -> tuple[list[int], list[int]]:
 
 
 def _join(left: Node, left_address: str, right: Node, right_address: str) -> tuple[int, int]:
-    """Return the indices of a veth pair's ends, with addresses, neighbours and without segmentation offload."""
-    # Fixed hardware addresses: they feed the kernel's entropy, so a repeated run needs the same ones.
+    """Join two nodes by a veth pair without segmentation offload, and return the indices of its ends."""
+    # The hardware addresses are fixed: they feed the kernel's entropy, so a repeated run needs the same addresses.
     name = f"to-{right_address}"
     ends = [(left, left_address), (right, right_address)]
     hardware = [f"02:00:00:00:{address.split('.')[2]:0>2}:{address.split('.')[3]:0>2}" for _, address in ends]
@@ -338,14 +335,14 @@ def kernel_counters(node: Node) -> dict[str, int]:
 
 
 class PacketTraces:
-    """Traces the packets of the sender's and the receiver's devices, until stopped.
+    """Traces the packets of the sender's and the receiver's device, until stopped.
 
     Parameters
     ----------
     network : Network
         The network of the experiment.
     path : Path
-        Where to write, to which `.sender.pcap` and `.receiver.pcap` are appended; times are in nanoseconds.
+        Path of the traces, without the suffixes `.sender.pcap` and `.receiver.pcap`; time stamps are in nanoseconds.
 
     Raises
     ------
@@ -361,7 +358,7 @@ class PacketTraces:
         for end, node in (("sender", network.sender), ("receiver", network.receiver)):
             file = path.with_name(f"{path.name}.{end}.pcap")
             options = ["-Z", "root", "-n", "-U", "--immediate-mode", "--time-stamp-precision=nano"]
-            # tcpdump would give a file that it opens to root, which a guest of an ordinary user refuses.
+            # tcpdump would make root the owner of a file that it opens. A guest of an ordinary user refuses this.
             command = [program, *options, "-s", str(SNAP_LENGTH), "-i", network.device_of(node), "-w", "-"]
             with file.open("wb") as trace, node.entered():
                 process = subprocess.Popen(
@@ -371,7 +368,7 @@ class PacketTraces:
                     stderr=subprocess.PIPE,
                     preexec_fn=lambda: die_with_parent(signal.SIGKILL),
                 )
-            # tcpdump reports that it listens, or why it does not.
+            # tcpdump prints that it listens, or prints an error.
             assert process.stderr is not None
             line = process.stderr.readline().decode(errors="replace").strip()
             if "listening" not in line:
@@ -380,7 +377,7 @@ class PacketTraces:
             self._processes.append(process)
 
     def stop(self) -> None:
-        """End the traces and finish their files."""
+        """End the traces and complete their files."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:

@@ -1,4 +1,4 @@
-"""A session: the experiments of a plan run side by side on this kernel, and their flows are handed over."""
+"""A session: run the experiments of a plan side by side on this kernel, and hand over their flows."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from tcpdelay.testbed.apps import (
     adaptive_source,
     bulk_source,
 )
-from tcpdelay.testbed.event_loop import READABLE, WRITABLE, EventLoop, wake_exactly
+from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop, wake_exactly
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.flow_log import FlowRecord, PacketLog, StreamPackets, TcpInfo, tcp_info, write_records
 from tcpdelay.testbed.network import PORT, Network, PacketTraces, kernel_counters
 
-NANOSECONDS = 1_000_000_000
 SEND_BUFFER = 2**20
 RECEIVE_BUFFER = 4 * 2**20
 SAMPLE_INTERVAL = NANOSECONDS // 10
 DRAIN_ROUND_TRIPS = 20
 SHORTEST_DRAIN = 2 * NANOSECONDS
 LONGEST_DRAIN = 20 * NANOSECONDS
-# Constants of linux/socket.h; they need CAP_NET_ADMIN and are not bounded by the sysctls.
+# Socket options of asm-generic/socket.h. They need CAP_NET_ADMIN; the sysctls do not limit their values.
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
 
@@ -48,7 +47,7 @@ PROGRESS_STEPS = 200
 
 
 class MeasuredFlow:
-    """One measured flow: its log, its connections and the samples of their TCP_INFO."""
+    """One measured flow: its log, its connections, and the samples of their TCP_INFO."""
 
     def __init__(self) -> None:
         self.log = PacketLog()
@@ -56,7 +55,7 @@ class MeasuredFlow:
         self.samples = {name: array("q") for name in ("time", "connection", *TcpInfo._fields)}
 
     def sample(self, now: int) -> None:
-        """Add a sample of each connection at a time [ns]."""
+        """Add a sample of each connection with the time `now` [ns]."""
         for number, connection in enumerate(self.connections):
             info = tcp_info(connection)
             self.samples["time"].append(now)
@@ -101,7 +100,7 @@ class Measurement:
         self.started = 0
 
     def open(self) -> None:
-        """Listen, and open all connections of the experiment; `start` may follow once `ready`."""
+        """Listen, and open all connections of the experiment; call `start` when `ready` is true."""
         if self._experiment.application != "udp" or self._experiment.bulk_flows or self._experiment.web_flows:
             self._listen()
         for _ in range(self._experiment.flows):
@@ -127,7 +126,7 @@ class Measurement:
         interval = round(self._experiment.interval * NANOSECONDS)
         self.started = first
         for number, tick in enumerate(self._ticks):
-            # Side by side, the flows of one experiment are spread over the interval.
+            # The flows of one experiment write at times that are spread evenly over the interval.
             offset = interval * number // len(self._ticks)
             self._repetitions.append(self._loop.every(interval, first + offset, tick))
         for source in self._greedy:
@@ -136,7 +135,7 @@ class Measurement:
         for user in self._web_users:
             self._on_close.callback(user.stop)
             self._loop.at(first, user.think)
-        # Sampled between two ticks, so that a sample never delays a packet.
+        # Samples are taken between two ticks, so that a sample never delays a packet.
         self._repetitions.append(self._loop.every(SAMPLE_INTERVAL, first + interval // 3, self._sample))
         self._loop.at(first + round(self._experiment.duration * NANOSECONDS), self._stop)
 
@@ -179,7 +178,7 @@ class Measurement:
     def _listen(self) -> None:
         with self._network.receiver.entered():
             listener = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        # Before the handshake, which fixes the scale of the window.
+        # The buffer is set before the handshake, which fixes the scale of the window.
         listener.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
         listener.bind(("", PORT))
         listener.listen(1024)
@@ -194,14 +193,14 @@ class Measurement:
         self._on_close.callback(self._loop.forget, listener.fileno())
 
     def _connect(self, established: Established) -> None:
-        """Open a connection and hand on its sending and its receiving socket."""
+        """Open a connection; `established` is called with its sending and its receiving socket."""
         with self._network.sender.entered():
             sender = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         control = self._experiment.congestion_control.encode()
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._experiment.nodelay))
         if self._experiment.application == "cbr":
-            # A greedy source sees the kernel's own buffers. A constant bit rate must not wait for buffers.
+            # A source of constant bit rate must not wait for buffers. A greedy source keeps the kernel's default.
             sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER)
         sender.bind(("", 0))
         receiver: list[socket.socket] = []
@@ -278,7 +277,7 @@ class Plan:
     seed : int
         Seed, 0 or more.
     heartbeat : bool
-        Whether to watch for stalls; in virtual time there are none.
+        Whether to watch for stalls; there are no stalls in virtual time.
     pcap : bool
         Whether to trace the packets at both ends.
     """
@@ -289,29 +288,29 @@ class Plan:
     pcap: bool = False
 
     def write(self, file: Path) -> None:
-        """Write the plan where a session finds it."""
+        """Write the plan to a file."""
         tables = [json.loads(experiment.to_json()) for experiment in self.experiments]
         content = {"experiments": tables, "seed": self.seed, "heartbeat": self.heartbeat, "pcap": self.pcap}
         file.write_text(json.dumps(content), encoding="utf-8")
 
     @classmethod
     def read(cls, file: Path) -> Plan:
-        """Return the plan that `write` has written."""
+        """Return the plan in a file that `write` has written."""
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         experiments = [Experiment.from_table(table) for table in content["experiments"]]
         return cls(experiments, content["seed"], content["heartbeat"], content["pcap"])
 
 
 def run_session(plan: Plan, directory: Path) -> None:
-    """Run the experiments of a plan side by side; needs root in the namespace that it runs in.
+    """Run the experiments of a plan side by side; needs root in its namespace.
 
     Parameters
     ----------
     plan : Plan
         The plan.
     directory : Path
-        Where to hand over the flows; "progress" in it holds the done part of the run, 0 to 1, and "stalls" the
-        times [ns, monotonic clock] and lengths [ns] of stalls.
+        Directory in which the flows are handed over. Its file "progress" holds the finished share of the run, 0 to 1;
+        its file "stalls" holds the times [ns, monotonic clock] and lengths [ns] of stalls.
 
     Raises
     ------
@@ -332,7 +331,7 @@ def run_session(plan: Plan, directory: Path) -> None:
         stalls = _watch_stalls(loop, first) if plan.heartbeat else array("q")
         for number, measurement in running.items():
             interval = plan.experiments[number].interval * NANOSECONDS
-            # Flows that write at the same instant would wait for each other.
+            # Experiments start at different times: flows that write at the same instant would wait for each other.
             measurement.start(first + round(interval * number / len(running)))
         _report_progress(loop, plan, directory, first)
         while running:
@@ -340,7 +339,7 @@ def run_session(plan: Plan, directory: Path) -> None:
             for number in [number for number, measurement in running.items() if measurement.finished]:
                 (directory / "stalls").write_text(json.dumps(stalls.tolist()), encoding="ascii")
                 records = running[number].records()
-                # The traces are finished before the flows are handed over, so that they are complete.
+                # Closing completes the traces, so it comes before the flows are handed over.
                 running.pop(number).close()
                 write_records(directory, number, records)
     finally:
@@ -358,7 +357,7 @@ def _wait_until_ready(loop: EventLoop, measurements: list[Measurement]) -> None:
 
 
 def _watch_stalls(loop: EventLoop, first: int) -> array[int]:
-    """Return a growing list of (time, length) of the moments in which nothing ran although a timer was due."""
+    """Return a growing array of the time and length of each stall: nothing ran although a timer was due."""
     stalls = array("q")
     due = first
 

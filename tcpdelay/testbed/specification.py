@@ -1,8 +1,9 @@
-"""Specifications of measurement campaigns: TOML files whose lists span grids of experiments."""
+"""Specifications of measurement campaigns: TOML files; a list of values stands for several experiments."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 from collections import Counter
@@ -39,9 +40,9 @@ class Precision:
     Attributes
     ----------
     half_width : float
-        Half width of the 95 % interval of the 95th percentile, relative to it, above 0 and below 1.
+        Largest half width of the 95 % interval of the 95th percentile, relative to the percentile, above 0 and below 1.
     utilization : float
-        Connection utilization up to which the precision is required.
+        Largest connection utilization at which the precision is required, above 0 and below 1.
     max_duration : float
         Total time of all runs [s] after which an experiment is not prolonged.
     """
@@ -60,19 +61,19 @@ class Specification:
     name : str
         Name of the campaign: letters, digits, dots and hyphens.
     experiments : tuple of Experiment
-        The experiments, all different.
+        The experiments; no two are equal.
     backend : {"uml-virtual", "uml", "host"}
-        The backend.
+        The kernel that runs TCP: a guest in virtual time, a guest in real time, or the kernel of this machine.
     hz : tuple of int
-        Ticks of the kernel in virtual time at which every experiment is run.
+        Timer interrupts per second of the kernels in virtual time, 100 to 1000; every experiment runs on each kernel.
     seed : int
         Seed of all random numbers, 0 to 2147483647.
     side_by_side : int
-        Experiments that share a guest, 1 to 64.
+        Number of experiments that share a guest, 1 to 64.
     pcap : bool
         Whether to keep packet traces of both ends.
     precision : Precision, optional
-        The precision; by default, the one that the experiments' duration gives.
+        The required precision; None: no experiment is prolonged.
     """
 
     name: str
@@ -91,9 +92,9 @@ def read_specification(file: str | os.PathLike[str]) -> Specification:
     Parameters
     ----------
     file : str or path-like
-        A TOML file. Each table of `[[experiments]]` holds settings of `Experiment`; a list of values stands for as
-        many experiments, several lists for all combinations. Times, fractions, rates and sizes may be written with
-        their units, such as "20ms" and "2%".
+        A TOML file. Each table of `[[experiments]]` holds settings of `Experiment`. A list of values stands for one
+        experiment per value; several lists stand for all combinations. Times, fractions, rates and sizes may have
+        units, such as "20ms" and "2%".
 
     Returns
     -------
@@ -103,8 +104,7 @@ def read_specification(file: str | os.PathLike[str]) -> Specification:
     Raises
     ------
     ValueError
-        If the file cannot be read, is no TOML, or asks for something that cannot be done; the message names the file
-        and the place.
+        If the file cannot be read, is no TOML, or has an invalid value; the message names the file and the key.
     """
     path = Path(file)
     content = read_toml(path)
@@ -130,7 +130,7 @@ def _specification(content: dict[str, Any]) -> Specification:
     ticks = content.get("hz", list(Specification.hz))
     ticks = ticks if isinstance(ticks, list) else [ticks]
     if not ticks or any(ticks.count(tick) > 1 for tick in ticks):
-        raise InvalidValueError("hz", ticks, "be a whole number or a list of different ones")
+        raise InvalidValueError("hz", ticks, "be a whole number or a list of different whole numbers")
     return Specification(
         name,
         tuple(_experiments(content.get("experiments"))),
@@ -155,7 +155,7 @@ def _precision(table: object) -> Precision:
         raise InvalidValueError("precision", table, f"have the keys {', '.join(names)}")
     values = {}
     for name in names:
-        # A round is at most as long as all before it, and no round may exceed an experiment's longest duration.
+        # A round is at most as long as all earlier rounds, and no round may exceed an experiment's longest duration.
         highest, parse = (2 * MAX_DURATION, parse_time) if name == "max_duration" else (1, parse_fraction)
         value = parse(table[name], f"precision.{name}") if isinstance(table[name], str) else table[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < highest:
@@ -174,14 +174,16 @@ def _experiments(tables: object) -> list[Experiment]:
                 experiment = Experiment.from_table(combination)
                 if experiment in experiments:
                     raise ValueError(
-                        f"{experiment.name!r} is asked for already by experiments {experiments[experiment]}"
+                        f"{experiment.name!r} is already requested by experiments {experiments[experiment]}"
                     )
                 experiments[experiment] = number
         except ValueError as error:
             raise ValueError(f"experiments {number}: {error}") from None
     for name, count in Counter(experiment.name for experiment in experiments).items():
         if count > 1:
-            raise ValueError(f"{count} experiments differ only in what names do not show and would be named {name!r}")
+            raise ValueError(
+                f"{count} experiments differ only in settings that names do not show and would be named {name!r}"
+            )
     return list(experiments)
 
 
@@ -194,22 +196,20 @@ def _combinations(table: object) -> list[dict[str, Any]]:
         if not values:
             raise ValueError(f"{name} is an empty list")
         choices.append([(name, _value(name, choice)) for choice in values])
-    count = 1
-    for choice in choices:
-        count *= len(choice)
+    count = math.prod(map(len, choices))
     if count > MAX_EXPERIMENTS:
         raise ValueError(f"the lists span {count} experiments; at most {MAX_EXPERIMENTS} are allowed")
     return [dict(combination) for combination in itertools.product(*choices)]
 
 
 def _value(name: str, value: Any) -> Any:
-    """Return a value with its unit applied, if it is written with one."""
+    """Return a value; a text with a unit is converted to a number."""
     parse = _PARSERS.get(name)
     return parse(value, name) if parse is not None and isinstance(value, str) else value
 
 
 def shortened(specification: Specification, duration: float) -> Specification:
-    """Return the specification with all experiments cut to `duration` [s] and without a required precision."""
+    """Return the specification with all experiments limited to `duration` [s], and without a required precision."""
     experiments = tuple(
         replace(experiment, duration=min(duration, experiment.duration)) for experiment in specification.experiments
     )

@@ -1,8 +1,8 @@
 """User-Mode Linux kernels with virtual time, built from Debian's kernel source and kept in the user's cache.
 
-Debian's own User-Mode Linux can neither jump over idle time nor run its timer at the usual rates, so a kernel is built.
-`kernel/virtual_time.config` lists the configuration beyond the smallest possible one, and `kernel/virtual_time.patch`
-the changes to Debian's source.
+Debian's User-Mode Linux can neither jump over idle time nor run its timer at the usual rates, so tcpdelay builds a
+kernel. `kernel/virtual_time.config` lists the additions to the smallest possible configuration;
+`kernel/virtual_time.patch` holds the changes to Debian's source.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from typing import TextIO
 from tcpdelay.scenario.fields import InvalidValueError
 
 UNPACKING_STEPS = 110
-"""Steps of work for unpacking, in proportion to its time."""
+"""Work of unpacking, in steps; the number is in proportion to the time."""
 KERNEL_STEPS = 1129
-"""Steps of work for each kernel: the lines that make prints for it."""
+"""Work of compiling a kernel, in steps: the number of lines that make prints."""
 
 _MAKE_LINE = re.compile(r"  [A-Z]+ ")
 _CAUSE = re.compile(r"error: |FAILED|\*\*\*|^(?:tar|xz|patch): ")
 _SETTING = re.compile(r"^(?:(CONFIG_\w+)=(.*)|# (CONFIG_\w+) is not set)$", re.MULTILINE)
 _MAKEFILE_VERSION = re.compile(r"^VERSION = (\d+)\nPATCHLEVEL = (\d+)$", re.MULTILINE)
 KERNEL_HZ = (250, 1000)
-"""Timer interrupts per second [1/s] of common kernels: most distributions, and desktop distributions."""
+"""Timer interrupts per second [1/s] of common kernels: of most distributions, and of desktop distributions."""
 _VERSION = "6.1"
 _SOURCE_PACKAGE = f"linux-source-{_VERSION}"
 _DEBIAN_SOURCE = Path(f"/usr/src/{_SOURCE_PACKAGE}.tar.xz")
@@ -58,12 +58,12 @@ _WORK_PREFIX = "build-"
 
 
 class KernelBuildError(RuntimeError):
-    """A kernel could not be built; the message is one line and names the log if there is one."""
+    """A kernel could not be built; the message is one line and names the log, if there is a log."""
 
 
 @dataclass
 class KernelBuild:
-    """A build under way: `unpack` once, then `configure` and `compile` for each tick rate.
+    """A running build: call `unpack` once, then `configure` and `compile` for each kernel.
 
     Parameters
     ----------
@@ -72,13 +72,13 @@ class KernelBuild:
     log : file
         Receives the output of the programs.
     lock : int
-        A file descriptor that the programs started inherit.
+        A file descriptor that all started programs inherit.
     jobs : int
-        How many compilers run at a time.
+        Number of compilers that run at a time.
     tell : callable
         Called with the name of the current step and the finished share of all work, 0 to 1.
     kernels : int
-        How many kernels will be compiled.
+        Number of kernels that will be compiled.
     """
 
     work: Path
@@ -95,16 +95,16 @@ class KernelBuild:
         Parameters
         ----------
         tarball : Path
-            The source, compressed in any way that tar knows.
+            The source, in any compression that tar can read.
         version : str
-            The first two numbers of the version that it must have.
+            The required version, two numbers such as "6.1".
         patch : str
-            The patch, with paths one level deep.
+            The patch; its paths have one leading directory (patch -p1).
 
         Raises
         ------
         KernelBuildError
-            If it is no source of that version or the patch does not fit.
+            If the tarball is no source of this version, or the patch does not apply.
         """
         self._tree.mkdir()
         stage = "unpacking the kernel's source"
@@ -127,14 +127,14 @@ class KernelBuild:
         Parameters
         ----------
         name : str
-            What the kernel is called in the stages told.
+            Name of the kernel in the names of steps.
         settings : str
-            What differs from the smallest configuration possible, in the format of Kconfig.
+            Additions to the smallest possible configuration, in the format of Kconfig.
 
         Raises
         ------
         KernelBuildError
-            If a setting does not come about.
+            If Kconfig drops a setting.
         """
         stage = f"configuring the kernel {name}"
         output = self.work / name
@@ -145,10 +145,10 @@ class KernelBuild:
         self._run(stage, self._make(output, "tinyconfig"), self._tree)
         self._run(stage, ["sh", merge, "-m", ".config", fragment.name], output)
         self._run(stage, self._make(output, "olddefconfig"), self._tree)
-        # Kconfig drops, without an error, what other symbols do not allow.
+        # Kconfig drops settings that other symbols do not allow, without an error.
         actual = _settings_in((output / ".config").read_text(encoding="utf-8"))
-        wanted = _settings_in(settings)
-        lost = [f"{symbol}={value}" for symbol, value in wanted.items() if actual.get(symbol, "n") != value]
+        requested = _settings_in(settings)
+        lost = [f"{symbol}={value}" for symbol, value in requested.items() if actual.get(symbol, "n") != value]
         if lost:
             raise KernelBuildError(f"{stage} failed: Kconfig does not take over {', '.join(lost)}")
 
@@ -158,7 +158,7 @@ class KernelBuild:
         Parameters
         ----------
         name : str
-            The name that the kernel was configured under.
+            The name from `configure`.
 
         Returns
         -------
@@ -168,7 +168,7 @@ class KernelBuild:
         Raises
         ------
         KernelBuildError
-            If it cannot be compiled or does not run.
+            If the kernel cannot be compiled or does not run.
         """
         output = self.work / name
         self._run(f"compiling the kernel {name}", self._make(output, "linux"), self._tree, KERNEL_STEPS)
@@ -191,7 +191,7 @@ class KernelBuild:
         return ["make", "ARCH=um", f"O={output}", f"-j{self.jobs}", target]
 
     def _run(self, stage: str, command: list[str], directory: Path, steps: int = 0) -> None:
-        """Run a program that counts for some steps of the work, and report the progress."""
+        """Run a program whose work is `steps` steps, and report the progress."""
         total = UNPACKING_STEPS + self.kernels * KERNEL_STEPS
         end = self._steps_behind + steps
         cause = ""
@@ -234,8 +234,8 @@ def _settings_in(config: str) -> dict[str, str]:
 def kernel_path(hz: int) -> Path:
     """Return the path of the kernel with a tick rate in the user's cache.
 
-    The cache is `tcpdelay/kernels` in `$XDG_CACHE_HOME` or `~/.cache`. The name changes with the patch and the
-    configuration, so that a change of either asks for a new build.
+    The cache is `tcpdelay/kernels` in `$XDG_CACHE_HOME` or `~/.cache`. The name holds a hash of the patch and the
+    configuration, so a change of either leads to a new build.
 
     Parameters
     ----------
@@ -274,8 +274,9 @@ def find_kernel(hz: int) -> Path | None:
     Returns
     -------
     Path or None
-        The kernel, which runs like any program. The file beside it with `.json` at its end holds `release`, `hz`,
-        `built` (date of the build), `compiler`, `source` (name of the tarball) and `source_sha256`.
+        The kernel, which runs like any program; None if it has not been built. The file of the same name with the
+        suffix `.json` holds `release`, `hz`, `built` (date of the build), `compiler`, `source` (name of the tarball)
+        and `source_sha256`.
 
     Raises
     ------
@@ -292,7 +293,7 @@ def build_requirements() -> list[str]:
     Returns
     -------
     list of str
-        Names of packages, sorted. Another tarball of the version can stand in for `linux-source-6.1`.
+        Names of packages, sorted. Another tarball of this version can replace `linux-source-6.1`.
     """
     missing = {package for program, package in _PACKAGE_OF_PROGRAM.items() if shutil.which(program) is None}
     if not _C_LIBRARY_HEADER.is_file():
@@ -311,17 +312,17 @@ def build_kernels(
 ) -> list[Path]:
     """Build the kernels with the given tick rates, except kernels that were built from the same source before.
 
-    Takes a few minutes for each, and 2 GiB of disk space while it lasts. Another build under way is waited for.
-    However the build ends, each kernel is in the cache whole or not at all.
+    A kernel takes a few minutes, and the build needs 2 GiB of disk space. If another build is running, this function
+    waits for its end. An interrupted build leaves no incomplete kernel in the cache.
 
     Parameters
     ----------
     hz_values : sequence of int
         Timer interrupts a second [1/s], 100 to 1000 each.
     source : Path, optional
-        The tarball of the source of a Linux 6.1; by default the one of Debian's package `linux-source-6.1`.
+        The tarball with the source of Linux 6.1; by default, the tarball of Debian's package `linux-source-6.1`.
     jobs : int, optional
-        How many compilers run at a time, at least 1; by default one for each usable processor.
+        Number of compilers that run at a time, at least 1; by default, the number of usable processors.
     on_progress : callable, optional
         Called with the name of the current step and the finished share of all work, 0 to 1.
 
@@ -333,7 +334,7 @@ def build_kernels(
     Raises
     ------
     ValueError
-        If an argument is out of range, or `source` no file.
+        If an argument is out of range, or `source` is no file.
     KernelBuildError
         If a package is missing or the build fails; `build.log` in the cache holds the output of the programs.
     """
@@ -350,12 +351,12 @@ def build_kernels(
         with _locked(cache, lambda: tell("waiting for another build to end", 0.0)) as lock:
             with tarball.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            wanted = [hz for hz in paths if not _built_from(hz, digest)]
-            if wanted:
+            missing = [hz for hz in paths if not _built_from(hz, digest)]
+            if missing:
                 with _workplace(cache) as work, (cache / "build.log").open("w", encoding="utf-8") as log:
-                    build = KernelBuild(work, log, lock, jobs or len(os.sched_getaffinity(0)), tell, len(wanted))
+                    build = KernelBuild(work, log, lock, jobs or len(os.sched_getaffinity(0)), tell, len(missing))
                     build.unpack(tarball, _VERSION, packaged_file("virtual_time.patch"))
-                    for hz in wanted:
+                    for hz in missing:
                         name = f"hz{hz}"
                         build.configure(name, f"{packaged_file('virtual_time.config')}CONFIG_HZ={hz}\n")
                         kernel, release, compiler = build.compile(name)
@@ -389,7 +390,7 @@ def _check_machine(cache: Path, *, own_source: bool) -> None:
 def _locked(cache: Path, on_wait: Callable[[], None]) -> Iterator[int]:
     """Lock the cache against other builds.
 
-    The programs of the build inherit the lock, so that it holds until the last one that outlives a killed build ends.
+    The programs of the build inherit the lock. After a killed build, the lock lasts until all its programs have ended.
     """
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as file:
@@ -413,7 +414,7 @@ def _workplace(cache: Path) -> Iterator[Path]:
 
 
 def _built_from(hz: int, digest: str) -> bool:
-    """Return whether the kernel with a tick rate was built from the source with this SHA-256."""
+    """Return whether the kernel with a tick rate was built from the source with this SHA-256 digest."""
     kernel = find_kernel(hz)
     if kernel is None:
         return False

@@ -1,4 +1,4 @@
-"""The analysis of one or two captures: read, matched, classified, measured."""
+"""The analysis of one or two captures: read and match them, classify their segments, and measure."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import numpy as np
 
 from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
 from tcpdelay.capture.pcap.container import CaptureFile
+from tcpdelay.capture.pcap.conversations import chosen, matches, same_connection, survey
 from tcpdelay.capture.pcap.decoding import Framing, end_in_words
-from tcpdelay.capture.pcap.measurement import NANOSECONDS, Measurement, scales_of
+from tcpdelay.capture.pcap.measurement import Measurement, scales_of
 from tcpdelay.capture.pcap.messages import MessageFinder
 from tcpdelay.capture.pcap.places import ConnectionInFile
 from tcpdelay.capture.pcap.round_trips import DELAYED_SHARE, Side, captured_at, distance_to_receiver
-from tcpdelay.capture.pcap.segments import chosen, matches, same_connection, survey
 from tcpdelay.capture.pcap.stretches import Copies, StretchSource, shift_between, stretches
-from tcpdelay.capture.pcap.trace import Trace
+from tcpdelay.capture.pcap.trace import NANOSECONDS, Trace
 from tcpdelay.scenario.fields import InvalidValueError
 
 _LARGEST_DISTANCE = 0.1
-"""Distance to the receiver, as a share of the round-trip time, from which a capture is not at the receiver."""
+"""Distance to the receiver, as a share of the round-trip time, above which a capture is not at the receiver."""
 MOST_MESSAGE_BYTES = 10_000_000
+"""Largest size of all messages [bytes] that can be given."""
 
 
 class _Connection(NamedTuple):
-    """The connection that is analysed: its conversation in each file, and its two ends in words."""
+    """The analysed connection: its captures, and its two ends in words."""
 
     sources: list[StretchSource]
     sender: str
@@ -48,20 +49,20 @@ def analyze_captures(
     Parameters
     ----------
     captures : sequence of str or path-like
-        One or two files in pcap or pcapng, perhaps compressed by gzip; in any order. A single one may hold both ends.
-        Each is read twice, more often where packets stand in it twice, and no more of it is in memory than a stretch
-        of the connection.
+        One or two files in pcap or pcapng, optionally compressed by gzip, in any order. A single file may hold the
+        captures of both ends. Each file is read twice, or more often if packets occur twice in the file. Only a
+        stretch of the connection is in memory.
     connection : str, optional
         Either end of the connection, such as "10.0.0.2:5001", or a part of it; by default, the connection with the
         most payload.
     framing : {"auto", "rfc4571", "length4", "websocket"}
-        How the ends of messages are found: from the application's writes, or from headers in the payload.
+        Way to find the ends of messages: the writes of the application ("auto"), or headers in the payload.
     message_size : int, optional
         Size of all messages [bytes], 1 to 10 000 000, if it is known; only with framing "auto".
     same_clock : bool
-        Whether one clock stamped both captures, so that no offset is fitted.
+        Whether the same clock stamped both captures; then no offset is fitted.
     on_progress : callable, optional
-        Called from time to time with the megabytes read so far and in all.
+        Called from time to time with the megabytes read so far, and with the megabytes to read.
 
     Returns
     -------
@@ -71,8 +72,8 @@ def analyze_captures(
     Raises
     ------
     ValueError
-        If a file cannot be read, is damaged, holds no such connection or each packet of it at two places
-        that nothing tells apart, or contradicts the arguments or the other file.
+        If a file cannot be read, is damaged, or does not hold the connection; if it holds each packet at two places
+        that cannot be distinguished; if it contradicts the arguments or the other file.
 
     Examples
     --------
@@ -90,9 +91,9 @@ def analyze_captures(
         return _analyzed(files, connection, framing, message_size, same_clock, None)
     except _LateCopiesError as late:
         copies = late.copies
-    # Outside of the handler: the error keeps the memory of the first attempt alive.
+    # The second attempt is outside of the handler, because the error keeps the memory of the first attempt alive.
     for file in files:
-        # Each file is read twice: to list its connections, and to analyse one.
+        # The second attempt also reads each file twice: to list its connections, and to analyse one connection.
         file.readings += 2
     return _analyzed(files, connection, framing, message_size, same_clock, copies)
 
@@ -124,7 +125,7 @@ def _analyzed(
     Raises
     ------
     _LateCopiesError
-        If this attempt finds copies, and there was no earlier attempt.
+        If this attempt finds copies that are not among the first segments, and there was no earlier attempt.
     """
     notes: list[str] = []
     found = _opened(files, connection, framing, copies, notes)
@@ -135,13 +136,18 @@ def _analyzed(
     trace: Trace | None = None
     with ExitStack() as held:
         for traces in stretches(found.sources):
-            if copies is None and len(found.sources) == len(files) and any(one.copies.many for one in found.sources):
-                raise _LateCopiesError([one.copies for one in found.sources])
+            if (
+                copies is None
+                and len(found.sources) == len(files)
+                and any(source.copies.many for source in found.sources)
+            ):
+                raise _LateCopiesError([source.copies for source in found.sources])
             if measurement is None:
-                if not all(one.data.size for one in traces):
+                if not all(part.data.size for part in traces):
                     continue
                 sides = _sides(traces, notes)
-                measurement = held.enter_context(closing(Measurement(_in_order(sides), messages, same_clock)))
+                in_order: tuple[Side, ...] = ("sender", "receiver") if len(sides) == 2 else sides
+                measurement = held.enter_context(closing(Measurement(in_order, messages, same_clock)))
                 trace = traces[0]
             at = {side: traces[sides.index(side)] for side in measurement.sides}
             framed = np.empty(0, np.int64)
@@ -157,7 +163,7 @@ def _analyzed(
 
 
 def check_message_size(message_size: int | None, framing: Framing) -> None:
-    """Raise ValueError if a size of all messages [bytes] lies outside its range, or does not go with the framing.
+    """Raise ValueError if a size of all messages [bytes] is out of range, or cannot be combined with the framing.
 
     Examples
     --------
@@ -199,7 +205,7 @@ def _opened(
     sender, receiver = first.pair[first.sender], first.pair[1 - first.sender]
     in_files = [ConnectionInFile(files[0], first, sender, framing, known[0]).sources(notes)]
     for file, seen in zip(files[1:], known[1:], strict=True):
-        same = same_connection(survey(file, lambda one: one.pair == first.pair or one.seqs == first.seqs), first)
+        same = same_connection(survey(file, lambda other: other.pair == first.pair or other.seqs == first.seqs), first)
         source = sender if sender in same.pair else same.pair[same.sender]
         if not same.payload[same.pair.index(source)]:
             raise ValueError(f"{file.name}: holds no payload from {end_in_words(source)}")
@@ -208,16 +214,12 @@ def _opened(
         if len(files) > 1 and len(of_file) > 1:
             raise ValueError(f"{file.name}: holds both ends of the connection; give it alone")
     notes += [file.cut for file in files if file.cut]
-    others = sum(max(one.payload) > 0 for one in overview.conversations) - 1
+    others = sum(max(conversation.payload) > 0 for conversation in overview.conversations) - 1
     if connection is None and (others or overview.forgotten):
         more = f"at least {others + overview.forgotten}" if overview.forgotten else f"{others}"
         notes.append(f"{more} more connections with payload are in the capture; choose one by its address")
     sources = [source for of_file in in_files for source in of_file]
     return _Connection(sources, end_in_words(sender), end_in_words(receiver))
-
-
-def _in_order(sides: tuple[Side, ...]) -> tuple[Side, ...]:
-    return ("sender", "receiver") if len(sides) == 2 else sides
 
 
 def _sides(traces: Sequence[Trace], notes: list[str]) -> tuple[Side, ...]:
@@ -226,7 +228,7 @@ def _sides(traces: Sequence[Trace], notes: list[str]) -> tuple[Side, ...]:
         side, near = captured_at(traces[0])
         if not near:
             notes.append(
-                f"the capture was made between the two ends, nearer to the {side}, and is taken for that end's"
+                f"the capture was made between the two ends, nearer to the {side}, and counts as made at this end"
             )
         return (side,)
     distances = [distance_to_receiver(trace) for trace in traces]
@@ -234,7 +236,9 @@ def _sides(traces: Sequence[Trace], notes: list[str]) -> tuple[Side, ...]:
         raise ValueError(f"{traces[0].name} and {traces[1].name} were captured at the same place")
     sender = int(distances[1] > distances[0])
     if distances[1 - sender] > _LARGEST_DISTANCE * distances[sender]:
-        notes.append(f"{traces[1 - sender].name} was not made at the receiver; what lies behind it does not count")
+        notes.append(
+            f"{traces[1 - sender].name} was not made at the receiver; losses and delays behind it do not count"
+        )
     return ("sender", "receiver") if sender == 0 else ("receiver", "sender")
 
 
@@ -255,10 +259,10 @@ def _analysis(
         if source.copies.many:
             notes.append(
                 f"{source.name}: {source.copies.count} packets occur twice, as where captures of two places were "
-                "merged, and count as sent again; loss and round-trip time are not to be relied on"
+                "merged, and count as sent again; loss and round-trip time are not reliable"
             )
         if source.misplaced:
-            notes.append(f"{source.name}: {source.misplaced} packets stand far behind later ones and are left out")
+            notes.append(f"{source.name}: {source.misplaced} packets are far behind later packets and are left out")
     trips, clocks = measurement.round_trips, measurement.clocks()
     at_receiver = found.sources[sides.index("receiver")] if "receiver" in sides else found.sources[0]
     sent, lost, counted = measurement.losses(clocks, at_receiver.first, at_receiver.last)
@@ -271,7 +275,7 @@ def _analysis(
     schedule = deliveries.schedule(one_way)
     measured = deliveries.delays(schedule, one_way, clocks)
     if messages.size_changes:
-        notes.append("the size of the messages changes on the way; they are cut into pieces of the first size")
+        notes.append("the size of the messages changes; the stream is divided into messages of the first size")
     varying = [what for what, fixed in (("size", messages.fixed), ("interval", schedule)) if not fixed]
     if varying:
         notes.append(f"the messages have no fixed {' and '.join(varying)}; flow and prediction take the mean")
@@ -295,7 +299,7 @@ def _analysis(
         lost=lost,
         loss_counted=counted,
         retransmissions=watched.repeated,
-        spurious_retransmissions=watched.needless,
+        spurious_retransmissions=watched.spurious,
         reordered=None if arrived is None else arrived.reordered,
         duplicates=None if arrived is None else arrived.duplicates,
         duplicate_acks=watched.duplicate_acks,

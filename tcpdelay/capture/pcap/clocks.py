@@ -1,4 +1,4 @@
-"""Two captures of one connection: which of the sent segments arrived, and the offset and skew of the two clocks.
+"""Two captures of one connection: the segments that arrived, and the offset and skew of the two clocks.
 
 Offset and skew follow from the smallest delays of both directions.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.capture.pcap.stretches import shift_between
-from tcpdelay.capture.pcap.trace import Flags, Integers, Trace
+from tcpdelay.capture.pcap.trace import NANOSECONDS, Flags, Integers, Trace, expanded
 
 SHORTEST_SPAN = 10.0
 """Shortest span of samples from which a skew is estimated [s]."""
@@ -23,21 +23,21 @@ _MOST_PIECES = 20
 
 @dataclass(frozen=True)
 class ClockFit:
-    """The offset and skew of the receiver's clock against the sender's.
+    """The offset and skew of the receiver's clock against the sender's clock.
 
     Attributes
     ----------
     origin : int
         Time of the sender's clock at which the offset holds [ns].
     offset : float
-        Time of the receiver's clock minus time of the sender's [s].
+        Time of the receiver's clock minus time of the sender's clock [s].
     skew : float
-        Growth of the offset per second; 0 where it cannot be estimated.
+        Growth of the offset per second; 0 if it cannot be estimated.
     residual : float
-        By how much the two directions disagree about the offset over the capture [s]: half of the change that the
-        fitted lines of both leave together. A steady difference of the two directions' delays does not show in it.
+        Disagreement of the two directions about the offset over the capture [s]: half of the change that the fitted
+        lines of both directions leave together. It does not show a constant difference of the two delays.
     forward_base, backward_base : float
-        Smallest delays of the two directions [s]; equal by assumption, unless both captures have one clock.
+        Smallest delays of the two directions [s]; assumed to be equal, unless both captures have the same clock.
     """
 
     origin: int
@@ -49,13 +49,21 @@ class ClockFit:
 
     def to_sender(self, times: Integers) -> Integers:
         """Convert times of the receiver's clock to the sender's clock [ns]."""
-        since = times - self.origin - round(self.offset * 1e9)
+        since = times - self.origin - round(self.offset * NANOSECONDS)
         corrected = since - np.rint(since * (self.skew / (1 + self.skew))).astype(np.int64)
         return np.asarray(self.origin + corrected, np.int64)
 
 
 class LowerHull:
-    """The lower convex hull of points that are added in batches."""
+    """The lower convex hull of points that are added in batches.
+
+    Examples
+    --------
+    >>> hull = LowerHull()
+    >>> hull.add(np.array([0.0, 1, 2, 3]), np.array([1.0, 2.5, 2, 2.5]))
+    >>> hull.line()
+    (1.0, 0.5)
+    """
 
     def __init__(self) -> None:
         self.x = self.y = np.empty(0)
@@ -79,7 +87,12 @@ class LowerHull:
         self.x, self.y = x[hull], y[hull]
 
     def line(self) -> tuple[float, float]:
-        """Return `lower_line` of all points."""
+        """Return height at x = 0 and slope of the line below all points with the smallest sum of distances to them.
+
+        The line is the edge of the hull at the mean of x: Moon, Skelly and Towsley, "Estimation and removal of clock
+        skew from network delay measurements", INFOCOM 1999, doi 10.1109/INFCOM.1999.749287. The slope is 0 if all x
+        are equal.
+        """
         middle = self._sum / self.count
         if self.x.size == 1:
             return float(self.y[0]), 0.0
@@ -92,35 +105,9 @@ class LowerHull:
         return float((self.y - slope * self.x).min())
 
 
-def lower_line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """Return intercept and slope of the line below all points with the smallest sum of distances to them.
-
-    That is the edge of the lower convex hull above or below the mean of `x`: Moon, Skelly and Towsley, "Estimation and
-    removal of clock skew from network delay measurements", INFOCOM 1999, doi 10.1109/INFCOM.1999.749287.
-
-    Parameters
-    ----------
-    x, y : ndarray
-        The points, by ascending `x`, at least one.
-
-    Returns
-    -------
-    tuple of float
-        Height of the line at x = 0, and its slope; the slope is 0 if all `x` are equal.
-
-    Examples
-    --------
-    >>> lower_line(np.array([0.0, 1, 2, 3]), np.array([1.0, 2.5, 2, 2.5]))
-    (1.0, 0.5)
-    """
-    hull = LowerHull()
-    hull.add(x, y)
-    return hull.line()
-
-
 def _lower_hull(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int]:
     """Return the lower convex hull by Andrew's monotone chain."""
-    # Only the lowest of points with the same x can be on the hull. In long captures, the points are first thinned out.
+    # Among points with the same x, only the lowest can be on the hull. Long captures are thinned out first.
     spans = np.minimum(((x - x[0]) * (50_000 / max(float(x[-1] - x[0]), 1e-9))).astype(np.int64), 49_999)
     order = np.lexsort((y, spans))
     candidates = np.sort(order[np.concatenate([[True], np.diff(spans[order]) > 0])])
@@ -145,7 +132,7 @@ class ClockSamples:
     Parameters
     ----------
     same_clock : bool
-        Whether all times are from one clock, so that nothing is fitted.
+        Whether all times are from one clock. Then nothing is fitted.
     """
 
     def __init__(self, same_clock: bool = False) -> None:
@@ -159,9 +146,10 @@ class ClockSamples:
         Parameters
         ----------
         forward : tuple of ndarray
-            Times of packets at the sender, by its clock, ascending, and at the receiver, by that one's clock [ns].
+            Packets from the sender to the receiver: their times at the sender, ascending, and at the receiver [ns].
+            Each end has its own clock.
         backward : tuple of ndarray
-            The same of packets from the receiver to the sender: at the sender, and at the receiver [ns].
+            Packets from the receiver to the sender: their times at the sender, ascending, and at the receiver [ns].
         """
         begins = [int(times[0]) for times, _ in (forward, backward) if times.size]
         if not begins:
@@ -169,20 +157,20 @@ class ClockSamples:
         if self._origin is None:
             self._origin = min(begins)
         for hull, (at_sender, at_receiver), sign in ((self._forward, forward, 1), (self._backward, backward, -1)):
-            hull.add((at_sender - self._origin) / 1e9, sign * (at_receiver - at_sender) / 1e9)
+            hull.add((at_sender - self._origin) / NANOSECONDS, sign * (at_receiver - at_sender) / NANOSECONDS)
 
     def fit(self) -> ClockFit:
-        """Return the offset and skew of the receiver's clock against the sender's.
+        """Return the offset and skew of the receiver's clock against the sender's clock.
 
         Returns
         -------
         ClockFit
-            The difference under which the smallest delays of both directions are equal, and constant in time.
+            The offset and skew with which the smallest delays of both directions are equal and constant in time.
 
         Raises
         ------
         ValueError
-            If a direction has no packet that is in both captures.
+            If no packet of a direction is in both captures.
         """
         forward, backward = self._forward, self._backward
         for direction, hull in (("data", forward), ("acknowledgements", backward)):
@@ -197,7 +185,7 @@ class ClockSamples:
             (_, rising), (_, falling) = forward.line(), backward.line()
             skew = (rising - falling) / 2
             residual = abs(rising + falling) * span / 2
-            # Then one of the clocks was set; it is not slow.
+            # A larger skew means that one of the clocks was set, not that it is slow.
             if abs(skew) > MAX_SKEW:
                 skew = 0.0
         low_forward, low_backward = forward.height(skew), backward.height(-skew)
@@ -207,7 +195,7 @@ class ClockSamples:
 
 @dataclass(frozen=True)
 class Transmissions:
-    """The sender's packets on the wire, as far as the receiver's capture covers them.
+    """The sender's packets on the wire, and their arrivals in the receiver's capture.
 
     Attributes
     ----------
@@ -216,9 +204,9 @@ class Transmissions:
     lost : ndarray of bool
         Whether a packet was lost.
     known : ndarray of bool
-        Whether the arrival belongs to this transmission for certain, and not to another one of the same bytes.
+        Whether the arrival certainly belongs to this transmission, and not to another transmission of the same bytes.
     duplicated : int
-        Arrivals without a transmission: duplicated by the network, or missing in the sender's capture.
+        Number of arrivals without a transmission: the network duplicated them, or the sender's capture lacks them.
     """
 
     sent: Integers
@@ -229,10 +217,10 @@ class Transmissions:
 
 
 def match_data(sender: Trace, receiver: Trace) -> Transmissions:
-    """Find each packet of the sender's capture in the receiver's.
+    """Find each packet of the sender's capture in the receiver's capture.
 
-    Packets are recognized by the last byte of the stream they hold, and by their timestamps where there are any.
-    Segments that offloading left whole in either capture are taken apart first.
+    The last byte of a packet in the stream identifies the packet, together with its timestamp if there is one.
+    Segments that offloading has joined are first split into packets.
 
     Parameters
     ----------
@@ -242,31 +230,30 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     Returns
     -------
     Transmissions
-        The packets that count in this stretch by their last byte, in the order of sending.
+        The packets whose last byte counts in this stretch, in the order of sending.
 
     Raises
     ------
     ValueError
-        If segments are larger than packets can be, or overlap as TCP never does.
+        If segments are larger than packets can be, or overlap more than the segments of any TCP.
     """
     data, arrivals = sender.data, receiver.data
     counts = sender.wire_packets(data.end - data.start)
     if counts.sum() > _MOST_PIECES * data.size + 100_000:
         raise ValueError(f"{sender.name}: the segments are too large for the segment size of {sender.mss} bytes")
-    of = np.repeat(np.arange(data.size), counts)
-    place = np.arange(of.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    of, place = expanded(np.zeros_like(counts), counts)
     ends = np.minimum(data.start[of] + (place + 1) * sender.mss, data.end[of])
     marks = np.unique(ends)
-    # Every transmission and arrival of the byte at a mark; `own` where the mark is the end of that packet.
+    # Every transmission and arrival of the byte at a mark. Below, `own` marks the pairs whose mark ends the packet.
     low = np.searchsorted(marks, data.start[of] + place * sender.mss, side="right")
     high = np.searchsorted(marks, ends, side="right")
     shift = shift_between(receiver.base, sender.base)
     low_arrived = np.searchsorted(marks, arrivals.start + shift, side="right")
     high_arrived = np.searchsorted(marks, arrivals.end + shift, side="right")
     if max((high - low).sum() / max(of.size, 1), (high_arrived - low_arrived).sum() / max(arrivals.size, 1)) > 100:
-        raise ValueError(f"{sender.name}: the segments of the connection overlap as those of no TCP do")
-    packet, mark = _expanded(low, high)
-    arrival, mark_arrived = _expanded(low_arrived, high_arrived)
+        raise ValueError(f"{sender.name}: the segments of the connection overlap more than those of any TCP")
+    packet, mark = expanded(low, np.maximum(high - low, 0))
+    arrival, mark_arrived = expanded(low_arrived, np.maximum(high_arrived - low_arrived, 0))
     stamps = bool(data.stamped.all() and arrivals.stamped.all())
     stamp_sent = data.tsval[of[packet]].astype(np.int64) * stamps
     stamp_arrived = arrivals.tsval[arrival].astype(np.int64) * stamps
@@ -275,10 +262,10 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     )
     key_sent, key_arrived = key[: packet.size], key[packet.size :]
     sent_of, arrived_of = np.bincount(key_sent, minlength=keys.size), np.bincount(key_arrived, minlength=keys.size)
-    # Among transmissions of one key the earliest count as lost: a sender repeats lost data until they arrive.
+    # Among the transmissions of one key, the earliest count as lost: a sender repeats lost data until they arrive.
     order = np.argsort(key_sent, kind="stable")
     rank = np.empty(packet.size, np.int64)
-    rank[order] = np.arange(packet.size) - np.repeat(np.cumsum(sent_of) - sent_of, sent_of)
+    rank[order] = expanded(np.zeros_like(sent_of), sent_of)[1]
     missing = np.maximum(sent_of - arrived_of, 0)
     order_arrived = np.argsort(key_arrived, kind="stable")
     begins = np.cumsum(arrived_of) - arrived_of
@@ -293,17 +280,10 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
     return Transmissions(data.time[of[packet]], arrived, lost, known, int(beyond))
 
 
-def _expanded(low: Integers, high: Integers) -> tuple[Integers, Integers]:
-    """Return all pairs of an index i and a number from `low[i]` to `high[i]` - 1."""
-    counts = np.maximum(high - low, 0)
-    owner = np.repeat(np.arange(low.size), counts)
-    return owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - low, counts)
-
-
 def match_acknowledgements(sender: Trace, receiver: Trace) -> tuple[Integers, Integers]:
     """Return the times of acknowledgements at the sender and at the receiver, each by its own clock [ns].
 
-    Only those that occur once in each capture are used; numbers, blocks and timestamps must be equal.
+    Only acknowledgements that occur once in each capture are used. Numbers, blocks and timestamps must be equal.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """The result of an analysis: path, source, TCP and delays of one connection.
 
-Series, distributions and tables of a long capture are condensed, so that their memory does not grow with the capture.
+The series and distributions of a long capture are condensed, so that their memory does not grow with the capture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.capture.pcap.clocks import ClockFit
 from tcpdelay.capture.pcap.round_trips import Side
-from tcpdelay.capture.pcap.trace import Integers
+from tcpdelay.capture.pcap.trace import NANOSECONDS, Integers
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.simulator.simulation import Histogram, merge, to_digits
 from tcpdelay.scenario.fields import bounds
@@ -25,18 +25,18 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux
 
 MOST_VALUES = 2**17
-"""Number of values of a series, or of different values of a distribution, up to which nothing is condensed."""
+"""Number of values of a series, or of different values of a distribution, above which it is condensed."""
 BLOCK = 2**17
-"""Rows of a table that are read together."""
+"""Number of rows of a table that are read together."""
 TABLE_BYTES_IN_MEMORY = 2**22
-"""Size from which a table is kept in a temporary file [bytes]."""
+"""Size above which a table is in a temporary file [bytes]."""
 DelayKind = Literal["write to read", "transmission to read"]
 WINDOW = np.dtype([("time", np.float64), ("flight", np.int64), ("receive_window", np.float64)])
-"""Time since the first segment [s], bytes in flight behind a transmission, and the receiver's window [bytes] or nan."""
+"""Time since the first segment [s], bytes in flight after a transmission, and the receiver's window [bytes] or nan."""
 
 
 class Series:
-    """Columns of consecutive values. When there are too many, neighbours are combined in pairs, repeatedly.
+    """Columns of consecutive values. If there are too many values, neighbours are combined in pairs, repeatedly.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Series:
 
 
 class RoundTripSeries:
-    """Samples of the round-trip time: their number, mean, deviation and extremes, and the course of their means.
+    """Samples of the round-trip time: their number, mean, deviation and extremes, and means over time.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class RoundTripSeries:
         if not self._series.count:
             self._reference = float(samples.mean())
         self._series.add(times, samples)
-        # Sums of squares about a value near the mean keep their digits.
+        # Squares of deviations from a value near the mean lose no digits.
         self._sum += float((samples - self._reference).sum())
         self._squares += float(((samples - self._reference) ** 2).sum())
         self.smallest = float(np.fmin(self.smallest, samples.min()))
@@ -122,7 +122,7 @@ class RoundTripSeries:
 
     @property
     def means(self) -> NDArray[np.float64]:
-        """Mean of each `step` samples [s]; the samples themselves unless there are very many."""
+        """Mean of each `step` samples [s]; up to 2^17 samples, the samples."""
         sums, step = self._series.columns[1], self._series.step
         counts = np.full(sums.size, step)
         if self.count % step:
@@ -143,7 +143,7 @@ class RoundTripSeries:
 
 
 class Delays:
-    """The delays of messages: single values while there are few, and a distribution."""
+    """The delays of messages: a series of values, and a distribution."""
 
     def __init__(self) -> None:
         self._series = Series(np.maximum)
@@ -152,7 +152,7 @@ class Delays:
     def add(self, delays: NDArray[np.float64]) -> None:
         """Append delays [s], not negative."""
         self._series.add(delays)
-        values, counts = np.unique(np.rint(delays * 1e9).astype(np.int64), return_counts=True)
+        values, counts = np.unique(np.rint(delays * NANOSECONDS).astype(np.int64), return_counts=True)
         self._histogram = merge([self._histogram, (values, counts)])
         if self._histogram[0].size > MOST_VALUES:
             values, counts = self._histogram
@@ -160,7 +160,7 @@ class Delays:
 
     @property
     def samples(self) -> NDArray[np.float64]:
-        """The delay of each message [s]; if there are very many, the largest delay of each run of messages."""
+        """The delay of each message [s]; above 2^17 messages, the largest delay of each run of messages."""
         return self._series.columns[0]
 
     def distribution(self, one_way_delay: float) -> DelayDistribution | None:
@@ -170,7 +170,7 @@ class Delays:
         if self._series.step == 1:
             return DelayDistribution.from_samples(self.samples, one_way_delay)
         values, counts = self._histogram
-        return DelayDistribution(values / 1e9, counts / counts.sum(), one_way_delay)
+        return DelayDistribution(values / NANOSECONDS, counts / counts.sum(), one_way_delay)
 
 
 class Table:
@@ -178,7 +178,6 @@ class Table:
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=TABLE_BYTES_IN_MEMORY)  # noqa: SIM115 (lives as long as the table)
-        self.rows = 0
 
     def add(self, first: Integers, second: Integers) -> None:
         """Append rows."""
@@ -186,10 +185,9 @@ class Table:
             self._file.write(np.column_stack([first, second]).astype(np.int64).tobytes())
         except OSError as error:
             raise ValueError(f"a temporary file cannot be written: {error.strerror or error}") from None
-        self.rows += first.size
 
     def blocks(self) -> Iterator[tuple[Integers, Integers]]:
-        """Yield all rows, `BLOCK` of them at a time."""
+        """Yield all rows, `BLOCK` rows at a time."""
         self._file.seek(0)
         while content := self._file.read(16 * BLOCK):
             both = np.frombuffer(content, np.int64).reshape(-1, 2)
@@ -203,36 +201,37 @@ class Table:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ConnectionAnalysis:
-    """One TCP connection, as one or two captures show it.
+    """One TCP connection, measured in one or two captures.
 
     Parameters
     ----------
     sender, receiver : str
         Address and port of the end that sent the payload, and of the other end.
     captured_at : tuple of {"sender", "receiver"}
-        Where the captures were made.
+        The ends at which the captures were made.
     duration : float
         Time from the first to the last segment [s].
     payload : int
-        Bytes of the stream, without repetitions.
+        Bytes of the stream, without retransmissions.
     data_segments, acknowledgements : int
-        Segments with payload, and segments of the other direction, in the first capture.
+        Numbers of segments with payload and of segments of the other direction in the first capture.
     rtt_times, rtt_samples : ndarray of float
-        Times since the first segment and round-trip times [s], in the order of time. At the sender from data to
-        acknowledgement; from a capture at the receiver only, upper bounds. Of more than 2^17, means of so many
-        consecutive ones that no more are left.
+        Times since the first segment and round-trip times [s], by ascending time. A capture at the sender shows the
+        time from data to acknowledgement; a capture at the receiver alone shows upper bounds. Of more than 2^17
+        samples, means of equally many consecutive samples, at most 2^17 means.
     rtt_count : int
-        Samples of the round-trip time.
+        Number of samples of the round-trip time.
     rtt_base, rtt_mean, rtt_max, rtt_deviation : float
         Smallest, mean and largest round-trip time, and standard deviation, of all samples [s].
     sent, lost : int
-        Packets on the wire with payload, and how many of them were lost.
+        Number of packets on the wire with payload, and number of lost packets.
     loss_counted : str
-        A description of how the losses were counted.
+        A description of the way in which the losses were counted.
     retransmissions, spurious_retransmissions : int
-        Packets sent again, and the needless ones among them. A capture at the receiver shows only arrived packets.
+        Numbers of retransmitted packets and of spurious retransmissions. A capture at the receiver shows only packets
+        that arrived.
     reordered, duplicates : int or None
-        Segments that were overtaken, and segments without new data; None without a capture at the receiver.
+        Numbers of overtaken segments and of segments without new data; None without a capture at the receiver.
     duplicate_acks : int
         Number of duplicate ACKs while data were outstanding.
     mss : int
@@ -242,38 +241,41 @@ class ConnectionAnalysis:
     sack, timestamps : bool
         Whether both ends used the option.
     window_scale : tuple of int, optional
-        Logarithms of the scales of the sender's and the receiver's window; None where the handshake was not captured.
+        Logarithms (base 2) of the scales of the sender's and the receiver's window; None if the handshake was not
+        captured.
     several_acknowledged : float
-        Share of the acknowledgements of new data that cover two or more segments, where nothing was sent again.
+        Share of ACKs of two or more segments among the ACKs of new data that cover no retransmission.
     delayed_ack : bool
-        Whether the share is large enough that acknowledgements are delayed.
+        Whether this share shows that acknowledgements are delayed.
     window : ndarray of WINDOW
-        Bytes in flight and the receiver's window at each transmission; of more than 2^17, the largest flight and the
-        smallest window of so many consecutive ones that no more are left.
+        Bytes in flight and the receiver's window at each transmission. Of more than 2^17 transmissions, the largest
+        flight and the smallest window of equally many consecutive transmissions, at most 2^17 rows.
     packet_size : float
-        Size of the application's messages [bytes], headers of their framing included; their mean if it varies.
+        Size of the application's messages [bytes], including the headers of their framing; the mean if it varies.
     interval : float
         Time between two messages [s]; the mean if it varies.
     fixed_size, fixed_interval : bool
         Whether all messages have one size, and whether they follow a fixed interval.
     messages, unfinished : int
-        Number of messages in the stream, and of messages whose delivery is not in the capture.
+        Number of messages in the stream, and number of messages whose delivery is not in the capture.
     one_way_delay : float
         Smallest delay from sender to receiver [s]; half the smallest round-trip time by assumption.
     clocks : ClockFit, optional
         Offset and skew of the two captures' clocks.
     delay_kind : {"write to read", "transmission to read"}, optional
-        From the write as the fixed interval places it, or from the first transmission of a message's last byte, to
-        when it and all before it had come; None where no delays could be told.
+        Begin and end of each delay. It begins with the write, at a time that follows from the fixed interval, or with
+        the first transmission of the last byte of the message. It ends when this byte and all earlier bytes have
+        arrived. None if no delays could be measured.
     delay_measured : str
-        A description of how the delays were measured.
+        A description of the measurement of the delays.
     delay_samples : ndarray of float
-        The delay of each message [s]; of more than 2^17, the largest of so many consecutive ones that no more are left.
+        The delay of each message [s]. Of more than 2^17 messages, the largest delay of equally many consecutive
+        messages, at most 2^17 values.
     delays : DelayDistribution or None
-        The distribution of all delays, of the kind `delay_kind`; of more than 2^17 different ones, each is known to
-        0.02 %. None where none could be told.
+        The distribution of all delays, of the kind `delay_kind`. If there are more than 2^17 different delays, each is
+        rounded to within 0.02 %. None if no delays could be measured.
     notes : tuple of str
-        Limitations that the reader has to know before relying on the numbers.
+        Limitations of the measurement.
 
     Examples
     --------
@@ -329,12 +331,12 @@ class ConnectionAnalysis:
 
     @property
     def rtt(self) -> float:
-        """Mean round-trip time [s]; from a capture at the receiver only, the smallest."""
+        """Mean round-trip time [s]; from a capture at the receiver alone, the smallest round-trip time."""
         return self.rtt_mean if "sender" in self.captured_at and self.rtt_count else self.rtt_base
 
     @property
     def constant_rate(self) -> bool:
-        """Whether messages are of one size and follow a fixed interval."""
+        """Whether all messages have one size and follow a fixed interval."""
         return self.fixed_size and self.fixed_interval
 
     @property
@@ -363,7 +365,7 @@ class ConnectionAnalysis:
         Returns
         -------
         PathEstimate
-            With the mean round-trip time and its interval by batch means, and the counts of packets.
+            The mean round-trip time with its interval by batch means, and the counts of packets.
 
         Raises
         ------
@@ -374,7 +376,7 @@ class ConnectionAnalysis:
 
         samples = self.rtt_samples
         if not math.isfinite(self.rtt_base) or self.rtt_base <= 0:
-            raise ValueError("the captures hold no acknowledgement that tells the round-trip time")
+            raise ValueError("the captures hold no acknowledgement that shows the round-trip time")
         at_sender = "sender" in self.captured_at
         interval = None
         if at_sender and samples.size >= BATCHES:
@@ -408,9 +410,9 @@ class ConnectionAnalysis:
         Raises
         ------
         ValueError
-            If the capture holds too few messages to tell, or the means lie outside the range of `Flow`.
+            If the capture holds too few messages, or the means are outside the range of `Flow`.
         """
         if not math.isfinite(self.interval):
             raise ValueError(f"the connection carried {self.messages} messages, too few for their interval")
-        # The last digits are noise of the fit.
+        # Six digits: further digits are noise of the fit.
         return Flow(max(round(self.packet_size), 1), float(f"{self.interval:.6g}"))

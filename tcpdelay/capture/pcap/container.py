@@ -1,8 +1,9 @@
-"""Capture files: packets out of pcap and pcapng, plain or compressed by gzip, with bounded memory.
+"""Capture files: read packets from pcap and pcapng, plain or compressed by gzip, with bounded memory.
 
-dpkt knows the formats. Its readers are not used: they apply the first interface's clock and link layer to all packets
-of a pcapng, drop the length on the wire, round times to a float, and allocate whatever a damaged length asks for.
-gzip.GzipFile is not used either: it does not say where the file is damaged, nor return the bytes before the damage.
+The constants and headers of the formats are dpkt's, but its readers are not used: they apply the clock and link layer
+of the first interface to all packets of a pcapng, drop the length on the wire, round times to a float, and allocate
+the memory for any damaged length. gzip.GzipFile is not used either: it does not report the place of a damage, and does
+not return the bytes before the damage.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 _PIECE = 2**16
 _HEADER_AND_CHECKSUM = 31
-"""`wbits` with which zlib reads the header of gzip and compares the checksum."""
+"""Value of `wbits` with which zlib reads the header of gzip and compares the checksum."""
 MAX_CAPTURED = 2**20
-"""Largest credible size of a packet [bytes]; the limit of libpcap is a quarter of it."""
+"""Largest credible size of a packet [bytes]; four times the limit of libpcap."""
 MAX_BLOCK = 2**24
 """Largest credible size of a pcapng block [bytes]."""
 BUFFER_SIZE = 2**20
@@ -47,7 +48,7 @@ _WITH_CAPTURED_LENGTH = (dpkt.pcapng.PCAPNG_BT_EPB, dpkt.pcapng.PCAPNG_BT_PB)
 
 
 class DamagedPackingError(Exception):
-    """A gzip file is damaged; the message says what is wrong and where."""
+    """A gzip file is damaged; the message holds the fault and its place."""
 
 
 class Unpacked(io.RawIOBase):
@@ -56,19 +57,19 @@ class Unpacked(io.RawIOBase):
     Parameters
     ----------
     packed : binary file
-        The gzip file, of one member or several.
+        The gzip file, with one or several members.
 
     Attributes
     ----------
     cut : bool
-        Whether the file ends within a member, as far as it has been read.
+        Whether the file ends within a member; False until the end has been read.
     count : int
-        Bytes unpacked so far.
+        Number of bytes unpacked so far.
 
     Raises
     ------
     DamagedPackingError
-        If the file is damaged, when reading behind the last intact byte.
+        If the file is damaged; `read` raises it behind the last intact byte.
 
     Examples
     --------
@@ -92,8 +93,8 @@ class Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Unpack at least one byte into a buffer, and return how many; 0 at the end."""
-        room = memoryview(buffer)
+        """Unpack at least one byte into a buffer, and return the number of bytes; 0 at the end of the file."""
+        free = memoryview(buffer)
         while True:
             if self._broken is not None:
                 raise self._broken
@@ -103,9 +104,9 @@ class Unpacked(io.RawIOBase):
                 self._waiting = self._packed.read(_PIECE)
                 self._taken += len(self._waiting)
             ended = not self._waiting
-            data = self._unpack(len(room))
+            data = self._unpack(len(free))
             if data:
-                room[: len(data)] = data
+                free[: len(data)] = data
                 self.count += len(data)
                 return len(data)
             if ended and self._broken is None:
@@ -113,7 +114,7 @@ class Unpacked(io.RawIOBase):
                 return 0
 
     def _next_member(self) -> bool:
-        """Begin another member, and return whether there is one; zeros may separate members."""
+        """Begin the next member, and return whether there is one; zeros may separate members."""
         waiting = self._member.unused_data
         while True:
             waiting = waiting.lstrip(b"\0")
@@ -136,7 +137,7 @@ class Unpacked(io.RawIOBase):
         return data
 
     def _unpack_up_to_damage(self, member: zlib._Decompress, waiting: bytes) -> bytes:
-        """Unpack byte by byte: zlib drops everything it has unpacked when it finds a damage."""
+        """Unpack byte by byte, because zlib drops all unpacked bytes of a call in which it finds a damage."""
         data = b""
         for place in range(len(waiting)):
             try:
@@ -185,7 +186,7 @@ class _Interface(NamedTuple):
 
 
 class CaptureFile:
-    """A pcap or pcapng file, perhaps compressed by gzip, that can be read several times.
+    """A pcap or pcapng file, optionally compressed by gzip, that can be read several times.
 
     Parameters
     ----------
@@ -195,21 +196,22 @@ class CaptureFile:
     Attributes
     ----------
     name : str
-        Its name, for messages.
+        Name of the file, for messages.
     size : int
-        Its size [bytes].
+        Size of the file [bytes].
     cut : str or None
-        Where the file ends in the middle of a packet or of gzip's data, once it has been read; that packet is left
-        out.
+        A note on the place at which the file ends, if it ends within a packet or within the data of gzip; None before
+        the file has been read. The incomplete packet is left out.
     readings : int
-        How often the file will be read, as far as known.
+        Expected number of readings of the file.
     on_progress : callable or None
-        Called now and then, while it is read, with how many of its bytes have been read, over all readings.
+        Called from time to time during a reading with the number of bytes read so far, in all readings together.
 
     Raises
     ------
     ValueError
-        If the file cannot be read or is no capture; on iteration, if it is damaged, with packet number and offset.
+        If the file cannot be read or is no capture. On iteration, if the file is damaged; the message holds the number
+        and offset of the packet.
 
     Examples
     --------

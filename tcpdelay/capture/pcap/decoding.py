@@ -1,16 +1,15 @@
 """Headers: from the bytes of a packet to its TCP segment, and from the TCP stream to the application's messages.
 
-Link layers, IP and TCP: the code reads fixed offsets and builds no objects. dpkt's complete decoding takes 40 us per
-packet, this some 4.
+Link layers, IP and TCP: the code reads fixed offsets and builds no objects. It takes about 4 us per packet; the
+complete decoding by dpkt takes 40 us.
 
-Messages: the payload is read as it passes. Only segments that arrive out of order are kept.
+Messages: the payload is read segment by segment. Only segments that arrive out of order are stored.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable
 from heapq import heappop, heappush
 from ipaddress import IPv6Address
 from typing import Literal, NamedTuple
@@ -32,10 +31,10 @@ Framing = Literal["auto", "rfc4571", "length4", "websocket"]
 MAX_MESSAGE = 2**26
 """Largest credible message [bytes]."""
 MAX_WAITING = 2**24
-"""Largest number of bytes kept of segments that arrived out of order."""
+"""Largest number of bytes of segments that arrived out of order and are stored."""
 _MAX_HTTP = 2**16
 _SEGMENT_OVERHEAD = 100
-"""Memory of a waiting segment beside its payload [bytes], roughly."""
+"""Approximate memory of a stored segment, without its payload [bytes]."""
 _END_OF_HTTP = b"\r\n\r\n"
 
 
@@ -51,7 +50,7 @@ class Segment(NamedTuple):
     flags, window : int
         Flags, and the window as in the header, without its scale.
     length : int
-        Bytes of payload on the wire, also if the capture does not hold them.
+        Size of the payload on the wire [bytes]; the capture may hold fewer bytes.
     ip_id : int
         Identification of the IPv4 packet; 0 for IPv6.
     options : bytes
@@ -80,11 +79,11 @@ class Options(NamedTuple):
     timestamps : tuple of int, optional
         TSval and TSecr.
     sack : tuple of tuple of int
-        The blocks, left and right edge each.
+        Left and right edge of each block.
     mss, window_scale : int, optional
-        Largest segment [bytes] and logarithm of the window's scale; in a SYN only.
+        Maximum segment size [bytes], and logarithm (base 2) of the window's scale; only in a SYN.
     sack_permitted : bool
-        Whether SACK is offered; in a SYN only.
+        Whether the end offers SACK; only in a SYN.
     """
 
     timestamps: tuple[int, int] | None = None
@@ -94,41 +93,15 @@ class Options(NamedTuple):
     sack_permitted: bool = False
 
 
-def _ethernet(data: bytes) -> tuple[int, int]:
-    return _SHORT.unpack_from(data, 12)[0], 14
-
-
-def _cooked(data: bytes) -> tuple[int, int]:
-    return _SHORT.unpack_from(data, 14)[0], 16
-
-
-def _cooked2(data: bytes) -> tuple[int, int]:
-    return _SHORT.unpack_from(data, 0)[0], 20
-
-
-def _version(data: bytes, offset: int) -> int:
-    protocol: int = ethernet.ETH_TYPE_IP6 if data[offset] >> 4 == 6 else ethernet.ETH_TYPE_IP
-    return protocol
-
-
-def _raw(data: bytes) -> tuple[int, int]:
-    return _version(data, 0), 0
-
-
-def _loopback(data: bytes) -> tuple[int, int]:
-    return _version(data, 4), 4
-
-
-# Raw IP is 12 or 14 in old files, depending on the system that wrote them.
-LINKS: dict[int, Callable[[bytes], tuple[int, int]]] = {
-    pcap.DLT_EN10MB: _ethernet,
-    pcap.DLT_LINUX_SLL: _cooked,
-    pcap.DLT_LINUX_SLL2: _cooked2,
-    pcap.DLT_NULL: _loopback,
-    pcap.DLT_LOOP: _loopback,
-    **dict.fromkeys((12, 14, 101, pcap.DLT_IPV4, pcap.DLT_IPV6), _raw),
+LINKS: dict[int, tuple[int | None, int]] = {
+    pcap.DLT_EN10MB: (12, 14),
+    pcap.DLT_LINUX_SLL: (14, 16),
+    pcap.DLT_LINUX_SLL2: (0, 20),
+    **dict.fromkeys((pcap.DLT_NULL, pcap.DLT_LOOP), (None, 4)),
+    # Raw IP is 12 or 14 in old files, depending on the system that wrote the file.
+    **dict.fromkeys((12, 14, 101, pcap.DLT_IPV4, pcap.DLT_IPV6), (None, 0)),
 }
-"""By link layer, the function that finds the protocol and the start of the network layer."""
+"""By link layer, the offsets of the protocol number (None: the IP version shows it) and of the network layer."""
 
 
 def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
@@ -141,12 +114,12 @@ def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
     data : bytes
         The captured bytes of the packet.
     wire_length : int
-        Its length on the link [bytes]; needed where offloading left the length in the IP header at 0.
+        Length of the packet on the link [bytes]; used if offloading left the length in the IP header at 0.
 
     Returns
     -------
     Segment or None
-        None if the packet holds no TCP, is a fragment, or is malformed or cut within its headers.
+        None if the packet is not TCP, is a fragment, or is malformed or cut within its headers.
 
     Examples
     --------
@@ -156,7 +129,11 @@ def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
     (1, 4, '1.1.1.1:80')
     """
     try:
-        protocol, start = LINKS[link](data)
+        place, start = LINKS[link]
+        if place is not None:
+            (protocol,) = _SHORT.unpack_from(data, place)
+        else:
+            protocol = ethernet.ETH_TYPE_IP6 if data[start] >> 4 == 6 else ethernet.ETH_TYPE_IP
         while protocol in VLAN_TAGS:
             protocol, start = _SHORT.unpack_from(data, start + 2)[0], start + 4
         if protocol == ethernet.ETH_TYPE_IP:
@@ -197,7 +174,7 @@ def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
 
 
 def _after_extensions(data: bytes, start: int) -> int | None:
-    """Return the offset of TCP in an IPv6 packet; None if it carries no TCP."""
+    """Return the offset of TCP in an IPv6 packet; None if the packet is not TCP."""
     following, place = data[start + 6], start + 40
     while following in _EXTENSIONS:
         following, place = data[place], place + 8 * (data[place + 1] + 1)
@@ -205,7 +182,7 @@ def _after_extensions(data: bytes, start: int) -> int | None:
 
 
 def options_of(options: bytes) -> Options:
-    """Return the options of a segment; malformed or cut options are left out.
+    """Return the options of a segment, without malformed or cut options.
 
     Examples
     --------
@@ -258,8 +235,8 @@ class Framer:
     ----------
     framing : {"rfc4571", "length4", "websocket"}
         A length of 2 bytes (RFC 4571, 2) or 4 bytes before each message, most significant byte first, or the frames of
-        WebSocket (RFC 6455, 5.2), with or without the HTTP that precedes them. Of WebSocket, messages count, not
-        frames, and no control frames.
+        WebSocket (RFC 6455, 5.2), with or without the HTTP handshake before them. A WebSocket message may have several
+        frames. Control frames are no messages.
 
     Raises
     ------
@@ -289,7 +266,7 @@ class Framer:
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """Position behind the last byte of each message, counted from the first byte of the stream."""
+        """Position behind the last byte of each message, relative to the first byte of the stream."""
         return np.array(self._ends, np.int64)
 
     def take(self, limit: int) -> NDArray[np.int64]:
@@ -300,16 +277,16 @@ class Framer:
         return ends[:taken]
 
     def feed(self, seq: int, payload: bytes, length: int, number: int) -> None:
-        """Take the payload of one segment.
+        """Read the payload of one segment.
 
         Parameters
         ----------
         seq : int
-            Its sequence number.
+            Sequence number of the segment.
         payload : bytes
-            What was captured of it, from its start.
+            The captured bytes of the payload, from its start.
         length : int
-            How much of it there was on the wire.
+            Length of the payload on the wire [bytes].
         number : int
             Number of the packet, for messages.
         """
@@ -328,7 +305,7 @@ class Framer:
             raise ValueError(f"the payload from byte {self._position} of the stream on is not in the capture")
 
     def _read(self, start: int, payload: bytes, length: int, number: int) -> None:
-        """Continue in a segment that begins at or before the position."""
+        """Continue to read, in a segment that begins at or before the current position."""
         while (place := self._position - start) < length:
             if self._body is not None:
                 step = min(self._body, length - place)
@@ -352,7 +329,7 @@ class Framer:
 
     def _read_http(self) -> None:
         if len(self._header) == 4 and bytes(self._header) not in (b"GET ", b"HTTP"):
-            # The capture begins behind the handshake: the supposed HTTP is the first frame.
+            # The capture begins behind the handshake: these bytes are the first frame, not HTTP.
             held, self._in_http = bytes(self._header), False
             self._header.clear()
             self._position -= len(held)
@@ -373,7 +350,7 @@ class Framer:
         extended = {126: 2, 127: 8}.get(header[1] & 0x7F, 0)
         if len(header) < 2 + extended + 4 * (header[1] >> 7):
             return
-        # A message ends with a frame that has FIN; control frames come between its frames.
+        # A message ends with a frame that has FIN. Control frames may be between its frames.
         self._ends_message = header[0] & 0x88 == 0x80
         self._begin_body(int.from_bytes(header[2 : 2 + extended]) if extended else header[1] & 0x7F)
 

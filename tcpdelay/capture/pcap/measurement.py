@@ -11,20 +11,16 @@ from numpy.typing import NDArray
 from tcpdelay.capture.pcap.clocks import ClockFit, ClockSamples, match_acknowledgements, match_data
 from tcpdelay.capture.pcap.connection_analysis import WINDOW, RoundTripSeries, Series, Table
 from tcpdelay.capture.pcap.messages import Deliveries, MessageFinder
+from tcpdelay.capture.pcap.retransmissions import at_receiver, at_sender, duplicate_acknowledgements
 from tcpdelay.capture.pcap.round_trips import (
     AcknowledgedTogether,
     RoundTrips,
     Side,
-    at_receiver,
-    at_sender,
-    duplicate_acknowledgements,
     handshake_times,
     receiver_round_trips,
     sender_round_trips,
 )
-from tcpdelay.capture.pcap.trace import BEGINNING, NEVER, Coverage, Flags, Integers, Trace, coverage
-
-NANOSECONDS = 1e9
+from tcpdelay.capture.pcap.trace import BEGINNING, NANOSECONDS, NEVER, Coverage, Flags, Integers, Trace, coverage
 
 
 @dataclass
@@ -34,17 +30,18 @@ class EndTotals:
     Attributes
     ----------
     data, acks, stamped : int
-        Segments with payload, segments of the other end, and segments with payload and timestamps.
+        Numbers of segments with payload, segments of the other end, and segments with payload and timestamps.
     lowest, highest : int
         First and last byte of the stream in the capture.
     missing : int
         Number of bytes that were acknowledged but not captured.
     sack : bool
-        Whether a block of SACK was seen.
-    packets, repeated, needless, filling : int
-        Packets on the wire: all, sent again, sent again needlessly, and, at the receiver, sent again to fill a gap.
+        Whether a SACK block was seen.
+    packets, repeated, spurious, filling : int
+        Numbers of packets on the wire: all packets, retransmissions, spurious retransmissions, and, at the receiver,
+        retransmissions that filled a gap.
     reordered, duplicates : int
-        At the receiver, segments that were overtaken, and segments that brought nothing new.
+        At the receiver, numbers of overtaken segments, and of segments without new data.
     duplicate_acks : int
         Number of duplicate ACKs.
     complete : int
@@ -60,7 +57,7 @@ class EndTotals:
     sack: bool = False
     packets: int = 0
     repeated: int = 0
-    needless: int = 0
+    spurious: int = 0
     filling: int = 0
     reordered: int = 0
     duplicates: int = 0
@@ -68,7 +65,7 @@ class EndTotals:
     complete: int = BEGINNING
 
     def count(self, trace: Trace) -> None:
-        """Count what is the same at either end."""
+        """Add the counts that do not depend on the end of the capture."""
         data, acks, span = trace.data, trace.acks, trace.span
         during = span.during(data.time)
         self.data += int(np.count_nonzero(during))
@@ -88,13 +85,13 @@ class EndTotals:
         self.missing += pieces.missing(trace.span)
         if trace.passed is not None:
             complete = pieces.complete_at(trace.passed)
-            # Bytes that are missing in the capture have arrived all the same.
+            # Bytes that the capture lacks have arrived nevertheless.
             self.complete = complete if complete < NEVER else BEGINNING
         return pieces
 
 
 def wire_packets(trace: Trace, which: Flags) -> int:
-    """Return the number of packets on the wire that the given segments are."""
+    """Return the number of packets on the wire in the segments that a mask selects."""
     return int(trace.wire_packets((trace.data.end - trace.data.start)[which]).sum())
 
 
@@ -104,11 +101,11 @@ class Measurement:
     Parameters
     ----------
     sides : tuple of Side
-        Where the captures were made.
+        The ends at which the captures were made.
     messages : MessageFinder
         Finds the messages.
     same_clock : bool
-        Whether the captures were stamped by one clock.
+        Whether the same clock stamped both captures.
 
     Attributes
     ----------
@@ -141,7 +138,7 @@ class Measurement:
         at : dict of Trace
             The stretch in each capture.
         framed : ndarray of int64
-            Where messages end by their headers, as far as not given before, in the first of the captures.
+            New ends of messages, from headers in the payload; positions in the first capture.
         """
         pieces = {side: self.totals[side].cover(trace) for side, trace in at.items()}
         for side, trace in at.items():
@@ -162,12 +159,12 @@ class Measurement:
             if side == "sender":
                 sent = at_sender(trace, covered)
                 totals.repeated += wire_packets(trace, sent.repetition & during)
-                totals.needless += wire_packets(trace, sent.spurious & during)
+                totals.spurious += wire_packets(trace, sent.spurious & during)
                 self._add_trips(trace, sender_round_trips(trace, sent.original, sent.resent, self.together))
                 continue
             arrived = at_receiver(trace, covered)
             totals.repeated += wire_packets(trace, (arrived.repetition | arrived.duplicate) & during)
-            totals.needless += wire_packets(trace, arrived.duplicate & during)
+            totals.spurious += wire_packets(trace, arrived.duplicate & during)
             totals.filling += wire_packets(trace, arrived.repetition & during)
             totals.reordered += int(np.count_nonzero(arrived.reordered & during))
             totals.duplicates += int(np.count_nonzero(arrived.duplicate & during))
@@ -197,7 +194,7 @@ class Measurement:
         self.duplicated += matched.duplicated
 
     def _take_window(self, trace: Trace) -> None:
-        """Keep the bytes in flight and the receiver's window at each transmission."""
+        """Add the bytes in flight and the receiver's window at each transmission."""
         data, acks = trace.data, trace.acks
         if not data.size:
             return
@@ -218,7 +215,7 @@ class Measurement:
 
     @property
     def round_trips(self) -> RoundTripSeries:
-        """The samples; if acknowledgements are delayed, without samples from ACKs of one segment."""
+        """The samples; if acknowledgements are delayed, the samples from ACKs of one segment are left out."""
         at_sender_and_delayed = "sender" in self.sides and self.together.singles_wait
         return self._whole_trips if at_sender_and_delayed else self._all_trips
 
@@ -241,35 +238,35 @@ class Measurement:
         return self._clocks.fit() if len(self.sides) == 2 else None
 
     def losses(self, clocks: ClockFit | None, first: int, last: int) -> tuple[int, int, str]:
-        """Return packets sent, packets lost, and how they were counted.
+        """Return the numbers of packets sent and lost, and a description of the count.
 
         Parameters
         ----------
         clocks : ClockFit or None
-            How the clocks differ.
+            Offset and skew of the clocks of two captures.
         first, last : int
-            When the capture at the receiver began and ended, by its clock [ns].
+            Times at which the capture at the receiver began and ended, by its clock [ns].
         """
         if clocks is not None:
             begin, end = clocks.to_sender(np.array([first, last]))
             base = round(clocks.forward_base * NANOSECONDS)
             sent = lost = 0
             for times, missing in self._transmissions.blocks():
-                # Packets sent while the other capture did not run are not lost.
+                # Packets that were sent while the other capture did not run do not count.
                 covered = (times + base >= begin) & (times + base <= end)
                 sent += int(np.count_nonzero(covered))
                 lost += int(missing[covered].sum())
             return sent, lost, "packets sent that did not arrive, by both captures"
         totals = self.totals[self.sides[0]]
         if self.sides == ("sender",):
-            how = "retransmissions that no report of the receiver shows to have been needless"
-            return totals.packets, totals.repeated - totals.needless, how
+            how = "retransmissions that no report of the receiver shows to be spurious"
+            return totals.packets, totals.repeated - totals.spurious, how
         how = "retransmissions that arrived and filled a gap; lost retransmissions do not show"
         return totals.packets + totals.filling, totals.filling, how
 
 
 def scales_of(trace: Trace) -> tuple[int, int] | None:
-    """Return the scales of the windows, valid if both ends offer one (RFC 7323, 2.2); None without handshake."""
+    """Return the scales of the windows, 0 unless both ends offer a scale (RFC 7323, 2.2); None without handshake."""
     if trace.sender.time is None or trace.receiver.time is None:
         return None
     of_sender, of_receiver = trace.sender.window_scale, trace.receiver.window_scale

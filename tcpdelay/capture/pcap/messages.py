@@ -1,4 +1,4 @@
-"""The messages of the application: their size and interval, and when each was written, sent and read."""
+"""The messages of the application: their size and interval, and the times at which they were written, sent and read."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from tcpdelay.capture.pcap.clocks import ClockFit, LowerHull
 from tcpdelay.capture.pcap.connection_analysis import MOST_VALUES, DelayKind, Delays, Table
 from tcpdelay.capture.pcap.round_trips import Side
 from tcpdelay.capture.pcap.stretches import shift_between
-from tcpdelay.capture.pcap.trace import NEVER, Coverage, DataSegments, Integers, Span, Trace
+from tcpdelay.capture.pcap.trace import NANOSECONDS, NEVER, Coverage, DataSegments, Integers, Span, Trace
 
 MAX_MESSAGES_PER_SEGMENT = 2000
-"""Largest credible number of messages in a segment; more mean damaged sequence numbers or a wrong size."""
+"""Largest credible number of messages in a segment; a larger number means damaged sequence numbers or a wrong size."""
 _AT_A_TIME = 2**18
 _FEWEST_MESSAGES = 20
 """Smallest number of messages from which a size or a schedule is estimated."""
 _CANDIDATE_SHARE = 0.02
-"""Smallest share of the writes that makes a size a candidate for the size of all messages."""
+"""Smallest share of the writes with a size that can be the size of all messages."""
 _MULTIPLES_SHARE = 0.95
-"""Share of the writes whose distances must be multiples of the size."""
+"""Smallest share of the writes whose distances are multiples of the size."""
 _LARGEST_LAG = 0.25
-"""Largest lower quartile of the messages' lag behind the schedule, in intervals."""
-NANOSECONDS = 1e9
+"""Largest lower quartile of the lag of messages behind the schedule, in intervals."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Schedule:
     Attributes
     ----------
     first : float
-        Time at which the first message was written [ns], as far as the capture shows.
+        Time at which the first message in the capture was written [ns].
     interval : float
         Time between two messages [ns].
     """
@@ -46,20 +45,20 @@ class Schedule:
     interval: float
 
     def writes(self, first: int, count: int) -> NDArray[np.float64]:
-        """Return the times at which the messages from number `first` on were written [ns after message 0]."""
+        """Return the times at which `count` messages from number `first` on were written [ns after message 0]."""
         return np.asarray(self.interval * np.arange(first, first + count), np.float64)
 
 
 def marked_ends(data: DataSegments) -> Integers:
-    """Return the positions at which the application's writes ended, marked by PSH (RFC 9293, 3.9.1)."""
+    """Return the positions at which the writes of the application ended, marked by PSH (RFC 9293, 3.9.1)."""
     return np.unique(data.end[data.push])
 
 
 def fixed_size(ends: Integers) -> int | None:
     """Return the size of all messages, if it is fixed.
 
-    Writes that waited leave together, so that the distance of two marks is a multiple of the size: it is the smallest
-    common distance of which nearly all are multiples.
+    Writes that waited leave together, so the distance of two marks is a multiple of the size. The size is the smallest
+    frequent distance that divides nearly all distances.
 
     Parameters
     ----------
@@ -90,22 +89,22 @@ def fixed_size(ends: Integers) -> int | None:
 class MessageFinder:
     """Finds the messages of a stream, stretch by stretch.
 
-    Their ends are those of their headers, if they have such; else all are of one size, if that is known or found in the
-    first stretch that has writes enough; else they are the marks of the application's writes.
+    Headers in the payload show the ends of messages, if there are headers. Else all messages have one size, if the size
+    is known or is found in the first stretch with enough writes. Else each write of the application is a message.
 
     Parameters
     ----------
     message_size : int or None
         Size of all messages [bytes], if known.
     framed : bool
-        Whether headers show where messages end.
+        Whether headers in the payload show the ends of messages.
 
     Attributes
     ----------
     count : int
         Number of messages so far.
     bytes : int
-        Sum of their sizes.
+        Sum of the sizes of the messages so far.
     """
 
     def __init__(self, message_size: int | None, framed: bool) -> None:
@@ -128,7 +127,7 @@ class MessageFinder:
 
     @property
     def size_changes(self) -> bool:
-        """Whether later writes are no longer multiples of the size that was found first."""
+        """Whether the distances of later writes are not multiples of the size that was found first."""
         found = self._size is not None and self._known is None and not self._framed
         return found and self._distances > 0 and self._multiples < _MULTIPLES_SHARE * self._distances
 
@@ -138,7 +137,7 @@ class MessageFinder:
         return self.bytes / self.count if self.count else float("nan")
 
     def ends(self, data: DataSegments, span: Span, framed: Integers) -> Iterator[Integers]:
-        """Yield, in batches, the positions behind the last bytes of the messages that count in a stretch.
+        """Yield in batches, for the messages that count in a stretch, the position behind the last byte.
 
         Parameters
         ----------
@@ -147,7 +146,7 @@ class MessageFinder:
         span : Span
             The part of the stretch that counts.
         framed : ndarray of int64
-            New ends of messages, from their headers.
+            New ends of messages, from headers in the payload.
 
         Raises
         ------
@@ -221,6 +220,13 @@ class ScheduleFinder:
         Time at which the first message was sent [ns].
     span : tuple of int
         Smallest and largest time [ns].
+
+    Examples
+    --------
+    >>> finder = ScheduleFinder()
+    >>> finder.add(20 * np.arange(50) + np.tile([0, 3, 0, 0, 7], 10))
+    >>> finder.schedule()
+    Schedule(first=0.0, interval=20.0)
     """
 
     def __init__(self) -> None:
@@ -250,13 +256,13 @@ class ScheduleFinder:
     def schedule(self, earlier: int = 0) -> Schedule | None:
         """Return the schedule; None if the messages follow no fixed interval, or are too few.
 
-        A message is never sent before it is written, so the writes lie on the line below all transmissions that is
-        closest to them.
+        A message is never sent before it is written. The times of the writes are therefore the line below all
+        transmissions that is closest to them.
 
         Parameters
         ----------
         earlier : int
-            Time from sending to the times given [ns].
+            Time from the transmission of a message to the time that `add` got [ns].
         """
         if self.count < _FEWEST_MESSAGES:
             return None
@@ -269,40 +275,15 @@ class ScheduleFinder:
         return Schedule(float(self.first - earlier) + height, interval)
 
 
-def schedule_of(times: Integers) -> Schedule | None:
-    """Return the schedule of a source that writes at a fixed interval.
-
-    Parameters
-    ----------
-    times : ndarray of int64
-        Times at which messages were first sent or arrived [ns], one per write.
-
-    Returns
-    -------
-    Schedule or None
-        The schedule, as from `ScheduleFinder.schedule`.
-
-    Examples
-    --------
-    >>> late = np.tile([0, 3, 0, 0, 7], 10)
-    >>> schedule = schedule_of(20 * np.arange(50) + late)
-    >>> schedule.first, schedule.interval
-    (0.0, 20.0)
-    """
-    finder = ScheduleFinder()
-    finder.add(times)
-    return finder.schedule()
-
-
 class MeasuredDelays(NamedTuple):
     """The delays of the messages.
 
     Attributes
     ----------
     kind : str or None
-        The moments between which delays were measured; None without delays.
+        The two events between which delays were measured; None without delays.
     how : str
-        A description of how they were measured.
+        A description of the measurement.
     delays : Delays
         The delays.
     unfinished : int
@@ -321,7 +302,7 @@ class Deliveries:
     Parameters
     ----------
     sides : tuple of Side
-        Where the captures were made; the first capture shows when messages were sent.
+        The ends at which the captures were made; the first capture shows when messages were sent.
     messages : MessageFinder
         Finds the messages.
     """
@@ -339,15 +320,15 @@ class Deliveries:
         Parameters
         ----------
         framed : ndarray of int64
-            New ends of messages, from their headers.
+            New ends of messages, from headers in the payload.
         source : Trace
             The stretch in the first capture.
         sent : Coverage or None
-            The pieces of it.
+            The pieces of the stretch in the first capture.
         receiver : Trace or None
-            The stretch at the receiver, if there is such a capture.
+            The stretch in the capture at the receiver, if there is one.
         arrived : Coverage or None
-            The pieces of that.
+            The pieces of the stretch at the receiver.
         """
         if sent is None:
             return
@@ -365,7 +346,7 @@ class Deliveries:
             self._times.add(transmitted, read)
 
     def schedule(self, one_way: float) -> Schedule | None:
-        """Return the schedule of the writes, by the sender's clock; None if there is none.
+        """Return the schedule of the writes, by the sender's clock; None if there is no schedule.
 
         Parameters
         ----------
@@ -377,7 +358,7 @@ class Deliveries:
         return self._transmissions.schedule(self._way_there(one_way))
 
     def _way_there(self, one_way: float) -> int:
-        """Time from sending a message to its time in the first capture [ns]."""
+        """Return the time from the transmission of a message to its time in the first capture [ns]."""
         return 0 if "sender" in self._sides else _nanoseconds(one_way)
 
     def mean_interval(self) -> float:
@@ -391,11 +372,11 @@ class Deliveries:
         Parameters
         ----------
         schedule : Schedule or None
-            What `schedule` returned.
+            The return value of `schedule`.
         one_way : float
             Smallest delay from sender to receiver [s].
         clocks : ClockFit or None
-            How the clocks of two captures differ.
+            Offset and skew of the clocks of two captures.
         """
         earlier = self._way_there(one_way)
         origin = self._transmissions.first - earlier
@@ -420,10 +401,10 @@ class Deliveries:
             how = "a capture at the receiver does not show when messages of no fixed interval were sent"
             return MeasuredDelays(None, how, delays, unfinished)
         ends_at = {
-            ("sender", "receiver"): "to the arrival of its last byte and all before it, by both captures",
+            ("sender", "receiver"): "to the arrival of its last byte and all earlier bytes, by both captures",
             ("sender",): "to its acknowledgement at the sender, less half the smallest round-trip time",
-            ("receiver",): "to the arrival of its last byte and all before it; half the smallest round-trip time is "
-            "assumed for the way there",
+            ("receiver",): "to the arrival of its last byte and all earlier bytes; half the smallest round-trip time "
+            "is assumed for the way from the sender",
         }[self._sides]
         if schedule is None:
             how = f"from the first transmission of a message's last byte {ends_at}"

@@ -1,4 +1,4 @@
-"""Captures that show a connection at several places: separated by interface or stations, or one place is chosen."""
+"""Captures that show a connection at several places: the interface or the stations separate the places."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import NamedTuple
 from dpkt import pcap
 
 from tcpdelay.capture.pcap.container import CaptureFile, Packet
+from tcpdelay.capture.pcap.conversations import Conversation
 from tcpdelay.capture.pcap.decoding import Framer, Framing, Segment
-from tcpdelay.capture.pcap.measurement import NANOSECONDS
 from tcpdelay.capture.pcap.round_trips import captured_at, distance_to_receiver, distance_to_sender
-from tcpdelay.capture.pcap.segments import ConnectionSegments, Conversation
+from tcpdelay.capture.pcap.segments import ConnectionSegments
 from tcpdelay.capture.pcap.stretches import Copies, FirstOnly, StretchSource
+from tcpdelay.capture.pcap.trace import NANOSECONDS
 from tcpdelay.units import format_time
 
 _SMALLEST_SHARE = 0.1
-"""Smallest share of the packets of the fullest place, in either direction, with which a place counts."""
+"""Smallest number of packets of a place, in either direction, as a share of the packets of the busiest place."""
 _MOST_PLACES = 8
-"""Number of places that are distinguished, by descending number of packets; the beginning of each is read."""
+"""Largest number of places that are distinguished; places with more packets come first."""
 _LARGEST_COPY_DISTANCE = 0.02
 """Largest distance of copies captured at one place, as a share of the round-trip time."""
 
@@ -38,7 +39,7 @@ class Place(NamedTuple):
     ifindex : int, optional
         Interface index of the system, in Linux cooked v2.
     stations : tuple of bytes
-        Both Ethernet addresses, sorted, so that both directions have the same.
+        Both Ethernet addresses, sorted, so that they are equal in both directions.
     """
 
     interface: int
@@ -46,7 +47,7 @@ class Place(NamedTuple):
     stations: tuple[bytes, ...] = ()
 
     def in_words(self, among: list[Place]) -> str:
-        """Return in words what distinguishes this place from the other places in `among`.
+        """Return a description that distinguishes this place from the other places in `among`.
 
         Examples
         --------
@@ -63,7 +64,7 @@ class Place(NamedTuple):
 
 
 def at(place: Place) -> Kept:
-    """Return a function that tells whether a packet was captured at a place."""
+    """Return a function that returns whether a packet was captured at a place."""
     return lambda packet, segment: place_of(packet) == place
 
 
@@ -79,7 +80,7 @@ def place_of(packet: Packet) -> Place:
 
 @dataclass(frozen=True)
 class ConnectionInFile:
-    """The connection in one file, which may show it at one place or at several.
+    """The connection in one file, which shows it at one or several places.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ class ConnectionInFile:
     sender : bytes
         The end whose payload is analysed.
     framing : Framing
-        How the ends of messages are found.
+        Way to find the ends of messages.
     copies : Copies, optional
         Copies that an earlier reading found; they need not be among the first segments.
     """
@@ -102,21 +103,21 @@ class ConnectionInFile:
     copies: Copies | None = None
 
     def sources(self, notes: list[str]) -> list[StretchSource]:
-        """Return the captures in the file: one, or one at the sender and one at the receiver.
+        """Return the captures in the file: one capture, or a capture at the sender and a capture at the receiver.
 
         Parameters
         ----------
         notes : list of str
-            Notes on separated captures and packets left out are appended.
+            List to which notes on separated captures and omitted packets are appended.
 
         Raises
         ------
         ValueError
-            If packets occur twice with a part of the path between them, and nothing shows which was captured where.
+            If packets occur twice with a part of the path between the copies, and nothing shows the place of a copy.
         """
         source = self._source()
         source.begin()
-        # A reading that leaves out second copies counts none. The first segments show them again.
+        # An earlier reading that omitted second copies has counted no copies. The first segments show them again.
         copies = self.copies if self.copies is not None and self.copies.many else source.copies
         if not copies.many:
             return [source]
@@ -132,7 +133,8 @@ class ConnectionInFile:
         far, *_, near = sorted(places, key=lambda place: -distance_to_receiver(traces[place]))
         name = self.capture.name
         if captured_at(traces[far]) != ("sender", True) or captured_at(traces[near]) != ("receiver", True):
-            notes.append(f"{name}: packets occur twice, at {' and '.join(words.values())}; those of {words[far]} count")
+            several = " and ".join(words.values())
+            notes.append(f"{name}: packets occur twice, at {several}; the packets of {words[far]} count")
             return [self._chosen(views[far], at(far), labels[far], notes)]
         notes.append(f"{name}: holds both ends, the sender's at {words[far]}, the receiver's at {words[near]}")
         # The capture at the sender gives the positions of messages.
@@ -167,10 +169,10 @@ class ConnectionInFile:
             pass
         least = [_SMALLEST_SHARE * max(counted.values(), default=0) for counted in packets.values()]
         most = packets[True].most_common(_MOST_PLACES)
-        return sorted(one for one, count in most if count >= least[0] and packets[False][one] >= max(least[1], 1))
+        return sorted(place for place, sent in most if sent >= least[0] and packets[False][place] >= max(least[1], 1))
 
     def _first_only(self, lags: tuple[int, int], kept: Kept | None, label: str, notes: list[str]) -> StretchSource:
-        """Return the connection without second copies, if the copies are near enough to be from one place."""
+        """Return the connection without second copies, if the copies are close enough to be from one place."""
         first = FirstOnly(2 * max(lags))
         source = self._again(
             first if kept is None else lambda packet, segment: kept(packet, segment) and first(packet, segment), label
@@ -186,5 +188,5 @@ class ConnectionInFile:
                 f"{source.name}: packets of this connection appear twice, {apart} apart, as where captures of two "
                 "places were merged; give the captures of the two ends as two files"
             )
-        notes.append(f"{source.name}: packets occur twice, {apart} apart; the second ones are left out")
+        notes.append(f"{source.name}: packets occur twice, {apart} apart; the second copies are left out")
         return source

@@ -1,4 +1,4 @@
-"""What one capture shows of the path: round-trip times, retransmissions, reordering, and where it was made."""
+"""Round-trip times in one capture, and the end at which the capture was made."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.capture.pcap.trace import Acknowledgements, Coverage, DataSegments, Flags, Integers, Span, Trace
+from tcpdelay.capture.pcap.trace import NANOSECONDS, Flags, Integers, Span, Trace
 
 Side = Literal["sender", "receiver"]
 
-_NANOSECONDS = 1e9
 _FEWEST_SEVERAL = 10
-"""Samples from ACKs of two or more segments that suffice to leave out the samples from ACKs of one segment."""
+"""Number of samples from ACKs of two or more segments from which samples from ACKs of one segment are left out."""
 _LOW_PROBABILITY = 0.1
 """Probability of the low quantile of times from a segment to its acknowledgement."""
 _SAME_MACHINE = 1e-3
@@ -24,10 +23,6 @@ _NEAR_END_SHARE = 0.9
 """Share of the round-trip time to the other end from which a capture counts as made at the nearer end."""
 DELAYED_SHARE = 0.1
 """Share of ACKs of two or more segments from which acknowledgements count as delayed."""
-_REORDERING_TIME = 3_000_000
-"""Time [ns] within which a late segment counts as overtaken, if neither timestamp nor identification decides."""
-_MOST_IN_REPORT = 1000
-"""Largest number of repetitions that one report of duplicates (D-SACK) is taken to cover."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ class AcknowledgedTogether:
     Attributes
     ----------
     several, all : int
-        Number of acknowledgements of two or more segments, and of all.
+        Number of acknowledgements of two or more segments, and number of all acknowledgements.
     """
 
     several: int = 0
@@ -74,13 +69,13 @@ class AcknowledgedTogether:
 
     @property
     def singles_wait(self) -> bool:
-        """Whether acknowledgements are delayed, and the ones of several segments suffice for the round-trip time."""
+        """Whether ACKs are delayed, and the ACKs of several segments suffice for the round-trip time."""
         return self.share > DELAYED_SHARE and self.several >= _FEWEST_SEVERAL
 
 
 @dataclass(frozen=True)
 class _Advances:
-    """Acknowledgements of new data: index, and first and last original segment that each acknowledgement covers."""
+    """Acknowledgements of new data: their indices, and the first and last original segment that each ACK covers."""
 
     index: Integers
     low: Integers
@@ -89,16 +84,16 @@ class _Advances:
 
 
 def _advances(trace: Trace, original: Integers, resent: Flags) -> _Advances:
-    """Return the acknowledgements of new data; `clean` marks the ones that cover no segment sent twice."""
+    """Return the acknowledgements of new data; `clean` marks the acknowledgements that cover no segment sent twice."""
     acks, ends = trace.acks, trace.data.end[original]
     highest = np.maximum.accumulate(acks.ack)
-    before = np.concatenate([[np.int64(0)], highest[:-1]])
+    before = acks.before()
     low = np.searchsorted(ends, before, side="right")
     last = np.searchsorted(ends, highest, side="right") - 1
     index = np.flatnonzero((highest > before) & (last >= low))
     twice = np.concatenate([[0], np.cumsum(resent[original])])
     clean = twice[last[index] + 1] == twice[low[index]]
-    # An ACK captured before its segment: two devices out of order, or a damaged capture.
+    # An ACK can be captured before its segment: two devices deliver out of order, or the capture is damaged.
     clean &= acks.time[index] >= trace.data.time[original[last[index]]]
     return _Advances(index, low[index], last[index], clean)
 
@@ -106,10 +101,10 @@ def _advances(trace: Trace, original: Integers, resent: Flags) -> _Advances:
 def sender_round_trips(trace: Trace, original: Integers, resent: Flags, together: AcknowledgedTogether) -> RoundTrips:
     """Return round-trip times from data to acknowledgement.
 
-    Each acknowledgement of new data gives one sample, by the newest segment that it covers; none where one of the
-    segments covered was sent twice (Karn and Partridge, SIGCOMM 1987, doi 10.1145/55482.55484), unless the timestamp
-    that it echoes tells which transmission it answers (RFC 7323, 4). A first block of SACK that reaches farther
-    than any before gives one as well. Where acknowledgements are delayed, those for one segment may have waited.
+    Each acknowledgement of new data gives one sample, from the newest segment that it covers. It gives no sample if
+    one of these segments was sent twice (Karn and Partridge, SIGCOMM 1987, doi 10.1145/55482.55484), unless the echoed
+    timestamp shows which transmission it answers (RFC 7323, 4). A first SACK block that ends behind all earlier
+    blocks also gives a sample. If acknowledgements are delayed, an acknowledgement of one segment may have waited.
 
     Parameters
     ----------
@@ -141,11 +136,11 @@ def sender_round_trips(trace: Trace, original: Integers, resent: Flags, together
     single = np.zeros(at.size, np.bool_)
     single[: several.size] = ~several
     order = np.argsort(at, kind="stable")
-    return RoundTrips(at[order], ((at - sent) / _NANOSECONDS)[order], single[order]).counted(trace.span)
+    return RoundTrips(at[order], ((at - sent) / NANOSECONDS)[order], single[order]).counted(trace.span)
 
 
 def _by_sack(trace: Trace, original: Integers, resent: Flags) -> tuple[Integers, Integers]:
-    """Return the times of acknowledgement and transmission of segments that SACK reported first."""
+    """Return the times of acknowledgement and transmission of segments that a SACK block reported first."""
     acks, data = trace.acks, trace.data
     right = np.where(acks.blocks > 0, acks.right[:, 0], 0)
     reached = np.maximum.accumulate(np.maximum(right, acks.ack))
@@ -171,7 +166,7 @@ def _by_echo(trace: Trace, found: _Advances, original: Integers) -> tuple[Intege
     # Segments of one tick of the sender's clock cannot be distinguished.
     single = high - low == 1
     sent, answered = order[low[single]], doubtful[single]
-    begins = np.concatenate([[np.int64(0)], np.maximum.accumulate(acks.ack)[:-1]])[answered]
+    begins = acks.before()[answered]
     kept = (data.start[sent] <= begins) & (data.end[sent] > begins) & (data.time[sent] <= acks.time[answered])
     return acks.time[answered[kept]], data.time[sent[kept]]
 
@@ -179,8 +174,8 @@ def _by_echo(trace: Trace, found: _Advances, original: Integers) -> tuple[Intege
 def receiver_round_trips(trace: Trace) -> RoundTrips:
     """Return upper bounds of the round-trip time: from an acknowledgement to the data that echo its timestamp.
 
-    The sender answers an acknowledgement with the next segment that it sends anyway, so each sample holds what the
-    sender waited besides the round-trip time; the smallest ones are close to it.
+    The next data segment of the sender echoes the timestamp of an acknowledgement. Each sample is therefore the
+    round-trip time and the waiting time of the sender; the smallest samples are close to the round-trip time.
 
     Parameters
     ----------
@@ -190,7 +185,7 @@ def receiver_round_trips(trace: Trace) -> RoundTrips:
     Returns
     -------
     RoundTrips
-        One sample per echoed timestamp that ends in this stretch; none without timestamps.
+        One sample per echoed timestamp that ends in this stretch; no sample without timestamps.
     """
     acks, data = trace.acks, trace.data
     sent = np.flatnonzero(acks.stamped)
@@ -201,12 +196,12 @@ def receiver_round_trips(trace: Trace) -> RoundTrips:
     begin, end = acks.time[sent[first[at_ack]]], data.time[arrived[first_echo[at_data]]]
     kept = end >= begin
     order = np.argsort(end[kept], kind="stable")
-    rtt = ((end - begin)[kept] / _NANOSECONDS)[order]
+    rtt = ((end - begin)[kept] / NANOSECONDS)[order]
     return RoundTrips(end[kept][order], rtt, np.zeros(rtt.size, np.bool_)).counted(trace.span)
 
 
 def handshake_times(trace: Trace) -> tuple[float, float] | None:
-    """Return the time from the first SYN to the second SYN, and from there to its acknowledgement [s].
+    """Return the time from the first SYN to the second SYN, and from the second SYN to its acknowledgement [s].
 
     Returns
     -------
@@ -216,7 +211,7 @@ def handshake_times(trace: Trace) -> tuple[float, float] | None:
     sender, receiver, end = trace.sender.time, trace.receiver.time, trace.handshake_end
     if sender is None or receiver is None or end is None:
         return None
-    return abs(receiver - sender) / _NANOSECONDS, (end - max(sender, receiver)) / _NANOSECONDS
+    return abs(receiver - sender) / NANOSECONDS, (end - max(sender, receiver)) / NANOSECONDS
 
 
 def distance_to_receiver(trace: Trace) -> float:
@@ -225,8 +220,8 @@ def distance_to_receiver(trace: Trace) -> float:
     covering = acks.first_covering(data.end)
     waits = np.append(acks.time, 0)[covering] - data.time
     waits = waits[(covering < acks.size) & (waits >= 0)]
-    # An ACK just behind a needless repetition answers the original, so the minimum would be too small.
-    distance = float(np.quantile(waits, _LOW_PROBABILITY)) / _NANOSECONDS if waits.size else math.inf
+    # An ACK just behind a spurious retransmission answers the original, so the minimum would be too small.
+    distance = float(np.quantile(waits, _LOW_PROBABILITY)) / NANOSECONDS if waits.size else math.inf
     shake = handshake_times(trace)
     if shake is not None:
         distance = min(distance, shake[not _opened_by_sender(trace)])
@@ -246,10 +241,10 @@ def distance_to_sender(trace: Trace) -> float:
 def captured_at(trace: Trace) -> tuple[Side, bool]:
     """Return the end at which a capture was made, or the nearer end.
 
-    At the sender, acknowledgements come a round-trip time after the data; at the receiver at once, and there it is the
-    echo of their timestamps that takes the round-trip time. Where nothing tells how far the sender is, a capture whose
-    data are acknowledged within a millisecond counts as the receiver's. Of a connection with a round-trip time below a
-    millisecond every capture counts as the sender's.
+    In a capture at the sender, acknowledgements follow a round-trip time after the data. In a capture at the receiver,
+    they follow at once, and the echoes of their timestamps follow a round-trip time later. If nothing shows the
+    distance to the sender, a capture with acknowledgements within a millisecond counts as made at the receiver. If the
+    round-trip time is below a millisecond, every capture counts as made at the sender.
 
     Parameters
     ----------
@@ -259,13 +254,13 @@ def captured_at(trace: Trace) -> tuple[Side, bool]:
     Returns
     -------
     tuple of Side and bool
-        The nearer end, and whether the distance to the other end is at least nine tenths of the whole.
+        The nearer end, and whether the distance to the other end is at least nine tenths of the round-trip time.
     """
     to_receiver, to_sender = distance_to_receiver(trace), distance_to_sender(trace)
     if math.isinf(to_sender):
         return ("sender" if to_receiver > _SAME_MACHINE else "receiver"), True
     if to_receiver + to_sender <= _SAME_MACHINE:
-        # On one machine both ends are equally near; a capture at the sender shows more.
+        # On one machine, both ends are equally near. A capture at the sender shows more.
         return "sender", True
     nearer: Side = "sender" if to_receiver >= to_sender else "receiver"
     return nearer, max(to_receiver, to_sender) >= _NEAR_END_SHARE * (to_receiver + to_sender)
@@ -273,179 +268,3 @@ def captured_at(trace: Trace) -> tuple[Side, bool]:
 
 def _opened_by_sender(trace: Trace) -> bool:
     return (trace.sender.time or 0) <= (trace.receiver.time or 0)
-
-
-@dataclass(frozen=True)
-class Sent:
-    """The segments of a capture at the sender.
-
-    Attributes
-    ----------
-    original : ndarray of int64
-        Indices of the segments that hold only new data.
-    repetition : ndarray of bool
-        Whether a segment is a repetition.
-    resent : ndarray of bool
-        Whether a segment is a repetition or was repeated.
-    spurious : ndarray of bool
-        Whether a repetition was needless, as the receiver reported.
-    """
-
-    original: Integers
-    repetition: Flags
-    resent: Flags
-    spurious: Flags
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """The segments of a capture at the receiver.
-
-    Attributes
-    ----------
-    repetition : ndarray of bool
-        Whether a segment is a retransmission that filled a gap.
-    reordered : ndarray of bool
-        Whether a segment was overtaken by a later one.
-    duplicate : ndarray of bool
-        Whether a segment held nothing new.
-    """
-
-    repetition: Flags
-    reordered: Flags
-    duplicate: Flags
-
-
-def at_sender(trace: Trace, pieces: Coverage) -> Sent:
-    """Classify the segments of a capture at the sender: new data, repetitions, needless repetitions.
-
-    A repetition was needless if the receiver reports it as a duplicate (D-SACK, RFC 2883), or if the acknowledgement
-    that covers it echoes a timestamp older than its own (Eifel, RFC 3522). Neither sees those whose acknowledgements
-    were lost.
-
-    Parameters
-    ----------
-    trace : Trace
-        The capture.
-    pieces : Coverage
-        The stream in pieces.
-
-    Returns
-    -------
-    Sent
-        The classification.
-    """
-    data = trace.data
-    before = data.before()
-    repetition = data.start < before
-    repetition &= ~_keep_alive(data, trace.acks, before)
-    times_held = np.bincount(pieces.piece, minlength=pieces.time.size)
-    resent = repetition.copy()
-    resent[pieces.owner[times_held[pieces.piece] > 1]] = True
-    original = np.flatnonzero(data.start >= before)
-    spurious = _by_eifel(data, trace.acks, repetition)
-    _mark_reported(data, trace.acks, repetition, spurious)
-    return Sent(original, repetition, resent, spurious)
-
-
-def _keep_alive(data: DataSegments, acks: Acknowledgements, before: Integers) -> Flags:
-    """Return which segments are keep-alive probes: one byte that was acknowledged before (RFC 9293, 3.8.4)."""
-    covered = acks.first_covering(data.end)
-    known = np.append(acks.time, np.iinfo(np.int64).max)[covered] < data.time
-    probes: Flags = (data.end - data.start == 1) & (data.end == before) & known
-    return probes
-
-
-def _by_eifel(data: DataSegments, acks: Acknowledgements, repetition: Flags) -> Flags:
-    """Return which repetitions were acknowledged by the answer to an earlier transmission (Eifel)."""
-    spurious = np.zeros(data.size, np.bool_)
-    again = np.flatnonzero(repetition & data.stamped)
-    covering = acks.first_covering(data.end[again])
-    again, covering = again[covering < acks.size], covering[covering < acks.size]
-    begins = np.concatenate([[np.int64(0)], np.maximum.accumulate(acks.ack)[:-1]])[covering]
-    # The receiver echoes the timestamp of the segment at the left edge of its window (RFC 7323, 4.3).
-    leftmost = (data.start[again] <= begins) & (acks.time[covering] > data.time[again]) & acks.stamped[covering]
-    older = (acks.tsecr[covering] - data.tsval[again]).view(np.int32) < 0
-    spurious[again[leftmost & older]] = True
-    return spurious
-
-
-def _mark_reported(data: DataSegments, acks: Acknowledgements, repetition: Flags, spurious: Flags) -> None:
-    """Mark the repetitions in a D-SACK block: a block at or below the ACK, or within the next block (RFC 2883)."""
-    left, right = acks.left[:, 0], acks.right[:, 0]
-    below = right <= acks.ack
-    within = (acks.blocks > 1) & (left >= acks.left[:, 1]) & (right <= acks.right[:, 1])
-    reports = np.flatnonzero((acks.blocks > 0) & (right > left) & (below | within))
-    again = np.flatnonzero(repetition)
-    by_start = again[np.lexsort((again, data.start[again]))]
-    starts = data.start[by_start]
-    reported = np.zeros(data.size, np.bool_)
-    for report in reports.tolist():
-        low, high = np.searchsorted(starts, (left[report], right[report]))
-        near = by_start[low : min(high, low + _MOST_IN_REPORT)]
-        near = near[(data.time[near] < acks.time[report]) & ~reported[near]]
-        reached = right[report]
-        for i in near[::-1].tolist():
-            # A repetition that is only partly a duplicate was needed for the rest.
-            if data.end[i] <= reached:
-                reported[i] = spurious[i] = True
-                reached = data.start[i]
-
-
-def at_receiver(trace: Trace, pieces: Coverage) -> Arrived:
-    """Classify the segments of a capture at the receiver: retransmitted, reordered, duplicate.
-
-    A segment that comes behind a later one was overtaken if its timestamp, or where that is equal its IPv4
-    identification, is older than that of the one that overtook it; else it was sent again. Where neither tells, one
-    that is no more than 3 ms late counts as overtaken.
-
-    Parameters
-    ----------
-    trace : Trace
-        The capture.
-    pieces : Coverage
-        The stream in pieces.
-
-    Returns
-    -------
-    Arrived
-        The classification.
-    """
-    data = trace.data
-    late = data.start < data.before()
-    newest = np.zeros(data.size, np.int64)
-    np.maximum.at(newest, pieces.owner, pieces.first[pieces.piece])
-    duplicate = newest < np.arange(data.size)
-    duplicate &= late
-    candidates = np.flatnonzero(late & ~duplicate)
-    overtaker = np.searchsorted(np.maximum.accumulate(data.end), data.end[candidates])
-    stamps = (data.tsval[candidates] - data.tsval[overtaker]).view(np.int32).astype(np.int64)
-    stamps[~(data.stamped[candidates] & data.stamped[overtaker])] = 0
-    numbers = (data.ip_id[candidates] - data.ip_id[overtaker] + 2**15) % 2**16 - 2**15
-    numbers[(data.ip_id[candidates] == 0) & (data.ip_id[overtaker] == 0)] = 0
-    waited = data.time[candidates] - data.time[overtaker]
-    age = np.where(stamps != 0, stamps, np.where(numbers != 0, numbers, waited - _REORDERING_TIME))
-    reordered, repetition = np.zeros(data.size, np.bool_), np.zeros(data.size, np.bool_)
-    reordered[candidates[age < 0]] = True
-    repetition[candidates[age >= 0]] = True
-    return Arrived(repetition, reordered, duplicate)
-
-
-def duplicate_acknowledgements(trace: Trace) -> int:
-    """Return the number of duplicate ACKs: no payload, same number and window as the ACK before (RFC 5681, 2).
-
-    Parameters
-    ----------
-    trace : Trace
-        A capture at either end.
-
-    Returns
-    -------
-    int
-        Number of duplicate ACKs in this stretch while data were outstanding.
-    """
-    acks, data = trace.acks, trace.data
-    behind = np.searchsorted(data.time, acks.time[1:], side="right")
-    sent = np.maximum.accumulate(np.concatenate([[np.int64(data.reached or 0)], data.end]))[behind]
-    repeated = (acks.length[1:] == 0) & (np.diff(acks.ack) == 0) & (np.diff(acks.window) == 0)
-    return int(np.count_nonzero(repeated & (sent > acks.ack[1:]) & trace.span.during(acks.time[1:])))

@@ -1,27 +1,20 @@
-"""The TCP connections of a capture.
-
-A first pass lists the connections and chooses one. A second pass reads the segments of that connection in batches, with
-sequence numbers that do not wrap.
-"""
+"""The segments of one connection of a capture, read in batches, with sequence numbers that do not wrap."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from dpkt.tcp import TH_ACK, TH_RST, TH_SYN
 from numpy.typing import NDArray
 
 from tcpdelay.capture.pcap.container import CaptureFile, Packet
-from tcpdelay.capture.pcap.decoding import LINKS, Framer, Segment, end_in_words, options_of, segment_of
+from tcpdelay.capture.pcap.conversations import Conversation
+from tcpdelay.capture.pcap.decoding import Framer, Segment, options_of, segment_of
 from tcpdelay.capture.pcap.trace import Handshake, Integers
 
-MOST_CONNECTIONS = 2**15
-"""Largest number of connections that are tracked; beyond it, idle connections with little payload are forgotten."""
-_MOST_LISTED = 10
-
-Pair = tuple[bytes, bytes]
 SEGMENT = np.dtype(
     [
         ("time", np.int64),
@@ -42,242 +35,15 @@ SEGMENT = np.dtype(
         ("blocks", np.uint8),
     ]
 )
-"""The record of a segment: 69 bytes, with the first two blocks of SACK.
+"""The record of a segment: 69 bytes, with the first two SACK blocks.
 
-`start` is where the payload of a forward segment begins in the stream, `position` what a backward one acknowledges.
+`start` is the position in the stream at which the payload of a forward segment begins. `position` is the position that
+a backward segment acknowledges.
 """
 AT_A_TIME = 2**16
-"""Number of segments that are placed in the stream together."""
-CHUNK = 16384
+"""Number of segments in a batch."""
 _DEFAULT_MSS = 1448
 _TIMESTAMPS_LENGTH = 12
-
-
-@dataclass(slots=True)
-class Conversation:
-    """One connection of a capture.
-
-    Attributes
-    ----------
-    pair : tuple of bytes
-        The two ends, in ascending order.
-    first_packet, last_packet : int
-        Numbers of the first and the last packet of the connection in the capture.
-    opened_by : tuple of int and bytes, optional
-        Sequence number and source of the SYN; they distinguish a later connection between the same ends.
-    payload : list of int
-        Bytes of payload sent by either end, retransmissions included.
-    largest : list of int
-        Largest payload of one segment, for each end.
-    first_seq : list of int or None
-        First sequence number seen, for each end.
-    """
-
-    pair: Pair
-    first_packet: int
-    last_packet: int = 0
-    opened_by: tuple[int, bytes] | None = None
-    payload: list[int] = field(default_factory=lambda: [0, 0])
-    largest: list[int] = field(default_factory=lambda: [0, 0])
-    first_seq: list[int | None] = field(default_factory=lambda: [None, None])
-
-    @property
-    def sender(self) -> int:
-        """Index of the end that sent more payload: 0 or 1."""
-        return int(self.payload[1] > self.payload[0])
-
-    @property
-    def seqs(self) -> list[int]:
-        """Known first sequence numbers of both ends, in ascending order."""
-        return sorted(seq for seq in self.first_seq if seq is not None)
-
-    def in_words(self) -> str:
-        """Return in words both ends, the sender first, and the sender's payload."""
-        sender = self.sender
-        source, target = self.pair[sender], self.pair[1 - sender]
-        return f"{end_in_words(source)} -> {end_in_words(target)} ({self.payload[sender]} bytes)"
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """The connections of one capture.
-
-    Attributes
-    ----------
-    name : str
-        The file, for messages.
-    conversations : list of Conversation
-        The connections, by descending payload.
-    forgotten : int
-        Smallest possible number of connections with payload that were forgotten.
-    """
-
-    name: str
-    conversations: list[Conversation]
-    forgotten: int = 0
-
-
-class _Register:
-    """The connections found so far, at most `MOST_CONNECTIONS`."""
-
-    def __init__(self, requested: Callable[[Conversation], bool]) -> None:
-        self._requested = requested
-        self._current: dict[Pair, Conversation] = {}
-        self._earlier: list[Conversation] = []
-        self.forgotten = 0
-
-    def of(self, segment: Segment, pair: Pair, number: int) -> Conversation:
-        """Return the connection of a segment; a SYN with another sequence number begins a new connection."""
-        known = self._current.get(pair)
-        if segment.flags & (TH_SYN | TH_ACK) == TH_SYN:
-            opened_by = (segment.seq, segment.source)
-            if known is not None and known.opened_by != opened_by and (known.opened_by or max(known.payload)):
-                self._earlier.append(known)
-                known = None
-            if known is None:
-                known = self._begin(pair, number)
-            known.opened_by = opened_by
-        return known or self._begin(pair, number)
-
-    def _begin(self, pair: Pair, number: int) -> Conversation:
-        if len(self._current) + len(self._earlier) >= MOST_CONNECTIONS:
-            self._forget()
-        conversation = self._current[pair] = Conversation(pair, number)
-        return conversation
-
-    def _forget(self) -> None:
-        """Keep the requested connections, the quarter with the most payload, and the quarter that was used last."""
-        ordered = self.all()
-        kept = [one for one in ordered if self._requested(one)][: MOST_CONNECTIONS // 2]
-        chosen = set(map(id, kept))
-        rest = [one for one in ordered if id(one) not in chosen]
-        quarter = MOST_CONNECTIONS // 4
-        kept += rest[:quarter]
-        idle = sorted(rest[quarter:], key=lambda one: -one.last_packet)
-        kept += idle[:quarter]
-        self.forgotten += sum(max(one.payload) > 0 for one in idle[quarter:])
-        chosen = set(map(id, kept))
-        self._current = {pair: one for pair, one in self._current.items() if id(one) in chosen}
-        self._earlier = [one for one in self._earlier if id(one) in chosen]
-
-    def all(self) -> list[Conversation]:
-        """Return all connections by descending payload."""
-        return sorted([*self._current.values(), *self._earlier], key=lambda one: -max(one.payload))
-
-
-def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | None = None) -> Overview:
-    """Read a whole capture and return its connections.
-
-    Parameters
-    ----------
-    capture : CaptureFile
-        The capture.
-    requested : callable, optional
-        Returns whether a connection must not be forgotten.
-
-    Returns
-    -------
-    Overview
-        The connections; at least one carries payload.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged, has an unknown link layer, or holds no TCP connection with payload.
-    """
-    register = _Register(requested or (lambda one: False))
-    any_packet = False
-    for packet in capture:
-        any_packet = True
-        if packet.link not in LINKS:
-            raise ValueError(
-                f"{capture.name}: packet {packet.number} is of link type {packet.link}; "
-                "Ethernet, Linux cooked (v1, v2), BSD loopback and raw IP are known"
-            )
-        segment = segment_of(packet.link, packet.data, packet.wire_length)
-        if segment is None:
-            continue
-        source, target = segment.source, segment.target
-        end = int(source > target)
-        conversation = register.of(segment, (target, source) if end else (source, target), packet.number)
-        conversation.last_packet = packet.number
-        if segment.length:
-            conversation.payload[end] += segment.length
-            if segment.length > conversation.largest[end] and not segment.flags & TH_RST:
-                conversation.largest[end] = segment.length
-        if conversation.first_seq[end] is None:
-            conversation.first_seq[end] = segment.seq
-    conversations = register.all()
-    if not conversations or not max(conversations[0].payload):
-        what = "no TCP connection that carries payload" if any_packet else "no packet"
-        raise ValueError(f"{capture.name}: holds {what}")
-    return Overview(capture.name, conversations, register.forgotten)
-
-
-def matches(requested: str) -> Callable[[Conversation], bool]:
-    """Return a function that tells whether the address of an end of a connection contains `requested`."""
-    return lambda one: any(requested in end_in_words(end) for end in one.pair)
-
-
-def chosen(overview: Overview, requested: str | None) -> Conversation:
-    """Return the connection with the most payload, or the requested connection.
-
-    Parameters
-    ----------
-    overview : Overview
-        The connections of the capture.
-    requested : str or None
-        Either end, such as "10.0.0.2:5001", or a part of it; a match with a whole end takes precedence.
-
-    Returns
-    -------
-    Conversation
-        A connection that carries payload.
-
-    Raises
-    ------
-    ValueError
-        If none or several connections match; the message lists them.
-    """
-    if requested is None:
-        return overview.conversations[0]
-    carrying = [one for one in overview.conversations if max(one.payload)]
-    whole = [one for one in carrying if requested in map(end_in_words, one.pair)]
-    matching = whole or list(filter(matches(requested), carrying))
-    if not matching:
-        raise ValueError(f"{overview.name}: no connection matches {requested!r:.60}; it holds {_listed(carrying)}")
-    if len({one.pair for one in matching}) > 1:
-        raise ValueError(
-            f"{overview.name}: {len(matching)} connections match {requested!r:.60}, "
-            f"choose one by its address: {_listed(matching)}"
-        )
-    return matching[0]
-
-
-def same_connection(overview: Overview, conversation: Conversation) -> Conversation:
-    """Return the connection of a second capture that is the same as `conversation` of the first capture.
-
-    Addresses may differ, as behind a translation of addresses; then the first sequence numbers are looked for.
-
-    Raises
-    ------
-    ValueError
-        If the second capture does not hold the connection.
-    """
-    of_pair = [one for one in overview.conversations if one.pair == conversation.pair]
-    of_numbers = [one for one in overview.conversations if one.seqs == conversation.seqs]
-    candidates = [one for one in of_pair if one in of_numbers]
-    candidates += (of_numbers if len(conversation.seqs) == 2 else []) + of_pair
-    carrying = [one for one in candidates if max(one.payload)]
-    if carrying:
-        return carrying[0]
-    raise ValueError(f"{overview.name}: does not hold the connection {conversation.in_words()} of the other capture")
-
-
-def _listed(conversations: Sequence[Conversation]) -> str:
-    listed = ", ".join(one.in_words() for one in conversations[:_MOST_LISTED])
-    more = len(conversations) - _MOST_LISTED
-    return listed + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True)
@@ -315,7 +81,7 @@ class ConnectionSegments:
     framer : Framer, optional
         Finds the ends of messages in the sender's payload.
     kept : callable, optional
-        Returns whether a packet of the connection counts; by default all packets do.
+        Returns whether a packet of the connection counts; by default, all packets count.
     label : str
         Text appended to the name of the file, to distinguish its parts.
 
@@ -350,7 +116,7 @@ class ConnectionSegments:
 
     @property
     def mss(self) -> tuple[int, bool]:
-        """Largest payload of a packet on the wire [bytes], and whether it is from the SYNs or the largest seen."""
+        """Largest payload of a packet on the wire [bytes], and whether it is from the SYNs; else, the largest seen."""
         sender, receiver = self.shakes[True], self.shakes[False]
         options = [shake.mss for shake in (sender, receiver) if shake.mss]
         mss = self._largest if self._largest <= _DEFAULT_MSS + _TIMESTAMPS_LENGTH else _DEFAULT_MSS
@@ -366,22 +132,9 @@ class ConnectionSegments:
         ValueError
             If the framer cannot read the payload.
         """
-        rows = np.zeros(AT_A_TIME, SEGMENT)
-        filled = 0
-        chunk: list[tuple[object, ...]] = []
-        for row in self._rows():
-            chunk.append(row)
-            if len(chunk) == CHUNK:
-                rows[filled : filled + len(chunk)] = chunk
-                filled += len(chunk)
-                chunk.clear()
-                if filled == AT_A_TIME:
-                    yield self._batch(rows)
-                    filled = 0
-        rows[filled : filled + len(chunk)] = chunk
-        filled += len(chunk)
-        if filled:
-            yield self._batch(rows[:filled])
+        source = self._rows()
+        while (rows := np.fromiter(islice(source, AT_A_TIME), SEGMENT)).size:
+            yield self._batch(rows)
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
         conversation, sender, framer, kept = self._conversation, self._sender, self.framer, self._kept
@@ -466,7 +219,7 @@ class ConnectionSegments:
         return sent[carries]
 
     def _place_acknowledgements(self, acks: NDArray[np.void], data: NDArray[np.void]) -> None:
-        """Fill in `position`: the position nearest to the highest byte that was seen before the acknowledgement."""
+        """Fill in `position`: the position nearest to the highest byte seen before the acknowledgement."""
         if self._placed is None and acks.size:
             # No segment of the sender has been captured yet.
             self.base, self._placed, self._newest = int(acks["ack"][0]), 0, acks["ack"][0]

@@ -1,6 +1,6 @@
 """Long connections, read in stretches of a fixed number of segments, with a margin before and behind each stretch.
 
-While a connection is read, segments that occur twice in the file are counted; they can be left out.
+The reader counts segments that occur twice in the file, and can leave out the second copies.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tcpdelay.capture.pcap.segments import SEGMENT, ConnectionSegments, placed
 from tcpdelay.capture.pcap.trace import Acknowledgements, DataSegments, Flags, Integers, Span, Trace
 
 _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-"""Multiplier that spreads numbers over 64 bits, so that sorting puts equal segments side by side quickly."""
+"""Multiplier that spreads numbers over 64 bits; a sort by the product puts equal segments side by side."""
 _COMPARED = ("seq", "ack", "length", "tsval", "tsecr", "left", "right", "window", "ip_id", "flags")
 _COPIED_SHARE = 0.1
-"""Share of copies among the segments from which the capture is taken to show packets twice."""
+"""Share of copies among the segments above which packets count as captured twice."""
 _UNCERTAIN_COPIED_SHARE = 1 / 3
-"""The same share where a copy might be a retransmission or a repeated acknowledgement."""
+"""The same share, if a copy might be a retransmission or a repeated acknowledgement."""
 _FEWEST_UNCERTAIN_COPIES = 10
-"""Number of copies below which such a share may be chance."""
+"""Number of such copies below which their share may be chance."""
 FEWEST_SEGMENTS = 1000
-"""Segments of one reading from which the reading is judged by itself, so that copies that begin late are found."""
+"""Number of segments from which a batch is also judged alone, so that copies that begin late are found."""
 _LAG_QUANTILE = 0.9
-"""Share of the copies that determines their distance: the rest may be pairs of different packets."""
+"""Quantile of the distances of copies that counts as their distance; the rest may be pairs of different packets."""
 LENGTH = 2**18
-"""Segments of both directions together that count in one stretch."""
+"""Number of segments, of both directions together, that count in one stretch."""
 MARGIN = 2**16
-"""Segments before and behind the stretch that are in memory as well."""
+"""Number of segments before and behind the stretch that are also in memory."""
 _UNBOUNDED = Span()
 
 
@@ -48,7 +48,7 @@ class _Direction:
         self._many_at_once = False
 
     def add(self, rows: NDArray[np.void], numbered: Flags) -> None:
-        """Count further rows; `numbered` marks rows of which no two would be equal without copies."""
+        """Count further rows; `numbered` marks the rows that can be equal only if they are copies."""
         sent = rows["seq"].astype(np.uint64) << np.uint64(32) | rows["tsval"]
         answered = rows["ack"].astype(np.uint64) << np.uint64(16) | rows["ip_id"]
         # The rows are by ascending time. A stable sort keeps that order among equal rows.
@@ -67,17 +67,17 @@ class _Direction:
 
     @property
     def many(self) -> bool:
-        """Whether there are so many copies, in all or in one reading, that packets were captured twice."""
+        """Whether the number of copies, in all batches or in one batch, shows that packets were captured twice."""
         return self._many_at_once or _are_many(self.segments, self.sure, self.likely)
 
     @property
     def lag(self) -> int:
-        """Largest delay of a copy after its original, for nine in ten of the last copies [ns]."""
+        """Delay of a copy after its original [ns]: the 90 % quantile of the last copies."""
         return int(np.quantile(self.lags, _LAG_QUANTILE)) if self.lags.size else 0
 
 
 def _are_many(segments: int, sure: int, likely: int) -> bool:
-    """Return whether there are so many copies among the segments that packets were captured twice."""
+    """Return whether the number of copies among the segments shows that packets were captured twice."""
     uncertain = sure + likely > _UNCERTAIN_COPIED_SHARE * segments and likely >= _FEWEST_UNCERTAIN_COPIES
     return sure > _COPIED_SHARE * segments or uncertain
 
@@ -85,8 +85,8 @@ def _are_many(segments: int, sure: int, likely: int) -> bool:
 class Copies:
     """Counts the segments of a connection that equal an earlier segment in all numbers of TCP and IPv4.
 
-    A retransmission has another identification or a later timestamp. Where a stack sends neither, no connection that
-    works sends half of its segments again.
+    A retransmission has another identification or a later timestamp. If a stack sends neither, the share of equal
+    segments decides: no working connection retransmits half of its segments.
 
     Examples
     --------
@@ -105,23 +105,24 @@ class Copies:
     def add(self, data: NDArray[np.void], acks: NDArray[np.void]) -> None:
         """Count further rows of `segments.SEGMENT`, by ascending time."""
         self._data.add(data, data["stamped"] | (data["ip_id"] != 0))
-        # Acknowledgements are repeated within a tick of the timestamps; without timestamps and identification, always.
-        told_apart = acks[acks["stamped"] | (acks["ip_id"] != 0)]
-        self._acks.add(told_apart, told_apart["ip_id"] != 0)
+        # Equal acknowledgements are normal within a tick of the timestamps; without timestamps and identification,
+        # at any time.
+        distinct = acks[acks["stamped"] | (acks["ip_id"] != 0)]
+        self._acks.add(distinct, distinct["ip_id"] != 0)
 
     @property
     def many(self) -> bool:
-        """Whether there are so many copies that packets were captured twice."""
+        """Whether the number of copies shows that packets were captured twice."""
         return self._data.many or self._acks.many
 
     @property
     def count(self) -> int:
         """Number of copies in both directions."""
-        return sum(each.sure + each.likely for each in (self._data, self._acks))
+        return sum(direction.sure + direction.likely for direction in (self._data, self._acks))
 
     @property
     def lags(self) -> tuple[int, int]:
-        """Largest delay of nine in ten of the last copies, for data and for acknowledgements [ns]."""
+        """Delay of a copy after its original, of data and of acknowledgements [ns]."""
         return self._data.lag, self._acks.lag
 
 
@@ -150,7 +151,7 @@ class FirstOnly:
         seen, oldest = self._seen, packet.time - self._within
         while seen and next(iter(seen.values())) < oldest:
             seen.popitem(last=False)
-        # Where the payload begins depends on the link layer.
+        # The last field, the offset of the payload, depends on the link layer.
         key = segment[:-1]
         if key in seen:
             return False
@@ -159,7 +160,7 @@ class FirstOnly:
 
 
 class _Cut(NamedTuple):
-    """The end of a stretch: the time before which its segments lie, and the highest byte that they reach."""
+    """The end of a stretch: its segments are before `time`, and reach up to byte `position` of the stream."""
 
     time: int
     position: int
@@ -180,9 +181,9 @@ class StretchSource:
     first, last : int
         Times of the first segment and of the last segment read so far [ns].
     misplaced : int
-        Segments whose stretch was over when they were read, by their times. They are left out.
+        Number of segments that were left out because the stretch of their time had ended when they were read.
     copies : Copies
-        Segments read so far that occur twice.
+        The segments read so far that occur twice.
     """
 
     def __init__(self, segments: ConnectionSegments) -> None:
@@ -224,14 +225,14 @@ class StretchSource:
         return self._trace(_UNBOUNDED)
 
     def cut(self) -> _Cut | None:
-        """Read on, and return where the next stretch may end; None if it may hold all remaining segments."""
+        """Continue to read, and return the end of the next stretch; None if it holds all remaining segments."""
         begin = self._span.end
         while not self._ended:
             remaining = sum(np.count_nonzero(rows["time"] >= begin) for rows in (self._data, self._acks))
             if remaining >= LENGTH + MARGIN:
                 break
             self._read()
-        times = np.sort(np.concatenate([self._data["time"], self._acks["time"]]))
+        times = self._times()
         first = int(np.searchsorted(times, begin))
         if times.size - first < LENGTH + MARGIN:
             return None
@@ -241,6 +242,9 @@ class StretchSource:
             time += 1
         ends = (self._data["start"] + self._data["length"])[self._data["time"] < time]
         return _Cut(time, int(ends.max(initial=self._span.high)))
+
+    def _times(self) -> Integers:
+        return np.sort(np.concatenate([self._data["time"], self._acks["time"]]))
 
     def _read(self) -> None:
         batch = next(self._batches, None)
@@ -285,7 +289,7 @@ class StretchSource:
         return replace(trace, passed=self._reached)
 
     def _forget(self) -> None:
-        times = np.sort(np.concatenate([self._data["time"], self._acks["time"]]))
+        times = self._times()
         first = max(int(np.searchsorted(times, self._span.end)) - MARGIN, 0)
         if not first:
             return
@@ -339,7 +343,7 @@ class StretchSource:
 
 
 def stretches(sources: Sequence[StretchSource]) -> Iterator[tuple[Trace, ...]]:
-    """Yield one or two captures of a connection stretch by stretch, all up to the same byte of the stream.
+    """Yield one or two captures of a connection, stretch by stretch; all end at the same byte of the stream.
 
     Parameters
     ----------
@@ -349,7 +353,7 @@ def stretches(sources: Sequence[StretchSource]) -> Iterator[tuple[Trace, ...]]:
     Yields
     ------
     tuple of Trace
-        The stretch in each capture. The last one has no end.
+        The stretch in each capture. The last stretch has no end.
     """
     while True:
         cuts = [source.cut() for source in sources]
@@ -357,15 +361,14 @@ def stretches(sources: Sequence[StretchSource]) -> Iterator[tuple[Trace, ...]]:
         limits = [cut.position + shift for cut, shift in zip(cuts, shifts, strict=True) if cut is not None]
         limit = min(limits, default=_UNBOUNDED.high)
         yield tuple(
-            source.stretch(cut, limit - shift * bool(limits))
-            for source, cut, shift in zip(sources, cuts, shifts, strict=True)
+            source.stretch(cut, limit - shift) for source, cut, shift in zip(sources, cuts, shifts, strict=True)
         )
         if not limits:
             return
 
 
 def shift_between(base: int, other: int) -> int:
-    """Return the shift from positions that count from sequence number `base` to positions that count from `other`.
+    """Return the difference between positions relative to sequence number `other` and positions relative to `base`.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""One connection as arrays: the data segments of one direction, the acknowledgements of the other.
+"""One connection as arrays: the data segments of one direction, and the acknowledgements of the other direction.
 
-Also, from the data segments: which bytes of the stream were captured, when first, and when all bytes before them had
-arrived.
+From the data segments follows the coverage of the stream: which bytes were captured, when each byte arrived first, and
+when all bytes before it had arrived.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+NANOSECONDS = 1e9
+"""Number of nanoseconds in a second."""
 NEVER = np.iinfo(np.int64).max
 """The time of bytes that never arrived."""
 BEGINNING = np.iinfo(np.int64).min
@@ -23,7 +25,7 @@ _MOST_OVERLAPS = 20
 
 @dataclass(frozen=True)
 class Handshake:
-    """The options of one end's SYN; None or False if an option, or the SYN, was not seen.
+    """The options of the SYN of one end; None or False if the option or the SYN was not seen.
 
     Attributes
     ----------
@@ -62,12 +64,12 @@ class Span:
     high: int = 2**62
 
     def during(self, times: Integers) -> Flags:
-        """Return which times count."""
+        """Return a mask of the times that count."""
         counted: Flags = (times >= self.begin) & (times < self.end)
         return counted
 
     def within(self, positions: Integers) -> Flags:
-        """Return which positions behind a last byte count."""
+        """Return a mask of the positions, each behind a last byte, that count."""
         counted: Flags = (positions > self.low) & (positions <= self.high)
         return counted
 
@@ -117,7 +119,7 @@ class DataSegments:
 
 @dataclass(frozen=True)
 class Acknowledgements:
-    """The segments of the other direction, in the order of capture.
+    """The segments of the receiver, in the order of capture.
 
     Attributes
     ----------
@@ -126,7 +128,7 @@ class Acknowledgements:
     ack : ndarray of int64
         First byte of the stream not received.
     left, right : ndarray of int64, shape (n, 2)
-        Edges of the first two blocks of SACK, in bytes of the stream; `blocks` of them are valid.
+        Edges of the first two SACK blocks, as positions in the stream; the first `blocks` columns are valid.
     blocks, window : ndarray of int64
         Number of valid blocks, and the window as in the header.
     length, seq : ndarray of int64
@@ -154,6 +156,10 @@ class Acknowledgements:
         """Number of segments."""
         return self.time.size
 
+    def before(self) -> Integers:
+        """Return for each acknowledgement the highest number acknowledged before it; 0 for the first."""
+        return np.concatenate([[np.int64(0)], np.maximum.accumulate(self.ack)[:-1]])
+
     def first_covering(self, positions: Integers) -> Integers:
         """Return the index of the first ACK of all bytes before each position; `size` if there is none."""
         return np.searchsorted(np.maximum.accumulate(self.ack), positions)
@@ -161,7 +167,7 @@ class Acknowledgements:
 
 @dataclass(frozen=True)
 class Trace:
-    """One connection in one capture, or a stretch of it: data in one direction, acknowledgements in the other.
+    """One connection in one capture, or a stretch: data in one direction, acknowledgements in the other direction.
 
     Attributes
     ----------
@@ -216,11 +222,11 @@ class Coverage:
     edges : ndarray of int64
         Positions at which pieces begin and end.
     first : ndarray of int64
-        Index of the first segment that holds each piece; the number of segments where none does.
+        Index of the first segment that holds each piece; the number of segments if no segment holds the piece.
     time : ndarray of int64
-        First arrival of each piece [ns]; if it is missing in the capture, its acknowledgement, or `NEVER`.
+        First arrival of each piece [ns]. If the capture lacks the piece: its acknowledgement, or `NEVER`.
     owner, piece : ndarray of int64
-        All pairs of a segment and a piece that it holds, by index.
+        Indices of all pairs of a segment and a piece in this segment.
     filled : ndarray of bool
         Whether a piece was acknowledged but is not in the capture.
     before : int
@@ -250,19 +256,17 @@ class Coverage:
         return int(np.diff(self.edges)[self.filled & span.within(self.edges[1:])].sum())
 
     def holding(self, positions: Integers) -> Integers:
-        """Return the index of the piece that ends at or behind each position and begins before it."""
+        """Return for each position the index of the piece that begins before it and ends at or behind it."""
         return np.clip(np.searchsorted(self.edges, positions) - 1, 0, self.time.size - 1)
 
     def within(self, positions: Integers) -> Flags:
-        """Return which positions are behind the first edge, up to the last edge."""
+        """Return a mask of the positions behind the first edge, up to the last edge."""
         inside: Flags = (positions > self.edges[0]) & (positions <= self.edges[-1])
         return inside
 
 
 def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int = BEGINNING) -> Coverage:
-    """Cut the stream into pieces.
-
-    What lies before the highest byte that was seen before these segments is left out.
+    """Cut the stream into pieces, from the highest byte on that was seen before these segments.
 
     Parameters
     ----------
@@ -283,7 +287,7 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int 
     Raises
     ------
     ValueError
-        If the segments overlap as TCP's never do.
+        If the segments overlap more than the segments of any TCP.
     """
     start, end = data.start, data.end
     if data.reached is not None:
@@ -292,9 +296,8 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int 
     low, high = np.searchsorted(edges, start), np.searchsorted(edges, end)
     counts = high - low
     if counts.sum() > _MOST_OVERLAPS * data.size + 100_000:
-        raise ValueError(f"{name}: the segments of the connection overlap as those of no TCP do")
-    owner = np.repeat(np.arange(data.size), counts)
-    piece = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - low, counts)
+        raise ValueError(f"{name}: the segments of the connection overlap more than those of any TCP")
+    owner, piece = expanded(low, counts)
     first = np.full(edges.size - 1, data.size)
     np.minimum.at(first, piece, owner)
     lacking = first == data.size
@@ -305,3 +308,16 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int 
         time[lacking] = np.append(acks.time, NEVER)[acknowledged]
         filled = lacking & (time < NEVER)
     return Coverage(edges, first, time, owner, piece, filled, before)
+
+
+def expanded(first: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """Return all pairs of an index i and one of the `counts[i]` numbers from `first[i]` on.
+
+    Examples
+    --------
+    >>> owner, number = expanded(np.array([5, 0, 8]), np.array([2, 0, 3]))
+    >>> owner.tolist(), number.tolist()
+    ([0, 0, 2, 2, 2], [5, 6, 8, 9, 10])
+    """
+    owner = np.repeat(np.arange(counts.size), counts)
+    return owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - first, counts)

@@ -1,0 +1,241 @@
+"""The TCP connections of a capture: a first pass lists the connections, and one connection is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dpkt.tcp import TH_ACK, TH_RST, TH_SYN
+
+from tcpdelay.capture.pcap.container import CaptureFile
+from tcpdelay.capture.pcap.decoding import LINKS, Segment, end_in_words, segment_of
+
+MOST_CONNECTIONS = 2**15
+"""Largest number of tracked connections; beyond this number, idle connections with little payload are forgotten."""
+_MOST_LISTED = 10
+"""Largest number of connections in a message."""
+
+Pair = tuple[bytes, bytes]
+
+
+@dataclass(slots=True, eq=False)
+class Conversation:
+    """One connection of a capture.
+
+    Attributes
+    ----------
+    pair : tuple of bytes
+        The two ends, in ascending order.
+    first_packet, last_packet : int
+        Numbers of the first and the last packet of the connection in the capture.
+    opened_by : tuple of int and bytes, optional
+        Sequence number and source of the SYN; they distinguish a later connection between the same ends.
+    payload : list of int
+        Bytes of payload sent by either end, retransmissions included.
+    largest : list of int
+        Largest payload of one segment, for each end.
+    first_seq : list of int or None
+        First sequence number seen, for each end.
+    """
+
+    pair: Pair
+    first_packet: int
+    last_packet: int = 0
+    opened_by: tuple[int, bytes] | None = None
+    payload: list[int] = field(default_factory=lambda: [0, 0])
+    largest: list[int] = field(default_factory=lambda: [0, 0])
+    first_seq: list[int | None] = field(default_factory=lambda: [None, None])
+
+    @property
+    def sender(self) -> int:
+        """Index of the end that sent more payload: 0 or 1."""
+        return int(self.payload[1] > self.payload[0])
+
+    @property
+    def seqs(self) -> list[int]:
+        """Known first sequence numbers of both ends, in ascending order."""
+        return sorted(seq for seq in self.first_seq if seq is not None)
+
+    def in_words(self) -> str:
+        """Return a description of the connection: both ends, the sender first, and the sender's payload."""
+        sender = self.sender
+        source, target = self.pair[sender], self.pair[1 - sender]
+        return f"{end_in_words(source)} -> {end_in_words(target)} ({self.payload[sender]} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The connections of one capture.
+
+    Attributes
+    ----------
+    name : str
+        The file, for messages.
+    conversations : list of Conversation
+        The connections, by descending payload.
+    forgotten : int
+        Lower bound of the number of forgotten connections with payload.
+    """
+
+    name: str
+    conversations: list[Conversation]
+    forgotten: int = 0
+
+
+class _Register:
+    """The connections found so far, at most `MOST_CONNECTIONS`."""
+
+    def __init__(self, requested: Callable[[Conversation], bool]) -> None:
+        self._requested = requested
+        self._current: dict[Pair, Conversation] = {}
+        self._earlier: list[Conversation] = []
+        self.forgotten = 0
+
+    def of(self, segment: Segment, pair: Pair, number: int) -> Conversation:
+        """Return the connection of a segment; a SYN with another sequence number begins a new connection."""
+        known = self._current.get(pair)
+        if segment.flags & (TH_SYN | TH_ACK) == TH_SYN:
+            opened_by = (segment.seq, segment.source)
+            if known is not None and known.opened_by != opened_by and (known.opened_by or max(known.payload)):
+                self._earlier.append(known)
+                known = None
+            if known is None:
+                known = self._begin(pair, number)
+            known.opened_by = opened_by
+        return known or self._begin(pair, number)
+
+    def _begin(self, pair: Pair, number: int) -> Conversation:
+        if len(self._current) + len(self._earlier) >= MOST_CONNECTIONS:
+            self._forget()
+        conversation = self._current[pair] = Conversation(pair, number)
+        return conversation
+
+    def _forget(self) -> None:
+        """Keep the requested connections, the quarter with the most payload, and the quarter that was used last."""
+        ordered, quarter = self.all(), MOST_CONNECTIONS // 4
+        kept = set([found for found in ordered if self._requested(found)][: 2 * quarter])
+        rest = [found for found in ordered if found not in kept]
+        idle = sorted(rest[quarter:], key=lambda found: -found.last_packet)
+        kept.update(rest[:quarter], idle[:quarter])
+        self.forgotten += sum(max(found.payload) > 0 for found in idle[quarter:])
+        self._current = {pair: found for pair, found in self._current.items() if found in kept}
+        self._earlier = [found for found in self._earlier if found in kept]
+
+    def all(self) -> list[Conversation]:
+        """Return all connections by descending payload."""
+        return sorted([*self._current.values(), *self._earlier], key=lambda found: -max(found.payload))
+
+
+def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | None = None) -> Overview:
+    """Read a whole capture and return its connections.
+
+    Parameters
+    ----------
+    capture : CaptureFile
+        The capture.
+    requested : callable, optional
+        Returns whether a connection must not be forgotten.
+
+    Returns
+    -------
+    Overview
+        The connections; at least one carries payload.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged, has an unknown link layer, or holds no TCP connection with payload.
+    """
+    register = _Register(requested or (lambda found: False))
+    any_packet = False
+    for packet in capture:
+        any_packet = True
+        if packet.link not in LINKS:
+            raise ValueError(
+                f"{capture.name}: packet {packet.number} is of link type {packet.link}; "
+                "Ethernet, Linux cooked (v1, v2), BSD loopback and raw IP are known"
+            )
+        segment = segment_of(packet.link, packet.data, packet.wire_length)
+        if segment is None:
+            continue
+        source, target = segment.source, segment.target
+        end = int(source > target)
+        conversation = register.of(segment, (target, source) if end else (source, target), packet.number)
+        conversation.last_packet = packet.number
+        if segment.length:
+            conversation.payload[end] += segment.length
+            if segment.length > conversation.largest[end] and not segment.flags & TH_RST:
+                conversation.largest[end] = segment.length
+        if conversation.first_seq[end] is None:
+            conversation.first_seq[end] = segment.seq
+    conversations = register.all()
+    if not conversations or not max(conversations[0].payload):
+        what = "no TCP connection that carries payload" if any_packet else "no packet"
+        raise ValueError(f"{capture.name}: holds {what}")
+    return Overview(capture.name, conversations, register.forgotten)
+
+
+def matches(requested: str) -> Callable[[Conversation], bool]:
+    """Return a function that returns whether the address of either end of a connection contains `requested`."""
+    return lambda found: any(requested in end_in_words(end) for end in found.pair)
+
+
+def chosen(overview: Overview, requested: str | None) -> Conversation:
+    """Return the connection with the most payload, or the requested connection.
+
+    Parameters
+    ----------
+    overview : Overview
+        The connections of the capture.
+    requested : str or None
+        Either end, such as "10.0.0.2:5001", or a part of it; a match with a whole end takes precedence.
+
+    Returns
+    -------
+    Conversation
+        A connection that carries payload.
+
+    Raises
+    ------
+    ValueError
+        If none or several connections match; the message lists them.
+    """
+    if requested is None:
+        return overview.conversations[0]
+    carrying = [found for found in overview.conversations if max(found.payload)]
+    whole = [found for found in carrying if requested in map(end_in_words, found.pair)]
+    matching = whole or list(filter(matches(requested), carrying))
+    if not matching:
+        raise ValueError(f"{overview.name}: no connection matches {requested!r:.60}; it holds {_listed(carrying)}")
+    if len({found.pair for found in matching}) > 1:
+        raise ValueError(
+            f"{overview.name}: {len(matching)} connections match {requested!r:.60}, "
+            f"choose one by its address: {_listed(matching)}"
+        )
+    return matching[0]
+
+
+def same_connection(overview: Overview, conversation: Conversation) -> Conversation:
+    """Return the connection of a second capture that is the same as `conversation` of the first capture.
+
+    The addresses may differ because of address translation (NAT); then the first sequence numbers decide.
+
+    Raises
+    ------
+    ValueError
+        If the second capture does not hold the connection.
+    """
+    of_pair = [found for found in overview.conversations if found.pair == conversation.pair]
+    of_numbers = [found for found in overview.conversations if found.seqs == conversation.seqs]
+    candidates = [found for found in of_pair if found in of_numbers]
+    candidates += (of_numbers if len(conversation.seqs) == 2 else []) + of_pair
+    carrying = [found for found in candidates if max(found.payload)]
+    if carrying:
+        return carrying[0]
+    raise ValueError(f"{overview.name}: does not hold the connection {conversation.in_words()} of the other capture")
+
+
+def _listed(conversations: Sequence[Conversation]) -> str:
+    listed = ", ".join(found.in_words() for found in conversations[:_MOST_LISTED])
+    more = len(conversations) - _MOST_LISTED
+    return listed + (f" and {more} more" if more > 0 else "")
