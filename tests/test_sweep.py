@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
 from tcpdelay.questions import execution
-from tcpdelay.questions.execution import Executor, Results, Schedule, SweepFailedError, work_through
+from tcpdelay.questions.execution import Executor, SweepFailedError, work_through
 from tcpdelay.questions.grid import run_seed
+from tcpdelay.questions.schedule import Results, Schedule
 from tcpdelay.questions.sweep.run import SWEPT, row_type, sweep_runs
 from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, read_sweep, read_value
 from tcpdelay.scenario.fields import Quantity

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.models.interface import WHOLE_DISTRIBUTION, Answer, Requested
 from tcpdelay.models.predict import AnsweredBy, predict
-from tcpdelay.questions.execution import Executor, Progress, Results, Rows, Schedule, blank_row, threads
+from tcpdelay.questions.execution import Executor, Progress, Rows, threads
+from tcpdelay.questions.schedule import Results, Schedule
 from tcpdelay.scenario.fields import UNITS, InvalidValueError, declarations
 from tcpdelay.scenario.scenario import FIELDS, Scenario
 
@@ -275,8 +276,14 @@ class GridWork:
         except ValueError as error:
             # The values do not go together, or they have no meaning for what is kept.
             refusal = error
-        blank_row(row)
+        _blank_row(row)
         return str(refusal)
+
+
+def _blank_row(row: Any) -> None:
+    """Set a row to NaN and False."""
+    for name in row.dtype.names:
+        row[name] = np.nan if row.dtype[name].base.kind == "f" else 0
 
 
 def run_seed(seed: int, point: int, replication: int) -> int:

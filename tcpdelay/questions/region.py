@@ -16,8 +16,9 @@ from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import predict
 from tcpdelay.models.throughput import utilization_map
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
-from tcpdelay.questions.execution import MOST_USEFUL_THREADS, Progress, processors, threads, work_out
+from tcpdelay.questions.execution import MOST_USEFUL_THREADS, Progress, processors, threads
 from tcpdelay.questions.grid import Grid, Meaning, Variables, evaluate
+from tcpdelay.questions.schedule import work_out
 from tcpdelay.scenario.applications import APPLICATIONS
 from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
 from tcpdelay.scenario.path import Path

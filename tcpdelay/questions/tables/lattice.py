@@ -25,9 +25,9 @@ from tcpdelay import __version__
 from tcpdelay.files import written_durably
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.validity import validated_range
-from tcpdelay.questions.execution import work_out
 from tcpdelay.questions.grid import Grid, GridWork, Variables
 from tcpdelay.questions.region import Question, question
+from tcpdelay.questions.schedule import work_out
 from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario
