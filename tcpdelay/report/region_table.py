@@ -10,7 +10,7 @@ from tcpdelay.units import format_rate, format_time
 
 if TYPE_CHECKING:
     from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.questions.region import WorkingBoundary
+    from tcpdelay.questions.boundary import WorkingBoundary
     from tcpdelay.report.result_table import Cell, ResultTable
 
 
