@@ -167,7 +167,7 @@ def test_directions_of_made_up_changes():
         "stays",
         "turns",
     ]
-    assert made(1.0, 2.0, math.inf).direction == "rises"
+    assert made(1.0, 2.0, math.inf).direction == made(2.0, 2.0, math.inf).direction == "rises"
     assert made(1.0, 2.0, math.inf).changes == (-0.5, math.inf)
     assert math.isnan(made(1.0, 2.0, math.inf).elasticity)
     assert all(map(math.isnan, made(0.0, 0.0, 1.0).changes))
