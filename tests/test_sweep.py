@@ -224,8 +224,8 @@ def test_units_and_comments_do_not_matter_but_order_does(milliseconds, percent, 
     # As nested loops over the axes would have it, the last one innermost.
     values = {**plain, **controls}
     expected = [dict(zip(order, each, strict=True)) for each in _product([values[name] for name in order])]
-    found = [{name: one.values_at(point)[name] for name in order} for point in range(one.points)]
-    assert found == expected
+    grid = sweep_runs(one).grid
+    assert [grid.values_at(point) for point in range(grid.size)] == expected
 
 
 def _product(lists):
