@@ -15,7 +15,7 @@ from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.report.validation import interval_cells
 
 RouterCase = tuple[int, str, int]
-"""Packet size [bytes], what the queue counts ("packets" or "bytes"), web flows."""
+"""Packet size [bytes], unit of the queue's limit ("packets" or "bytes"), and number of web flows."""
 
 _COLUMNS = ("p95_measured", "p95_model", "loss_percent", "rtt")
 

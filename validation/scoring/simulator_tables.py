@@ -1,8 +1,8 @@
-"""Tables of the simulator: captures that it cannot describe, repeats of captures, and the worth of each rule.
+"""Tables of the simulator: captures that it cannot simulate, repeats of captures, and the effect of each rule.
 
-Where a few long stalls make up the delays, no capture of some minutes settles. Its confidence interval, which supposes
-that it did, says little. Many simulations of the same experiment, each as long as the capture, show the range of delays
-that chance alone produces.
+If a few long stalls dominate the delays, a capture of some minutes is too short, and its confidence interval is not
+reliable. Many simulations of the same experiment, each as long as the capture, show the range of delays that chance
+alone produces.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.report.validation import error_row
 
 REPEATS = 40
-"""Simulations of each capture: 95 % of random results lie between the lowest and the highest of them."""
+"""Number of simulations of each capture: 95 % of random results are between the lowest and the highest of these."""
 FARTHEST = 12
-"""Number of captures that are repeated: the ones with simulated delays farthest from their intervals."""
+"""Number of captures that are repeated: the simulated delays of these captures are farthest from the intervals."""
 EVERY = 5
-"""One in this many captures is simulated. Four names share a path; with five, all four kinds are chosen."""
+"""One in five captures is simulated. Four captures in a row share a path, so that all four kinds are chosen."""
 FEW_PACKETS = 4
-"""Packets per round-trip time below which three duplicate ACKs are rare."""
+"""With fewer packets per round-trip time than this, three duplicate ACKs are rare."""
 ALL_RULES = "all rules"
 
 
 def not_simulated_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
-    """Return the kinds of captures that the simulator cannot describe, with their number."""
+    """Return the kinds of captures that the simulator cannot simulate, with their number."""
     counts: dict[tuple[str, str], int] = {}
     for capture in measured:
         reason = not_simulated(capture.experiment)
@@ -65,8 +65,8 @@ def farthest(scores: Sequence[Score]) -> list[MeasuredDelay]:
 def in_bursts(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
     """Return the captures with losses in bursts.
 
-    A burst goes on with every segment sent, retransmissions included, so that timeouts double time and again: such
-    delays settle within no affordable capture.
+    A burst continues with every segment sent, including retransmissions, so that timeouts double repeatedly. A capture
+    of acceptable length is too short for such delays.
     """
     return [capture for capture in measured if capture.experiment.loss_burst > 1]
 
@@ -84,9 +84,9 @@ def repeats_table(
     name, title : str
         As for `ResultTable`.
     measured : sequence of MeasuredDelay
-        Captures; the ones that the simulator cannot describe are left out.
+        Captures; captures that the simulator cannot simulate are left out.
     on_progress : callable, optional
-        Called before each capture with the number of captures done and of all captures.
+        Called before each capture with the number of captures done and the number of all captures.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def repeats_table(
 
 
 def variants() -> dict[str, Rules]:
-    """Return the sets of rules that are compared: all, and all but one.
+    """Return the sets of rules to compare: all rules, and all but one rule.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def variants() -> dict[str, Rules]:
 
 
 def cases(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
-    """Return the captures whose errors are compared: one in `EVERY` plain captures with losses."""
+    """Return the captures to compare: one in `EVERY` plain captures with losses."""
     plain = [capture for capture in measured if capture.plain and capture.experiment.loss > 0]
     return sorted(plain, key=lambda capture: capture.name)[::EVERY]
 
