@@ -175,7 +175,7 @@ def expected_table(scores: Sequence[MapScore]) -> ResultTable:
         Column("median", "found, median", "distance"),
         Column("within_p90", "within the expected p90", "fraction"),
     )
-    note = "Scenarios of odd numbers, looked up in a table of those of even ones."
+    note = "Scenarios with odd numbers, looked up in a table of the scenarios with even numbers."
     return ResultTable("error-map-expected", "Expected errors beside errors", columns, rows, note)
 
 
@@ -208,8 +208,9 @@ def groups_table(scores: Sequence[MapScore]) -> ResultTable:
         "The chain beside the simulator in random scenarios",
         columns,
         rows,
-        "Cases: both say that TCP carries the flow. Errors are |chain / simulator - 1|; 'p90' is not exceeded in nine "
-        "of ten cases, and 'beyond interval' is the distance from the nearest end of the simulator's 95 % interval.",
+        "Cases: TCP carries the flow in chain and simulator. Errors are |chain / simulator - 1|; 'p90' is not exceeded "
+        "in nine of ten cases, and 'beyond interval' is the distance from the nearest end of the simulator's 95 % "
+        "interval.",
     )
 
 
@@ -301,7 +302,7 @@ def worst_table(scores: Sequence[MapScore], count: int = WORST) -> ResultTable:
         Column("error_p99", "p99", "error"),
     )
     note = "Scenarios with a utilization below 0.9 that TCP carries, by the size of the 95th percentile's error."
-    return ResultTable("error-map-worst", "Where the chain is farthest off", columns, rows, note)
+    return ResultTable("error-map-worst", "Largest errors of the chain", columns, rows, note)
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,9 @@ def evaluate(
             capture_pairs.switches(measured),
         ),
         capture_pairs_table(
-            "heuristics", "What an application can do, each beside the same without", capture_pairs.heuristics(measured)
+            "heuristics",
+            "Heuristics of applications, each beside the application without it",
+            capture_pairs.heuristics(measured),
         ),
         capture_pairs_table("real-time", "Real time beside virtual time", capture_pairs.real_time(measured)),
         pairs_table([*clocks, *controls]),

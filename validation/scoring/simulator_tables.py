@@ -49,7 +49,7 @@ def not_simulated_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
         for (collection, reason), count in counts.items()
     ]
     columns = (Column("collection", "captures"), Column("reason", "with"), Column("captures", "number", "count"))
-    return ResultTable("not-simulated", "What the simulator does not describe", columns, rows)
+    return ResultTable("not-simulated", "Captures that the simulator cannot simulate", columns, rows)
 
 
 def farthest(scores: Sequence[Score]) -> list[MeasuredDelay]:
@@ -127,9 +127,9 @@ def repeats_table(
     )
     between = sum(bool(row[f"between_{quantity}"]) for row in rows for quantity in QUANTITIES)
     note = (
-        f"Each capture beside {REPEATS} simulations as long as it is. Of the {len(rows) * len(QUANTITIES)} measured "
-        f"values {between} lie between the lowest and the highest simulated one, or less than 1 ms from there; by "
-        "chance 95 in 100 would."
+        f"Each capture beside {REPEATS} simulations of the same length. Of the {len(rows) * len(QUANTITIES)} measured "
+        f"values, {between} are between the lowest and the highest simulated value, or less than 1 ms outside; 95 in "
+        "100 are expected by chance."
     )
     return ResultTable(name, title, columns, rows, note if rows else "")
 
@@ -202,7 +202,7 @@ def ablation_table(
         "The simulator with one of the kernel's rules left out",
         columns,
         rows,
-        f"|simulated / measured - 1| over those of every {EVERY}th capture under random loss that TCP carried with a "
-        f"utilization below 0.9; 'fewer than {FEW_PACKETS}' is over those with fewer than {FEW_PACKETS} packets "
-        "per round-trip time. Means leave out what is predicted never to settle; 'never' counts it.",
+        f"|simulated / measured - 1| of every {EVERY}th capture with random loss, where TCP carried the flow with a "
+        f"utilization below 0.9; 'fewer than {FEW_PACKETS}': only captures with fewer than {FEW_PACKETS} packets per "
+        "round-trip time. Means leave out infinite predictions; 'never' counts them.",
     )
