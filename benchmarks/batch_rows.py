@@ -3,8 +3,8 @@
 `python benchmarks/batch_rows.py --app voip --rows 1e6 --json benchmarks/batch-voip.json`
 
 The lattice is filled first, as by `tcpdelay prepare`. Rows are uniform in the logarithms of round-trip time and loss
-over the range in which the chain has been checked. They are timed in memory and from file to file. The chain is compared
-for 10 000 other rows, and for 10 000 rows of a busy range with large late fractions.
+over the range in which the chain has been checked. They are timed in memory and from file to file. For 10 000
+other rows, and 10 000 rows of a busy range with large late fractions, the answers are compared with the chain.
 """
 
 from __future__ import annotations

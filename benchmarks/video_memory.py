@@ -21,7 +21,7 @@ def peak_mib() -> float:
 
 
 def peaks(bound: str) -> dict[str, float]:
-    """Return the peak before and after the video's chain is solved; the chain of a voice call loads the kernels first."""
+    """Return the peak before and after the video's chain is solved; a voice call's chain loads the kernels first."""
 
     def chosen(scenario: Scenario) -> Scenario:
         return scenario.growing() if bound == "growing" else scenario

@@ -267,7 +267,11 @@ def working_region(
         name: cells[name].variable for name in CELL.names or () if name not in ("unplayed", "playout_delay", "accuracy")
     }
     utilization = utilization_map(asked.flow, rtts, lost, asked.stack)
-    variables["utilization"] = (DIMENSIONS, utilization, _share("rate of the flow over the fair TCP rate"))
+    variables["utilization"] = (
+        DIMENSIONS,
+        utilization,
+        Meaning("1", "rate of the flow over the fair TCP rate").attributes,
+    )
     meanings = {
         "long_name": "what the delays are",
         "flag_values": np.arange(len(ACCURACIES), dtype=np.int8),
@@ -282,17 +286,21 @@ def working_region(
             np.nan_to_num(cells.unplayed.values, nan=1.0),
             rated,
         )
-        variables["mos"] = (DIMENSIONS, scores * computed, {"long_name": name, "units": "1"})
+        variables["mos"] = (DIMENSIONS, scores * computed, Meaning("1", name).attributes)
         variables["playout_delay"] = cells.playout_delay.variable
     errors = expected_error_map(asked.flow, rtts, lost, asked.stack, cells.sustainable.values)
     for i, statistic in enumerate(_ERRORS):
         text = f"{statistic} of the expected relative error of the 95th percentile"
-        variables[f"expected_error_{statistic}"] = (DIMENSIONS, errors[..., i] * computed, _share(text))
+        variables[f"expected_error_{statistic}"] = (
+            DIMENSIONS,
+            errors[..., i] * computed,
+            Meaning("1", text).attributes,
+        )
     return xr.Dataset(
         variables,
         coords={
-            "rtt": ("rtt", rtts, {"long_name": "round-trip time", "units": "s"}),
-            "loss": ("loss", lost, _share("probability that a data segment is lost")),
+            "rtt": ("rtt", rtts, Meaning("s", "round-trip time").attributes),
+            "loss": ("loss", lost, Meaning("1", "probability that a data segment is lost").attributes),
         },
         attrs=_attributes(asked, codec, playout_delay, beyond),
     )
@@ -365,10 +373,6 @@ def _by_line(on_progress: Callable[[int, int], None] | None, columns: int) -> Ca
             on_progress(reported, progress.total // columns)
 
     return report
-
-
-def _share(name: str) -> dict[str, Any]:
-    return {"long_name": name, "units": "1"}
 
 
 def _attributes(asked: Question, codec: str | None, playout_delay: float | str, beyond: Beyond) -> dict[str, Any]:
