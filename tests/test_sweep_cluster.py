@@ -183,7 +183,7 @@ def test_a_scheduler_that_dies_leaves_what_is_finished(specification, undisturbe
             ended.append(progress.done)
             cluster.__exit__(None, None, None)
 
-    with pytest.raises(execution.SweepFailedError, match="the scheduler is gone"):
+    with pytest.raises(execution.SweepFailedError, match="the connection to the scheduler is lost"):
         sweep(specification, output, scheduler=address, on_progress=end)
     shown = []
     sweep(specification, output, on_progress=shown.append)

@@ -261,7 +261,7 @@ def _refusal(quantity: Chosen, best: Candidate, target: Target | CallTarget) -> 
     """Return the message that no way meets the target, with the best way."""
     value = format_time(best.value) if quantity == "interval" else f"{best.value:g}"
     if best.delay == math.inf:
-        return f"no choice of {quantity} meets the target: TCP cannot carry any of them"
+        return f"no choice of {quantity} meets the target: TCP cannot carry the flow with any of them"
     if isinstance(target, Target):
         share = format_fraction(target.quantile)
         reached = f"{share} come within {format_time(best.delay)}, and not within {format_time(target.limit)}"

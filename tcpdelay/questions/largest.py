@@ -196,11 +196,11 @@ def _nothing_meets(axis: Axis, stack: KnownStack, target: Target) -> str:
         if delay < shortest:
             best, shortest = value, delay
         value *= SCAN_FACTOR
-    share = format_fraction(target.quantile)
-    reached, limit = told_apart(format_time, shortest, target.limit)
     nothing = f"no {axis.quantity} meets the target"
     if shortest == math.inf:
-        return f"{nothing}: TCP carries no such flow, and so not {share} within {limit}"
+        return f"{nothing}: TCP cannot carry the flow with any value"
+    share = format_fraction(target.quantile)
+    reached, limit = told_apart(format_time, shortest, target.limit)
     return f"{nothing}: at best, with {FORMATS[axis.quantity](best)}, {share} come within {reached}, not within {limit}"
 
 

@@ -158,7 +158,7 @@ def _carried(flow: Flow, path: Path, stack: Stack, demand: str) -> Answer:
     answer = predict(Scenario(flow, path, checked_profile(stack)), method="chain")
     if not answer.require().sustainable:
         raise ValueError(
-            f"no playout buffer suffices for {demand}: TCP cannot carry this flow, and all packets come late"
+            f"no playout buffer suffices for {demand}: TCP cannot carry this flow, and all packets are late"
         )
     return answer
 

@@ -253,9 +253,7 @@ def working_region(
     asked = question(flow, stack, threshold, quantile)
     rtts, lost = round_trip_times(rtt), losses(loss, allow_zero=True)
     if rtts.size * lost.size > LARGEST_REGION:
-        raise ValueError(
-            f"rtt and loss must make at most {LARGEST_REGION} cells, got {rtts.size} x {lost.size} of them"
-        )
+        raise ValueError(f"rtt and loss may span at most {LARGEST_REGION} cells, got {rtts.size} x {lost.size}")
     wait = _playout_delay(playout_delay, asked.target.limit)
     rated = None if codec is None else codec_named(codec)
     cells = _cells(asked, rtts, lost, beyond, wait, rated, on_progress)
@@ -332,9 +330,7 @@ def _cells(
     limit, share = target.limit, target.quantile
     best = rated if playout_delay is None else None
     played = limit if playout_delay is None else playout_delay
-    requested = Requested(
-        (0.5, 0.95, 0.99, share), (limit, played), beyond, target, distribution=best is not None
-    )  # fmt: skip
+    requested = Requested((0.5, 0.95, 0.99, share), (limit, played), beyond, target, distribution=best is not None)
     meanings = {
         "p50": Meaning("s", "median delay"),
         "p95": Meaning("s", "95th percentile of the delay"),

@@ -170,9 +170,9 @@ class Schedule:
             self._split(start, stop)
             return
         except CancelledError:
-            raise SweepFailedError("the scheduler is gone") from None
+            raise SweepFailedError("the connection to the scheduler is lost") from None
         except OtherProgramError as error:
-            raise SweepFailedError(f"{error}; install the same on all machines") from None
+            raise SweepFailedError(f"{error}; install the same version on all machines") from None
         except Exception as error:
             if not self._executor.remote:
                 raise
@@ -201,7 +201,7 @@ class Schedule:
             return
         self._losses[start] += 1
         if self._losses[start] > MOST_LOSSES:
-            raise SweepFailedError(f"run {start} ended the workers that tried it, again and again")
+            raise SweepFailedError(f"run {start} repeatedly ended its workers")
         self._missing.appendleft((start, stop))
 
     def _keep_finished_runs(self) -> None:

@@ -141,25 +141,25 @@ def _contenders(flow: Flow, path: Path, stack: Linux, target: Target) -> Iterato
     for connections in (2, 5):
         yield Contender(
             f"par-{connections}",
-            f"{connections} connections, each packet over the least busy one",
+            f"{connections} connections, each packet over the least busy connection",
             carry(stack=stack, connections=connections, scheduling="intelligent"),
         )
     yield Contender(
         "discard",
-        f"TCP that is not given packets likely to come later than {format_time(target.limit)}",
+        f"TCP; the sender discards packets that would probably arrive later than {format_time(target.limit)}",
         carry(stack=stack, discard_after=target.limit),
     )
     for extra in (0, 3):
         yield Contender(
             f"min-buf-1-{extra}",
-            f"TCP that is not given packets beyond the window and {extra} more (Goel et al. 2002)",
+            f"TCP with a send buffer of one window and {extra} more packets (Goel et al. 2002)",
             carry(stack=stack, min_buf=SendBufferLimit(1, extra)),
         )
     if flow.packet_size <= stack.mss:
         yield from _published(carry, path, target, max(stack.mss, Classic().mss))
     yield Contender(
         "udp",
-        "datagrams, nothing sent again",
+        "datagrams without retransmissions",
         carry(stack=Udp()),
         lambda: DelayDistribution(np.array([path.forward_delay]), np.ones(1), path.forward_delay),
     )
@@ -171,16 +171,18 @@ def _published(carry: Callable[..., ConstantRate], path: Path, target: Target, m
     yield Contender("sack", f"TCP as published, SACK, {OLD_TIMERS}", carry(stack=classic))
     yield Contender(
         "tcp-rc",
-        f"the same, its receiver forges what is late (McCreary et al. 2005), {OLD_TIMERS}",
+        f"the same, with a receiver that replaces late packets (McCreary et al. 2005), {OLD_TIMERS}",
         carry(stack=classic, forging=True),
     )
     deadline = max(target.limit - path.forward_delay, SHORTEST_DEADLINE)
     yield Contender(
         "time-lined",
-        f"TCP Reno that gives up packets after {format_time(deadline)} (Mukherjee 2000), {OLD_TIMERS}",
+        f"TCP Reno that abandons packets after {format_time(deadline)} (Mukherjee 2000), {OLD_TIMERS}",
         carry(stack=TimeLined(mss=mss, tick=FINE_TICK, rto_min=SHORT_TIMEOUT, first_timeout=1.0, deadline=deadline)),
     )
-    yield Contender("scp", "SCP, a window over datagrams, nothing sent again (Cen et al. 1998)", carry(stack=Scp()))
+    yield Contender(
+        "scp", "SCP, a congestion window over datagrams, without retransmissions (Cen et al. 1998)", carry(stack=Scp())
+    )
 
 
 PACKETS = 1_000_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
 from tcpdelay.quality.voice import CallTarget
 from tcpdelay.questions.best import Choice, Way, best, whole_numbers, wire_rate
@@ -82,12 +81,8 @@ def best_interval(
         raise InvalidValueError("intervals", tuple(intervals), "hold at least one interval")
     stack = checked_profile(stack)
     flows = [_packed(bitrate, interval, header) for interval in sorted(set(intervals))]
-    ways = [Way(flow.interval, flow, flow, wire_rate(flow, stack.mss), _unchanged) for flow in flows]
+    ways = [Way(flow.interval, flow, flow, wire_rate(flow, stack.mss), lambda delays: delays) for flow in flows]
     return best("interval", ways, path, stack, target, on_progress)
-
-
-def _unchanged(delays: DelayDistribution) -> DelayDistribution:
-    return delays
 
 
 def _packed(bitrate: float, interval: float, header: int) -> Flow:

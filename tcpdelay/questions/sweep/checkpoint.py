@@ -122,7 +122,7 @@ def read_part(file: Path) -> Part | None:
         written = file.read_bytes()
     except OSError as error:
         raise ValueError(
-            f"{file}: cannot be read: {error.strerror or error}; mend that, or remove it to have its runs done again"
+            f"{file}: cannot be read: {error.strerror or error}; make it readable, or remove it to repeat its runs"
         ) from None
     try:
         content = gzip.decompress(written)
@@ -240,14 +240,14 @@ class Checkpoint:
         for origin in origins or ({marked} if marked is not None else set()):
             self._require_own(origin)
         if not origins and marked is None and self._holds_other_files():
-            raise ValueError(f"{self.folder}: is no folder of a sweep; name another output")
+            raise ValueError(f"{self.folder}: is not the folder of a sweep; name another output")
         with written_durably(manifest) as unfinished:
             mark = {"program": self._origin.program, "specification": json.loads(self._specification.canonical)}
             unfinished.write_text(json.dumps(mark, indent=1), encoding="utf-8")
         if was_there or origins:
             wrong = "damaged" if was_there else "missing"
             warnings.warn(
-                f"{manifest}: was {wrong}, and is written anew; every part is checked by itself",
+                f"{manifest}: was {wrong}, and is written again; every part is checked separately",
                 DamagedCheckpointWarning,
                 stacklevel=2,
             )
@@ -297,7 +297,7 @@ def checkpoint(output: Path, specification: SweepSpecification) -> Iterator[Chec
     Raises
     ------
     ValueError
-        If the folder cannot be made, is in use, or belongs to another sweep or program.
+        If the folder cannot be created, is in use, or belongs to another sweep or program.
     SweepFailedError
         If the folder cannot be written.
     """
@@ -305,7 +305,7 @@ def checkpoint(output: Path, specification: SweepSpecification) -> Iterator[Chec
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{folder}: cannot be made: {error.strerror or error}") from None
+        raise ValueError(f"{folder}: cannot be created: {error.strerror or error}") from None
     with locked(folder, "another sweep writes its points there"):
         kept = Checkpoint(folder, specification)
         with writing(folder):

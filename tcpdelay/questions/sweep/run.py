@@ -181,7 +181,7 @@ def sweep(
     """
     asked = specification if isinstance(specification, SweepSpecification) else read_sweep(specification)
     if scheduler is not None and workers is not None:
-        raise InvalidValueError("workers", workers, "be left to the scheduler")
+        raise InvalidValueError("workers", workers, "be left out with a scheduler")
     file = result_file(asked, output)
     if file is not None and file.exists():
         found = finished_result(asked, file)
@@ -264,7 +264,7 @@ def finished_result(specification: SweepSpecification, file: Path) -> xr.Dataset
         with xr.open_dataset(file, engine=ENGINE) as opened:
             found = opened.load()
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{file}: exists, and is no result of a sweep; name another output") from error
+        raise ValueError(f"{file}: exists, and is not the result of a sweep; name another output") from error
     if found.attrs.get("specification_sha256") != specification.digest:
         raise ValueError(f"{file}: holds the result of another specification; remove it, or name another output")
     if found.attrs.get("source") != program():

@@ -395,7 +395,7 @@ def _span(name: str, table: Mapping[str, Any]) -> tuple[Value, ...]:
     """Return evenly spaced values, both ends included."""
     kind = PARAMETERS[name].declaration.kind
     if not isinstance(PARAMETERS[name].declaration, Quantity):
-        raise ValueError(f"{name}: has no values between others; write a list")
+        raise ValueError(f"{name}: cannot have a range of values; write a list")
     unknown = [key for key in table if key not in _SPAN_KEYS]
     missing = [key for key in _SPAN_KEYS[:3] if key not in table]
     if unknown or missing:
@@ -416,7 +416,7 @@ def _span(name: str, table: Mapping[str, Any]) -> tuple[Value, ...]:
         return tuple(values.tolist())
     whole = tuple(round(value) for value in values.tolist())
     if len(set(whole)) < points:
-        raise ValueError(f"{name}: there are no {points} different whole numbers, so spaced, in that range")
+        raise ValueError(f"{name}: the range has fewer than {points} different whole numbers with this spacing")
     return whole
 
 

@@ -330,7 +330,7 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
     for name in PATH:
         if name not in sources:
             units = ", ".join(f"{name}_{unit}" for unit in QUANTITIES[name].units)
-            raise InvalidValueError("columns", present, f"include {name} or one of {units}, or name another")
+            raise InvalidValueError("columns", present, f"include {name} or one of {units}, or name another column")
     return sources
 
 

@@ -170,7 +170,7 @@ def _as_table(table: Any) -> pa.Table:
         except _NOT_FOR_ARROW as error:
             # The end of Arrow's message names the column.
             raise ValueError(f"table must have columns that Arrow can hold: {_one_line(*error.args[::-1])}") from error
-    raise InvalidValueError("table", table, "be of pyarrow, a pandas DataFrame or a mapping of arrays")
+    raise InvalidValueError("table", table, "be a table of pyarrow, a pandas DataFrame or a mapping of arrays")
 
 
 def _column(name: Any, given: Any) -> Any:

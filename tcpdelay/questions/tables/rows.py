@@ -109,7 +109,9 @@ class RowPredictor:
         added.append(pa.field(self.prefix + "reason", pa.string()))
         taken = [field.name for field in added if field.name in given.names]
         if taken:
-            raise ValueError(f"prefix must keep apart {', '.join(taken)}, which the table has already")
+            raise ValueError(
+                f"prefix must be one with which no added column is in the table already: {', '.join(taken)}"
+            )
         metadata: Any = given.metadata
         return pa.schema([*given, *added], metadata=metadata)
 

@@ -310,11 +310,11 @@ def measure_all(
     --------
     >>> measure_all("no-such-directory", on_broken=print)
     Traceback (most recent call last):
-    ValueError: 'no-such-directory' is no directory
+    ValueError: 'no-such-directory' is not a directory
     """
     root = FilePath(directory)
     if not root.is_dir():
-        raise ValueError(f"{str(root)!r} is {'a file' if root.exists() else 'no directory'}")
+        raise ValueError(f"{str(root)!r} is {'a file' if root.exists() else 'not a directory'}")
     files = sorted(file for file in root.rglob(f"*{SUFFIX}") if not file.name.startswith("."))
     if not files:
         raise ValueError(f"{str(root)!r} holds no capture, that is, no file ending in {SUFFIX}")

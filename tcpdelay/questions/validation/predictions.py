@@ -225,7 +225,7 @@ class ScoredModel:
         Returns everything in a capture that the model's prediction depends on; None if the model cannot describe the
         capture.
     answer : callable
-        Returns the prediction for such a question.
+        Returns the prediction for a question.
     """
 
     name: str
