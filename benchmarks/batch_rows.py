@@ -1,10 +1,10 @@
-"""Rows a second of `predict_many` and `tcpdelay batch`, and how far their answers differ from the chain.
+"""Rows per second of `predict_many` and `tcpdelay batch`, and differences between their answers and the chain.
 
 `python benchmarks/batch_rows.py --app voip --rows 1e6 --json benchmarks/batch-voip.json`
 
 The lattice is filled first, as by `tcpdelay prepare`. Rows are uniform in the logarithms of round-trip time and loss
-over the range in which the chain has been checked. So many rows are timed in memory and from file to file. Another
-10 000 rows are compared with the chain, also those of a busy range where late fractions are large.
+over the range in which the chain has been checked. They are timed in memory and from file to file. For 10 000
+other rows, and 10 000 rows of a busy range with large late fractions, the answers are compared with the chain.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ REPEATS = 5
 BUSY = {"rtt": (0.060, 0.250), "loss": (0.005, 0.05)}
 """Round-trip times [s] and losses where many packets are late."""
 ALLOWED = {"p50": (0.01, 1.0), "p95": (0.01, 1.0), "p99": (0.01, 1.0), "mean": (0.02, 0.1)}
-"""Differences that count: beyond this fraction, and beyond so many packet intervals."""
+"""Differences allowed: the larger of a fraction of the delay and a number of packet intervals."""
 
 
 def drawn(rows: int, seed: int, ends: dict[str, tuple[float, float]]) -> dict[str, np.ndarray]:
@@ -58,7 +58,7 @@ def drawn(rows: int, seed: int, ends: dict[str, tuple[float, float]]) -> dict[st
 
 
 def timed(work: Callable[[], object], rows: int) -> dict[str, float]:
-    """Return the medians of rows a second, by the clock and by the processors' time."""
+    """Return the medians of rows per second, by the clock and by processor time."""
     walls, cpus = [], []
     for _ in range(REPEATS):
         wall, cpu = time.perf_counter(), time.process_time()

@@ -1,4 +1,4 @@
-"""From a scenario to its delay distribution: building the chain, solving it and adding up the delays."""
+"""From a scenario to its delay distribution: building the chain, solving it, and summing the delays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODELS = {
 
 
 def distribution(scenario: Scenario | LinuxScenario) -> DelayDistribution:
-    """Return the delay distribution from a new model, nothing of it cached."""
+    """Return the delay distribution of a new model, without any cached result."""
     return scenario.model().delay_distribution()
 
 

@@ -1,4 +1,4 @@
-"""A region of 100 x 100 cells of a voice call, kernels compiled before; every cell a chain of its own."""
+"""A region of 100 x 100 cells of a voice call. Kernels are compiled before, and every cell solves a chain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from tcpdelay.questions.region import working_region
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.scenario.stack import Stack as AnyStack
 
 RTTS, LOSSES = np.geomspace(0.010, 0.400, 100), np.geomspace(0.001, 0.10, 100)
 STACKS = {
@@ -25,7 +24,7 @@ ROUNDS = 5
 
 @pytest.mark.benchmark(timer=perf_counter)
 @pytest.mark.parametrize(("name", "stack"), STACKS.items(), ids=STACKS.keys())
-def test_voice_region(name: str, stack: AnyStack, benchmark: BenchmarkFixture) -> None:
+def test_voice_region(name: str, stack: Stack, benchmark: BenchmarkFixture) -> None:
     benchmark.group = "working_region('voip', ...), 100 x 100 cells, in several threads; time by the clock"
     benchmark.extra_info["what"] = name
     spent: list[float] = []

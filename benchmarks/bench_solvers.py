@@ -1,4 +1,4 @@
-"""The stationary distribution alone: our solvers and others, side by side on the same chains."""
+"""The stationary distribution alone: our solvers and other solvers, on the same chains."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.benchmark(timer=process_time)
 
 CHAINS = [name for name in SCENARIOS if name != "50 Mbit/s video"]
 LARGEST_DENSE = 3000
-"""Number of states up to which the solvers of dense matrices are asked."""
+"""Largest number of states for the solvers of dense matrices."""
 
 Solve = Callable[[], NDArray[np.float64]]
 
 
 class Chain(NamedTuple):
-    """One chain in every form that a solver takes."""
+    """One chain, in the input forms of all solvers."""
 
     model: DelayModel
     sweep_input: SweepInput
@@ -41,7 +41,7 @@ class Chain(NamedTuple):
 
     @property
     def labels(self) -> dict[str, NDArray[np.bool_]]:
-        """The sets of states that Storm is asked for: the first is timed, the second is rare."""
+        """The sets of states whose probability Storm computes: the first set is timed, the second is rare."""
         return {"backlogged": self.model.states["b"] > 0, "timed_out": self.model.states["w"] == 0}
 
 
@@ -53,30 +53,30 @@ def chain(name: str) -> Chain:
 
 
 def sweeps(c: Chain) -> Solve:
-    """Our solver, its result still by cells: what `DelayModel` calls."""
+    """Our solver, as `DelayModel` calls it; its result is by cells."""
     return lambda: solve_by_sweeps(*c.sweep_input, MAX_SWEEPS).probability
 
 
 def our_lu(c: Chain) -> Solve:
-    """Our fallback: its own matrix, SciPy's LU, two refinements."""
+    """Our fallback: a matrix of its own, SciPy's LU, and two refinements."""
     return lambda: solve_directly(*c.sweep_input).probability
 
 
 def normalised_system(c: Chain) -> tuple[scipy.sparse.csc_array, NDArray[np.float64]]:
-    """Return the balance equations, the last replaced by the condition that all probabilities sum to 1."""
+    """Return the balance equations; the last equation is replaced by the condition that all probabilities sum to 1."""
     states = c.matrix.shape[0]
     balance = (c.matrix.T - scipy.sparse.eye_array(states)).tocsr()[:-1]
     return scipy.sparse.vstack([balance, np.ones((1, states))], format="csc"), np.eye(1, states, states - 1)[0]
 
 
 def scipy_spsolve(c: Chain) -> Solve:
-    """SciPy as in a textbook: the normalised system, solved in one call."""
+    """SciPy as in a textbook: the normalised system is solved in one call."""
     system, right = normalised_system(c)
     return lambda: scipy.sparse.linalg.spsolve(system, right)
 
 
 def scipy_splu(c: Chain) -> Solve:
-    """SciPy at its best: the last probability set to 1, which spares LU the dense row, and all scaled at the end."""
+    """SciPy at its best: the last probability is set to 1, so that no row is dense, and all are scaled at the end."""
     states = c.matrix.shape[0]
     balance = (scipy.sparse.eye_array(states) - c.matrix).T.tocsc()
     system, right = balance[:-1, :-1], -balance[:-1, [-1]].toarray().ravel()
@@ -115,7 +115,7 @@ PAIRS = [(name, solver) for name in CHAINS for solver in DISTRIBUTION_SOLVERS]
 
 
 def group(name: str) -> str:
-    """Return the heading under which the solvers of one chain are listed."""
+    """Return the heading for the solvers of one chain."""
     return f"{name} ({chain(name).matrix.shape[0]} states)"
 
 
@@ -140,7 +140,7 @@ def test_solver(name: str, solver: str, benchmark: BenchmarkFixture, measure: Ca
 
 @pytest.fixture(scope="module")
 def storm_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, Path]]:
-    """Return a function from a chain's name to Storm's model of it and the file that it was read from."""
+    """Return a function that returns Storm's model of a chain, and the file of this model, by the name of the chain."""
     storm_chain = pytest.importorskip("benchmarks.storm_chain", reason="stormpy is not installed")
     folder = tmp_path_factory.mktemp("storm")
 
@@ -171,11 +171,11 @@ def test_storm_long_run_average(
     benchmark.extra_info["what"] = f"Storm, one LRA ({how})"
     sound = how != "default of the program storm"
     environment = storm_chain.sound_environment() if sound else storm_chain.unbounded_environment()
-    wanted = {label: storm_chain.long_run_property(label) for label in c.labels}
+    properties = {label: storm_chain.long_run_property(label) for label in c.labels}
 
     def check(label: str) -> float:
         read = stormpy.build_model_from_drn(path) if how == "sound, with parsing" else model
-        return storm_chain.long_run_probability(read, wanted[label], environment)
+        return storm_chain.long_run_probability(read, properties[label], environment)
 
     def error(label: str, found: float) -> float:
         return abs(found / float(c.stationary[c.labels[label]].sum()) - 1)

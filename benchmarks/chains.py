@@ -33,7 +33,7 @@ class Scenario(NamedTuple):
 
 
 class LinuxScenario(NamedTuple):
-    """The same for the chain of a Linux kernel, whose backlog bound always grows."""
+    """A scenario for the chain of a Linux kernel, whose backlog bound always grows."""
 
     flow: Flow
     path: Path
@@ -67,7 +67,7 @@ LINUX_SCENARIOS = {
 
 
 class SweepInput(NamedTuple):
-    """The arguments of `solve_by_sweeps` but its last."""
+    """The arguments of `solve_by_sweeps`, without the last."""
 
     phases: Phases
     transitions: Transitions
@@ -76,7 +76,7 @@ class SweepInput(NamedTuple):
 
 
 def sweep_input(scenario: Scenario) -> SweepInput:
-    """Return the chain of `scenario` in the form that the solver by sweeps takes, its backlog cut as published."""
+    """Return the chain of `scenario` as input of the solver by sweeps, with the published backlog bound."""
     p = parameters(*scenario)
     phases, transitions = published_transitions(p)
     start = start_phase(p.load)

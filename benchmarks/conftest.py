@@ -1,4 +1,4 @@
-"""How a call is timed: as often as a time budget allows, each round paired with one of what it is compared with."""
+"""Timing of a call: in as many rounds as a time budget allows, each paired with a call of a reference."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 BUDGET = 3.0
-"""Time for the rounds of one benchmark [s]; the first, which may compile, comes on top."""
+"""Time for the rounds of one benchmark [s]; the first call, which may compile, is extra."""
 MOST_ROUNDS = 5000
 SLOW = 5.0
-"""Duration from which on a call is timed once only [s]."""
+"""Shortest duration of a call that is timed only once [s]."""
 PEERS = ("tcpdelay", "numba", "numpy", "scipy", "quantecon", "stormpy")
 
 Measure = Callable[..., Any]
@@ -24,10 +24,10 @@ Measure = Callable[..., Any]
 
 @pytest.fixture
 def measure(benchmark: BenchmarkFixture) -> Measure:
-    """Return a function that times `function` and returns its result; the times are the process's on the processor.
+    """Return a function that times `function` and returns its result; times are processor times of this process.
 
-    With `reference`, another function, each round is preceded by a timed call of that one, so that both meet the same
-    noise; the median of the ratios is noted as `ratio`.
+    With `reference`, another function, a timed call of `reference` precedes each round, so that both are exposed to the
+    same noise. The median of the ratios is reported as `ratio`.
     """
 
     def timed(function: Callable[[], Any], reference: Callable[[], Any] | None = None) -> Any:
@@ -42,7 +42,7 @@ def measure(benchmark: BenchmarkFixture) -> Measure:
 
         def time_reference() -> None:
             assert reference is not None
-            reference()  # brings its data back into the processor's cache
+            reference()  # loads its data into the processor's cache
             begin = process_time()
             reference()
             durations.append(process_time() - begin)
@@ -64,7 +64,7 @@ def _version(package: str) -> str | None:
 
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
-    """Note what else decides a time: the versions of all peers, and how busy the machine was at the end."""
+    """Report the versions of all peers and the load of the machine at the end, as both influence the times."""
     machine_info["versions"] = {package: found for package in PEERS if (found := _version(package))}
     machine_info["cores"] = os.cpu_count()
     machine_info["load"] = os.getloadavg()[1]

@@ -1,8 +1,8 @@
 """The first minute of a new user: `python benchmarks/first_minute.py [--format json] [--python python3.11]`.
 
-Clones the repository, sets it up with make, and installs its wheel in a second virtual environment; every first call
-begins with an empty cache of compiled kernels. It takes some minutes. Beside the time by the clock stands the time that
-the processes spent on a processor, as other work on the machine lengthens the first but hardly the second.
+The script clones the repository, sets it up with make, and installs its wheel in a second virtual environment. Every
+first call begins with an empty cache of compiled kernels. It takes some minutes. Each row has the time by the clock and
+the processor time: other work on the machine increases the first, but hardly the second.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ print(time.perf_counter() - start)
 
 @dataclass(frozen=True)
 class Row:
-    """What was timed: by the clock and on a processor [s]."""
+    """One row: the time by the clock, and the processor time [s]."""
 
     what: str
     clock: float
@@ -48,7 +48,7 @@ class Row:
 
 
 def run(*command: object, directory: Path, **environment: str) -> tuple[float, float, str]:
-    """Run a command; return its time by the clock and on a processor [s], and what it printed."""
+    """Run a command; return its time by the clock, its processor time [s], and its output."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
         [str(part) for part in command],
@@ -66,7 +66,7 @@ def run(*command: object, directory: Path, **environment: str) -> tuple[float, f
 
 
 def from_a_clone(clone: Path, python: str) -> list[Row]:
-    """Time the set-up of a clone, its first report and its second."""
+    """Time the set-up of a clone, its first report, and its second report."""
     run("git", "clone", "--quiet", ROOT, clone, directory=ROOT)
     rows = []
     for what, target in (
@@ -74,7 +74,7 @@ def from_a_clone(clone: Path, python: str) -> list[Row]:
         ("first `make report` after that", "report"),
         ("second `make report`", "report"),
     ):
-        # Nothing comes from the caches of this machine's user.
+        # The caches of this machine's user are not used.
         caches = {"UV_CACHE_DIR": str(clone.with_name("uv")), "PIP_CACHE_DIR": str(clone.with_name("pip"))}
         clock, processor, _ = run("make", f"PYTHON={python}", target, directory=clone, **caches)
         rows.append(Row(what, clock, processor))
@@ -89,7 +89,7 @@ def build_wheel(clone: Path, directory: Path) -> Path:
 
 
 def from_a_wheel(clone: Path, wheel: Path, directory: Path) -> list[Row]:
-    """Time first calls and later ones after the wheel has been installed in a virtual environment of its own."""
+    """Install the wheel in a virtual environment of its own, and time first and second calls."""
     python, uv = directory / "bin/python", clone / ".venv/bin/uv"
     run(clone / ".venv/bin/python", "-m", "venv", "--without-pip", directory, directory=clone)
     for installed in (["--require-hashes", "-r", clone / "locks/runtime.lock"], ["--no-deps", wheel]):
@@ -115,7 +115,7 @@ def from_a_wheel(clone: Path, wheel: Path, directory: Path) -> list[Row]:
 
 
 def content(wheel: Path) -> dict[str, int]:
-    """Return the sizes of a wheel's folders, unpacked [bytes]."""
+    """Return the unpacked sizes of a wheel's folders [bytes]."""
     sizes: Counter[str] = Counter()
     with zipfile.ZipFile(wheel) as archive:
         for file in archive.infolist():

@@ -1,8 +1,8 @@
-"""How fast one checkout is beside another: `python benchmarks/side_by_side.py OLD NEW [--rounds 5] [--format json]`.
+"""Compare the speed of two checkouts: `python benchmarks/side_by_side.py OLD NEW [--rounds 5] [--format json]`.
 
-Each checkout runs in a process of its own, with its own `.venv` if it has one, and both take turns, so that whatever
-else the machine does slows both alike. Times are what the processes spent on a processor. A ratio is the old time over
-the new one, the median over the rounds: above 1 the new checkout is faster.
+Each checkout runs in a process of its own, with its own `.venv` if it has one. Both take turns, so that other work on
+the machine slows both. Times are processor times. A ratio is the median of the old time over the new time: above 1, the
+new checkout is faster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TASKS = {
         1.0,
     ),
 }
-"""Code of each task, and by what its time is divided."""
+"""Code of each task, and the number by which its time is divided."""
 WORKER = """
 import json, sys, time, warnings
 import numpy as np

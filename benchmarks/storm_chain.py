@@ -1,4 +1,4 @@
-"""The model checker Storm as a second opinion: a chain written as a DRN file, and Storm's long-run probabilities.
+"""An independent check with the model checker Storm: a chain as a DRN file, and Storm's long-run probabilities.
 
 DRN is Storm's explicit format: a header, then every state with its labels, its one action and the probabilities of its
 successors. Storm answers `LRA=? ["label"]`, the long-run share of steps that end in a state with that label, which is
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from tcpdelay.models.chain import DelayModel
 
 DEFAULT_PRECISION = 1e-6
-"""Relative error at which Storm stops unless told otherwise."""
+"""Relative error at which Storm stops by default."""
 TIGHT_PRECISION = 1e-10
 """Relative error at which `tight_environment` stops."""
 MOST_ITERATIONS = 100_000
-"""Where `tight_environment` gives up: rounding never lets the bounds of a tiny probability come that close."""
+"""Iterations after which `tight_environment` stops: due to rounding, the bounds of a tiny probability stay apart."""
 
 
 def write_drn(
@@ -43,7 +43,7 @@ def write_drn(
     initial_state : int
         State in which the chain starts, 0 to n - 1.
     labels : mapping of str to ndarray, shape (n,)
-        For each label the states that carry it. `init` is taken by the initial state.
+        The states with each label. `init` is the label of the initial state.
     """
     states = matrix.shape[0]
     pointers, columns, probabilities = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
@@ -64,7 +64,7 @@ def write_drn(
         names += [label for label, carriers in labels.items() if carriers[state]]
         lines += [" ".join(["state", str(state), *names]), "\taction 0"]
         for entry in range(pointers[state], pointers[state + 1]):
-            # The shortest decimal that reads back as the same number.
+            # The shortest decimal that is read as the same number.
             lines.append(f"\t\t{columns[entry]} : {probabilities[entry]!r}")
     path.write_text("\n".join(lines) + "\n", encoding="ascii")
 
@@ -83,12 +83,12 @@ def storm_model(path: Path, model: DelayModel, labels: Mapping[str, NDArray[np.b
 
 
 def sound_environment() -> Any:
-    """Return what stormpy uses by default: value iteration between bounds, to a relative error of 1e-6."""
+    """Return the default of stormpy: value iteration between bounds, to a relative error of 1e-6."""
     return stormpy.environments.sound()
 
 
 def unbounded_environment() -> Any:
-    """Return what the program `storm` uses by default: the equations of gain and bias, solved by GMRES.
+    """Return the default of the program `storm`: the equations of gain and bias, solved by GMRES.
 
     The iteration stops at a relative change of 1e-6, which does not bound the error of the result.
     """
@@ -99,8 +99,8 @@ def unbounded_environment() -> Any:
 def tight_environment() -> Any:
     """Return an environment with value iteration between bounds to a relative error of 1e-10.
 
-    Only the settings of the command line reach the precision of long-run averages, and each can be set once. They
-    leave the other environments as they are.
+    The precision of long-run averages can only be set as on the command line, and only once. The setting does not
+    change the other environments.
     """
     settings = ["--sound", "--precision", str(TIGHT_PRECISION), "--lra:maxiter", str(MOST_ITERATIONS)]
     stormpy.developer.set_from_exploded_string(settings)
@@ -108,9 +108,9 @@ def tight_environment() -> Any:
 
 
 def visits_environment() -> Any:
-    """Return an environment in which a stationary distribution comes from expected numbers of visits.
+    """Return an environment that computes a stationary distribution from expected numbers of visits.
 
-    Storm's sound variant of this method does not come to an end on these chains; this one solves with GMRES.
+    Storm's sound variant of this method does not end on these chains; this variant solves with GMRES.
     """
     environment = stormpy.Environment()
     algorithms = stormpy.environments.SteadyStateDistributionAlgorithm
@@ -119,13 +119,13 @@ def visits_environment() -> Any:
 
 
 def long_run_property(label: str) -> Any:
-    """Return the property that asks for the long-run probability of the states labelled `label`."""
+    """Return the property for the long-run probability of the states with the label `label`."""
     return stormpy.parse_property(f'LRA=? ["{label}"]')
 
 
-def long_run_probability(storm: Any, wanted: Any, environment: Any) -> float:
-    """Return what Storm says to the property `wanted` in the initial state."""
-    result = stormpy.model_checking(storm, wanted, only_initial_states=True, environment=environment)
+def long_run_probability(storm: Any, formula: Any, environment: Any) -> float:
+    """Return Storm's value of a property in the initial state."""
+    result = stormpy.model_checking(storm, formula, only_initial_states=True, environment=environment)
     return float(result.get_value(storm.initial_states[0]))
 
 

@@ -26,7 +26,7 @@ def duration(seconds: float) -> str:
 
 
 def three_digits(number: float) -> str:
-    """Return a number with three digits, or all of those before the point.
+    """Return a number with three digits, or with all digits before the decimal point.
 
     Examples
     --------
@@ -53,7 +53,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def table(benchmarks: list[dict[str, Any]]) -> list[str]:
-    """Return the lines of one group's table, the fastest first; a column that nothing has a value for is left out."""
+    """Return the lines of one group's table, beginning with the fastest; columns without any value are left out."""
     rows = [b["stats"] | b["extra_info"] for b in sorted(benchmarks, key=lambda b: b["stats"]["median"])]
     used = [column for column in COLUMNS if any(column in row for row in rows)]
     lines = ["| " + " | ".join(["", *(COLUMNS[column][0] for column in used)]) + " |"]
@@ -65,7 +65,7 @@ def table(benchmarks: list[dict[str, Any]]) -> list[str]:
 
 
 def summary(results: dict[str, Any]) -> str:
-    """Return all groups of a run of pytest-benchmark, with what it ran on."""
+    """Return all groups of a run of pytest-benchmark, after a description of the machine."""
     machine = results["machine_info"]
     versions = ", ".join(f"{package} {version}" for package, version in machine["versions"].items())
     lines = [
@@ -79,7 +79,7 @@ def summary(results: dict[str, Any]) -> str:
 
 
 def put_into(page: Path, text: str) -> None:
-    """Replace what stands between the two marks of a page."""
+    """Replace the text between the two marks of a page."""
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
     page.write_text(f"{before}{BEGIN}\n{text}{END}{rest.split(END)[1]}", encoding="utf-8")
 
@@ -87,8 +87,8 @@ def put_into(page: Path, text: str) -> None:
 def main() -> None:
     """Print the tables, or put them into a file between the two marks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path, help="what --benchmark-json wrote")
-    parser.add_argument("--into", type=Path, metavar="FILE.md", help=f"replace what stands between {BEGIN} and {END}")
+    parser.add_argument("results", type=Path, help="file written by --benchmark-json")
+    parser.add_argument("--into", type=Path, metavar="FILE.md", help=f"replace the text between {BEGIN} and {END}")
     arguments = parser.parse_args()
     text = summary(json.loads(arguments.results.read_text(encoding="utf-8")))
     if arguments.into is None:

@@ -1,6 +1,6 @@
-"""What a sweep costs, measured here: `python benchmarks/sweep_scaling.py [--into docs/scaling.md]`, some three minutes.
+"""Measure the cost of a sweep: `python benchmarks/sweep_scaling.py [--into docs/scaling.md]`, about three minutes.
 
-Times are what processes spent on a processor, not what the clock showed, so that other work hardly counts.
+Times are processor times, so that other work on the machine has little influence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from summary import duration, put_into
 
 import tcpdelay as td
 from tcpdelay.models.throughput import connection_utilization
-from tcpdelay.questions import execution
+from tcpdelay.questions import schedule
 from tcpdelay.questions.execution import program, work_through
 from tcpdelay.questions.sweep.checkpoint import checkpoint
 from tcpdelay.questions.sweep.run import row_type, sweep_runs
@@ -40,11 +40,11 @@ PACKETS = 100_000
 CORES = (2, 64, 1024)
 PARTS = 200
 TRIVIAL = {"flow": VOICE, "path": {"jitter": "1ms"}}
-"""Points that the chain refuses at once: what is left is the sweep's own work."""
+"""Points that the chain refuses at once, so that only the work of the sweep itself is measured."""
 
 
 def processor_time(work: Callable[[], Any], least: float = 0.5) -> float:
-    """Return the median time of a call [s], of calls that take `least` seconds together, after one to warm up."""
+    """Return the median time of a call [s]; the calls take `least` seconds together, after a first call."""
     work()
     times: list[float] = []
     while sum(times) < least or len(times) < 3:
@@ -55,7 +55,7 @@ def processor_time(work: Callable[[], Any], least: float = 0.5) -> float:
 
 
 def loss_at(utilization: float, stack: Any) -> float:
-    """Return the loss at which the video has a utilization."""
+    """Return the loss at which the video has a given utilization."""
     flow = td.Flow(1200, 0.020)
     return float(brentq(lambda loss: connection_utilization(flow, td.Path(RTT, loss), stack) - utilization, 1e-7, 0.3))
 
@@ -73,7 +73,7 @@ def times_over(specification: SweepSpecification) -> list[float]:
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Return the lines of a table in Markdown, whose columns but the first are aligned to the right."""
+    """Return the lines of a table in Markdown; all columns except the first are aligned to the right."""
     return [f"| {' | '.join(row)} |" for row in (head, ["---", *["---:"] * (len(head) - 1)], *rows)] + [""]
 
 
@@ -142,7 +142,7 @@ def grid_points() -> tuple[list[str], dict[str, float]]:
 
 
 def own_work() -> tuple[list[str], float]:
-    """Measure what a sweep does beside the points; return the lines, and what a part takes of the coordinator [s]."""
+    """Measure the work of a sweep besides its points; return the lines, and the coordinator's time for a part [s]."""
     many = {"rtt": {"from": "10ms", "to": "400ms", "points": 100}, "loss": {"from": 0.001, "to": 0.1, "points": 100}}
     specification = read_sweep({**TRIVIAL, "grid": many})
     here = processor_time(lambda: td.sweep(specification)) / specification.runs
@@ -155,7 +155,7 @@ def own_work() -> tuple[list[str], float]:
     each = read_sweep({**TRIVIAL, "grid": {"rtt": many["rtt"] | {"points": PARTS}, "loss": [0.01]}})
     from distributed import LocalCluster
 
-    execution.MOST_RUNS_IN_PART = 1
+    schedule.MOST_RUNS_IN_PART = 1
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1") as cluster:
         td.sweep(each, scheduler=cluster.scheduler_address)
         before = time.process_time(), time.monotonic()
@@ -178,7 +178,7 @@ def _clocks() -> tuple[float, float]:
 
 
 def plan(means: dict[str, float], in_part: float) -> Iterator[str]:
-    """Work out what ten million points take."""
+    """Yield the cost of ten million points."""
 
     def by_cores(cost: float) -> list[str]:
         return [_long(cost * POINTS / cores) for cores in CORES]
@@ -196,9 +196,9 @@ def plan(means: dict[str, float], in_part: float) -> Iterator[str]:
         f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB, Python and the compiler included."
     )
     yield ""
-    parts = 1 / max(execution.SHORTEST_BUDGET / CORES[-1], execution.STORING_TIME)
+    parts = 1 / max(schedule.SHORTEST_BUDGET / CORES[-1], schedule.STORING_TIME)
     yield (
-        f"With {CORES[-1]} workers a part takes {execution.STORING_TIME * CORES[-1]:.0f} s, and {parts:.0f} come back "
+        f"With {CORES[-1]} workers a part takes {schedule.STORING_TIME * CORES[-1]:.0f} s, and {parts:.0f} come back "
         f"a second, of which scheduler and coordinator spend {parts * in_part:.0%} of a processor on Dask's messages."
     )
 
@@ -211,9 +211,9 @@ def _long(seconds: float) -> str:
 
 
 def main() -> None:
-    """Measure, and print what was found or put it into a page between its marks."""
+    """Measure, and print the results or write them between the marks of a page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--into", type=Path, metavar="FILE.md", help="replace what stands between the page's marks")
+    parser.add_argument("--into", type=Path, metavar="FILE.md", help="replace the text between the marks of the page")
     into = parser.parse_args().into
     grid, means = grid_points()
     memory_and_plan = [*chain_points(), *simulated_points(), *grid]

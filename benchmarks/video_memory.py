@@ -11,9 +11,9 @@ from benchmarks.chains import SCENARIOS, Scenario
 
 
 def peak_mib() -> float:
-    """Return the largest resident size this process has had so far [MiB].
+    """Return the peak resident memory of this process [MiB].
 
-    `ru_maxrss` would not do: after a fork it starts from the size of the parent.
+    `ru_maxrss` is no substitute: after a fork it begins with the size of the parent.
     """
     found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found, "/proc/self/status has no VmHWM"
@@ -21,7 +21,7 @@ def peak_mib() -> float:
 
 
 def peaks(bound: str) -> dict[str, float]:
-    """Return the peak before and after the chain of the video is solved; a call's chain loads the kernels before."""
+    """Return the peak before and after the video's chain is solved; a voice call's chain loads the kernels first."""
 
     def chosen(scenario: Scenario) -> Scenario:
         return scenario.growing() if bound == "growing" else scenario

@@ -10,6 +10,7 @@ from .network.simulation import simulate_network
 from .network.sources import Bulk, ConstantRate, Transfers, Web
 from .network.stacks import Classic, Udp
 from .quality.voice import CallTarget
+from .questions.boundary import WorkingBoundary, working_boundary
 from .questions.largest import (
     largest_bitrate,
     largest_loss,
@@ -18,7 +19,7 @@ from .questions.largest import (
     loss_rtt_frontier,
 )
 from .questions.playout import playout_for_call, playout_for_late_fraction
-from .questions.region import WorkingBoundary, working_boundary, working_region
+from .questions.region import working_region
 from .questions.sensitivity import sensitivities
 from .questions.sweep.run import sweep
 from .questions.tables.lattice import prepare_surface

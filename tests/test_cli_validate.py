@@ -87,8 +87,8 @@ def refused(result):
 
 
 def test_captures_that_are_not_there(run, tmp_path):
-    assert refused(run()) == "tcpdelay validate: --captures: 'captures' is no directory\n"
-    assert refused(run("--captures", "nowhere")) == "tcpdelay validate: --captures: 'nowhere' is no directory\n"
+    assert refused(run()) == "tcpdelay validate: --captures: 'captures' is not a directory\n"
+    assert refused(run("--captures", "nowhere")) == "tcpdelay validate: --captures: 'nowhere' is not a directory\n"
     (tmp_path / "empty").mkdir()
     assert refused(run("--captures", "empty")).startswith("tcpdelay validate: --captures: 'empty' holds no capture, ")
 

@@ -32,7 +32,7 @@ from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.program import main
 from tcpdelay.cli.scenario import read_scenario
 from tcpdelay.questions.grid import labelled
-from tcpdelay.questions.execution import Results
+from tcpdelay.questions.schedule import Results
 from tcpdelay.questions.sweep.run import sweep_runs
 from tcpdelay.questions.sweep.specification import read_sweep
 from tcpdelay.questions.tables.columns import QUANTITIES, Source, read_column

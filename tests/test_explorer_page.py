@@ -15,10 +15,8 @@ from tcpdelay.questions.explorer import (
     PROBABILITIES,
     GridSize,
     compute_surfaces,
-    interpolated,
-    measure_accuracy,
-    random_places,
 )
+from tcpdelay.questions.interpolation import interpolated, measure_accuracy, random_places
 from tcpdelay.questions.quantities import at_bitrate
 from tcpdelay.report.explorer import to_html
 from tcpdelay.scenario.applications import application

@@ -128,7 +128,7 @@ def test_headers_of_each_piece_are_counted():
         (lambda: td.best_connections(FULL, PATH, LINUX, TARGET, (0,)), "connections must hold whole numbers above 0"),
         (lambda: td.best_connections(FULL, PATH, LINUX, TARGET, (65,)), "connections must be a whole number from 1"),
         (lambda: td.best_interval(64_000, PATH, LINUX, td.CallTarget(mos=4.4)), "the score is 4.13, and not 4.4"),
-        (lambda: td.best_interval(64e6, PATH, LINUX, TARGET, (0.02,)), "TCP cannot carry any of them"),
+        (lambda: td.best_interval(64e6, PATH, LINUX, TARGET, (0.02,)), "TCP cannot carry the flow with any of them"),
         (lambda: td.best_interval(0, PATH, LINUX, TARGET), "bitrate must be a number above 0 bit/s, got 0"),
         (lambda: td.best_interval(64_000, PATH, LINUX, TARGET, ()), "intervals must hold at least one"),
         (lambda: td.best_interval(64_000, PATH, LINUX, TARGET, (-1.0,)), "intervals must lie above 0 s, got -1"),
@@ -167,7 +167,7 @@ def test_directions_of_made_up_changes():
         "stays",
         "turns",
     ]
-    assert made(1.0, 2.0, math.inf).direction == "rises"
+    assert made(1.0, 2.0, math.inf).direction == made(2.0, 2.0, math.inf).direction == "rises"
     assert made(1.0, 2.0, math.inf).changes == (-0.5, math.inf)
     assert math.isnan(made(1.0, 2.0, math.inf).elasticity)
     assert all(map(math.isnan, made(0.0, 0.0, 1.0).changes))

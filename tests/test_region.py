@@ -12,7 +12,7 @@ import tcpdelay as td
 from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.quality.voice import voice_quality
-from tcpdelay.questions.region import first_failure
+from tcpdelay.questions.boundary import first_failure
 
 VOIP = td.Flow(174, 0.020)
 STACKS = {"linux": td.Stack.linux(), "newreno_2008": td.Stack.newreno_2008(backlog_bound="grow")}

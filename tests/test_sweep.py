@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
 from tcpdelay.questions import execution
-from tcpdelay.questions.execution import Executor, Results, Schedule, SweepFailedError, work_through
+from tcpdelay.questions.execution import Executor, SweepFailedError, work_through
 from tcpdelay.questions.grid import run_seed
+from tcpdelay.questions.schedule import Results, Schedule
 from tcpdelay.questions.sweep.run import SWEPT, row_type, sweep_runs
 from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, read_sweep, read_value
 from tcpdelay.scenario.fields import Quantity
@@ -145,11 +146,11 @@ BAD = [
     ),
     (
         {"grid": {"rtt": [0.1], "loss": [0.1], "hz": {"from": 100, "to": 103, "points": 9}}},
-        "[grid] hz: there are no 9 different whole numbers",
+        "[grid] hz: the range has fewer than 9 different whole numbers",
     ),
     (
         {"grid": {"rtt": [0.1], "loss": [0.1], "delayed_ack": {"from": False, "to": True, "points": 2}}},
-        "[grid] delayed_ack: has no values between others; write a list",
+        "[grid] delayed_ack: cannot have a range of values; write a list",
     ),
     ({"evaluate": {"method": "magic"}}, "[evaluate] method must be one of 'chain', 'simulation', got 'magic'"),
     ({"evaluate": {"packets": 5000}}, "[evaluate] packets: goes with method = 'simulation', not with 'chain'"),
@@ -223,8 +224,8 @@ def test_units_and_comments_do_not_matter_but_order_does(milliseconds, percent, 
     # As nested loops over the axes would have it, the last one innermost.
     values = {**plain, **controls}
     expected = [dict(zip(order, each, strict=True)) for each in _product([values[name] for name in order])]
-    found = [{name: one.values_at(point)[name] for name in order} for point in range(one.points)]
-    assert found == expected
+    grid = sweep_runs(one).grid
+    assert [grid.values_at(point) for point in range(grid.size)] == expected
 
 
 def _product(lists):
@@ -289,7 +290,7 @@ def test_runs_whose_workers_die_are_given_out_anew():
 def test_a_run_that_kills_every_worker_is_named_and_the_others_are_kept():
     specification = read_sweep(with_changes(grid={"rtt": [0.05, 0.1], "loss": {"from": 0.01, "to": 0.05, "points": 9}}))
     kept = []
-    with pytest.raises(SweepFailedError, match="run 7 ended the workers that tried it, again and again"):
+    with pytest.raises(SweepFailedError, match="run 7 repeatedly ended its workers"):
         scheduled(specification, Elsewhere(deadly=(7,)), kept.append)
     assert all(not rows.start <= 7 < rows.stop for rows in kept)
 
@@ -333,7 +334,7 @@ def test_time_ends_a_part_but_not_before_its_first_run():
     ("options", "message"),
     [
         ({"workers": 0}, "workers must be a whole number from 1 to 256, got 0"),
-        ({"workers": 2, "scheduler": "tcp://127.0.0.1:1"}, "workers must be left to the scheduler, got 2"),
+        ({"workers": 2, "scheduler": "tcp://127.0.0.1:1"}, "workers must be left out with a scheduler, got 2"),
         ({"output": "result.csv"}, "output must be the name of a file that ends in .nc, got 'result.csv'"),
         ({"output": "nowhere/result.nc"}, "output must be in a folder that exists, got 'nowhere/result.nc'"),
     ],

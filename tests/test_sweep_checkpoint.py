@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.questions import execution
+from tcpdelay.questions import schedule
 from tcpdelay.questions.execution import program, work_through
 from tcpdelay.questions.sweep import checkpoint as kept_on_disk
 from tcpdelay.questions.sweep.checkpoint import (
@@ -60,7 +60,7 @@ def test_a_folder_that_nothing_shows_to_be_a_sweeps_is_left_alone(tmp_path):
     (folder / MANIFEST).write_text("[]")
     other = folder / "notes.txt"
     other.write_text("of somebody else")
-    with pytest.raises(ValueError, match="is no folder of a sweep; name another output"):
+    with pytest.raises(ValueError, match="is not the folder of a sweep; name another output"):
         td.sweep(SMALL, output)
     assert other.read_text() == "of somebody else"
     assert (folder / MANIFEST).read_text() == "[]"
@@ -149,14 +149,14 @@ def test_without_its_mark_a_sweep_goes_on_if_the_parts_are_its_own(tmp_path, run
     status, printed, errors = run("sweep", "spec.toml", "-o", "result.nc")
     assert (status, printed) == (0, "result.nc\n")
     wrong = "missing" if damage is None else "damaged"
-    rest = "and is written anew; every part is checked by itself"
+    rest = "and is written again; every part is checked separately"
     assert errors == f"warning: result.nc.parts/sweep.json: was {wrong}, {rest}\n"
     td.sweep(SMALL, tmp_path / "expected.nc")
     assert output.read_bytes() == (tmp_path / "expected.nc").read_bytes()
 
 
 def test_what_cannot_be_written_is_named_and_the_rest_is_kept(tmp_path, run, monkeypatch):
-    monkeypatch.setattr(execution, "MOST_RUNS_IN_PART", 1)
+    monkeypatch.setattr(schedule, "MOST_RUNS_IN_PART", 1)
     synced, sync = [], os.fsync
 
     def fill_the_disk(file):
@@ -195,7 +195,7 @@ def test_what_belongs_to_something_else_is_left_alone(tmp_path, monkeypatch):
         td.sweep(SMALL, output)
     part.unlink()
     manifest.rename(manifest.with_name("other.json"))
-    with pytest.raises(ValueError, match="is no folder of a sweep; name another output"):
+    with pytest.raises(ValueError, match="is not the folder of a sweep; name another output"):
         td.sweep(SMALL, output)
     manifest.write_text(json.dumps(held))
     part.write_bytes(whole)
@@ -217,7 +217,7 @@ def test_what_belongs_to_something_else_is_left_alone(tmp_path, monkeypatch):
         td.sweep(other, finished)
     for content in (b"", b"no netCDF"):
         finished.write_bytes(content)
-        with pytest.raises(ValueError, match="exists, and is no result of a sweep; name another output"):
+        with pytest.raises(ValueError, match="exists, and is not the result of a sweep; name another output"):
             td.sweep(SMALL, finished)
 
 

@@ -444,7 +444,7 @@ def test_captures_are_found_in_directories_and_broken_ones_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda path: None, "is no directory"),
+        (lambda path: None, "is not a directory"),
         (lambda path: path.mkdir(), "holds no capture, that is, no file ending in .parquet"),
         (lambda path: path.write_text("x"), "is a file"),
     ],

@@ -155,7 +155,7 @@ def test_repeats_enclose_a_simulated_capture_and_not_another(measured):
     slower = replace(measured, p95=measured.p95._replace(value=0.5))
     (row,) = simulator_tables.repeats_table("r", "Repeats", [slower]).rows
     assert not row["between_p95"]
-    assert "3 lie between" in simulator_tables.repeats_table("r", "Repeats", [slower]).note
+    assert "3 are between" in simulator_tables.repeats_table("r", "Repeats", [slower]).note
 
 
 def test_the_farthest_captures_are_those_beyond_their_intervals(measured):

@@ -40,12 +40,12 @@ CHOSEN = [
 ]
 """Packet size [bytes], interval [s], round-trip time [s] and loss."""
 STEPS = 20
-"""Scenarios from one line of progress to the next."""
+"""Number of scenarios between two lines of progress."""
 MEASURES = ("mean", "p95", "p99")
 
 
 def scenarios(random: int) -> list[tuple[Flow, Path, Linux]]:
-    """Return the chosen scenarios and `random` scenarios of the map whose utilization is low enough."""
+    """Return the chosen scenarios, and `random` scenarios of the map with a low utilization."""
     chosen = [(Flow(size, interval), Path(rtt, loss), Stack.linux()) for size, interval, rtt, loss in CHOSEN]
     drawn = (random_scenario(number) for number in count())
     fitting = (one for one in drawn if one.flow.packet_size <= one.stack.mss and one.utilization < LARGEST_UTILIZATION)
@@ -53,7 +53,7 @@ def scenarios(random: int) -> list[tuple[Flow, Path, Linux]]:
 
 
 def measures(delays: DelayDistribution | None, name: str) -> dict[str, float]:
-    """Return mean and quantiles [s] under names that begin with `name`; NaN if there is no answer."""
+    """Return mean and quantiles [s] by names that begin with `name`; NaN if there is no prediction."""
     if delays is None:
         return {f"{name}_{measure}": np.nan for measure in MEASURES}
     values = (delays.mean, delays.quantile(0.95), delays.quantile(0.99))
@@ -61,7 +61,7 @@ def measures(delays: DelayDistribution | None, name: str) -> dict[str, float]:
 
 
 def row(flow: Flow, path: Path, stack: Linux) -> dict[str, float | str]:
-    """Return the figures of the chain and of the simulations; nothing is simulated where the chain has no answer."""
+    """Return the figures of the chain and of the simulations; without a prediction, nothing is simulated."""
     chain = predict(Scenario(flow, path, stack), method="chain").distribution
     scenario = {"packet_size": flow.packet_size, "interval": flow.interval, "rtt": path.rtt, "loss": path.loss}
     kernel = {"congestion_control": stack.congestion_control, "hz": stack.hz}
@@ -93,7 +93,7 @@ def errors(table: pd.DataFrame) -> ErrorTable:
     off = {}
     for measure in ("p95", "mean"):
         simulated = np.mean([answered[f"seed{seed}_{measure}"] for seed in SEEDS], axis=0)
-        # A simulation is not sustainable where the chain says that TCP carries the flow.
+        # An infinite delay: TCP carries the flow in the chain, but not in the simulation.
         off[measure] = np.where(np.isfinite(simulated), answered[f"chain_{measure}"] / simulated - 1, -WRONG_CALL)
     cubic = (answered["congestion_control"] == "cubic").to_numpy()
     carried = np.isfinite(answered["chain_mean"].to_numpy())
@@ -104,7 +104,7 @@ def main() -> None:
     """Write the comparison, and the errors that predictions quote."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--random", type=int, default=RANDOM, help="random scenarios beside the chosen (%(default)s)")
-    parser.add_argument("--again", action="store_true", help="compute the errors from the comparison that is there")
+    parser.add_argument("--again", action="store_true", help="compute the errors from the existing comparison")
     arguments = parser.parse_args()
     if not arguments.again:
         compared(arguments.random).to_csv(RESULTS / TABLE, index=False)

@@ -22,13 +22,13 @@ from tcpdelay.network.sources import Bulk, ConstantRate, Source, Web
 
 HERE = Path(__file__).parent
 SKIP = 10.0
-"""Time at the start of every capture and simulation that is left out [s]: the long transfers' slow start."""
+"""Time at the start of every capture and simulation that is left out [s]: slow start of the long transfers."""
 REPETITIONS = 10
-"""Simulated time over the duration of the capture."""
+"""Ratio of the simulated time to the duration of the capture."""
 SEEDS = 3
-"""Number of simulations, each as long as the capture, from which the loss is taken."""
+"""Number of simulations for the loss, each as long as the capture."""
 HEADERS = 66
-"""Size of the Ethernet, IP and TCP headers with timestamps [bytes], which the router's queue counts."""
+"""Size of the Ethernet, IP and TCP headers with timestamps [bytes]; the router's queue counts them."""
 BURST = 2000
 """Bucket of the router's rate limit [bytes]."""
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -66,7 +66,7 @@ def simulate(capture: FlowCapture, lengths: float, skip: float, seed: int) -> Ne
 
 
 def simulated_loss(capture: FlowCapture) -> float:
-    """Return the share of packets lost in the whole experiment; the router counts from its beginning."""
+    """Return the share of packets lost in the whole experiment, like the router's counters."""
     queues = [simulate(capture, 1, 0.0, seed).queue for seed in range(1, SEEDS + 1)]
     return sum(queue.dropped for queue in queues) / sum(queue.offered for queue in queues)
 

@@ -1,8 +1,8 @@
 """Map the chain's error: `python validation/error_map.py simulate`, then `python validation/error_map.py score`.
 
-`simulate` fills `validation/error-map/simulated.parquet` with simulations of random scenarios, for an hour or so; it
-can be interrupted, and goes on where it was. `score` asks the chain about the same scenarios, and writes the tables
-and the figure of the documentation, and the errors that predictions quote (`tcpdelay/models/data`).
+`simulate` writes simulations of random scenarios to `validation/error-map/simulated.parquet`. It takes about an hour,
+can be interrupted, and continues from there. `score` compares the chain's predictions for the same scenarios. It writes
+the tables and the figure of the documentation, and the errors that predictions quote (`tcpdelay/models/data`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SIMULATED = HERE / "error-map" / "simulated.parquet"
 RESULTS = HERE / "results"
 SCENARIOS = 5000
 STEPS = 100
-"""Scenarios from one line of progress to the next."""
+"""Number of scenarios between two lines of progress."""
 
 
 def show(done: int, total: int) -> None:
-    """Print from time to time how many scenarios are done."""
+    """Print the number of finished scenarios from time to time."""
     if done % STEPS == 0:
         print(f"{done} of {total} scenarios ...", file=sys.stderr, flush=True)
 
@@ -53,7 +53,9 @@ def main() -> None:
     """Run the given step."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("step", choices=("simulate", "score"))
-    parser.add_argument("--scenarios", type=int, default=SCENARIOS, help="how many to simulate (%(default)s)")
+    parser.add_argument(
+        "--scenarios", type=int, default=SCENARIOS, help="number of scenarios to simulate (%(default)s)"
+    )
     arguments = parser.parse_args()
     if arguments.step == "simulate":
         SIMULATED.parent.mkdir(exist_ok=True)

@@ -1,10 +1,10 @@
-"""Write the figures that a change of the code must not move, or compare two such files.
+"""Write the figures that a change of the code must keep, or compare two files of them.
 
     python validation/golden.py write before.json
     python validation/golden.py compare before.json after.json
 
-`write` uses the public interface alone, so that it also runs on an older checkout: 14 statistics of each of 500 random
-scenarios, the JSON report of each application on two paths, one region and one table of paths.
+`write` only uses the public interface, so that it also runs on an older checkout. The figures are 14 statistics of 500
+random scenarios, the JSON report of each application on two paths, one region, and one table of paths.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def random_scenario(rng: np.random.Generator) -> tuple[td.Flow, td.Path, td.Stac
 
 
 def statistics(flow: td.Flow, path: td.Path, stack: td.Stack) -> dict[str, Any]:
-    """Return the statistics of one scenario, or why there are none."""
+    """Return the statistics of one scenario, or that it is refused."""
     try:
         model = td.DelayModel(flow, path, stack)
         delays = model.delay_distribution()
@@ -118,15 +118,14 @@ def figures() -> dict[str, Any]:
 
 def leaves(value: Any, place: str = "") -> dict[str, Any]:
     """Return every number, word and flag of nested data by its place."""
-    if isinstance(value, dict):
-        return {at: leaf for key, entry in value.items() for at, leaf in leaves(entry, f"{place} / {key}").items()}
-    if isinstance(value, list):
-        return {at: leaf for key, entry in enumerate(value) for at, leaf in leaves(entry, f"{place} / {key}").items()}
-    return {place: value}
+    if not isinstance(value, (dict, list)):
+        return {place: value}
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    return {at: leaf for key, entry in entries for at, leaf in leaves(entry, f"{place} / {key}").items()}
 
 
 def same(before: Any, after: Any) -> bool:
-    """Say whether two leaves are the same, numbers to a relative 1e-9."""
+    """Return whether two leaves are the same; numbers may differ by a relative 1e-9."""
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (before, after))
     if not numbers:
         return bool(before == after)
@@ -134,7 +133,7 @@ def same(before: Any, after: Any) -> bool:
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
-    """Print what differs, by kind; return how many numbers do."""
+    """Print the differences by kind; return the number of figures that differ."""
     old, new = leaves(before), leaves(after)
     common = old.keys() & new.keys()
     moved = [place for place in old if place in common and not same(old[place], new[place])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from statistics import median
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tcpdelay.models.predict import predict
-from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path import Bottleneck, Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -19,15 +19,15 @@ from tcpdelay.scenario.stack import Stack
 PUBLISHED = FilePath(__file__).parent / "published" / "brosh_droptail.csv"
 INTERVAL = 0.020
 RETURN_PROPAGATION = 0.050
-"""One-way propagation of the published set-up [s]; its model columns imply L = RTT - this."""
+"""One-way propagation of the published set-up [s]; its model columns imply L = RTT - 50 ms."""
 
 
 @dataclass(frozen=True)
 class PublishedCase:
     """One published row and our predictions of its 95th percentile [s].
 
-    `ours` takes the profile's defaults, L = RTT / 2; `ours_implied` the one-way delay that the published model
-    columns imply, L = RTT - 50 ms. Both have the published first timeout of 4 RTT and drop-tail losses.
+    `ours` uses the default one-way delay, L = RTT / 2; `ours_implied` uses the one-way delay that the published model
+    columns imply, L = RTT - 50 ms. Both use the published first timeout of 4 RTT, and drop-tail losses.
     """
 
     packet_size: int
@@ -42,17 +42,17 @@ class PublishedCase:
 
     @property
     def error(self) -> float:
-        """Relative distance of our default prediction from the measurement."""
+        """Relative difference between our default prediction and the measurement."""
         return self.ours / self.measured - 1
 
     @property
     def published_error(self) -> float:
-        """Relative distance of the published model from the measurement."""
+        """Relative difference between the published model and the measurement."""
         return self.published_model / self.measured - 1
 
     @property
     def distance(self) -> float:
-        """Relative distance of our prediction, with the implied one-way delay, from the published model's."""
+        """Relative difference between our prediction, with the implied one-way delay, and the published model."""
         return self.ours_implied / self.published_model - 1
 
 
@@ -63,31 +63,31 @@ def comparisons() -> list[PublishedCase]:
         for row in csv.DictReader(file):
             flow = Flow(int(row["packet_size"]), INTERVAL)
             rtt, loss = float(row["rtt"]), float(row["loss_percent"]) / 100
-            queue = row["queue"]
-
-            def p95(one_way_delay: float, flow: Flow = flow, rtt: float = rtt, loss: float = loss, queue: str = queue):
-                bottleneck = "bytes" if queue == "byte" else "packets"
-                path = Path(rtt, loss, "correlated", bottleneck, one_way_delay)
-                return predict(Scenario(flow, path, Stack.newreno_2008()), method="chain").require().quantile(0.95)
-
+            bottleneck: Bottleneck = "bytes" if row["queue"] == "byte" else "packets"
+            path = Path(rtt, loss, "correlated", bottleneck)
             result.append(
                 PublishedCase(
                     packet_size=flow.packet_size,
-                    queue=queue,
+                    queue=row["queue"],
                     loss=loss,
                     rtt=rtt,
                     measured=float(row["p95_measured"]),
                     published_model=float(row["p95_model"]),
                     utilization=float(row["utilization"]),
-                    ours=p95(rtt / 2),
-                    ours_implied=p95(rtt - RETURN_PROPAGATION),
+                    ours=predicted_p95(flow, path),
+                    ours_implied=predicted_p95(flow, replace(path, one_way_delay=rtt - RETURN_PROPAGATION)),
                 )
             )
     return result
 
 
+def predicted_p95(flow: Flow, path: Path) -> float:
+    """Return the 95th percentile of the published chain [s]."""
+    return predict(Scenario(flow, path, Stack.newreno_2008()), method="chain").require().quantile(0.95)
+
+
 def median_error(rows: list[PublishedCase]) -> float:
-    """Return the median absolute distance of our default prediction from the measurements."""
+    """Return the median absolute difference between our default predictions and the measurements."""
     return median(abs(row.error) for row in rows)
 
 

@@ -1,6 +1,6 @@
 """Score the models against the captures in this directory: `python validation/run.py` writes validation/results/.
 
-It also repeats some captures by simulation, and runs the simulator without each of its rules. All takes some minutes.
+It also repeats some captures by simulation, and runs the simulator without each of its rules. It takes some minutes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ HERE = Path(__file__).parent
 CAPTURES, RESULTS = HERE / "captures", HERE / "results"
 PUBLISHED = HERE / "published" / "brosh_droptail.csv"
 STEPS = 100
-"""Captures from one line of progress to the next."""
+"""Number of captures between two lines of progress."""
 
 
 def show(done: int, total: int) -> None:
-    """Print from time to time how many captures are done."""
+    """Print the number of finished captures from time to time."""
     if done % STEPS == 0:
         print(f"{done} of {total} captures ...", file=sys.stderr)
 

@@ -76,7 +76,8 @@ def explore(
 
 def _page(applications: Sequence[Application], points: Points) -> str:
     with predicting():
-        from tcpdelay.questions.explorer import COARSE, FINE, compute_surfaces, measure_accuracy
+        from tcpdelay.questions.explorer import COARSE, FINE, compute_surfaces
+        from tcpdelay.questions.interpolation import measure_accuracy
         from tcpdelay.report.explorer import to_html
 
         grid, processes = {"coarse": COARSE, "fine": FINE}[points], os.cpu_count() or 1

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.questions.boundary import WorkingBoundary
     from tcpdelay.questions.measured_points import Measured
-    from tcpdelay.questions.region import WorkingBoundary
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.stack import KnownStack
     from tcpdelay.scenario.target import Target
@@ -216,7 +216,7 @@ def _with_delays(edge: Edge) -> Edge:
 
 
 def _boundary(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any]) -> WorkingBoundary:
-    from tcpdelay.questions.region import working_boundary
+    from tcpdelay.questions.boundary import working_boundary
 
     with _computing():
         return working_boundary(

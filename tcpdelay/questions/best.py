@@ -40,9 +40,9 @@ class Way:
     packets : Flow
         The application's packets.
     asked : Flow
-        The flow that the model predicts: the packets, their pieces, or the share of one connection.
+        The flow that the model predicts: the packets, the pieces of the packets, or the packets of one connection.
     wire_rate : float
-        Bit rate of all packets on the network, headers of TCP and IP included [bit/s].
+        Bit rate of all packets on the network, including headers of TCP and IP [bit/s].
     combined : callable
         Returns the delay of the application's packets from the delay of the flow `asked`.
     """
@@ -68,15 +68,15 @@ class Candidate:
         The target's quantile of the delay from write to read [s]; for a call, the best playout delay. Infinite where
         TCP cannot carry the flow.
     age : float
-        `delay` plus the interval that the packet took to fill [s]: the age of its first byte when it is read.
+        `delay` plus the interval in which the packet was filled [s]: the age of its first byte when it is read.
     mos : float or None
         Mean opinion score at the best playout delay; None unless the target is a call.
     wire_rate : float
-        Bit rate on the network, headers of TCP and IP included [bit/s].
+        Bit rate on the network, including headers of TCP and IP [bit/s].
     meets_target : bool
         Whether the target is met.
     expected_error : ExpectedError
-        How far the chain's prediction is probably off.
+        Expected error of the chain's prediction.
     notes : tuple of str
         Fields that lie outside the range in which the model has been checked, and fields that the model ignores.
     """
@@ -93,7 +93,7 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """The best way has the smallest rank: smallest age, or largest score of a call; among equals, lowest load."""
+        """Rank by age, or by the score of a call, and then by load; the best way has the smallest rank."""
         return (round(self.age, AGE_DIGITS) if self.mos is None else round(-self.mos, MOS_DIGITS), self.wire_rate)
 
 
@@ -104,20 +104,21 @@ class Choice:
     Parameters
     ----------
     quantity : {"interval", "pieces", "connections"}
-        What is chosen.
+        The quantity that is chosen.
     target : Target or CallTarget
         The demand on the delay or on the call.
     candidates : tuple of Candidate
-        All ways, by ascending value.
+        All ways, in ascending order of the value.
     best : Candidate
         The way with the best score, or the smallest age, among the ways that meet the target.
     fails : float or None
-        The value nearest to the best that misses the target; None if all values meet it.
+        The value nearest to the best value that misses the target; None if all values meet the target.
     limited_by : {"target", "rank", "candidates"}
-        Why a neighbouring value is not the best: the neighbours miss the target; they meet it but rank lower; or the
-        best value is the smallest or largest candidate, so that a value beyond might be better.
+        Why no neighbouring value is the best value. "target": the neighbours miss the target. "rank": a neighbour meets
+        the target, but its rank is worse. "candidates": the best value is the smallest or largest candidate, so that a
+        value outside the candidates may be better.
     tolerance : float
-        Ratio of the best value to its nearest neighbour, less 1: no value between was tried; 0 with one candidate.
+        Ratio of the best value and its nearest neighbour, minus 1; 0 with one candidate. No value in between was tried.
     """
 
     quantity: Chosen
@@ -135,20 +136,20 @@ class Choice:
 
     @property
     def expected_error(self) -> ExpectedError:
-        """How far the prediction for the best value is probably off."""
+        """Expected error of the prediction for the best value."""
         return self.best.expected_error
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Fields of the best way that lie outside the checked range, or that the model ignores."""
+        """Fields of the best way that lie outside the checked range, and fields that the model ignores."""
         return self.best.notes
 
     @property
     def lead(self) -> float:
-        """Relative difference in age between the best way and the next best that meets the target.
+        """Relative difference in age between the best way and the next best way that meets the target.
 
-        Infinite if no other way meets the target. For a call the difference can be negative, as calls are ranked by
-        their score.
+        It is infinite if no other way meets the target. For a call it can be negative, because calls are ranked by
+        score.
         """
         others = [other for other in self.candidates if other is not self.best and other.meets_target]
         if not others:
@@ -174,11 +175,11 @@ def best(
     Parameters
     ----------
     quantity : {"interval", "pieces", "connections"}
-        What is chosen.
+        The quantity that is chosen.
     ways : sequence of Way
-        The ways, at least one.
+        One way or more.
     path, stack
-        The rest of the scenario.
+        The path and the TCP stack of all ways.
     target : Target or CallTarget
         The demand on the delay or on the call.
     on_progress : callable, optional
@@ -187,12 +188,12 @@ def best(
     Returns
     -------
     Choice
-        The best way, and all others.
+        The best way, and the predictions for all ways.
 
     Raises
     ------
     ValueError
-        If no way meets the target; the message names the best value. Also if the model refuses the scenario.
+        If no way meets the target, and the message names the best value; or if the model refuses the scenario.
 
     Examples
     --------
@@ -257,10 +258,10 @@ def _candidate(way: Way, path: Path, stack: KnownStack, target: Target | CallTar
 
 
 def _refusal(quantity: Chosen, best: Candidate, target: Target | CallTarget) -> str:
-    """Return the message that no way meets the target, with the way that comes nearest."""
+    """Return the message that no way meets the target, with the best way."""
     value = format_time(best.value) if quantity == "interval" else f"{best.value:g}"
     if best.delay == math.inf:
-        return f"no choice of {quantity} meets the target: TCP cannot carry any of them"
+        return f"no choice of {quantity} meets the target: TCP cannot carry the flow with any of them"
     if isinstance(target, Target):
         share = format_fraction(target.quantile)
         reached = f"{share} come within {format_time(best.delay)}, and not within {format_time(target.limit)}"
@@ -270,12 +271,12 @@ def _refusal(quantity: Chosen, best: Candidate, target: Target | CallTarget) -> 
 
 
 def whole_numbers(name: str, values: Sequence[int]) -> tuple[int, ...]:
-    """Return the distinct values in ascending order; there must be one at least, and each a whole number above 0.
+    """Return the distinct values in ascending order.
 
     Raises
     ------
     InvalidValueError
-        If there are no values, or one is not a whole number above 0.
+        If there is no value, or a value is not a whole number above 0.
 
     Examples
     --------
@@ -288,7 +289,7 @@ def whole_numbers(name: str, values: Sequence[int]) -> tuple[int, ...]:
 
 
 def wire_rate(flow: Flow, mss: int) -> float:
-    """Return the bit rate of a flow on the network [bit/s], if no segment holds data of two packets.
+    """Return the bit rate of a flow on the network [bit/s], if no segment carries data of two packets.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Answers at every point of a grid over any parameters of a scenario, as a labelled data set."""
+"""Answers at every point of a grid over any fields of a scenario, as a labelled data set."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.models.interface import WHOLE_DISTRIBUTION, Answer, Requested
 from tcpdelay.models.predict import AnsweredBy, predict
-from tcpdelay.questions.execution import Executor, Progress, Results, Rows, Schedule, blank_row, threads
-from tcpdelay.scenario.fields import UNITS, InvalidValueError, declarations
+from tcpdelay.questions.execution import Executor, Progress, Rows, threads
+from tcpdelay.questions.schedule import Results, Schedule
+from tcpdelay.scenario.fields import Field, InvalidValueError, declarations
 from tcpdelay.scenario.scenario import FIELDS, Scenario
 
 if TYPE_CHECKING:
     import xarray as xr
 
 SEED_BITS = 53
-"""Bits of a whole number that a double holds, as netCDF 3 has no longer integers."""
+"""Bits of a seed: netCDF 3 stores it as a double, which holds whole numbers of this length."""
 NOT_REFUSED = ""
 
 
 class Meaning(NamedTuple):
-    """What a variable or an axis holds.
+    """Unit and meaning of a variable or an axis.
 
     Attributes
     ----------
     unit : str or None
-        Unit in the form of netCDF; None for words and flags.
+        Unit as netCDF writes it; None for words and flags.
     text : str
         Meaning in a few words.
     """
@@ -55,12 +56,12 @@ class Grid:
     axes : mapping of str to tuple
         Values of each axis.
     scenario_at : callable
-        Returns the scenario for the values of all axes, a mapping by name; raises ValueError if there is none. For
-        processes and clusters it must be picklable.
+        Returns the scenario for the values of all axes, a mapping by name. It raises ValueError if the values do not go
+        together. Processes and clusters need a callable that can be pickled.
     replications : int
-        Runs at each point, which only a simulation distinguishes.
-    meanings : mapping of str to Meaning
-        Meanings of axes that are no fields of a scenario.
+        Runs at each point; only the runs of a simulation differ.
+    meanings : mapping of str to Meaning or Field
+        Meanings of axes that are not fields of a scenario.
 
     Examples
     --------
@@ -73,7 +74,7 @@ class Grid:
     axes: Mapping[str, tuple[Any, ...]]
     scenario_at: Callable[[Mapping[str, Any]], Scenario]
     replications: int = 1
-    meanings: Mapping[str, Meaning] = field(default_factory=dict)
+    meanings: Mapping[str, Meaning | Field] = field(default_factory=dict)
 
     @classmethod
     def around(cls, scenario: Scenario, **axes: ArrayLike) -> Grid:
@@ -82,14 +83,14 @@ class Grid:
         Raises
         ------
         InvalidValueError
-            If an axis is no field of the scenario.
+            If an axis is not a field of the scenario.
         """
         parts: dict[str, dict[str, Any]] = {}
         for name in axes:
             part = None if name not in FIELDS else getattr(scenario, FIELDS[name][0])
             if part is None or name not in declarations(type(part)):
                 raise InvalidValueError("axes", name, "be fields of the scenario")
-            # Defaults are left out: they need not be validated at every point.
+            # Without the defaults, the validation at every point takes less time.
             given = ((each.name, getattr(part, each.name), each.default) for each in fields(part))
             parts[FIELDS[name][0]] = {key: value for key, value, default in given if value != default}
         values = {name: tuple(np.asarray(axis).tolist()) for name, axis in axes.items()}
@@ -97,12 +98,12 @@ class Grid:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Values along each axis."""
+        """Number of values along each axis."""
         return tuple(map(len, self.axes.values()))
 
     @cached_property
     def size(self) -> int:
-        """Points times replications."""
+        """Number of runs: points times replications."""
         return math.prod(self.shape) * self.replications
 
     def values_at(self, point: int) -> dict[str, Any]:
@@ -113,16 +114,13 @@ class Grid:
             values[name] = axis[place]
         return {name: values[name] for name in self.axes}
 
-    def meaning(self, name: str) -> Meaning:
+    def meaning(self, name: str) -> Meaning | Field:
         """Return the meaning of an axis."""
-        if name in self.meanings:
-            return self.meanings[name]
-        _, declared = FIELDS[name]
-        return Meaning(UNITS[declared.kind], declared.long_name)
+        return self.meanings[name] if name in self.meanings else FIELDS[name][1]
 
 
 def _with(scenario: Scenario, parts: Mapping[str, Mapping[str, Any]], values: Mapping[str, Any]) -> Scenario:
-    """Return the scenario with other values of some fields; `parts` has the given fields of the parts that vary."""
+    """Return the scenario with other values of some fields; `parts` has the fields of its varied parts, by part."""
     changed = {part: dict(given) for part, given in parts.items()}
     for name, value in values.items():
         changed[FIELDS[name][0]][name] = value
@@ -138,11 +136,11 @@ class Dimension:
     Parameters
     ----------
     name : str
-        Its name.
+        The name of the dimension.
     values : tuple of float
-        Its coordinates.
+        The coordinates.
     meaning : Meaning
-        Their unit and meaning.
+        Unit and meaning of the coordinates.
     """
 
     name: str
@@ -152,22 +150,22 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Variables:
-    """What is kept of each answer.
+    """The figures of each answer that the data set keeps.
 
     Parameters
     ----------
     row_type : dtype
         Fields of a row, one for each variable.
     fill : callable
-        Writes to a row what is kept of an answer, given the values of the axes; raises ValueError if that is refused.
-        For processes and clusters it must be picklable.
+        Writes these figures to a row, given the row, the answer, and the values of the axes. It raises ValueError if it
+        refuses the answer. Processes and clusters need a callable that can be pickled.
     meanings : mapping of str to Meaning
         Units and meanings of all fields.
     dimensions : mapping of str to Dimension
-        The further dimension of fields that have one.
+        The additional dimension of each field that holds several values.
     prepare : callable, optional
-        Called with a row and its scenario before a model is asked; returns whether it is asked. Raises ValueError if
-        the scenario is refused.
+        Called with a row and its scenario before `predict`; returns whether to call `predict`. It raises ValueError if
+        it refuses the scenario.
     """
 
     row_type: np.dtype[np.void]
@@ -235,11 +233,11 @@ class GridWork:
     grid : Grid
         The points.
     requested : Requested
-        What is asked at each point. Every run of a simulation has a seed of its own, which follows from this one.
+        The figures requested at each point. Every run of a simulation has its own seed, derived from the seed here.
     method : str
-        Which model answers, as in `tcpdelay.models.predict.predict`.
+        The model, as in `tcpdelay.models.predict.predict`.
     variables : Variables
-        What is kept of each answer.
+        The figures of each answer to keep.
     """
 
     grid: Grid
@@ -254,11 +252,11 @@ class GridWork:
 
     @property
     def row_type(self) -> np.dtype[np.void]:
-        """Type of the results of a run."""
+        """Type of the results of one run."""
         return self.variables.row_type
 
     def fill(self, row: Any, number: int) -> str:
-        """Write the results of one run to `row`; return why it is refused, or an empty text."""
+        """Write the results of one run to `row`; return why the run is refused, or an empty text."""
         point, replication = divmod(number, self.grid.replications)
         values, requested = self.grid.values_at(point), self.requested
         if self.method != "chain":
@@ -273,21 +271,27 @@ class GridWork:
                 return NOT_REFUSED
             refusal: ValueError = answer.refusal
         except ValueError as error:
-            # The values do not go together, or they have no meaning for what is kept.
+            # The values do not go together, or `fill` refuses the answer.
             refusal = error
-        blank_row(row)
+        _blank_row(row)
         return str(refusal)
 
 
+def _blank_row(row: Any) -> None:
+    """Set a row to NaN and False."""
+    for name in row.dtype.names:
+        row[name] = np.nan if row.dtype[name].base.kind == "f" else 0
+
+
 def run_seed(seed: int, point: int, replication: int) -> int:
-    """Return the seed of one simulation; it depends on nothing else.
+    """Return the seed of one simulation; it depends on the arguments alone.
 
     Parameters
     ----------
     seed : int
         Seed of the grid.
     point, replication : int
-        Which simulation, from 0 on.
+        Numbers of the point and of the replication, from 0.
 
     Returns
     -------
@@ -307,7 +311,7 @@ class Checkpoint(Protocol):
     """Keeps the results of finished runs."""
 
     def stored(self) -> Iterator[Rows]:
-        """Yield all results that are kept."""
+        """Yield all kept results."""
         ...
 
     def store(self, rows: Rows) -> None:
@@ -325,35 +329,36 @@ def evaluate(
     checkpoint: Checkpoint | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> xr.Dataset:
-    """Ask a model at every point of a grid.
+    """Predict the delay at every point of a grid.
 
     Parameters
     ----------
     grid : Grid
         The points.
     requested : Requested
-        What is asked at each point.
+        The figures requested at each point.
     executor : context manager of Executor, optional
-        Who works: `threads()` by default, `processes(4)` or `cluster("tcp://...")` of `tcpdelay.questions.execution`.
+        The workers: `threads()` by default, or `processes(4)` or `cluster("tcp://...")`, all from
+        `tcpdelay.questions.execution`.
     method : {"chain", "simulation", "auto"}
-        Which model answers.
+        The model.
     variables : Variables, optional
-        What is kept of each answer; the requested figures by default.
+        The figures of each answer to keep; the requested figures by default.
     checkpoint : Checkpoint, optional
-        Keeps finished runs, and has those of an earlier attempt.
+        Keeps finished runs, and yields the runs of an earlier attempt.
     on_progress : callable, optional
         Called with a `Progress` about twice a second.
 
     Returns
     -------
     xarray.Dataset
-        The variables over the axes, in the order of the grid. Where a point was refused they are NaN and False;
-        `refused` has the number of the reason in `refusals`, and 0 elsewhere.
+        The variables over the axes, in the order of the grid. At refused points they are NaN and False, and `refused`
+        has the number of the reason in `refusals`; at all other points `refused` is 0.
 
     Raises
     ------
     SweepFailedError
-        If the workers fail; finished runs are in the checkpoint.
+        If the workers fail; the checkpoint has the finished runs.
 
     Examples
     --------
@@ -380,7 +385,7 @@ def labelled(work: GridWork, results: Results) -> xr.Dataset:
     work : GridWork
         The grid and its variables.
     results : Results
-        Complete.
+        The results of all runs.
     """
     import xarray as xr
 
@@ -407,7 +412,7 @@ def labelled(work: GridWork, results: Results) -> xr.Dataset:
 
 
 def _numbered(results: Results) -> tuple[NDArray[np.int32], NDArray[Any]]:
-    """Return the number of each run's reason, and the reasons in the order of the runs in which they occur first."""
+    """Return the number of each run's reason, and the different reasons in the order in which they first occur."""
     numbers = np.zeros(results.done.size, np.int32)
     known = {NOT_REFUSED: 0}
     for run in sorted(results.refusals):

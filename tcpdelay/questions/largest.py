@@ -36,7 +36,7 @@ from tcpdelay.units import format_fraction, format_time, told_apart
 Limit = Literal["delay", "capacity", "size of the chain", "bursts", "range"]
 
 SCAN_FACTOR = 4.0
-"""Ratio of the values that are tried to find the shortest delay where no value meets the target."""
+"""If no value meets the target, the shortest delay is searched at values with this ratio."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,26 @@ class Edge:
     value : float
         Largest value that meets the target [bit/s, 1/s, fraction, s].
     fails : float or None
-        The next larger value that was tried, which misses the target; None where the search ended before one was found.
+        The next larger value that was tried, which misses the target; None if the search found none.
     limited_by : {"delay", "capacity", "size of the chain", "bursts", "range"}
-        Why `fails` misses the target: "delay", its delay is too long; "capacity", TCP cannot carry the flow; "size of
-        the chain", the chain would be too large; "bursts", the model refuses losses in bursts of this length, so the
-        target may be met. "range": the search ended at the largest value allowed.
+        Why `fails` misses the target: "delay", the delay is too long; "capacity", TCP cannot carry the flow; "size of
+        the chain", the chain would be too large; "bursts", the model refuses loss bursts of this length, so that the
+        target may be met. With "range", the search ended at the largest value allowed.
     tolerance : float
-        Relative difference of `fails` and `value`; 0 where no value fails.
+        Relative difference between `fails` and `value`; 0 if no value fails.
     delay : float
         The target's quantile of the delay [s] at `value`.
     delay_beyond : float or None
-        The target's quantile of the delay [s] at `fails`; infinite where TCP cannot carry the flow, None where no value
-        fails or the model has no answer.
+        The target's quantile of the delay [s] at `fails`; infinite if TCP cannot carry the flow, None if no value fails
+        or the model has no answer.
     target : Target
         The demand on the delay.
     stack : Stack
         The TCP implementation.
     at, beyond : tuple of Flow and Path
-        The scenarios of the two values; `beyond` is None where nothing fails.
+        The scenarios of the two values; `beyond` is None if no value fails.
     expected_error : ExpectedError
-        How far the prediction at `value` is probably off.
+        Expected error of the prediction at `value`.
     assumptions : tuple of str
         One sentence for each field of the scenario that the model ignores.
     """
@@ -97,8 +97,8 @@ class Edge:
 def largest(axis: Axis, stack: Stack, target: Target) -> Edge:
     """Return the largest value on an axis that meets a target.
 
-    The search comes down from the top, as a larger value may work where a smaller one does not: at low packet rates,
-    losses are followed by few duplicate acknowledgements.
+    The search goes down from the largest value. A larger value may meet the target although a smaller value misses it:
+    at low packet rates, few duplicate ACKs follow a loss.
 
     Parameters
     ----------
@@ -112,12 +112,12 @@ def largest(axis: Axis, stack: Stack, target: Target) -> Edge:
     Returns
     -------
     Edge
-        The value, to one percent.
+        The value, with a tolerance of one percent.
 
     Raises
     ------
     ValueError
-        If no value meets the target; the message names the best value. Also if the model refuses the scenario.
+        If no value meets the target, and the message names the best value; or if the model refuses the scenario.
 
     Examples
     --------
@@ -141,10 +141,15 @@ def _largest(axis: Axis, stack: KnownStack, target: Target) -> Edge | None:
     if found.inside is None:
         return None
     at = axis.place(found.inside)
-    beyond = None if found.outside is None else axis.place(found.outside)
     value = _exact(axis.quantity, at, found.inside)
-    fails = None if found.outside is None or beyond is None else _exact(axis.quantity, beyond, found.outside)
-    limit, delay_beyond = ("range", None) if beyond is None else _limit(Scenario(*beyond, stack), target)
+    beyond: tuple[Flow, Path] | None = None
+    fails: float | None = None
+    limit: Limit = "range"
+    delay_beyond: float | None = None
+    if found.outside is not None:
+        beyond = axis.place(found.outside)
+        fails = _exact(axis.quantity, beyond, found.outside)
+        limit, delay_beyond = _limit(Scenario(*beyond, stack), target)
     answer = predict(Scenario(*at, stack), method="chain")
     return Edge(
         quantity=axis.quantity,
@@ -164,7 +169,7 @@ def _largest(axis: Axis, stack: KnownStack, target: Target) -> Edge | None:
 
 
 def _exact(quantity: Quantity, scenario: tuple[Flow, Path], searched: float) -> float:
-    """Return the value that a scenario really has: packets are of whole bytes."""
+    """Return the value of a scenario; its bitrate differs from the searched bitrate, as packets have whole bytes."""
     return scenario[0].bitrate if quantity == "bitrate" else searched
 
 
@@ -191,11 +196,11 @@ def _nothing_meets(axis: Axis, stack: KnownStack, target: Target) -> str:
         if delay < shortest:
             best, shortest = value, delay
         value *= SCAN_FACTOR
-    share = format_fraction(target.quantile)
-    reached, limit = told_apart(format_time, shortest, target.limit)
     nothing = f"no {axis.quantity} meets the target"
     if shortest == math.inf:
-        return f"{nothing}: TCP carries no such flow, and so not {share} within {limit}"
+        return f"{nothing}: TCP cannot carry the flow with any value"
+    share = format_fraction(target.quantile)
+    reached, limit = told_apart(format_time, shortest, target.limit)
     return f"{nothing}: at best, with {FORMATS[axis.quantity](best)}, {share} come within {reached}, not within {limit}"
 
 
@@ -205,7 +210,7 @@ def largest_bitrate(flow: Flow, path: Path, stack: Stack, target: Target, grow: 
     Parameters
     ----------
     flow : Flow
-        Its interval is used, or with ``grow="rate"`` its packet size; its bitrate is not.
+        The flow; only its interval is used, or with ``grow="rate"`` only its packet size.
     path : Path
         The path.
     stack : Stack
@@ -220,7 +225,7 @@ def largest_bitrate(flow: Flow, path: Path, stack: Stack, target: Target, grow: 
     Returns
     -------
     Edge
-        The bitrate [bit/s], to one percent or one byte per packet.
+        The bitrate [bit/s], with a tolerance of one percent or one byte per packet.
 
     Raises
     ------
@@ -247,7 +252,7 @@ def largest_packet_rate(flow: Flow, path: Path, stack: Stack, target: Target) ->
     Parameters
     ----------
     flow : Flow
-        Its packet size is used, its interval is not.
+        The flow; only its packet size is used.
     path : Path
         The path.
     stack : Stack
@@ -258,7 +263,7 @@ def largest_packet_rate(flow: Flow, path: Path, stack: Stack, target: Target) ->
     Returns
     -------
     Edge
-        The packet rate [1/s], to one percent.
+        The packet rate [1/s], with a tolerance of one percent.
 
     Raises
     ------
@@ -295,7 +300,7 @@ def largest_loss(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
     Returns
     -------
     Edge
-        The loss, a fraction, to one percent of it.
+        The loss, a fraction, with a relative tolerance of one percent.
 
     Raises
     ------
@@ -323,7 +328,7 @@ def largest_rtt(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
     flow : Flow
         The flow.
     path : Path
-        The path; a given one-way delay keeps its share of the round-trip time, which is otherwise not used.
+        The path. Its round-trip time is only used for the share that a given one-way delay has in it.
     stack : Stack
         The TCP implementation.
     target : Target
@@ -332,7 +337,7 @@ def largest_rtt(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
     Returns
     -------
     Edge
-        The round-trip time [s], to one percent.
+        The round-trip time [s], with a tolerance of one percent.
 
     Raises
     ------
@@ -367,7 +372,7 @@ class Frontier:
     rtts : tuple of float
         Round-trip times [s].
     edges : tuple of Edge or None
-        The largest loss at each; None where no loss meets the target.
+        The largest loss at each round-trip time; None where no loss meets the target.
     target : Target
         The demand on the delay.
     """
@@ -378,7 +383,7 @@ class Frontier:
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """The largest losses, fractions; 0 where even the smallest is too much."""
+        """The largest losses, fractions; 0 where no loss meets the target."""
         return tuple(0.0 if edge is None else edge.value for edge in self.edges)
 
 
@@ -397,7 +402,7 @@ def loss_rtt_frontier(
     flow : Flow
         The flow.
     path : Path
-        The path; its loss is not used, and its round-trip time only for the share of it that a given one-way delay has.
+        The path. Its loss is not used, and its round-trip time only for the share that a given one-way delay has in it.
     stack : Stack
         The TCP implementation.
     target : Target
@@ -406,12 +411,12 @@ def loss_rtt_frontier(
         Round-trip times [s], 1e-6 to 60, at least one; by default twelve, from 10 ms to the round-trip time whose
         one-way delay is nine tenths of the limit.
     on_progress : callable, optional
-        Called after each round-trip time with the number of them done and the number of all.
+        Called after each round-trip time with the number of round-trip times done and the number of all.
 
     Returns
     -------
     Frontier
-        The losses, each to one percent.
+        The losses, each with a relative tolerance of one percent.
 
     Raises
     ------

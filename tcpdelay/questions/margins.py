@@ -1,4 +1,4 @@
-"""How far a scenario is from the edge of what works: by loss, by round-trip time and by bitrate."""
+"""The margins of a scenario: the largest loss, round-trip time and bitrate with which its target is met."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 
 LARGEST_RATIO = 64.0
-"""Ratio of the bitrates at the ends of the search to the present bitrate, either way."""
+"""Largest ratio between the present bitrate and a bitrate of the search."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Margin:
     quantity : str
         The quantity that is varied: "loss", "rtt" or "bitrate".
     now : float
-        Its value in the scenario [fraction, s, bit/s].
+        The value in the scenario [fraction, s, bit/s].
     edge : float or None
-        Largest value up to which the target is met: the search goes up from a scenario that meets the target, and down
-        from one that misses it. None if no value was found.
+        Largest value found with which the target is met. The search goes up if the scenario meets the target, and down
+        if it misses the target. None if no value meets the target.
     at_least : bool
-        Whether the edge may lie beyond `edge`: the search ended with the target still met, or the model refuses losses
-        in bursts of the length beyond it.
+        Whether larger values may also meet the target: the search ended at its largest value, or the model refuses
+        longer loss bursts.
     """
 
     quantity: str
@@ -46,24 +46,24 @@ def _margin(quantity: str, now: float, found: Bracket) -> Margin:
 
 
 def _bitrates(flow: Flow, path: Path, stack: KnownStack) -> Axis:
-    """Return the axis of the bitrate, limited to bitrates near the present one."""
+    """Return the axis of the bitrate, limited to bitrates near the present bitrate."""
     axis = bitrate_axis(flow, path, stack)
     highest = max(flow.bitrate, min(axis.highest, LARGEST_RATIO * flow.bitrate))
     return replace(axis, lowest=flow.bitrate / LARGEST_RATIO, highest=highest)
 
 
 def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack) -> Margin:
-    """Return the highest bitrate that TCP carries without a backlog that grows for as long as the flow sends.
+    """Return the highest bitrate that TCP can carry without a backlog that grows for as long as the flow sends.
 
-    At this bitrate the mean drift of the chain's backlog turns positive. It is found to one percent. Somewhat below it,
-    delays are already long: see `tcpdelay.models.throughput.connection_utilization`.
+    Above this bitrate, the mean drift of the chain's backlog is positive. The tolerance is one percent. At slightly
+    lower bitrates, delays are already long: see `tcpdelay.models.throughput.connection_utilization`.
 
     Parameters
     ----------
     flow : Flow
-        The flow. Its packets grow with the bitrate up to one segment; beyond, they become more frequent.
+        The flow. Its packets grow with the bitrate up to one segment; at higher bitrates they become more frequent.
     path, stack
-        The rest of the scenario.
+        The path and the TCP stack.
 
     Returns
     -------
@@ -87,14 +87,14 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack) -> Margin:
 
 
 def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margin, Margin, Margin]:
-    """Return how far loss, round-trip time and bitrate may go, each with the other quantities unchanged.
+    """Return the largest loss, round-trip time and bitrate with which a target is met, each with the others unchanged.
 
-    The edges are found to one percent. A given one-way delay keeps its share of the round-trip time.
+    The tolerance is one percent. A given one-way delay keeps its share of the round-trip time.
 
     Parameters
     ----------
     flow, path, stack, target
-        The scenario and the demand on its delay.
+        The scenario, and the demand on the delay.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Measured points for the charts of regions: read from a file, and judged by a target."""
+"""Measured points for the charts of regions, read from a file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Measured:
     rtt, loss : ndarray, shape (n,)
         Round-trip times [s], 1e-6 to 60, and losses, fractions above 0 and below 1.
     works : ndarray of bool, shape (n,), optional
-        Whether the flow worked, if the file says so.
+        Whether the flow worked, if the file has this column.
     sustainable : ndarray of bool, shape (n,), optional
         Whether the backlog stayed finite.
     quantiles : dict of float to ndarray, shape (n,)
-        Measured delays [s] by the share of the packets that arrived within them; infinite where none was measured.
+        Measured quantiles of the delay [s] by their probability; infinite where none was measured.
     """
 
     rtt: NDArray[np.float64]
@@ -42,7 +42,7 @@ class Measured:
     quantiles: dict[float, NDArray[np.float64]]
 
     def meets(self, target: Target) -> NDArray[np.bool_] | None:
-        """Return at which points the flow worked; None if neither the file nor its quantiles say so.
+        """Return at which points the flow met the target; None if the file has neither this column nor the quantile.
 
         Examples
         --------
@@ -67,17 +67,17 @@ def read_measured(path: str | Path) -> Measured:
     Parameters
     ----------
     path : str or Path
-        A file in .csv or .parquet.
+        A file whose name ends in .csv or .parquet.
 
     Returns
     -------
     Measured
-        Its points.
+        The points.
 
     Raises
     ------
     ValueError
-        If it cannot be read, lacks a column, has no rows, or holds a value out of its range.
+        If the file cannot be read, lacks a column, has no rows, or holds a value outside its range.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def _table(file: Path) -> pa.Table:
 
 
 def _share(name: str) -> float | None:
-    """Return the share of the packets that a column like `p95` or `p99.9` is the quantile of."""
+    """Return the probability of the quantile in a column such as `p95` or `p99.9`; None for all other columns."""
     try:
         share = float(name.removeprefix("p")) / 100
     except ValueError:

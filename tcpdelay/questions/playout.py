@@ -1,4 +1,4 @@
-"""The smallest playout buffer for a share of late packets, or for a call."""
+"""The smallest playout buffer for a given share of late packets, or for a call."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class SmallestBuffer:
     value : float
         The buffer, from the write of a packet to its playout [s].
     fails : float or None
-        The largest delay below `value` that occurs [s]; it is too short, as are all buffers between. None where the
-        buffer is the shortest delay that occurs.
+        The largest delay below `value` that occurs [s]. A buffer from `fails` to just below `value` is too short. None
+        if `value` is the shortest delay that occurs.
     limited_by : {"late packets", "score", "network"}
-        Why a shorter buffer is too short: too many late packets, too low a score, or no packet arrives earlier.
+        Why a shorter buffer is too short: too many late packets, too low a score, or no packet that arrives earlier.
     tolerance : float
-        0: the buffer is found exactly, as delays have distinct values.
+        Always 0: the buffer is exact, because delays have discrete values.
     late_fraction, late_beyond : float
-        Share of late packets with the buffer, and with a slightly shorter buffer.
+        Share of late packets with the buffer, and with the buffer `fails`, or 1 if that is None.
     quality, quality_beyond : VoiceQuality or None
-        The call with the buffer, and with the buffer `fails`; None unless a call was asked about.
+        Quality of the call with the buffer, and with the buffer `fails`; None if there is no call.
     flow, path, stack
         The scenario.
     expected_error : ExpectedError
-        How far the prediction is probably off.
+        Expected error of the prediction.
     assumptions : tuple of str
         One sentence for each field of the scenario that the model ignores.
     """
@@ -63,12 +63,12 @@ class SmallestBuffer:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Fields that lie outside the range in which the model has been checked, or that it ignores."""
+        """Fields that lie outside the range in which the model has been checked, and fields that it ignores."""
         return (*validated_range(self.stack).exceeded_by(self.flow, self.path), *self.assumptions)
 
 
 def playout_for_late_fraction(flow: Flow, path: Path, stack: Stack, late_fraction: float) -> SmallestBuffer:
-    """Return the smallest playout buffer with which at most a given share of the packets is late.
+    """Return the smallest playout buffer with at most a given share of late packets.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def playout_for_late_fraction(flow: Flow, path: Path, stack: Stack, late_fractio
     Raises
     ------
     ValueError
-        If the share is out of its range, or TCP cannot carry the flow, so that all packets are late in the end.
+        If the share is out of its range, or TCP cannot carry the flow.
 
     Examples
     --------
@@ -105,14 +105,14 @@ def playout_for_late_fraction(flow: Flow, path: Path, stack: Stack, late_fractio
 
 
 def playout_for_call(flow: Flow, path: Path, stack: Stack, target: CallTarget | None = None) -> SmallestBuffer:
-    """Return the smallest playout buffer with which a call has a given score, or its best score.
+    """Return the smallest playout buffer for a given score of a call, or for its best score.
 
     Parameters
     ----------
     flow, path, stack
-        The scenario; the flow's interval is also that of the codec's packets.
+        The scenario; the codec sends one packet per interval of the flow.
     target : CallTarget, optional
-        Codec and smallest score; by default the best score of G.711.
+        Codec and smallest score; by default G.711 with its best score.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def playout_for_call(flow: Flow, path: Path, stack: Stack, target: CallTarget | 
     Raises
     ------
     ValueError
-        If TCP cannot carry the flow, or no buffer gives the score; the message names the best score.
+        If TCP cannot carry the flow; or if no buffer gives the score, and the message names the best score.
 
     References
     ----------
@@ -154,17 +154,17 @@ def playout_for_call(flow: Flow, path: Path, stack: Stack, target: CallTarget | 
 
 
 def _carried(flow: Flow, path: Path, stack: Stack, demand: str) -> Answer:
-    """Return the prediction, if TCP can carry the flow."""
+    """Return the prediction; raise ValueError if TCP cannot carry the flow."""
     answer = predict(Scenario(flow, path, checked_profile(stack)), method="chain")
     if not answer.require().sustainable:
         raise ValueError(
-            f"no playout buffer suffices for {demand}: TCP cannot carry this flow, and all packets come late"
+            f"no playout buffer suffices for {demand}: TCP cannot carry this flow, and all packets are late"
         )
     return answer
 
 
 def _buffer(answer: Answer, value: float, target: CallTarget | None) -> SmallestBuffer:
-    """Return the result for a buffer that is one of the delays that occur."""
+    """Return the result for a buffer whose length is a delay that occurs."""
     scenario, distribution = answer.scenario, answer.require()
     place = int(np.searchsorted(distribution.values, value))
     fails = None if place == 0 else float(distribution.values[place - 1])

@@ -19,12 +19,12 @@ MAX_RTT = bounds(Path, "rtt")[1]
 MIN_INTERVAL = bounds(Flow, "interval")[0]
 MAX_PACKET_SIZE = bounds(Flow, "packet_size")[1]
 LARGEST_LOAD = 200
-"""Packets per round-trip time up to which a search goes; for larger loads, one chain takes too long."""
+"""Largest number of packets per round-trip time in a search; with more packets, one chain takes too long."""
 LONGEST_INTERVAL = 1.0
-"""Interval up to which a search for a packet rate goes [s]; the chain has been checked up to a tenth of it."""
+"""Longest interval in a search for a packet rate [s]; the chain has been checked up to a tenth of this interval."""
 SMALLEST_LOSS, LARGEST_LOSS = 1e-6, 0.5
 SMALLEST_RTT = 1e-3
-"""Where a search for a loss or a round-trip time [s] ends."""
+"""Ends of a search for a loss, and lower end of a search for a round-trip time [s]."""
 
 
 def format_packet_rate(rate: float, digits: int = DIGITS) -> str:
@@ -46,12 +46,12 @@ FORMATS: dict[Quantity, Callable[..., str]] = {
     "loss": format_fraction,
     "rtt": format_time,
 }
-"""How a value of each quantity is written."""
+"""Functions that format a value of each quantity."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One quantity of a scenario; all other fields keep their values.
+    """A quantity that varies, while all other fields of a scenario keep their values.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Axis:
 
 
 def at_bitrate(flow: Flow, bitrate: float, mss: int) -> Flow:
-    """Return the flow at another bitrate [bit/s]: larger packets up to one segment, more of them beyond.
+    """Return the flow at another bitrate [bit/s]: packets grow up to one segment, and then become more frequent.
 
     Examples
     --------
@@ -97,12 +97,13 @@ def bitrate_axis(flow: Flow, path: Path, stack: Stack, grow: Growth = "segments"
     Returns
     -------
     Axis
-        From packets of one byte, or one packet per second, to 200 full segments, or packets, per round-trip time.
+        From packets of one byte to 200 full segments per round-trip time; with "rate", from one packet per second to
+        200 packets per round-trip time.
 
     Raises
     ------
     InvalidValueError
-        If `grow` is none of these words.
+        If `grow` is another word.
 
     Examples
     --------
@@ -127,7 +128,7 @@ def bitrate_axis(flow: Flow, path: Path, stack: Stack, grow: Growth = "segments"
 
 
 def packet_rate_axis(flow: Flow, path: Path, stack: Stack) -> Axis:
-    """Return the axis of the packet rate [1/s]: from one packet a second to 200 per round-trip time.
+    """Return the axis of the packet rate [1/s], from 1 packet per second to 200 packets per round-trip time.
 
     Examples
     --------
@@ -152,7 +153,7 @@ def loss_axis(flow: Flow, path: Path) -> Axis:
 
 
 def at_rtt(path: Path, rtt: float) -> Path:
-    """Return the path with another round-trip time [s], a given one-way delay keeps its share of it.
+    """Return the path with another round-trip time [s]; a given one-way delay keeps its share of the round-trip time.
 
     Examples
     --------
@@ -165,7 +166,7 @@ def at_rtt(path: Path, rtt: float) -> Path:
 
 
 def rtt_axis(flow: Flow, path: Path) -> Axis:
-    """Return the axis of the round-trip time [s], from 1 ms to 200 intervals of the flow, the path's own included.
+    """Return the axis of the round-trip time [s], from 1 ms to 200 intervals of the flow; it includes the path's own.
 
     Examples
     --------

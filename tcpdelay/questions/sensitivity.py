@@ -1,4 +1,4 @@
-"""The sensitivity of the delay to each field: its change if the field changes by a tenth."""
+"""The sensitivity of the delay to each field: the change of the delay if the field changes by a tenth."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ Direction = Literal["rises", "falls", "stays", "turns"]
 STEP = 0.10
 LARGEST_STEP = 0.5
 NOISE = 1e-6
-"""Relative change that counts as none: a chain is not solved to more digits."""
+"""Largest relative change that counts as no change: a chain is not solved to more digits."""
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The change of one figure of the delay when one input goes down and up by the same share.
+    """The change of one figure of the delay when one input decreases and increases by the same share.
 
     Parameters
     ----------
     input : {"rtt", "loss", "packet_size", "interval"}
         The field that is changed.
     output : {"quantile", "mean", "late_fraction"}
-        The figure: the target's quantile of the delay [s], its mean [s], or the share of packets beyond the limit.
+        The figure: the target's quantile of the delay [s], the mean delay [s], or the share of packets later than the
+        target's limit.
     inputs : tuple of float
         The lower, the present and the higher input [s, fraction, bytes, s]; packets have whole bytes.
     outputs : tuple of float
-        The output at each input; infinite where TCP cannot carry the flow.
+        The output at each input; a delay is infinite where TCP cannot carry the flow.
     """
 
     input: Input
@@ -52,7 +53,7 @@ class Sensitivity:
 
     @property
     def changes(self) -> tuple[float, float]:
-        """Relative change of the output at the lower and the higher input; NaN where it is 0 or infinite now."""
+        """Relative change of the output at the lower and the higher input; NaN if the output is now 0 or infinite."""
         low, now, high = self.outputs
         if now == 0 or now == math.inf:
             return math.nan, math.nan
@@ -60,9 +61,9 @@ class Sensitivity:
 
     @property
     def elasticity(self) -> float:
-        """Percent by which the output changes per percent of the input, from lower to higher; NaN where undefined.
+        """Percent by which the output changes per percent of the input, from the lower to the higher input.
 
-        It is taken over the whole span and is no derivative, as quantiles are step functions of some inputs.
+        It is not a derivative, because quantiles are step functions of some inputs. NaN where it is undefined.
         """
         low, _, high = self.outputs
         if not (0 < low < math.inf and 0 < high < math.inf and self.inputs[0] < self.inputs[2] and self.inputs[0] > 0):
@@ -71,7 +72,7 @@ class Sensitivity:
 
     @property
     def direction(self) -> Direction:
-        """Whether the output rises or falls with the input, stays the same, or turns: first one, then the other."""
+        """Whether the output rises or falls with the input, stays the same, or turns: rises and falls."""
         low, now, high = self.outputs
         signs = {_sign(low, now), _sign(now, high)} - {0}
         if not signs:
@@ -88,15 +89,15 @@ class Sensitivities:
     Parameters
     ----------
     entries : tuple of Sensitivity
-        By input, then by output.
+        In the order of the inputs, and for each input in the order of the outputs.
     step : float
-        Share by which the inputs were changed down and up.
+        Share by which each input was decreased and increased.
     target : Target
         The demand on the delay.
     flow, path, stack
         The scenario.
     expected_error : ExpectedError
-        How far the prediction is probably off; the error of a small change may be smaller than the error of a delay.
+        Expected error of the prediction; the error of a small change may be smaller than the error of a delay.
     assumptions : tuple of str
         One sentence for each field of the scenario that the model ignores.
     """
@@ -116,13 +117,13 @@ class Sensitivities:
 
     @property
     def largest(self) -> Input:
-        """The input with the largest change of the target's quantile to either side."""
+        """The input that changes the target's quantile most, in either direction."""
         quantiles = [entry for entry in self.entries if entry.output == "quantile"]
         return max(quantiles, key=_largest_change).input
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Fields that lie outside the range in which the model has been checked, or that it ignores."""
+        """Fields that lie outside the range in which the model has been checked, and fields that it ignores."""
         return (*validated_range(self.stack).exceeded_by(self.flow, self.path), *self.assumptions)
 
 
@@ -136,16 +137,16 @@ def sensitivities(
 ) -> Sensitivities:
     """Return how quantile, mean and late fraction change with round-trip time, loss, packet size and interval.
 
-    Each input is changed alone, down and up by the same share.
+    One input at a time decreases and increases by the same share.
 
     Parameters
     ----------
     flow, path, stack
         The scenario.
     target : Target
-        The quantile that is predicted, and the limit beyond which packets are late.
+        The quantile of the delay, and the limit beyond which packets are late.
     step : float
-        The share, 0.001 to 0.5.
+        Share by which an input decreases and increases, 0.001 to 0.5.
     on_progress : callable, optional
         Called after each prediction with the number of predictions done and the number of all predictions.
 
@@ -208,17 +209,17 @@ def _figures(target: Target) -> dict[Output, Callable[[DelayDistribution], float
 
 
 def _value(name: Input, flow: Flow, path: Path) -> float:
-    """Return an input as a scenario has it."""
+    """Return the value that an input has in a scenario."""
     return float(getattr(path if name in ("rtt", "loss") else flow, name))
 
 
 def _sign(first: float, second: float) -> int:
-    """Return 1, -1 or 0: whether the second of two figures is larger, smaller or the same."""
-    if first == second or abs(second - first) <= NOISE * max(abs(first), abs(second)):
+    """Return 1, -1 or 0 if the second of two figures is larger, smaller or the same."""
+    if math.isclose(first, second, rel_tol=NOISE):
         return 0
     return 1 if second > first else -1
 
 
 def _largest_change(entry: Sensitivity) -> float:
-    """Return the size of the larger of the two changes; NaN counts as no change."""
+    """Return the larger absolute value of the two changes; NaN counts as no change."""
     return max(0.0 if math.isnan(change) else abs(change) for change in entry.changes)

@@ -1,7 +1,4 @@
-"""What may carry a flow: transports, and what an application can do on top of one, as data for a comparison.
-
-Transports and heuristics side by side on one path: who carries the flow, and what that does to the others.
-"""
+"""A comparison of transports and heuristics on one path: the delays of a flow, and the throughput of other flows."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ from tcpdelay.models.interface import unknown_fields
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.literature.min_buf import MinBuf
 from tcpdelay.network.result import FlowResult, NetworkResult
+from tcpdelay.network.send_buffer import SendBufferLimit
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import ConstantRate, Source
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
@@ -34,7 +31,8 @@ from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
 
 FINE_TICK, SHORT_TIMEOUT = 0.01, 0.2
-"""Timers of the published transports [s], as of current systems: theirs of half a second would hide all else."""
+"""Timers of the published transports [s], as in current systems: the published timers of half a second would hide all
+other differences."""
 OLD_TIMERS = "timeouts from 200 ms"
 SHORTEST_DEADLINE = 0.001
 
@@ -48,11 +46,11 @@ class Contender:
     name : str
         A short name, such as ``"split-2"``.
     title : str
-        What it is, in a few words.
+        A description in a few words.
     source : Source
-        What the simulator is given.
+        The source that the simulator simulates.
     predict : callable, optional
-        Returns the distribution of the delays by a chain or a closed form, where there is one.
+        Returns the distribution of the delays from a chain or a closed form; None if there is neither.
     """
 
     name: str
@@ -62,16 +60,16 @@ class Contender:
 
 
 PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "one_way_delay", "loss_burst", "bottleneck"})
-"""Fields of a path that the simulator of shared links knows."""
+"""Fields of a path that the simulator of shared links takes into account."""
 
 
 def shared_path(path: Path) -> SharedPath:
-    """Return a path as one to a shared link and back.
+    """Return the same path for the simulator of shared links.
 
     Raises
     ------
     ValueError
-        If the path has something that the simulator of shared links leaves out.
+        If the path has a property that this simulator does not model.
 
     Examples
     --------
@@ -96,18 +94,18 @@ def shared_path(path: Path) -> SharedPath:
 
 
 def contenders(flow: Flow, path: Path, stack: Linux, target: Target) -> tuple[Contender, ...]:
-    """Return all that may carry a flow, plain TCP of the kernel first and datagrams last.
+    """Return all ways to carry a flow, plain TCP of the kernel first and datagrams last.
 
     Parameters
     ----------
     flow : Flow
         The flow.
     path : Path
-        The path; its losses are those before the shared link, if there is one.
+        The path; if there is a shared link, packets are lost before they reach it.
     stack : Linux
         The kernel's TCP.
     target : Target
-        The demand on the delay; its limit is the deadline of what knows one.
+        The demand on the delay; transports with a deadline use its limit.
 
     Examples
     --------
@@ -116,11 +114,11 @@ def contenders(flow: Flow, path: Path, stack: Linux, target: Target) -> tuple[Co
     >>> found[0].name, found[-1].name
     ('tcp', 'udp')
     """
-    return tuple(_contenders(flow, path, stack, target, shared_path(path)))
+    return tuple(_contenders(flow, path, stack, target))
 
 
-def _contenders(flow: Flow, path: Path, stack: Linux, target: Target, shared: SharedPath) -> Iterator[Contender]:
-    carry = partial(ConstantRate, flow=flow, path=shared)
+def _contenders(flow: Flow, path: Path, stack: Linux, target: Target) -> Iterator[Contender]:
+    carry = partial(ConstantRate, flow=flow, path=shared_path(path))
     yield Contender(
         "tcp",
         f"TCP of a Linux kernel, {stack.congestion_control}, one write per packet",
@@ -143,73 +141,75 @@ def _contenders(flow: Flow, path: Path, stack: Linux, target: Target, shared: Sh
     for connections in (2, 5):
         yield Contender(
             f"par-{connections}",
-            f"{connections} connections, each packet over the least busy one",
+            f"{connections} connections, each packet over the least busy connection",
             carry(stack=stack, connections=connections, scheduling="intelligent"),
         )
     yield Contender(
         "discard",
-        f"TCP that is not given packets likely to come later than {format_time(target.limit)}",
+        f"TCP; the sender discards packets that would probably arrive later than {format_time(target.limit)}",
         carry(stack=stack, discard_after=target.limit),
     )
-    for buffer in (MinBuf(1, 0), MinBuf(1, 3)):
+    for extra in (0, 3):
         yield Contender(
-            f"min-buf-{buffer.multiple}-{buffer.extra}",
-            f"TCP that is not given packets beyond the window and {buffer.extra} more (Goel et al. 2002)",
-            carry(stack=stack, min_buf=buffer),
+            f"min-buf-1-{extra}",
+            f"TCP with a send buffer of one window and {extra} more packets (Goel et al. 2002)",
+            carry(stack=stack, min_buf=SendBufferLimit(1, extra)),
         )
     if flow.packet_size <= stack.mss:
         yield from _published(carry, path, target, max(stack.mss, Classic().mss))
     yield Contender(
         "udp",
-        "datagrams, nothing sent again",
+        "datagrams without retransmissions",
         carry(stack=Udp()),
         lambda: DelayDistribution(np.array([path.forward_delay]), np.ones(1), path.forward_delay),
     )
 
 
 def _published(carry: Callable[..., ConstantRate], path: Path, target: Target, mss: int) -> Iterator[Contender]:
-    """Yield the transports of the literature, each packet of which fits a segment."""
+    """Yield the transports of the literature; they need packets that fit into one segment."""
     classic = Classic(recovery="sack", mss=mss, tick=FINE_TICK, rto_min=SHORT_TIMEOUT, first_timeout=1.0)
     yield Contender("sack", f"TCP as published, SACK, {OLD_TIMERS}", carry(stack=classic))
     yield Contender(
         "tcp-rc",
-        f"the same, its receiver forges what is late (McCreary et al. 2005), {OLD_TIMERS}",
+        f"the same, with a receiver that replaces late packets (McCreary et al. 2005), {OLD_TIMERS}",
         carry(stack=classic, forging=True),
     )
     deadline = max(target.limit - path.forward_delay, SHORTEST_DEADLINE)
     yield Contender(
         "time-lined",
-        f"TCP Reno that gives up packets after {format_time(deadline)} (Mukherjee 2000), {OLD_TIMERS}",
+        f"TCP Reno that abandons packets after {format_time(deadline)} (Mukherjee 2000), {OLD_TIMERS}",
         carry(stack=TimeLined(mss=mss, tick=FINE_TICK, rto_min=SHORT_TIMEOUT, first_timeout=1.0, deadline=deadline)),
     )
-    yield Contender("scp", "SCP, a window over datagrams, nothing sent again (Cen et al. 1998)", carry(stack=Scp()))
+    yield Contender(
+        "scp", "SCP, a congestion window over datagrams, without retransmissions (Cen et al. 1998)", carry(stack=Scp())
+    )
 
 
 PACKETS = 1_000_000
-"""Packets of the flow that each contender carries, unless a link makes that too slow."""
+"""Packets of the flow that each contender carries, unless the simulation of a shared link would take too long."""
 LINK_PACKETS = 2_000_000
-"""Full packets for which a shared link has time at most, in one simulation."""
+"""Largest number of full packets that a shared link can send in the time simulated."""
 FULL_PACKET = 1500
-"""Bytes of such a packet."""
+"""Bytes of a full packet."""
 WARM_UP = 0.05
-"""Share of the time, at the beginning, that does not count."""
+"""Share of the time simulated, at its beginning, that is left out."""
 UNLIMITED = Bottleneck(rate=1e12, capacity=60_000)
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What became of the flow with one contender.
+    """The result of one contender.
 
     Attributes
     ----------
     contender : Contender
-        Who carried it.
+        The contender.
     result : FlowResult
-        Its packets.
+        The packets of the flow.
     others : float
-        Bits per second that all other sources together got through.
+        Throughput of all other sources together [bit/s].
     predicted : DelayDistribution or None
-        The delays by a chain or a closed form, where there is one and the link is not shared.
+        The delays from a chain or a closed form; None if there is neither, or the link is shared.
     """
 
     contender: Contender
@@ -229,13 +229,13 @@ class Comparison:
     link : Bottleneck or None
         The shared link, if there is one.
     others : tuple of Source
-        What else uses it.
+        The other sources on the link.
     undisturbed : float
-        Bits per second that the others get through without the flow; 0 without others.
+        Throughput of the other sources without the flow [bit/s]; 0 without other sources.
     duration : float
-        Time simulated for each [s].
+        Time simulated for each contender [s].
     seed : int
-        Seed of all that is drawn at random.
+        Seed of all random numbers.
     rows : tuple of Carried
         The contenders, in their order.
     """
@@ -252,7 +252,7 @@ class Comparison:
     rows: tuple[Carried, ...]
 
     def taken(self, row: Carried) -> float:
-        """Return what a contender takes from the other sources [bit/s]; nan without any."""
+        """Return the throughput that a contender takes from the other sources [bit/s]; NaN without other sources."""
         return self.undisturbed - row.others if self.others else math.nan
 
 
@@ -268,28 +268,28 @@ def compare(
     seed: int = 0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
-    """Simulate every contender on one path, each by itself, with the same random losses.
+    """Simulate every contender on one path, each in a simulation of its own, with the same random losses.
 
     Parameters
     ----------
     flow : Flow
-        The flow; `Stack.linux` and all others send the same packets.
+        The flow; all contenders send the same packets.
     path : Path
-        The path. Its losses, if any, are random or in bursts, and come before the link.
+        The path. Its losses are random or in bursts. Packets are lost before they reach the link.
     stack : Linux, optional
         The kernel's TCP; `Stack.linux()` by default.
     target : Target, optional
         The demand on the delay; 95 % within 200 ms by default.
     link : Bottleneck, optional
-        A shared link on the way; by default one that nothing waits for.
+        A shared link on the way; by default a link without queueing delay.
     others : sequence of Source
-        What else uses the link.
+        The other sources on the link.
     duration : float, optional
-        Time to simulate [s], above 0 to 1e7. By default that of a million packets, or less with a fast link.
+        Time to simulate [s], above 0 to 1e7. By default the time of a million packets, or less with a fast link.
     seed : int
-        Seed of all that is drawn at random, 0 or more; one seed gives one result.
+        Seed of all random numbers, 0 or more; the same seed gives the same result.
     on_progress : callable, optional
-        Is told after each simulation how many are done, and of how many.
+        Called after each simulation with the number of simulations done and the number of all simulations.
 
     Returns
     -------
@@ -314,17 +314,15 @@ def compare(
     entered = contenders(flow, path, stack, target)
     if duration is None:
         duration = default_duration(flow, link)
-    work: list[Callable[[], NetworkResult | None]] = [
-        partial(_simulate, [contender.source, *others], link, duration, seed) for contender in entered
-    ]
-    work.append(partial(_simulate, list(others), link, duration, seed) if others else lambda: None)
-    *simulated, alone = _in_threads(work, on_progress)
+    simulated = [[contender.source, *others] for contender in entered]
+    if others:
+        simulated.append([*others])
+    results = _in_threads([partial(_simulate, sources, link, duration, seed) for sources in simulated], on_progress)
     rows = []
-    for contender, result in zip(entered, simulated, strict=True):
-        assert result is not None
+    for contender, result in zip(entered, results, strict=False):
         predicted = _predicted(contender, contender is entered[0]) if link is None else None
         rows.append(Carried(contender, result.flows[0], _throughput(result.flows[1:]), predicted))
-    undisturbed = 0.0 if alone is None else _throughput(alone.flows)
+    undisturbed = _throughput(results[-1].flows) if others else 0.0
     return Comparison(flow, path, stack, target, link, tuple(others), undisturbed, duration, seed, tuple(rows))
 
 
@@ -343,7 +341,7 @@ def default_duration(flow: Flow, link: Bottleneck | None) -> float:
 
 
 def _predicted(contender: Contender, warn: bool) -> DelayDistribution | None:
-    """Return the prediction, if there is one; only that of the plain flow should warn of its range."""
+    """Return the prediction of a contender, if there is one; with `warn`, outside its range it issues a warning."""
     if contender.predict is None:
         return None
     with warnings.catch_warnings():
@@ -361,9 +359,9 @@ def _throughput(flows: Sequence[FlowResult]) -> float:
 
 
 def _in_threads(
-    work: Sequence[Callable[[], NetworkResult | None]], on_progress: Callable[[int, int], None] | None
-) -> list[NetworkResult | None]:
-    """Return the results in the order of the work; compiled code lets other threads run."""
+    work: Sequence[Callable[[], NetworkResult]], on_progress: Callable[[int, int], None] | None
+) -> list[NetworkResult]:
+    """Return the results in the order of the work; compiled code runs without Python's lock."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         futures = [pool.submit(simulate) for simulate in work]
         for done, _ in enumerate(as_completed(futures), 1):

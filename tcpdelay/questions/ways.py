@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
 from tcpdelay.quality.voice import CallTarget
 from tcpdelay.questions.best import Choice, Way, best, whole_numbers, wire_rate
@@ -16,9 +15,9 @@ from tcpdelay.scenario.stack import Stack, checked_profile
 from tcpdelay.scenario.target import Target
 
 INTERVALS = (0.010, 0.020, 0.030, 0.040, 0.060)
-"""Intervals in use for voice [s] (RFC 3551)."""
+"""Common packetization intervals of voice [s] (RFC 3551)."""
 RTP_HEADER = 14
-"""Bytes of RTP, and of framing over TCP (RFC 3550, RFC 4571)."""
+"""Bytes of the RTP header, and of its framing over TCP (RFC 3550, RFC 4571)."""
 
 
 def best_interval(
@@ -32,10 +31,10 @@ def best_interval(
 ) -> Choice:
     """Return the best packetization interval for data of a constant bitrate.
 
-    Short intervals mean more headers and more frequent losses. With long intervals a packet takes longer to fill, and
-    losses are followed by fewer duplicate acknowledgements. The best interval has the smallest sum of interval and
-    target quantile of the delay, which is the age of a packet's first byte when it is read. For a call, the best
-    interval has the best score; the score includes the interval.
+    Short intervals mean more headers and more frequent losses. With long intervals, a packet takes longer to fill, and
+    fewer duplicate ACKs follow a loss. The best interval has the smallest sum of interval and target quantile of the
+    delay: the age of a packet's first byte when it is read. For a call, the best interval has the best score, which
+    takes the interval into account.
 
     Parameters
     ----------
@@ -46,7 +45,7 @@ def best_interval(
     stack : Stack
         The TCP implementation.
     target : Target or CallTarget
-        The demand on the delay from write to read, which excludes the interval; or the demand on a call.
+        The demand on the delay from write to read, without the interval; or the demand on a call.
     intervals : sequence of float
         Candidates [s], each 1e-7 to 60.
     header : int
@@ -62,7 +61,7 @@ def best_interval(
     Raises
     ------
     ValueError
-        If a value is out of its range, or no interval meets the target; the message names the best interval.
+        If a value is out of its range; or if no interval meets the target, and the message names the best interval.
 
     References
     ----------
@@ -82,12 +81,8 @@ def best_interval(
         raise InvalidValueError("intervals", tuple(intervals), "hold at least one interval")
     stack = checked_profile(stack)
     flows = [_packed(bitrate, interval, header) for interval in sorted(set(intervals))]
-    ways = [Way(flow.interval, flow, flow, wire_rate(flow, stack.mss), _unchanged) for flow in flows]
+    ways = [Way(flow.interval, flow, flow, wire_rate(flow, stack.mss), lambda delays: delays) for flow in flows]
     return best("interval", ways, path, stack, target, on_progress)
-
-
-def _unchanged(delays: DelayDistribution) -> DelayDistribution:
-    return delays
 
 
 def _packed(bitrate: float, interval: float, header: int) -> Flow:
@@ -98,7 +93,7 @@ def _packed(bitrate: float, interval: float, header: int) -> Flow:
 
 
 PIECES = (1, 2, 4)
-"""Numbers of writes per packet that are tried by default."""
+"""Default candidates for the number of writes per packet."""
 
 
 def best_split(
@@ -109,7 +104,7 @@ def best_split(
     pieces: Sequence[int] = PIECES,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Choice:
-    """Return the number of writes per packet with which packets are read soonest.
+    """Return the number of writes per packet with the shortest delay.
 
     Parameters
     ----------
@@ -122,20 +117,20 @@ def best_split(
     target : Target or CallTarget
         The demand on the delay or on the call.
     pieces : sequence of int
-        Candidates, each 1 to 64 and at most the bytes of a packet.
+        Candidates, each from 1 to 64 and at most the packet size in bytes.
     on_progress : callable, optional
         Called after each number with the count of numbers done and the count of all numbers.
 
     Returns
     -------
     Choice
-        The best number; the smallest of equally good ones. The expected error is the error of the chain; it does not
-        include the approximation in `tcpdelay.models.heuristics.split_delay`.
+        The best number; the smallest number if several are equally good. The expected error is the error of the chain;
+        it does not include the approximation in `tcpdelay.models.heuristics.split_delay`.
 
     Raises
     ------
     ValueError
-        If a value is out of its range, or no number meets the target; the message names the best number.
+        If a value is out of its range; or if no number meets the target, and the message names the best number.
 
     References
     ----------
@@ -156,7 +151,7 @@ def best_split(
 
 
 CONNECTIONS = (1, 2, 4)
-"""Numbers of connections that are tried by default."""
+"""Default candidates for the number of connections."""
 
 
 def best_connections(
@@ -167,7 +162,7 @@ def best_connections(
     connections: Sequence[int] = CONNECTIONS,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Choice:
-    """Return the number of connections with which packets are read soonest, if they take turns and are read in order.
+    """Return the number of connections with the shortest delay, if they take turns and packets are read in order.
 
     Parameters
     ----------
@@ -180,19 +175,19 @@ def best_connections(
     target : Target or CallTarget
         The demand on the delay or on the call.
     connections : sequence of int
-        Candidates, each 1 to 64.
+        Candidates, each from 1 to 64.
     on_progress : callable, optional
         Called after each number with the count of numbers done and the count of all numbers.
 
     Returns
     -------
     Choice
-        The best number; the smallest of equally good ones.
+        The best number; the smallest number if several are equally good.
 
     Raises
     ------
     ValueError
-        If a value is out of its range, or no number meets the target; the message names the best number.
+        If a value is out of its range; or if no number meets the target, and the message names the best number.
 
     References
     ----------

@@ -13,13 +13,15 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from tcpdelay.models.validity import LINUX_RANGE
-from tcpdelay.questions.explorer import CODECS, PROBABILITIES, knots
+from tcpdelay.questions.explorer import CODECS, PROBABILITIES
+from tcpdelay.questions.interpolation import knots
 from tcpdelay.report.html import environment
 from tcpdelay.scenario.stack import DEFAULT_STACK
 from tcpdelay.units import format_fraction, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.questions.explorer import Accuracy, Surfaces
+    from tcpdelay.questions.explorer import Surfaces
+    from tcpdelay.questions.interpolation import Accuracy
 
 SCRIPTS = ("explorer_surfaces.js", "explorer_charts.js", "explorer.js")
 LARGEST_CODE = 65_534
@@ -56,7 +58,7 @@ def to_html(explored: Sequence[tuple[Surfaces, Accuracy]]) -> str:
     --------
     >>> from tcpdelay.scenario.applications import application
     >>> from tcpdelay.questions.explorer import GridSize, compute_surfaces
-    >>> from tcpdelay.questions.explorer import measure_accuracy
+    >>> from tcpdelay.questions.interpolation import measure_accuracy
     >>> surfaces = compute_surfaces(application("voip"), GridSize(rtts=2, losses=2, bitrates=3))
     >>> page = to_html([(surfaces, measure_accuracy(surfaces, points=2))])
     >>> 'type="range"' in page, "http:" in page or "https:" in page
@@ -154,7 +156,7 @@ def in_words(accuracy: Accuracy, quantile: float) -> str:
 
     Examples
     --------
-    >>> from tcpdelay.questions.explorer import Accuracy
+    >>> from tcpdelay.questions.interpolation import Accuracy
     >>> print(in_words(Accuracy(500, (0.003, 0.07), (0.001, 0.01), (0.0, 0.002), wrong=3, unsettled=4), 0.95))
     All figures above are interpolated. At 500 random points of this range, p95 differed from the exact chain by 0.3 %
     in the median and by up to 7 % at nine of ten points, the mean by 0.1 % and 1 %, the late fraction by 0 % and 0.2 %

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-    from tcpdelay.questions.region import WorkingBoundary
+    from tcpdelay.questions.boundary import WorkingBoundary
     from tcpdelay.questions.tables.rows import WorkingShares
 
 
@@ -139,7 +139,7 @@ def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None =
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from tcpdelay.questions.region import working_boundary
+    >>> from tcpdelay.questions.boundary import working_boundary
     >>> edge = working_boundary("voip", rtt=[0.05, 0.1, 0.2])
     >>> [line.get_label() for line in plot_boundaries({"a call": edge}, Figure().subplots()).lines]
     ['a call']

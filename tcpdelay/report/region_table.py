@@ -11,7 +11,7 @@ from tcpdelay.units import format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.questions.region import WorkingBoundary
+    from tcpdelay.questions.boundary import WorkingBoundary
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""Compares `tcpdelay analyze` with what is known of the captures beside it, and with tshark and tcptrace.
+"""Compare `tcpdelay analyze` with the application's logs of the captures, and with tshark and tcptrace.
 
     python validation/pcap/compare.py
 
-Each capture was made by the testbed (`tcpdelay testbed run validation/pcap/captures.toml`); the Parquet file of the
-same run holds the application's own times of every write and read, and what the queue of the path dropped. Writes
-results.csv, one row per capture and place of capture, and the tables of the documentation; needs tshark, editcap and
-tcptrace.
+The testbed made each capture (`tcpdelay testbed run validation/pcap/captures.toml`). The Parquet file of the same run
+has the application's times of every write and read, and the number of packets that the path's queue dropped. The script
+writes results.csv, with one row for each capture and place of capture, and the tables of the documentation. It needs
+tshark, editcap and tcptrace.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FLAGS = ("retransmission", "fast_retransmission", "spurious_retransmission", "ou
 
 
 def rows(log: Path) -> list[dict[str, Any]]:
-    """Return a row for the captures of both ends together, and for each of them."""
+    """Return a row for the captures of both ends together, and a row for the capture of each end."""
     capture = read_capture(log)
     (run,) = capture.runs
     settings, packets = capture.settings, run.packets
@@ -76,7 +76,7 @@ def rows(log: Path) -> list[dict[str, Any]]:
 
 
 def by_tshark(file: Path) -> dict[str, Any]:
-    """Return how many packets carry each flag of tshark's analysis, and all that it takes for sent again."""
+    """Return the number of packets with each flag of tshark's analysis, and the number that it counts as sent again."""
     fields = [part for flag in FLAGS for part in ("-e", f"tcp.analysis.{flag}")]
     command = ["tshark", "-n", "-r", file, "-T", "fields", *fields, "-e", "tcp.len"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -84,7 +84,7 @@ def by_tshark(file: Path) -> dict[str, Any]:
     for line in printed.splitlines():
         *flags, length = line.split("\t")
         counts.update(flag for flag, value in zip(FLAGS, flags, strict=True) if value)
-        # At the sender nothing overtakes: what tshark calls out of order there was sent again soon.
+        # At the sender, packets are never reordered: a packet that tshark calls out of order was sent again early.
         counts["again"] += length != "0" and any(flags[:4])
     return {f"tshark_{name}": counts[name] for name in (*FLAGS, "again")}
 
@@ -93,7 +93,7 @@ def by_tcptrace(file: Path) -> dict[str, Any]:
     """Return retransmitted packets, reports of duplicates and mean round-trip time by tcptrace."""
     with tempfile.TemporaryDirectory() as directory:
         plain = Path(directory, "plain.pcap")
-        # tcptrace knows neither nanoseconds nor gzip.
+        # tcptrace reads neither nanoseconds nor gzip.
         subprocess.run(["editcap", "-F", "pcap", file, plain], check=True)
         printed = subprocess.run(
             ["tcptrace", "-l", "-r", "-n", plain], capture_output=True, text=True, check=True, errors="replace"
@@ -159,7 +159,7 @@ def write_tables(table: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Write the comparison and return 1 if it misses what the documentation promises."""
+    """Write the comparison; return 1 if it contradicts the documentation."""
     table = []
     for log in sorted(HERE.glob("*.parquet")):
         print(log.stem, file=sys.stderr)

@@ -1,12 +1,12 @@
-"""Predicts and simulates the capture `video-delayed-ack` with either congestion control, which a capture does not name.
+"""Predict and simulate the capture `video-delayed-ack` with both congestion controls, as a capture does not name it.
 
     python validation/pcap/congestion_control.py
 
-Takes flow and path from the captures of both ends, as `tcpdelay analyze` does, and the measured delay from the log of
-the application. Simulated are one long connection, without and with delayed acknowledgements, and many connections of
-the length of the captured one at the loss that the testbed was set to: how far apart do captures of that length lie,
-and how many stay below the measured one? Writes the table of the documentation, results-congestion-control.md; takes
-about a minute.
+Flow and path come from the captures of both ends, as in `tcpdelay analyze`, and the measured delay from the log of the
+application. The script simulates one long connection, without and with delayed ACKs, and many connections as long as
+the captured connection, at the loss that was configured in the testbed. They show how much captures of this length
+differ, and how many have a shorter delay than the measured delay. The script writes the table of the documentation,
+results-congestion-control.md, and takes about a minute.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUANTILE = 0.95
 PACKETS = 4_000_000
 SEED = 1
 CAPTURES = 1000
-"""Connections as long as the captured one, with the seeds from 0 on."""
+"""Number of simulated connections as long as the captured connection; their seeds count from 0."""
 
 
 def milliseconds(*times: float) -> str:
@@ -40,7 +40,7 @@ def milliseconds(*times: float) -> str:
 
 
 def predicted(flow: Flow, path: NetworkPath, low: float, high: float, stack: Linux) -> str:
-    """Return the prediction at the estimated loss, and those at the ends of its confidence interval."""
+    """Return the prediction at the estimated loss, and the predictions at the ends of its confidence interval."""
     at_loss = (
         predict_delay(rtt=path.rtt, loss=loss, packet_size=flow.packet_size, interval=flow.interval, stack=stack)
         for loss in (path.loss, low, high)
@@ -50,13 +50,13 @@ def predicted(flow: Flow, path: NetworkPath, low: float, high: float, stack: Lin
 
 
 def simulated(flow: Flow, path: NetworkPath, stack: Linux) -> str:
-    """Return what a long simulation says, and its 95 % interval."""
+    """Return the result of a long simulation, and its 95 % interval."""
     interval = simulate(flow, path, stack, packets=PACKETS, seed=SEED, quantile=QUANTILE).quantile_interval
     return f"{milliseconds(interval.value)} ({milliseconds(interval.low, interval.high)})"
 
 
 def short_ones(flow: Flow, path: NetworkPath, stack: Linux, packets: int, measured: float) -> tuple[str, str]:
-    """Return what half of the connections of the captured length lie between, and how many stay below the measured."""
+    """Return the middle half of the delays of connections of the captured length, and the share below `measured`."""
     quantiles = np.array(
         [simulate(flow, path, stack, packets=packets, seed=seed).quantile(QUANTILE) for seed in range(CAPTURES)]
     )

@@ -1,12 +1,12 @@
-"""Measures memory and speed of `tcpdelay analyze` on captures of gibibytes, which it writes first.
+"""Measure memory and speed of `tcpdelay analyze` on captures of gibibytes, which this script writes first.
 
     python validation/pcap/large.py [GIBIBYTES ...] [--capture NAME]
 
-By default 0.5, 1, 2.5 and 5 GiB, and all captures. Captures at the sender of one long connection, of whole packets and
-of their first 128 bytes; of one at both ends (each file of that size); and of one among 17 000 short ones per gibibyte.
-Each goes into a temporary directory (`TMPDIR`), is analysed by a process of its own, and is removed. What is found is
-compared with what was written. Writes results-large.csv and the table of the documentation, in which rows of captures
-that are not written again stay as they are.
+By default, the sizes are 0.5, 1, 2.5 and 5 GiB, and all captures are written: one long connection at the sender, with
+whole packets and with their first 128 bytes; one at both ends, each file of this size; and one among 17 000 short
+connections per gibibyte. Each capture goes to a temporary directory (`TMPDIR`), a process of its own analyses it, and
+then it is removed. The script compares the analysis with the written packets. It updates results-large.csv and the
+table of the documentation; rows of captures that are not written again stay.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ ONE_WAY = 10_000_000
 JITTER = 500_000
 LOST = 0.001
 REPAIRED = 30_000_000
-"""Time from a lost transmission to the next [ns]."""
+"""Time from a lost transmission to the retransmission [ns]."""
 BLOCK = 2**16
 QUIET = 2000
-"""Messages at the ends of a block without losses, so that no repair goes on across it."""
+"""Messages without losses at both ends of a block, so that no recovery crosses the end."""
 PER_SHORT = 12
 """Messages of a short connection."""
 SHORT_PER_BLOCK = 2500
@@ -99,11 +99,11 @@ class Writer:
     Parameters
     ----------
     out : file
-        Where to.
+        The file to write to.
     size : int
         Bytes to write.
     kept : int
-        Most bytes of each packet that are kept.
+        Largest number of bytes of a packet that are kept.
     """
 
     out: BinaryIO
@@ -117,7 +117,7 @@ class Writer:
         self.out.write(np.array([0xA1B23C4D, 0x00040002, 0, 0, self.kept, 1], "<u4").tobytes())
 
     def put(self, rows: NDArray[np.void], until: int) -> None:
-        """Write the rows before a time, in their order, and keep the others waiting."""
+        """Write the rows before the time `until`, in the order of time, and keep all later rows waiting."""
         rows = np.concatenate([self.waiting, rows])
         rows = rows[np.argsort(rows["time"], kind="stable")]
         ready = int(np.searchsorted(rows["time"], until))
@@ -191,7 +191,7 @@ def later(packets: NDArray[np.void], by: Any) -> NDArray[np.void]:
 
 
 def short_connections(begin: int, first: int, dice: np.random.Generator) -> NDArray[np.void]:
-    """Return short connections that begin within a block, numbered from `first` on."""
+    """Return short connections that begin within a block, numbered from `first`."""
     port = first + np.arange(SHORT_PER_BLOCK)
     opened = begin + dice.integers(0, BLOCK * INTERVAL - 200 * INTERVAL, SHORT_PER_BLOCK)
     isn = port * 7919
@@ -207,7 +207,7 @@ def short_connections(begin: int, first: int, dice: np.random.Generator) -> NDAr
 
 
 def write(directory: Path, size: int, kept: int, ends: int, short: bool) -> tuple[list[Path], dict[str, Any]]:
-    """Write one or two captures of `size` bytes, and return them and what is in them."""
+    """Write one or two captures of `size` bytes; return the files and the figures of their content."""
     dice = np.random.default_rng(1)
     files = [directory / name for name in ("sender.pcap", "receiver.pcap")[:ends]]
     delays, lost, connections = [], 0, 1
@@ -248,7 +248,7 @@ sys.exit(status)
 
 
 def analysed(files: list[Path]) -> tuple[dict[str, Any], float, float]:
-    """Return what the command prints, the most memory of its process [MiB] and its processor time [s]."""
+    """Return the printed analysis, the peak memory of its process [MiB] and its processor time [s]."""
     command = [sys.executable, "-c", ANALYSIS, *map(str, files)]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     found, _, used = printed.rstrip().rpartition("\n")
@@ -314,14 +314,14 @@ def write_tables(table: list[dict[str, Any]]) -> None:
 
 
 def earlier_rows() -> dict[tuple[str, int], dict[str, Any]]:
-    """Return the rows of the results, by capture and number of packets, which its size determines."""
+    """Return the rows of the existing results, by capture and number of packets; this number follows from the size."""
     with (HERE / "results-large.csv").open(newline="") as file:
         table = [{key: read_cell(value) for key, value in row.items()} for row in csv.DictReader(file)]
     return {(row["capture"], row["packets"]): row for row in table}
 
 
 def read_cell(value: str) -> int | float | str:
-    """Return a number, or a text that is none."""
+    """Return a cell as a number if it is one, otherwise as text."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(value)
@@ -346,6 +346,6 @@ def main(sizes: list[float], names: list[str]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("gibibytes", nargs="*", type=float, default=[0.5, 1, 2.5, 5])
-    parser.add_argument("--capture", choices=VARIANTS, help="only this one")
+    parser.add_argument("--capture", choices=VARIANTS, help="write only this capture")
     asked = parser.parse_args()
     main(asked.gibibytes, list(VARIANTS) if asked.capture is None else [asked.capture])

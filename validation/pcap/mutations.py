@@ -1,10 +1,11 @@
-"""Damages captures at random and analyses them: every result is an analysis or one line that says what is wrong.
+"""Damage captures at random and analyse them: each result must be an analysis, or one line that names the fault.
 
     python validation/pcap/mutations.py [COUNT] [SEED]
 
-Bits are flipped, ends cut off, stretches of other captures spliced in, doubled, removed or overwritten; packets are
-dropped, doubled, swapped, cut, delayed or changed. Each analysis has 20 s, all together have 3 GiB of addresses.
-Printed is how often which line came; the first other end is shown, and the exit status then 1.
+Bits are flipped, ends are cut off, parts of other captures are inserted, and parts are doubled, removed or overwritten.
+Packets are dropped, doubled, swapped, cut, delayed or changed. Each analysis may take 20 s, and the process may use
+3 GiB of addresses. The script prints the number of times that each line occurred. It shows the first other outcome, and
+then ends with exit status 1.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ HERE = Path(__file__).parent
 SECONDS_EACH = 20
 MEMORY = 3 * 2**30
 SHORTENED = 60_000
-"""Bytes of each capture that are kept, so that many fit into a minute."""
+"""Bytes of each capture that are kept, so that a minute is enough for many mutations."""
 
 
 def samples() -> list[bytes]:
-    """Return captures to damage: the beginnings of the project's own, and one of them as pcapng."""
+    """Return captures to damage: the beginnings of the project's captures, and four of them as pcapng."""
     contents = [gzip.decompress(file.read_bytes())[:SHORTENED] for file in sorted(HERE.glob("*.pcap.gz"))]
     return [*contents, *(as_pcapng(content) for content in contents[:4])]
 
 
 def as_pcapng(content: bytes) -> bytes:
-    """Return a pcap of nanoseconds, as this machine writes it, as pcapng with options."""
+    """Return a pcap with nanoseconds, in the byte order of this machine, as pcapng with options."""
 
     def block(kind: int, body: bytes) -> bytes:
         length = (len(body) + 12).to_bytes(4, "little")
@@ -90,7 +91,7 @@ def with_odd_packets(content: bytes, dice: random.Random) -> bytes:
         elif kind == 4 and packet:
             packet[dice.randrange(8)] ^= 1 << dice.randrange(8)
         elif len(packet) > 30:
-            # Behind Ethernet: lengths, numbers, flags, windows, options.
+            # After the Ethernet header: lengths, numbers, flags, windows, options.
             packet[dice.randrange(30, len(packet))] = dice.choice((0, 1, 127, 128, 255, dice.randrange(256)))
     return content[:24] + b"".join(packets)
 
@@ -135,7 +136,7 @@ def arguments(dice: random.Random) -> dict[str, object]:
 
 
 def outcome(files: list[Path], options: dict[str, object]) -> str:
-    """Return what became of an analysis: "analysed", or the line that refused it, without names and numbers."""
+    """Return the outcome of an analysis: "analysed", or the line that refuses it, without names and numbers."""
     try:
         analysis = analyze_captures(files, **options)  # type: ignore[arg-type]
     except ValueError as error:
@@ -157,7 +158,7 @@ def outcome(files: list[Path], options: dict[str, object]) -> str:
 
 
 def main(count: int, seed: int) -> int:
-    """Run the mutations and print what became of them."""
+    """Run the mutations and print their outcomes."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     signal.signal(signal.SIGALRM, _too_long)
     dice, contents, ends = random.Random(seed), samples(), Counter[str]()
@@ -167,7 +168,7 @@ def main(count: int, seed: int) -> int:
             pair = dice.random() < 0.25
             which = dice.randrange(len(contents))
             files = [Path(directory, name) for name in ("a.pcap", "b.pcap")[: 1 + pair]]
-            # The other end's capture is the neighbour of the first in the list.
+            # The capture of the other end is next to the first capture in the list.
             for file, content in zip(files, (contents[which], contents[(which ^ 1) % len(contents)]), strict=False):
                 file.write_bytes(damaged(content, contents, dice))
             options = arguments(dice)

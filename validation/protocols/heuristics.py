@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tables import write_table
 
 import tcpdelay as td
 from tcpdelay.capture.flow_capture import read_capture
@@ -31,7 +31,6 @@ from tcpdelay.questions.validation.captures import measure
 from tcpdelay.questions.validation.scores import SAME_DELAY
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "results" / "protocols"
 PROCESSES = 2
 FAST = Bottleneck(1e12, 60_000)
 """A link without delay: all losses happen on the paths."""
@@ -51,7 +50,7 @@ HEURISTICS: dict[str, dict[str, Any]] = {
     "par 5 intelligent": {"connections": 5, "scheduling": "intelligent"},
 }
 PUBLISHED = {"split 2": "about 30 %", "par 2": "41 % to 92 %", "par 5": "76 % to 95 %"}
-"""Gains in the 95th percentile [Brosh et al. 2010]; ranges of parallel connections are over all its scenarios."""
+"""Gains in the 95th percentile [Brosh et al. 2010]; for parallel connections, the ranges cover all their scenarios."""
 
 CAPTURE_SECONDS, CAPTURE_WARM_UP = 1000.0, 10.0
 CLOSED_FORM_SECONDS = 4000.0
@@ -79,7 +78,7 @@ def lone(
     in_host: bool = False,
     **how: Any,
 ) -> FlowResult:
-    """Simulate a flow alone on a path with random losses, which may be in a queue of the sender's host."""
+    """Simulate a single flow on a path with random losses; with `in_host`, a queue of the sender's host drops them."""
     source = ConstantRate(flow=flow, path=SharedPath(rtt / 2, loss=loss, in_host=in_host), stack=stack, **how)
     return simulate_network([source], FAST, duration=seconds, warm_up=CAPTURE_WARM_UP, seed=seed).flows[0]
 
@@ -264,17 +263,6 @@ def run(tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Iterator[Row
             yield from answer if isinstance(answer, list) else [answer]
 
 
-def write(name: str, rows: list[Row]) -> None:
-    """Write rows as a table."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / f"heuristics-{name}.csv").open("w", newline="", encoding="utf-8") as output:
-        table = csv.DictWriter(output, rows[0], lineterminator="\n")
-        table.writeheader()
-        table.writerows(
-            {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
-        )
-
-
 PARTS = {"captures": capture_tasks, "closed-forms": closed_form_tasks, "published": published_tasks}
 
 
@@ -286,7 +274,7 @@ def main() -> None:
     if strange := set(asked) - set(PARTS):
         parser.error(f"no such table: {', '.join(sorted(strange))}")
     for name in asked or PARTS:
-        write(name, list(run(PARTS[name]())))  # type: ignore[arg-type]
+        write_table(f"heuristics-{name}", list(run(PARTS[name]())))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

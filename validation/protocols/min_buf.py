@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+from tables import write_table
 
 import tcpdelay as td
 from tcpdelay.capture.flow_capture import FlowCapture, read_capture
@@ -28,7 +29,6 @@ from tcpdelay.network.stacks import Classic, Udp
 from tcpdelay.scenario.stack import Stack
 
 VALIDATION = Path(__file__).parents[1]
-RESULTS = VALIDATION / "results" / "protocols"
 PUBLISHED = VALIDATION / "published" / "minbuf_30mbps.csv"
 CAPTURES = VALIDATION / "captures" / "heuristics"
 SEEDS = range(1, 9)
@@ -92,7 +92,7 @@ class Scenario:
         return Bottleneck(self.rate, max(round(self.queue * self.packets), 2))
 
     def sources(self, seed: int) -> list[Source]:
-        """Return the measured stream and all others, which begin at random within a short time."""
+        """Return the measured stream and all other sources, which begin at random within a short time."""
         random = np.random.default_rng(seed)
         path = SharedPath(self.rtt / 2, return_jitter=JITTER)
         common = {"path": path, "stack": STACKS[self.stack], "ecn": self.discipline == "ecn"}
@@ -114,7 +114,7 @@ class Scenario:
 
 
 def scenarios() -> Iterator[Scenario]:
-    """Return all rows, the four streams of a scenario one after another."""
+    """Yield the scenarios of all rows, the four streams of a scenario one after another."""
     for stack, rate, rtt in product(STACKS, RATES, RTTS):
         for discipline, queue in (*(("drop-tail", queue) for queue in QUEUES), ("ecn", 2.0)):
             for stream in STREAMS:
@@ -130,7 +130,7 @@ def simulate(scenario: Scenario) -> list[dict[str, float]]:
 
 
 def figures_of(flow: FlowResult) -> dict[str, float]:
-    """Return shares on time, parts of the mean delay and rate of a flow."""
+    """Return the shares of packets in time, the parts of the mean delay, and the rate of a flow."""
     if flow.delays is None:
         raise ValueError(f"nothing was delivered of {flow.name}")
     return {
@@ -196,7 +196,7 @@ def capture_scenario(capture: FlowCapture, **admission: object) -> tuple[list[So
 
 
 def compare(file: Path) -> list[dict[str, object]]:
-    """Return the measured figures, and the simulated ones with the same limit and with each MIN_BUF."""
+    """Return the measured figures, and the simulated figures with the same limit and with each MIN_BUF."""
     capture = read_capture(file)
     experiment = capture.settings
     limit = experiment["notsent_lowat"]
@@ -253,23 +253,10 @@ def capture_rows() -> list[dict[str, object]]:
         return [row for rows in pool.map(compare, files) for row in rows]
 
 
-def write(name: str, rows: list[dict[str, object]]) -> None:
-    """Write a table of results."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    with (RESULTS / name).open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-        table.writeheader()
-        table.writerows(
-            {column: f"{value:.5g}" if isinstance(value, float) else value for column, value in row.items()}
-            for row in rows
-        )
-
-
 def main() -> None:
     """Write both tables."""
-    write("notsent_lowat.csv", capture_rows())
-    write("min_buf.csv", network_rows())
+    write_table("notsent_lowat", capture_rows(), digits=5)
+    write_table("min_buf", network_rows(), digits=5)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Appl
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -14,6 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+from tables import write_table
 
 import tcpdelay as td
 from tcpdelay.confidence import mean_interval
@@ -24,7 +24,6 @@ from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate
 from tcpdelay.network.stacks import Classic, Scp, Udp
 
-RESULTS = Path(__file__).parents[1] / "results" / "protocols"
 SEEDS = range(1, 11)
 JITTER = 0.005
 """Random delay of the acknowledgements [s]."""
@@ -34,7 +33,7 @@ PUBLISHED_BACKLOG = {"SCP": 1.2, "Classic TCP": 16.0}
 TCP_WINDOW = 65_536 // 1460
 RTT = 0.100
 STEP, LENGTH = 2.0, 150
-"""Parts of the time on the modem [s], and how many."""
+"""Length of a part of the time on the modem [s], and number of parts."""
 SETTLED = 500.0
 """Time before the share of two flows is measured, and time during which it is measured [s]."""
 Row = dict[str, str | float]
@@ -58,7 +57,7 @@ def buffering(stack: td.Stack, seed: int) -> list[float]:
         sojourn, packets = (counts := np.array([link.sojourn / 1e9, link.offered - link.dropped])) - before
         before = counts
         service = 8 * (1460 + source.header_size) / MODEM.rate
-        # In a part without packets, what one that comes at its end would wait.
+        # In a part without packets, the wait of a packet that would arrive at its end.
         delays.append(sojourn / packets - service if packets else max(link.virtual_finish / 1e9 - end, 0.0))
     return delays
 
@@ -73,7 +72,7 @@ def backlog() -> Iterator[Row]:
 
 
 def share_of_first(link: Bottleneck, one_way: float, offset: float, seed: int) -> dict[str, float]:
-    """Return the shares of two SCP flows, of which the second begins later, and the errors of their base RTTs."""
+    """Return the shares of two SCP flows and the errors of their base RTTs; the second flow begins later."""
     path = SharedPath(one_way, return_jitter=0.001)
     start = float(np.random.default_rng(seed).uniform(0, 0.1))
     sources = [Bulk(path=path, stack=Scp(), start=start), Bulk(path=path, stack=Scp(), start=start + offset)]
@@ -89,14 +88,14 @@ def share_of_first(link: Bottleneck, one_way: float, offset: float, seed: int) -
         "error": float(errors[0]),
         "other_error": float(errors[1]),
         "share": carried[0] / carried.sum(),
-        # The link counts in nanoseconds, so a base RTT may come out as too small by one.
+        # The link counts in nanoseconds, so a base RTT may be too small by one nanosecond.
         "closed_form": float(scp_share(link.rate / packet, *np.maximum(errors, 0.0))),
         "fairness": carried.sum() ** 2 / (2 * (carried**2.0).sum()),
     }
 
 
 def shares() -> Iterator[Row]:
-    """Let two SCP flows share a link, against the closed form."""
+    """Let two SCP flows share a link, and compare their shares with the closed form."""
     for rate, one_way in ((500e3, 0.050), (1e6, 0.050), (2e6, 0.020), (10e6, 0.050)):
         for offset in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 5.0, 30.0):
             runs = [share_of_first(Bottleneck(rate, 2000), one_way, offset, seed) for seed in SEEDS]
@@ -107,7 +106,7 @@ def shares() -> Iterator[Row]:
 
 
 def beside_tcp() -> Iterator[Row]:
-    """Let an SCP flow and another share a link of 2 Mbit/s, over the depth of its buffer."""
+    """Let an SCP flow and another flow share a link of 2 Mbit/s, with buffers of several sizes."""
     rate = 2e6
     stacks = {
         "Classic TCP": Classic(recovery="reno", receiver_window=1000),
@@ -172,25 +171,20 @@ EXPERIMENTS: dict[str, Callable[[], Iterator[Row]]] = {
 }
 
 
-def write(name: str) -> str:
-    """Run an experiment and write its table."""
+def write(name: str) -> Path:
+    """Run an experiment, write its table, and return the file."""
     rows = []
     for row in EXPERIMENTS[name]():
-        rows.append({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()})
-        print(name, *rows[-1].values(), file=sys.stderr)
-    with (RESULTS / f"{name}.csv").open("w", newline="", encoding="utf-8") as output:
-        table = csv.DictWriter(output, rows[0], lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
-    return name
+        print(name, *row.values(), file=sys.stderr)
+        rows.append(row)
+    return write_table(name, rows)
 
 
 def main() -> None:
     """Write all tables, with two processes."""
-    RESULTS.mkdir(exist_ok=True)
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        for name in pool.map(write, EXPERIMENTS):
-            print(RESULTS / f"{name}.csv")
+        for file in pool.map(write, EXPERIMENTS):
+            print(file)
 
 
 if __name__ == "__main__":

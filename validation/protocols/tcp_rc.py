@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields
 from itertools import product
 from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
+from tables import write_table
 
 import tcpdelay as td
 from tcpdelay.confidence import student
@@ -22,7 +21,6 @@ from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import ConstantRate
 from tcpdelay.network.stacks import Classic, Recovery
 
-RESULTS = Path(__file__).parents[1] / "results" / "protocols"
 SEEDS = range(1, 9)
 PROCESSES = 2
 DURATION, WARM_UP = 600.0, 10.0
@@ -34,7 +32,7 @@ FAST = Bottleneck(1e9, 10_000)
 
 @dataclass(frozen=True)
 class Scenario:
-    """One row."""
+    """One row of the table."""
 
     recovery: Recovery
     interval: float
@@ -43,7 +41,7 @@ class Scenario:
     forging: bool
 
     def source(self) -> ConstantRate:
-        """Return the flow; timers are those of Linux 2.4."""
+        """Return the flow, with the timers of Linux 2.4."""
         return ConstantRate(
             flow=td.Flow(PACKET_SIZE, self.interval),
             path=SharedPath(self.rtt / 2, loss=self.loss),
@@ -88,13 +86,7 @@ def main() -> None:
         for scenario, row in zip(scenarios, pool.map(simulate, scenarios, chunksize=4), strict=True):
             print(f"{scenario}: {row['mean_ms']:.4g} ms", file=sys.stderr)
             rows.append(row)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / "tcp_rc.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, rows[0], lineterminator="\n")
-        table.writeheader()
-        table.writerows(
-            {name: f"{value:.5g}" if isinstance(value, float) else value for name, value in row.items()} for row in rows
-        )
+    write_table("tcp_rc", rows, digits=5)
 
 
 if __name__ == "__main__":

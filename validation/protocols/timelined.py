@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from tables import write_table
 
 import tcpdelay as td
 from tcpdelay.confidence import student
@@ -25,23 +24,22 @@ from tcpdelay.network.sources import Bulk, ConstantRate, Sections, Source
 from tcpdelay.network.stacks import Classic, TimeLined, Udp
 from tcpdelay.scenario.stack import Stack
 
-RESULTS = Path(__file__).parents[1] / "results" / "protocols"
 SEEDS = range(1, 17)
 DURATION, WARM_UP = 500.0, 50.0
 LINK = Bottleneck(rate=1.5e6, capacity=400)
 ACCESS_DELAY, ACCESS_RATE = 0.002, 10e6
 PACKET, ACK, MSS = 1500, 40, 1460
 SECTION, INTERVAL = 700_000, 5.0
-"""Bytes of a section, and the time between two [s]."""
+"""Size of a section [bytes], and time between two sections [s]."""
 JITTER = 8 * PACKET / LINK.rate
-"""What is added at random to the delay of an ACK, at most [s]: one packet's time on the link."""
+"""Largest random delay of an ACK [s]: the time of one packet on the link."""
 FIGURES = "F", "S", "F_tcp", "S_tcp", "F_best", "F_worst", "lost", "timeouts", "timeouts_tcp"
 Row = Mapping[str, str | float]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """The published scenario; the second half of the flows are TCP's, the first half are time-lined."""
+    """The published scenario: the first half of the flows is time-lined, the second half is TCP."""
 
     flows: int = 10
     window: int = 10
@@ -52,7 +50,7 @@ class Scenario:
 
     @property
     def path(self) -> SharedPath:
-        """The way over the link, with the time that a packet and an ACK take on links that they find idle."""
+        """The path over the link, including the transmission times of a packet and an ACK on the other, idle links."""
         there = ACCESS_DELAY + 8 * PACKET / ACCESS_RATE
         back = 8 * ACK * (2 / ACCESS_RATE + 1 / LINK.rate)
         return SharedPath(there, self.delay + there, self.delay + 2 * ACCESS_DELAY + back, return_jitter=JITTER)
@@ -75,20 +73,20 @@ class Scenario:
         return Bulk(path=self.path, stack=Classic("reno", **self._settings()), start=start)
 
     def sources(self, first_half: Callable[[float], Source], seed: int) -> list[Source]:
-        """Return all flows, each started at random within a section's time; the second half is TCP."""
+        """Return all flows; each starts at random within the interval of a section, and the second half is TCP."""
         starts = np.random.default_rng(seed).uniform(0, INTERVAL, self.flows)
         half = self.flows // 2
         return [(first_half if number < half else self.tcp)(float(start)) for number, start in enumerate(starts)]
 
     def simulate(self, first_half: Callable[[float], Source], seed: int) -> tuple[FlowResult, ...]:
-        """Return what becomes of all flows."""
+        """Return the results of all flows."""
         return simulate_network(
             self.sources(first_half, seed), LINK, duration=DURATION, warm_up=WARM_UP, seed=seed
         ).flows
 
 
 def sweeps() -> Iterable[tuple[str, float, Scenario]]:
-    """Yield each scenario with the name and the value of what is varied."""
+    """Yield each scenario with the name and the value of the varied parameter."""
     for flows in (2, 10, 20, 30, 40, 44, 50):
         yield "flows", flows, Scenario(flows=flows)
     for window in (5, 10, 20, 40, 50, 60, 80):
@@ -110,9 +108,9 @@ def interval_of(name: str, values: Sequence[float] | NDArray[np.float64]) -> dic
 
 
 def friendliness(scenario: Scenario) -> dict[str, float]:
-    """Return F and S, and both for flows that are all TCP, split at random and into the slower and the faster half.
+    """Return F and S, also of flows that are all TCP, split at random, and split into the slower and the faster half.
 
-    Timeouts are those of a time-lined and of a TCP flow, in all the time.
+    Timeouts are the mean numbers of a time-lined flow and of a TCP flow in the whole simulation.
     """
     half = scenario.flows // 2
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}
@@ -138,9 +136,9 @@ def friendliness(scenario: Scenario) -> dict[str, float]:
 
 
 def on_time() -> Iterable[Row]:
-    """Yield the share of the bytes read within a section's time, by the rate of a flow relative to its fair share.
+    """Yield the share of the bytes read within a section's interval, by the rate of a flow over its fair share.
 
-    Where the sender gives up `early`, it does so by the time that a packet waits in the queue.
+    In the case "early", the deadline is earlier by the time that a packet waits in the queue.
     """
     for flows in (10, 50):
         fair = LINK.rate * MSS / PACKET / flows
@@ -166,7 +164,7 @@ def on_time() -> Iterable[Row]:
 
 
 def real_time() -> Iterable[Row]:
-    """Yield what a voice call over a path with random losses loses, or gets later than it can be played."""
+    """Yield the shares of lost and late packets of a voice call over a path with random losses."""
     path, playout = SharedPath(0.030), 0.200
     flow = td.Flow(160, 0.020)
     stacks: dict[str, Stack] = {
@@ -208,20 +206,14 @@ def write(table_name: str, rows: Iterable[Row]) -> None:
     """Write a table as CSV, and print its rows to standard error."""
     kept = []
     for row in rows:
-        kept.append(
-            {name: f"{round(value, 9):.6g}" if isinstance(value, float) else value for name, value in row.items()}
-        )
+        kept.append({name: round(value, 9) if isinstance(value, float) else value for name, value in row.items()})
         if table_name != "sequence":
             print(table_name, *list(kept[-1].values())[:6], file=sys.stderr)
-    with (RESULTS / f"timelined-{table_name}.csv").open("w", newline="", encoding="utf-8") as output:
-        table = csv.DictWriter(output, kept[0], lineterminator="\n")
-        table.writeheader()
-        table.writerows(kept)
+    write_table(f"timelined-{table_name}", kept)
 
 
 def main() -> None:
     """Write all tables."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
     write("sequence", sequence())
     write("friendliness", ({"varied": name, "value": value} | friendliness(given) for name, value, given in sweeps()))
     write("on-time", on_time())

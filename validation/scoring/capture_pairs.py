@@ -44,7 +44,7 @@ class CapturePair:
         return ratio_interval(getattr(self.measured, quantity), getattr(self.reference, quantity))
 
     def apart(self, quantity: str) -> bool:
-        """Return whether the two differ by more than their intervals explain."""
+        """Return whether both captures differ by more than their intervals explain."""
         ratio = self.ratio(quantity)
         return not ratio.low <= 1 <= ratio.high
 
@@ -73,7 +73,7 @@ def ratio_interval(value: Interval, reference: Interval) -> Interval:
 
 
 def switches(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
-    """Return each capture of a changed stack with the capture of the default stack on the same path."""
+    """Return each capture of a changed stack, and the capture of the default stack on the same path."""
 
     def without(experiment: Experiment) -> Experiment:
         changed = {name: _DEFAULTS[name] for name in SWITCHES}
@@ -85,13 +85,13 @@ def switches(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
 
 
 def heuristics(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
-    """Return each capture of an application with heuristics with the capture of the same application without."""
+    """Return each capture of an application with heuristics, and the capture of the same application without them."""
     without = {name: _DEFAULTS[name] for name in HEURISTICS}
     return _beside_default(measured, lambda experiment: replace(experiment, **without))
 
 
 def clock_rates(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
-    """Return each capture with another timer rate than 250 Hz with the capture at 250 Hz."""
+    """Return each capture with another timer rate than 250 Hz, and the same capture at 250 Hz."""
     virtual = [capture for capture in measured if capture.backend == VIRTUAL_TIME]
     others = [capture for capture in virtual if capture.hz != BASE_HZ]
     base = [capture for capture in virtual if capture.hz == BASE_HZ]
@@ -101,7 +101,7 @@ def clock_rates(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
 
 
 def real_time(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
-    """Return each capture in real time with the capture in virtual time, at the same timer rate if there is one."""
+    """Return each capture in real time, and the capture in virtual time, preferably at the same timer rate."""
     real = [capture for capture in measured if capture.backend != VIRTUAL_TIME]
     virtual = sorted(
         (capture for capture in measured if capture.backend == VIRTUAL_TIME), key=lambda capture: capture.hz != BASE_HZ
@@ -112,7 +112,7 @@ def real_time(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
 
 
 def congestion_controls(measured: Sequence[MeasuredDelay]) -> list[CapturePair]:
-    """Return each plain capture of CUBIC with the capture of Reno."""
+    """Return each plain capture of CUBIC, and the same capture of Reno."""
     plain = [capture for capture in measured if capture.plain]
     cubic = [capture for capture in plain if capture.experiment.congestion_control == "cubic"]
     reno = [capture for capture in plain if capture.experiment.congestion_control == "reno"]
@@ -131,7 +131,7 @@ def _settings(capture: MeasuredDelay) -> Experiment:
 def _beside_default(
     measured: Sequence[MeasuredDelay], without: Callable[[Experiment], Experiment]
 ) -> list[CapturePair]:
-    """Return each capture whose settings `without` changes, with the capture of the changed settings."""
+    """Return each capture whose settings `without` changes, and the capture of the changed settings."""
     by_settings = _index(measured, lambda capture: (_settings(capture), capture.hz, capture.backend))
     found = []
     for capture in measured:
@@ -156,7 +156,7 @@ def _pairs(
 def _index(
     captures: Iterable[MeasuredDelay], key: Callable[[MeasuredDelay], tuple[object, ...]]
 ) -> dict[tuple[object, ...], MeasuredDelay]:
-    """Return the captures by key, the first of each."""
+    """Return the first capture of each key."""
     index: dict[tuple[object, ...], MeasuredDelay] = {}
     for capture in captures:
         index.setdefault(key(capture), capture)

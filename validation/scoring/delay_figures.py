@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 PROBABILITIES = (0.1, 0.5, 0.9)
 """Quantiles of the delay of each packet after a loss."""
 SLACK = 0.002
-"""Delay beyond the network's from which a packet counts as late [s]: above the noise of real time."""
+"""Delay beyond the network's delay from which a packet counts as late [s]: more than the noise of real time."""
 QUIET_TIME = 1.0
-"""Time, plus a round-trip time, without late packets before a loss that makes the loss isolated [s]."""
+"""A loss is isolated if no packet was late for this time plus a round-trip time before it [s]."""
 LONGEST_PATTERN, SHORTEST_PATTERN = 64, 12
 """Largest and smallest number of packets in the pattern after a loss."""
 ROUND_TRIPS = 4
-"""Length of the pattern after a loss in round-trip times, within these limits."""
+"""Length of the pattern after a loss in round-trip times, within these numbers of packets."""
 FEWEST_LOSSES = 20
 Case = tuple[float, float, int]
 MODEL_LINES = ("solid", "dashed", "dotted", "dashdot")
@@ -73,8 +73,8 @@ _AXIS_HEIGHT = 1.35
 def delays_after_loss(sequences: Sequence[NDArray[np.float64]], flow: Flow, path: Path) -> NDArray[np.float64]:
     """Return quantiles of the delays of the packets that follow an isolated loss.
 
-    Delays do not tell losses from one another, so a loss is isolated if no packet before it was late for a while;
-    further losses within the pattern remain in it, and show as the distance between its quantiles.
+    Delays do not show which packets were lost. Therefore a loss is isolated if no packet was late for some time before.
+    Further losses within the pattern are not removed; they increase the distance between its quantiles.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def delays_after_loss(sequences: Sequence[NDArray[np.float64]], flow: Flow, path
 
 
 def overlay_cases(scores: Sequence[Score]) -> list[tuple[Case, list[Score]]]:
-    """Return each of `OVERLAYS` that was measured, with its scores."""
+    """Return the measured cases of `OVERLAYS` with their scores."""
     cases = []
     for case in OVERLAYS:
         own = [
@@ -130,7 +130,7 @@ def overlay_cases(scores: Sequence[Score]) -> list[tuple[Case, list[Score]]]:
 
 
 def draw_overlays(figure: Figure, cases: Sequence[tuple[Case, list[Score]]]) -> None:
-    """Draw the share of packets later than each delay, measured and predicted, a panel per case."""
+    """Draw the share of packets later than each delay, measured and predicted, with one panel for each case."""
     panels = figure.subplots(math.ceil(len(cases) / 2), 2, squeeze=False).flat
     for ax, ((rtt, loss, size), scores) in zip(panels, cases, strict=False):
         tidy(ax)
@@ -172,7 +172,7 @@ def draw_overlays(figure: Figure, cases: Sequence[tuple[Case, list[Score]]]) -> 
 
 
 def draw_by_loss(figure: Figure, scores: Sequence[Score]) -> None:
-    """Draw the 95th percentile against the loss, a colour per round-trip time: points measured, lines predicted."""
+    """Draw the 95th percentile by loss, with one colour for each round-trip time: points measured, lines predicted."""
     ax = figure.subplots()
     tidy(ax)
     captures = list({score.measured.name: score.measured for score in scores if score.measured.sustainable}.values())
@@ -216,7 +216,7 @@ def draw_by_loss(figure: Figure, scores: Sequence[Score]) -> None:
 
 
 def _lines(scores: Sequence[Score]) -> list[tuple[tuple[float, float], ...]]:
-    """Return a model's predictions by loss, one line per congestion control; equal lines once."""
+    """Return a model's predictions by loss, one line for each congestion control; equal lines appear once."""
     controls: dict[str, set[tuple[float, float]]] = {}
     for score in scores:
         if math.isfinite(delay := score.predicted("p95")):
@@ -261,7 +261,7 @@ def recovery(capture: FlowCapture, numbers: MeasuredDelay) -> Recovery | None:
 
 
 def recovery_cases(measured: Sequence[MeasuredDelay], read: Callable[[MeasuredDelay], FlowCapture]) -> list[Recovery]:
-    """Return each of `RECOVERIES` that was measured; `read` returns a capture with its single delays."""
+    """Return the measured cases of `RECOVERIES`; `read` returns a capture with its single delays."""
     cases: dict[Case, Recovery] = {}
     for capture in measured:
         experiment = capture.experiment
@@ -275,7 +275,7 @@ def recovery_cases(measured: Sequence[MeasuredDelay], read: Callable[[MeasuredDe
 
 
 def draw_recoveries(figure: Figure, cases: Sequence[Recovery]) -> None:
-    """Draw the delay of each packet after an isolated loss, measured and simulated, a panel per case."""
+    """Draw the delay of each packet after an isolated loss, measured and simulated, with one panel for each case."""
     rows = -(-len(cases) // 2)
     panels = figure.subplots(rows, 2, squeeze=False).flat
     for ax, case in zip(panels, cases, strict=False):

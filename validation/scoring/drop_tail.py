@@ -15,7 +15,7 @@ from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.report.validation import interval_cells
 
 RouterCase = tuple[int, str, int]
-"""Packet size [bytes], what the queue counts ("packets" or "bytes"), web flows."""
+"""Packet size [bytes], unit of the queue's limit ("packets" or "bytes"), and number of web flows."""
 
 _COLUMNS = ("p95_measured", "p95_model", "loss_percent", "rtt")
 
@@ -112,8 +112,8 @@ def drop_tail_table(
         "95th percentile behind a drop-tail router",
         columns,
         rows,
-        "The models take the loss of the bottleneck and the mean round-trip time that were measured here, correlated "
-        "losses, and the way back without its queue; the error is theirs relative to what was measured here.",
+        "The models use the loss of the bottleneck and the mean round-trip time that were measured here, correlated "
+        "losses, and a way back without queue. Their errors are relative to the delays measured here.",
     )
 
 

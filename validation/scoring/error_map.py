@@ -1,7 +1,7 @@
 """Random scenarios for the map of the chain's error, and their simulations.
 
-Simulations take hours where predictions take seconds, so they are kept in a file: a chain that has changed is scored
-against them anew without simulating anything.
+Simulations take hours, predictions take seconds. Therefore a file keeps the simulations: after a change of the chain,
+it is scored again without new simulations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONGESTION_CONTROLS: tuple[CongestionControl, ...] = ("cubic", "reno")
 CLOCK_RATES = (250, 1000)
 """Ranges and values of the random scenarios; times, losses and sizes are uniform in the logarithm."""
 NUDGE = 7e-6
-"""Added to a round-trip time that is a multiple of the interval [s], to avoid ties of ACKs and writes."""
+"""Time that is added to a round-trip time if it is a multiple of the interval [s]: it avoids ties of ACK and write."""
 SEED = 2010
 PACKETS = 1_000_000
 BATCH = 50
@@ -119,7 +119,7 @@ def random_scenario(number: int) -> MapScenario:
     Parameters
     ----------
     number : int
-        Number of the scenario, from 0 on.
+        Number of the scenario, from 0.
 
     Returns
     -------
@@ -150,7 +150,7 @@ def random_scenario(number: int) -> MapScenario:
 
 
 def off_multiples(rtt: float, interval: float) -> float:
-    """Return the round-trip time, increased by some us if it is a multiple of the interval [s]."""
+    """Return the round-trip time [s], increased by some microseconds if it is a multiple of the interval [s]."""
     apart = abs(rtt - round(rtt / interval) * interval)
     return round(rtt + NUDGE, 6) if apart < NUDGE / 2 else rtt
 
@@ -177,18 +177,18 @@ def extend(
     packets: int = PACKETS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Simulate the missing ones of the first `count` scenarios into a file; can be interrupted at any time.
+    """Simulate the missing scenarios of the first `count`, and write them to a file; it can be interrupted at any time.
 
     Parameters
     ----------
     file : Path
         Parquet file; created if it does not exist.
     count : int
-        Number of scenarios that the file holds afterwards.
+        Number of scenarios in the file afterwards.
     packets : int
         Packets per scenario.
     on_progress : callable, optional
-        Called before each scenario with the number of scenarios in the file and of all scenarios.
+        Called before each scenario with the number of scenarios in the file and the number of all scenarios.
 
     Raises
     ------
@@ -206,7 +206,7 @@ def extend(
 
 
 def write_simulated(file: FilePath, simulated: Sequence[SimulatedScenario]) -> None:
-    """Write simulated scenarios into a Parquet file; the old content remains until all is written."""
+    """Write simulated scenarios to a Parquet file; the old file remains until the new file is complete."""
     rows = [_row(one) for one in sorted(simulated, key=lambda one: one.scenario.number)]
     temporary = file.with_suffix(".part")
     pq.write_table(

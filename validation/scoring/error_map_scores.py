@@ -1,4 +1,4 @@
-"""The chain compared with the simulated scenarios of the map: errors, tables of groups and of the worst, the map."""
+"""The chain compared with simulated random scenarios: errors, tables of groups and of the largest errors, the map."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ WORST = 25
 LOSS_EDGES = (0.001, 0.01)
 EXPECTED_EDGES = (0.005, 0.02, 0.05, 0.1, 0.2)
 ROUNDING = 1e-4
-"""Difference of two errors that comes from rounding times to microseconds."""
+"""Difference of two errors that results from rounding times to microseconds."""
 LATER = 1.001
-"""Ratio to the network's delay from which TCP counts as the cause of the 95th percentile."""
+"""Ratio to the network's delay above which TCP counts as the cause of the 95th percentile."""
 FIGURE = "error-map.svg"
 SIZE = (12.0, 5.0)
 LARGEST_SHOWN = 0.30
 """Error with the deepest colour."""
 ROUNDED_FROM = 9.95
-"""Percentage from which no decimals are shown."""
+"""Smallest percentage that is shown without decimals."""
 FEW = 5
-"""Number of cases below which the number in a cell is drawn faintly."""
+"""With fewer cases than this, the number in a cell is drawn faintly."""
 ERROR_COLORS = LinearSegmentedColormap.from_list("errors", ["white", ORANGE])
 
 
@@ -75,7 +75,7 @@ class MapScore:
 
     @property
     def both_carried(self) -> bool:
-        """Whether chain and simulator say that TCP carries the flow, so that delays can be compared."""
+        """Whether TCP carries the flow in chain and simulator, so that delays can be compared."""
         return self.simulated.sustainable and self.prediction.sustainable
 
     @property
@@ -93,7 +93,7 @@ class MapScore:
         return self.prediction.mean if quantity == "mean" else self.prediction.quantile(QUANTITIES[quantity])
 
     def error(self, quantity: str) -> float:
-        """Return the relative error; `WRONG_CALL` for a wrong call, 0 if both say that TCP does not carry the flow."""
+        """Return the relative error; `WRONG_CALL` for a wrong call, 0 if TCP carries the flow in neither model."""
         if not self.call_right:
             return WRONG_CALL if self.simulated.sustainable else -WRONG_CALL
         return relative_error(self.predicted(quantity), self.simulated.times[quantity]) if self.both_carried else 0.0
@@ -104,7 +104,7 @@ def score_map(
     answer: Callable[[Scenario], Prediction] = solve,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[MapScore]:
-    """Ask the chain about every simulated scenario; scenarios that the chain does not solve are left out.
+    """Predict every simulated scenario with the chain; scenarios that the chain does not solve are left out.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def score_map(
     answer : callable
         Returns the chain's prediction.
     on_progress : callable, optional
-        Called before each scenario with the number of scenarios done and of all scenarios.
+        Called before each scenario with the number of scenarios done and the number of all scenarios.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def score_map(
 
 
 def error_table(scores: Sequence[MapScore]) -> ErrorTable:
-    """Return the errors by scenario, in the form in which predictions look them up."""
+    """Return the errors by scenario, as the table in which predictions look them up."""
     scenarios = [score.scenario for score in scores]
     return ErrorTable(
         features=np.array([features_of(one.flow, one.path, one.stack) for one in scenarios]),
@@ -142,7 +142,7 @@ def error_table(scores: Sequence[MapScore]) -> ErrorTable:
 
 
 def expected_table(scores: Sequence[MapScore]) -> ResultTable:
-    """Return expected and found errors: one half of the scenarios is looked up in a table of the other half."""
+    """Return expected and actual errors: half of the scenarios is looked up in a table of the other half."""
     known, asked = ([score for score in scores if score.scenario.number % 2 == half] for half in (0, 1))
     table = error_table(known)
     bands: dict[tuple[int, str], list[tuple[float, float, bool]]] = {}
@@ -175,7 +175,7 @@ def expected_table(scores: Sequence[MapScore]) -> ResultTable:
         Column("median", "found, median", "distance"),
         Column("within_p90", "within the expected p90", "fraction"),
     )
-    note = "Scenarios of odd numbers, looked up in a table of those of even ones."
+    note = "Scenarios with odd numbers, looked up in a table of the scenarios with even numbers."
     return ResultTable("error-map-expected", "Expected errors beside errors", columns, rows, note)
 
 
@@ -208,8 +208,9 @@ def groups_table(scores: Sequence[MapScore]) -> ResultTable:
         "The chain beside the simulator in random scenarios",
         columns,
         rows,
-        "Cases: both say that TCP carries the flow. Errors are |chain / simulator - 1|; 'p90' is not exceeded in nine "
-        "of ten cases, and 'beyond interval' is the distance from the nearest end of the simulator's 95 % interval.",
+        "Cases: TCP carries the flow in chain and simulator. Errors are |chain / simulator - 1|; 'p90' is not exceeded "
+        "in nine of ten cases, and 'beyond interval' is the distance from the nearest end of the simulator's 95 % "
+        "interval.",
     )
 
 
@@ -258,7 +259,7 @@ def _group_row(scores: Sequence[MapScore]) -> dict[str, Cell]:
 
 
 def worst_table(scores: Sequence[MapScore], count: int = WORST) -> ResultTable:
-    """Return the cases below a utilization of 0.9 with the largest errors of the chain's 95th percentile."""
+    """Return the scenarios below a utilization of 0.9 with the largest errors of the chain's 95th percentile."""
     comparable = [score for score in scores if score.comparable]
     worst = sorted(comparable, key=lambda score: -abs(score.error("p95")))[:count]
     rows: list[dict[str, Cell]] = []
@@ -301,7 +302,7 @@ def worst_table(scores: Sequence[MapScore], count: int = WORST) -> ResultTable:
         Column("error_p99", "p99", "error"),
     )
     note = "Scenarios with a utilization below 0.9 that TCP carries, by the size of the 95th percentile's error."
-    return ResultTable("error-map-worst", "Where the chain is farthest off", columns, rows, note)
+    return ResultTable("error-map-worst", "Largest errors of the chain", columns, rows, note)
 
 
 @dataclass(frozen=True)
@@ -315,9 +316,9 @@ class Scale:
     of : callable
         Returns the value of a score.
     edges : sequence of float
-        Edges of its cells, ascending; values outside belong to the nearest cell.
+        Edges of the cells, ascending; values outside belong to the nearest cell.
     shown : callable
-        Returns an edge in words.
+        Returns an edge as text.
     """
 
     label: str
@@ -353,7 +354,7 @@ PANELS = ((UTILIZATION, PACKETS_PER_RTT), (RTT, LOSS))
 
 
 def error_map(scores: Sequence[MapScore]) -> bytes:
-    """Return the map as SVG: mean |chain / simulator - 1| of the 95th percentile where both say that TCP carries it."""
+    """Return the map as SVG: mean |chain / simulator - 1| of the 95th percentile where TCP carries the flow in both."""
     return draw_svg(lambda figure: _draw_panels(figure, [one for one in scores if one.both_carried]), SIZE)
 
 

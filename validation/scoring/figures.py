@@ -1,4 +1,4 @@
-"""Figures of errors, and what all figures share: colours, bars of intervals, the style of SVG files."""
+"""Figures of errors, and the common parts of all figures: colours, bars of intervals, the style of SVG files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def model_names(scores: Iterable[Score]) -> list[str]:
 
 
 def draw_svg(draw: Callable[[Figure], None], size: tuple[float, float]) -> bytes:
-    """Return what `draw` puts on a figure of that size [inches] as SVG."""
+    """Return a figure of a given size [inches] as SVG, drawn by `draw`."""
     image = io.BytesIO()
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=size, layout="constrained")
@@ -56,7 +56,7 @@ def draw_svg(draw: Callable[[Figure], None], size: tuple[float, float]) -> bytes
 
 
 def draw_scatter(figure: Figure, scores: Sequence[Score]) -> None:
-    """Draw predicted against measured 95th percentiles, a panel per model."""
+    """Draw predicted against measured 95th percentiles, with one panel for each model."""
     models = model_names(scores)
     panels: Sequence[Axes] = figure.subplots(1, len(models), squeeze=False, sharex=True, sharey=True)[0]
     shown = [score.measured.p95.value for score in scores]
@@ -81,7 +81,7 @@ def draw_scatter(figure: Figure, scores: Sequence[Score]) -> None:
 
 
 def draw_errors(figure: Figure, scores: Sequence[Score]) -> None:
-    """Draw predicted over measured; a prediction of never is drawn at the upper edge."""
+    """Draw predicted over measured 95th percentiles; infinite predictions are at the upper edge."""
     models = model_names(scores)
     panels: Sequence[Axes] = figure.subplots(1, len(models), squeeze=False, sharex=True, sharey=True)[0]
     carried = [score for score in scores if score.measured.sustainable and score.measured.utilization > 0]

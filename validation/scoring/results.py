@@ -50,7 +50,7 @@ FIGURES = {
     "p95-by-loss-large.svg": "95th percentile by loss, 1448 B every 20 ms: points measured, lines predicted.",
 }
 HALVED_MODELS = ("linux",)
-"""Models whose errors are also reported for the captures held out from their design, and for the other captures."""
+"""Models with separate errors for the captures that were held out from their design, and for all other captures."""
 SMALL, LARGE = 174, 1448
 """Packet sizes of the figures by loss [bytes]."""
 
@@ -58,14 +58,12 @@ SMALL, LARGE = 174, 1448
 def held_out(name: str) -> bool:
     """Return whether a capture is held out: the design of a model must not have seen it.
 
-    A model that is written while its errors on captures are watched is in effect fitted to these captures: a change
-    that is kept because it reduces the errors may describe the captures rather than TCP. About half of the captures
-    are therefore held out. The design looks at the other half only, and the error that counts is the error on the
-    half held out.
+    A model that is improved until its errors on captures are small is in effect fitted to these captures: a change that
+    reduces the errors may describe the captures and not TCP. Therefore about half of the captures are held out. The
+    design uses the other half only, and the relevant error is the error on the captures held out.
 
-    The split depends only on the capture's name. It can neither be chosen nor drift, and new captures fall into one
-    half or the other by themselves. The two timer rates of one experiment give nearly the same delays, so they share
-    a half.
+    The split depends only on the capture's name. It cannot be chosen and never changes, and new captures are assigned
+    automatically. The two timer rates of one experiment give nearly the same delays, so they are in the same half.
 
     Parameters
     ----------
@@ -105,7 +103,7 @@ def evaluate(
     models : sequence of ScoredModel
         The models.
     on_progress : callable, optional
-        Called before each capture with the number of captures done and of all captures.
+        Called before each capture with the number of captures done and the number of all captures.
 
     Returns
     -------
@@ -131,7 +129,9 @@ def evaluate(
             capture_pairs.switches(measured),
         ),
         capture_pairs_table(
-            "heuristics", "What an application can do, each beside the same without", capture_pairs.heuristics(measured)
+            "heuristics",
+            "Heuristics of applications, each beside the application without it",
+            capture_pairs.heuristics(measured),
         ),
         capture_pairs_table("real-time", "Real time beside virtual time", capture_pairs.real_time(measured)),
         pairs_table([*clocks, *controls]),
@@ -163,7 +163,7 @@ def figures(scores: Sequence[Score], read: Callable[[MeasuredDelay], FlowCapture
     if comparable:
         drawn["p95-scatter.svg"] = draw_svg(lambda figure: draw_scatter(figure, comparable), (12.0, 4.6))
         drawn["error-by-utilization.svg"] = draw_svg(lambda figure: draw_errors(figure, scores), (12.0, 4.2))
-    # Only one timer rate: the curves of the others would cover it.
+    # Only one timer rate: the curves of several rates would cover each other.
     clock = min((score.measured.hz for score in scores), default=0)
     one_clock = [score for score in scores if score.measured.hz == clock]
     cases = overlay_cases(one_clock)
@@ -182,7 +182,7 @@ def figures(scores: Sequence[Score], read: Callable[[MeasuredDelay], FlowCapture
 
 
 def halves_table(scores: Sequence[Score]) -> ResultTable:
-    """Return the errors of `HALVED_MODELS` on the captures held out from their design, and on the other captures."""
+    """Return the errors of `HALVED_MODELS` on captures that were held out from their design, and on all others."""
     rows: list[dict[str, Cell]] = []
     for model, own in by_model(scores).items():
         for half, out in (("held out", True), ("seen in design", False)) if model in HALVED_MODELS else ():

@@ -1,8 +1,8 @@
-"""Tables of the simulator: captures that it cannot describe, repeats of captures, and the worth of each rule.
+"""Tables of the simulator: captures that it cannot simulate, repeats of captures, and the effect of each rule.
 
-Where a few long stalls make up the delays, no capture of some minutes settles. Its confidence interval, which supposes
-that it did, says little. Many simulations of the same experiment, each as long as the capture, show the range of delays
-that chance alone produces.
+If a few long stalls dominate the delays, a capture of some minutes is too short, and its confidence interval is not
+reliable. Many simulations of the same experiment, each as long as the capture, show the range of delays that chance
+alone produces.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.report.validation import error_row
 
 REPEATS = 40
-"""Simulations of each capture: 95 % of random results lie between the lowest and the highest of them."""
+"""Number of simulations of each capture: 95 % of random results are between the lowest and the highest of these."""
 FARTHEST = 12
-"""Number of captures that are repeated: the ones with simulated delays farthest from their intervals."""
+"""Number of captures that are repeated: the simulated delays of these captures are farthest from the intervals."""
 EVERY = 5
-"""One in this many captures is simulated. Four names share a path; with five, all four kinds are chosen."""
+"""One in five captures is simulated. Four captures in a row share a path, so that all four kinds are chosen."""
 FEW_PACKETS = 4
-"""Packets per round-trip time below which three duplicate ACKs are rare."""
+"""With fewer packets per round-trip time than this, three duplicate ACKs are rare."""
 ALL_RULES = "all rules"
 
 
 def not_simulated_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
-    """Return the kinds of captures that the simulator cannot describe, with their number."""
+    """Return the kinds of captures that the simulator cannot simulate, with their number."""
     counts: dict[tuple[str, str], int] = {}
     for capture in measured:
         reason = not_simulated(capture.experiment)
@@ -49,7 +49,7 @@ def not_simulated_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
         for (collection, reason), count in counts.items()
     ]
     columns = (Column("collection", "captures"), Column("reason", "with"), Column("captures", "number", "count"))
-    return ResultTable("not-simulated", "What the simulator does not describe", columns, rows)
+    return ResultTable("not-simulated", "Captures that the simulator cannot simulate", columns, rows)
 
 
 def farthest(scores: Sequence[Score]) -> list[MeasuredDelay]:
@@ -65,8 +65,8 @@ def farthest(scores: Sequence[Score]) -> list[MeasuredDelay]:
 def in_bursts(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
     """Return the captures with losses in bursts.
 
-    A burst goes on with every segment sent, retransmissions included, so that timeouts double time and again: such
-    delays settle within no affordable capture.
+    A burst continues with every segment sent, including retransmissions, so that timeouts double repeatedly. A capture
+    of acceptable length is too short for such delays.
     """
     return [capture for capture in measured if capture.experiment.loss_burst > 1]
 
@@ -84,9 +84,9 @@ def repeats_table(
     name, title : str
         As for `ResultTable`.
     measured : sequence of MeasuredDelay
-        Captures; the ones that the simulator cannot describe are left out.
+        Captures; captures that the simulator cannot simulate are left out.
     on_progress : callable, optional
-        Called before each capture with the number of captures done and of all captures.
+        Called before each capture with the number of captures done and the number of all captures.
 
     Returns
     -------
@@ -127,15 +127,15 @@ def repeats_table(
     )
     between = sum(bool(row[f"between_{quantity}"]) for row in rows for quantity in QUANTITIES)
     note = (
-        f"Each capture beside {REPEATS} simulations as long as it is. Of the {len(rows) * len(QUANTITIES)} measured "
-        f"values {between} lie between the lowest and the highest simulated one, or less than 1 ms from there; by "
-        "chance 95 in 100 would."
+        f"Each capture beside {REPEATS} simulations of the same length. Of the {len(rows) * len(QUANTITIES)} measured "
+        f"values, {between} are between the lowest and the highest simulated value, or less than 1 ms outside; 95 in "
+        "100 are expected by chance."
     )
     return ResultTable(name, title, columns, rows, note if rows else "")
 
 
 def variants() -> dict[str, Rules]:
-    """Return the sets of rules that are compared: all, and all but one.
+    """Return the sets of rules to compare: all rules, and all but one rule.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def variants() -> dict[str, Rules]:
 
 
 def cases(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
-    """Return the captures whose errors are compared: one in `EVERY` plain captures with losses."""
+    """Return the captures to compare: one in `EVERY` plain captures with losses."""
     plain = [capture for capture in measured if capture.plain and capture.experiment.loss > 0]
     return sorted(plain, key=lambda capture: capture.name)[::EVERY]
 
@@ -202,7 +202,7 @@ def ablation_table(
         "The simulator with one of the kernel's rules left out",
         columns,
         rows,
-        f"|simulated / measured - 1| over those of every {EVERY}th capture under random loss that TCP carried with a "
-        f"utilization below 0.9; 'fewer than {FEW_PACKETS}' is over those with fewer than {FEW_PACKETS} packets "
-        "per round-trip time. Means leave out what is predicted never to settle; 'never' counts it.",
+        f"|simulated / measured - 1| of every {EVERY}th capture with random loss, where TCP carried the flow with a "
+        f"utilization below 0.9; 'fewer than {FEW_PACKETS}': only captures with fewer than {FEW_PACKETS} packets per "
+        "round-trip time. Means leave out infinite predictions; 'never' counts them.",
     )

@@ -1,8 +1,8 @@
 """Finished runs of a sweep, in a folder beside its result: every part is on the disk before it counts as done.
 
-A part is a NumPy archive inside gzip, whose checksum covers the whole content. Parquet would be as small, but the
-checksums of its pages leave out the footer: of all flips of one bit in a small file, 5 % were read without an error and
-gave other values or another origin; with gzip, none.
+A part is a NumPy archive inside gzip, whose checksum covers the whole content. Parquet files would have the same size,
+but the checksums of their pages do not cover the footer. Of all flips of one bit in a small Parquet file, 5 % were not
+detected and changed values or origin; with gzip, all were detected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DamagedCheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Origin:
-    """What finished runs follow from.
+    """Origin of finished runs: a specification and a program.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Part:
     rows : Rows
         The runs.
     origin : Origin
-        What they follow from.
+        The specification and the program of the runs.
     """
 
     rows: Rows
@@ -66,12 +66,12 @@ class Part:
 
 
 def write_part(file: Path, part: Part) -> None:
-    """Write finished runs to a file, which exists as a whole or not at all.
+    """Write finished runs to a file; after an interrupt, the file is complete or missing.
 
     Raises
     ------
     OSError
-        If it cannot be written.
+        If the file cannot be written.
     """
     packed = io.BytesIO()
     rows, origin = part.rows, part.origin
@@ -103,7 +103,7 @@ def read_part(file: Path) -> Part | None:
     Raises
     ------
     ValueError
-        If it cannot be read at all.
+        If the file cannot be read at all.
 
     Examples
     --------
@@ -122,14 +122,14 @@ def read_part(file: Path) -> Part | None:
         written = file.read_bytes()
     except OSError as error:
         raise ValueError(
-            f"{file}: cannot be read: {error.strerror or error}; mend that, or remove it to have its runs done again"
+            f"{file}: cannot be read: {error.strerror or error}; make it readable, or remove it to repeat its runs"
         ) from None
     try:
         content = gzip.decompress(written)
     except (OSError, EOFError, zlib.error):
         return None
     if not content:
-        # gzip reads an empty file as empty content.
+        # An empty file is damaged too; gzip reads it as empty content.
         return None
     with np.load(io.BytesIO(content), allow_pickle=False) as held:
         rows = Rows(int(held["start"]), held["values"], held["refusals"])
@@ -138,7 +138,7 @@ def read_part(file: Path) -> Part | None:
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Name the file or folder in the SweepFailedError if it cannot be written, as on a full disk."""
+    """Turn an OSError, for example on a full disk, into a SweepFailedError that names the file or folder."""
     try:
         yield
     except OSError as error:
@@ -162,7 +162,7 @@ class Checkpoint:
     Parameters
     ----------
     folder : Path
-        Their folder.
+        The folder of the parts.
     specification : SweepSpecification
         The sweep.
     """
@@ -222,14 +222,14 @@ class Checkpoint:
             shutil.rmtree(self.folder)
 
     def claim(self) -> None:
-        """Mark the folder as this sweep's, unless it is already.
+        """Mark the folder as the folder of this sweep.
 
         Every part names its sweep. If the file that marks the folder is damaged or missing, the parts decide.
 
         Raises
         ------
         ValueError
-            If the folder belongs to another specification, or was begun by another version of the program.
+            If the folder belongs to another specification or another version of the program.
         """
         manifest = self.folder / MANIFEST
         marked = _marked(manifest)
@@ -240,14 +240,14 @@ class Checkpoint:
         for origin in origins or ({marked} if marked is not None else set()):
             self._require_own(origin)
         if not origins and marked is None and self._holds_other_files():
-            raise ValueError(f"{self.folder}: is no folder of a sweep; name another output")
+            raise ValueError(f"{self.folder}: is not the folder of a sweep; name another output")
         with written_durably(manifest) as unfinished:
             mark = {"program": self._origin.program, "specification": json.loads(self._specification.canonical)}
             unfinished.write_text(json.dumps(mark, indent=1), encoding="utf-8")
         if was_there or origins:
             wrong = "damaged" if was_there else "missing"
             warnings.warn(
-                f"{manifest}: was {wrong}, and is written anew; every part is checked by itself",
+                f"{manifest}: was {wrong}, and is written again; every part is checked separately",
                 DamagedCheckpointWarning,
                 stacklevel=2,
             )
@@ -270,7 +270,7 @@ class Checkpoint:
 
 
 def _marked(manifest: Path) -> Origin | None:
-    """Return what a folder is marked as; None if it has no mark, or a damaged one."""
+    """Return the origin that marks a folder; None if the mark is missing or damaged."""
     try:
         held = json.loads(manifest.read_text(encoding="utf-8"))
         specification, begun_by = json.dumps(held["specification"], sort_keys=True), held["program"]
@@ -285,7 +285,7 @@ def _marked(manifest: Path) -> Origin | None:
 
 @contextmanager
 def checkpoint(output: Path, specification: SweepSpecification) -> Iterator[Checkpoint]:
-    """Open the checkpoint of a result, and keep other processes from using it.
+    """Open the checkpoint of a result, and lock out other processes.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def checkpoint(output: Path, specification: SweepSpecification) -> Iterator[Chec
     Raises
     ------
     ValueError
-        If the folder cannot be made, is in use, or belongs to another sweep or program.
+        If the folder cannot be created, is in use, or belongs to another sweep or program.
     SweepFailedError
         If the folder cannot be written.
     """
@@ -305,7 +305,7 @@ def checkpoint(output: Path, specification: SweepSpecification) -> Iterator[Chec
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{folder}: cannot be made: {error.strerror or error}") from None
+        raise ValueError(f"{folder}: cannot be created: {error.strerror or error}") from None
     with locked(folder, "another sweep writes its points there"):
         kept = Checkpoint(folder, specification)
         with writing(folder):

@@ -1,4 +1,4 @@
-"""Sweeps: from a specification to a data set, with finished runs kept on the way, and what a sweep will take."""
+"""Sweeps: from a specification to a data set, with finished runs kept; and an estimate of the cost of a sweep."""
 
 from __future__ import annotations
 
@@ -21,26 +21,18 @@ from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.simulator.simulation import Simulation
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.validity import validated_range
-from tcpdelay.questions.execution import (
-    Executor,
-    Progress,
-    cluster,
-    program,
-    threads,
-    work_through,
-)
+from tcpdelay.questions.execution import Executor, Progress, cluster, program, threads, work_through
 from tcpdelay.questions.grid import MEANINGS, Grid, GridWork, Meaning, Variables, delay_dimensions, evaluate
 from tcpdelay.questions.sweep.checkpoint import Checkpoint, checkpoint, checkpoint_folder, writing
-from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, SweepSpecification, read_sweep, scenario_of
-from tcpdelay.scenario.fields import UNITS, InvalidValueError
+from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, SweepSpecification, point_of, read_sweep
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.stack import checked_profile
 
 if TYPE_CHECKING:
     import xarray as xr
 
 ENGINE: Final = "scipy"
-"""What writes netCDF: version 3, for which no other library is needed."""
+"""Library that writes netCDF version 3; other versions need another library."""
 SWEPT: Mapping[str, Meaning] = {
     "mean_delay": MEANINGS["mean_delay"],
     "standard_deviation": Meaning("s", "standard deviation of the delay"),
@@ -56,7 +48,7 @@ SWEPT: Mapping[str, Meaning] = {
 
 
 def row_type(asked: Evaluation) -> np.dtype[np.void]:
-    """Return the type of a run's results.
+    """Return the type of the results of one run.
 
     Examples
     --------
@@ -99,27 +91,21 @@ def sweep_runs(specification: SweepSpecification) -> GridWork:
         delay_dimensions(asked.quantiles, asked.late_after),
     )
     axes = {axis.name: axis.values for axis in specification.axes}
-    meanings = {name: _meaning(name) for name in axes}
+    meanings = {name: PARAMETERS[name].declaration for name in axes}
     grid = Grid(axes, partial(_scenario, fixed), asked.replications, meanings)
     return GridWork(grid, requested, asked.method, variables)
 
 
-def _meaning(name: str) -> Meaning:
-    declaration = PARAMETERS[name].declaration
-    return Meaning(UNITS[declaration.kind], declaration.long_name)
-
-
 def _scenario(fixed: Mapping[str, Any], values: Mapping[str, Any]) -> Scenario:
-    """Return what a model is asked: one connection's share of the packets, each in its pieces."""
-    point = scenario_of({**fixed, **values})
-    flow = piece_of(share_of(point.flow, point.connections), point.pieces)
-    return Scenario(flow, point.path, checked_profile(point.stack))
+    """Return the scenario for the model: the pieces of the packets of one connection."""
+    point = point_of({**fixed, **values})
+    return Scenario(piece_of(share_of(point.flow, point.connections), point.pieces), point.path, point.stack)
 
 
 def _fill(asked: Evaluation, fixed: Mapping[str, Any], row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
     """Write the results of a run to a row."""
     flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
-    point = scenario_of({**fixed, **values})
+    point = point_of({**fixed, **values})
     share = share_of(point.flow, point.connections)
     row["utilization"] = connection_utilization(share, path, stack)
     delays: DelayDistribution = answer.require()
@@ -149,21 +135,21 @@ def sweep(
 ) -> xr.Dataset:
     """Evaluate a model or the simulator at every point of a grid.
 
-    Finished runs are kept in a folder beside the output, and a repeated call continues from there. The result depends
-    on the specification alone: not on the workers, the order of the runs, or interrupts.
+    A folder beside the output keeps finished runs, and a repeated call continues from there. The result depends on the
+    specification alone, not on the workers, the order of the runs, or interrupts.
 
     Parameters
     ----------
     specification : SweepSpecification, str, path-like or mapping
         The sweep: a TOML file, or its content.
     output : str or path-like, optional
-        File of the result, which ends in ".nc"; by default the file that the specification names. Without a file,
-        nothing is kept on the disk, and the result is only returned.
+        File of the result, whose name ends in ".nc"; by default the file that the specification names. Without a file,
+        nothing is written to the disk.
     scheduler : str, optional
         Address of a Dask scheduler whose workers evaluate the runs, such as "tcp://127.0.0.1:8786"; by default this
         process evaluates them.
     workers : int, optional
-        Threads of this process, 1 to 256; by default as many as it has processors. Not with `scheduler`.
+        Number of threads of this process, 1 to 256; by default the number of processors. Not with `scheduler`.
     on_progress : callable, optional
         Called with a `Progress` about twice a second.
 
@@ -171,14 +157,14 @@ def sweep(
     -------
     xarray.Dataset
         Over the axes, in the order of the specification: mean, standard deviation and quantiles of the delay [s],
-        late fraction, utilization, whether TCP can carry the flow; for a refused point NaN, and the reason.
+        late fraction, utilization, and whether TCP can carry the flow; at a refused point NaN, and the reason.
 
     Raises
     ------
     ValueError
-        If the specification or an argument is wrong, or the output belongs to something else.
+        If the specification or an argument is wrong, or the output file has other content.
     SweepFailedError
-        If the workers fail, or nothing more can be written; finished runs are kept.
+        If the workers fail, or a file cannot be written; finished runs are kept.
 
     Warns
     -----
@@ -195,17 +181,17 @@ def sweep(
     """
     asked = specification if isinstance(specification, SweepSpecification) else read_sweep(specification)
     if scheduler is not None and workers is not None:
-        raise InvalidValueError("workers", workers, "be left to the scheduler")
+        raise InvalidValueError("workers", workers, "be left out with a scheduler")
     file = result_file(asked, output)
     if file is not None and file.exists():
         found = finished_result(asked, file)
         if checkpoint_folder(file).exists():
-            # A sweep was killed after it had written the result, before it removed the folder.
+            # An earlier sweep was killed after it wrote the result and before it removed the folder.
             with checkpoint(file, asked) as left:
                 left.remove()
         return found
     with ExitStack() as stack:
-        # Without workers, no folder is left behind.
+        # First the workers: if there are none, no folder is made.
         executor = stack.enter_context(threads(workers) if scheduler is None else cluster(scheduler))
         if file is None:
             return _evaluated(asked, executor, None, on_progress)
@@ -223,7 +209,7 @@ def _evaluated(
     kept: Checkpoint | None,
     on_progress: Callable[[Progress], None],
 ) -> xr.Dataset:
-    """Return the results of all runs, with the fixed parameters and what the results follow from."""
+    """Return the results of all runs, with the fixed parameters, the specification and the program."""
     runs = sweep_runs(asked)
     found = evaluate(
         runs.grid,
@@ -234,7 +220,7 @@ def _evaluated(
         checkpoint=kept,
         on_progress=on_progress,
     )
-    fixed: dict[str, Any] = {name: ((), value, _meaning(name).attributes) for name, value in asked.fixed}
+    fixed: dict[str, Any] = {name: ((), value, PARAMETERS[name].declaration.attributes) for name, value in asked.fixed}
     attributes = {
         "title": "Delay, from write to in-order read, of constant-bit-rate flows over TCP",
         "method": asked.evaluation.method,
@@ -246,12 +232,12 @@ def _evaluated(
 
 
 def result_file(specification: SweepSpecification, output: str | os.PathLike[str] | None) -> Path | None:
-    """Return the file of the result: the one given, or the one that the specification names, or None.
+    """Return the file of the result: `output`, or else the file that the specification names, or None.
 
     Raises
     ------
     ValueError
-        If its name does not end in ".nc", or its folder does not exist.
+        If the name of the file does not end in ".nc", or its folder does not exist.
     """
     named = specification.file if output is None else output
     if named is None:
@@ -265,12 +251,12 @@ def result_file(specification: SweepSpecification, output: str | os.PathLike[str
 
 
 def finished_result(specification: SweepSpecification, file: Path) -> xr.Dataset:
-    """Return the result that a file holds.
+    """Return the result in a file.
 
     Raises
     ------
     ValueError
-        If the file holds no result, or the result of another specification or program.
+        If the file is not a result, or the result of another specification or program.
     """
     import xarray as xr
 
@@ -278,7 +264,7 @@ def finished_result(specification: SweepSpecification, file: Path) -> xr.Dataset
         with xr.open_dataset(file, engine=ENGINE) as opened:
             found = opened.load()
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{file}: exists, and is no result of a sweep; name another output") from error
+        raise ValueError(f"{file}: exists, and is not the result of a sweep; name another output") from error
     if found.attrs.get("specification_sha256") != specification.digest:
         raise ValueError(f"{file}: holds the result of another specification; remove it, or name another output")
     if found.attrs.get("source") != program():
@@ -297,13 +283,13 @@ class Cost:
     Attributes
     ----------
     tried, refused : int
-        Runs tried, drawn at random, and how many of them were refused.
+        Number of random runs that were tried, and number of refused runs among them.
     mean, least, most : float
-        Time of each [s].
+        Mean, shortest and longest time of a tried run [s].
     runs : int
-        Runs of the sweep.
+        Number of runs of the sweep.
     size : int
-        Size of the result [bytes], without its texts.
+        Size of the result without its texts [bytes].
     """
 
     tried: int
@@ -321,17 +307,17 @@ class Cost:
 
 
 def estimated_cost(specification: SweepSpecification, trial_time: float = TRIAL_TIME) -> Cost:
-    """Try some points of a sweep.
+    """Estimate the cost of a sweep from some of its runs.
 
-    Near saturation a chain takes a thousand times as long as elsewhere: if such points are few, a sample says little
-    about them.
+    Near saturation a chain takes a thousand times longer than elsewhere. If only few points are near saturation, the
+    estimate is poor.
 
     Parameters
     ----------
     specification : SweepSpecification
         The sweep.
     trial_time : float
-        Time after which no further point is tried [s].
+        Time after which no further run is tried [s].
 
     Returns
     -------
@@ -348,7 +334,7 @@ def estimated_cost(specification: SweepSpecification, trial_time: float = TRIAL_
     runs = specification.runs
     drawn = np.random.default_rng(0).permutation(min(runs, MOST_TRIED)) * runs // min(runs, MOST_TRIED)
     work = sweep_runs(specification)
-    # Kernels are compiled or loaded before anything is timed.
+    # This run compiles or loads the kernels; it is not timed.
     work_through(work, int(drawn[0]), int(drawn[0]) + 1)
     times, refused = [], 0
     begun = time.monotonic()

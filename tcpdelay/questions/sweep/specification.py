@@ -1,4 +1,4 @@
-"""Specifications of sweeps: TOML files, or the same as a mapping, read and checked before anything is computed.
+"""Specifications of sweeps, as TOML files or mappings, read and checked before anything is computed.
 
 A sweep may fix or vary every field of flow, path and stack, as declared in `tcpdelay.scenario`, and the heuristics.
 """
@@ -25,7 +25,7 @@ from tcpdelay.scenario.fields import WHOLE, Choice, Field, InvalidValueError, Qu
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.scenario.source import BITRATE, Flow
-from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, Stack, profiles_with
+from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, profiles_with
 from tcpdelay.units import parse_fraction, parse_time
 
 Table = Literal["flow", "path", "stack", "heuristics"]
@@ -40,9 +40,9 @@ class Parameter:
     Parameters
     ----------
     table : {"flow", "path", "stack", "heuristics"}
-        The table of a specification that fixes it.
+        The table of a specification that fixes the parameter.
     declaration : Field
-        Its values, unit and meaning.
+        Values, unit and meaning of the parameter.
     """
 
     table: Table
@@ -75,40 +75,43 @@ PARAMETERS: dict[str, Parameter] = dict(_parameters())
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """A point of a sweep, all values resolved and checked.
+class SweepPoint:
+    """A point of a sweep, with all values checked.
 
     Attributes
     ----------
     flow : Flow
         The application's packets.
-    path, stack : Path, Stack
-        Network and TCP.
+    path : Path
+        The network.
+    stack : KnownStack
+        The TCP stack.
     connections, pieces : int
-        Connections that the packets take turns on, and writes per packet.
+        Number of connections that the packets take turns on, and number of writes per packet.
     """
 
     flow: Flow
     path: Path
-    stack: Stack
+    stack: KnownStack
     connections: int
     pieces: int
 
 
 def read_value(name: str, written: object) -> Value:
-    """Return a value of a parameter, its unit applied if it is written with one.
+    """Return the value of a parameter, from a text with a unit or a plain value.
 
     Parameters
     ----------
     name : str
         The parameter.
     written : object
-        Text with a unit, such as "20ms" and "2%", or what Python takes: seconds, bytes, bit/s, fractions, words.
+        Text with a unit, such as "20ms" and "2%", or a plain value: seconds, bytes, bit/s, a fraction, a word or a
+        flag.
 
     Raises
     ------
     ValueError
-        If it is no such value; the message begins with the name.
+        If the parameter cannot be read so; the message begins with its name.
 
     Examples
     --------
@@ -119,7 +122,7 @@ def read_value(name: str, written: object) -> Value:
 
 
 def require_allowed(name: str, value: Value) -> None:
-    """Raise InvalidValueError if a value of a parameter is not allowed, whatever the other values are.
+    """Raise InvalidValueError if a value of a parameter is never allowed, whatever values the other parameters have.
 
     Examples
     --------
@@ -130,13 +133,13 @@ def require_allowed(name: str, value: Value) -> None:
     PARAMETERS[name].declaration.require(name, value)
 
 
-def scenario_of(values: Mapping[str, Any]) -> Scenario:
-    """Return what is asked at one point.
+def point_of(values: Mapping[str, Any]) -> SweepPoint:
+    """Return the point of a sweep with these values.
 
     Parameters
     ----------
     values : mapping
-        Parameters by name: two of `packet_size`, `interval` and `bitrate`, `rtt`, `loss`, and any others.
+        Parameters by name: `rtt`, `loss`, two of `packet_size`, `interval` and `bitrate`, and any other parameters.
 
     Raises
     ------
@@ -145,7 +148,7 @@ def scenario_of(values: Mapping[str, Any]) -> Scenario:
 
     Examples
     --------
-    >>> scenario_of({"packet_size": 160, "bitrate": 64_000.0, "rtt": 0.1, "loss": 0.02}).flow
+    >>> point_of({"packet_size": 160, "bitrate": 64_000.0, "rtt": 0.1, "loss": 0.02}).flow
     Flow(packet_size=160, interval=0.02)
     """
     given = {name: value for name, value in values.items() if PARAMETERS[name].table == "path"}
@@ -159,9 +162,10 @@ def scenario_of(values: Mapping[str, Any]) -> Scenario:
             raise ValueError(
                 f"{setting} goes with profile {' or '.join(map(repr, profiles_with(setting)))}, not {name!r}"
             )
-    scenario = Scenario(flow, path, replace(stack, **settings), values.get("connections", 1), values.get("pieces", 1))
-    piece_of(share_of(flow, scenario.connections), scenario.pieces)
-    return scenario
+    point = SweepPoint(flow, path, replace(stack, **settings), values.get("connections", 1), values.get("pieces", 1))
+    # Raises ValueError if the packets cannot be divided so.
+    piece_of(share_of(flow, point.connections), point.pieces)
+    return point
 
 
 def _flow(values: Mapping[str, Any]) -> Flow:
@@ -176,7 +180,7 @@ Method = Literal["chain", "simulation"]
 Spacing = Literal["linear", "log"]
 
 MOST_RUNS = 50_000_000
-"""Points times replications that a sweep may have: some 5 GiB of results."""
+"""Largest number of runs of a sweep: some 5 GiB of results."""
 MOST_VALUES = 100_000
 MOST_QUANTILES = 50
 _SPAN_KEYS = ("from", "to", "points", "spacing")
@@ -192,7 +196,7 @@ class Axis:
     name : str
         The parameter.
     values : tuple
-        Its values, all different: seconds, bytes, bit/s, fractions, words or flags.
+        The different values: seconds, bytes, bit/s, fractions, words or flags.
     """
 
     name: str
@@ -201,22 +205,22 @@ class Axis:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is worked out at each point.
+    """The figures that are predicted at each point, and the method.
 
     Attributes
     ----------
     method : {"chain", "simulation"}
-        What answers.
+        The model.
     quantiles : tuple of float
         Quantiles of the delay, above 0 and below 1.
     late_after : tuple of float
         Delays [s] beyond which packets count as late.
     packets : int
-        Packets of a simulation, 1000 to 1e9.
+        Number of packets of a simulation, 1000 to 1e9.
     seed : int
-        What the seeds of all simulations follow from, 0 to 2⁶³ - 1.
+        Seed from which the seeds of all simulations are derived, 0 to 2⁶³ - 1.
     replications : int
-        Simulations of each point, 1 to 10 000, each with its own seed.
+        Number of simulations at each point, 1 to 10 000, each with its own seed.
     """
 
     method: Method = "chain"
@@ -229,18 +233,18 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class SweepSpecification:
-    """A sweep: what is fixed, what varies, and what is worked out.
+    """A sweep: its fixed parameters, its axes, and the figures that are predicted.
 
     Attributes
     ----------
     fixed : tuple of (name, value)
         Parameters that are the same at all points.
     axes : tuple of Axis
-        The others; the last one varies fastest.
+        The parameters that vary; the last axis varies fastest.
     evaluation : Evaluation
-        What is worked out at each point.
+        The figures that are predicted at each point.
     file : str or None
-        The file that the specification names for its result.
+        The file that the specification names for the result.
     """
 
     fixed: tuple[tuple[str, Value], ...]
@@ -250,22 +254,22 @@ class SweepSpecification:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Values along each axis."""
+        """Number of values along each axis."""
         return tuple(len(axis.values) for axis in self.axes)
 
     @property
     def points(self) -> int:
-        """Points of the grid."""
+        """Number of points of the grid."""
         return math.prod(self.shape)
 
     @property
     def runs(self) -> int:
-        """Points times replications, which are numbered alike: those of one point follow one another."""
+        """Number of runs: points times replications."""
         return self.points * self.evaluation.replications
 
     @cached_property
     def canonical(self) -> str:
-        """All that the result depends on, as JSON."""
+        """All settings that the result depends on, as JSON."""
         asked = {"fixed": self.fixed, "axes": [asdict(axis) for axis in self.axes], "evaluate": asdict(self.evaluation)}
         return json.dumps(asked, sort_keys=True)
 
@@ -274,14 +278,6 @@ class SweepSpecification:
         """SHA-256 of `canonical`, in hexadecimal."""
         return hashlib.sha256(self.canonical.encode()).hexdigest()
 
-    def values_at(self, point: int) -> dict[str, Value]:
-        """Return the values of all parameters at a point."""
-        places = np.unravel_index(point, self.shape)
-        return {
-            **dict(self.fixed),
-            **{axis.name: axis.values[int(place)] for axis, place in zip(self.axes, places, strict=True)},
-        }
-
 
 def read_sweep(source: str | os.PathLike[str] | Mapping[str, Any]) -> SweepSpecification:
     """Read a specification.
@@ -289,20 +285,20 @@ def read_sweep(source: str | os.PathLike[str] | Mapping[str, Any]) -> SweepSpeci
     Parameters
     ----------
     source : str, path-like or mapping
-        A TOML file, or what it holds: `[flow]`, `[path]`, `[stack]` and `[heuristics]` fix parameters; `[grid]` gives
-        the values of others, as a list or as a table with `from`, `to`, `points` and, if need be, `spacing`
-        ("linear" or "log"); `[evaluate]` says what is worked out, `[output]` names the `file` of the result.
+        A TOML file, or its content: `[flow]`, `[path]`, `[stack]` and `[heuristics]` fix parameters. `[grid]` gives the
+        values of the varied parameters, as a list or as a table with `from`, `to`, `points` and optionally `spacing`
+        ("linear" or "log"). `[evaluate]` gives the method and the figures, `[output]` the `file` of the result.
 
     Returns
     -------
     SweepSpecification
-        All of it, in seconds, bytes, bit/s and fractions.
+        The specification, in seconds, bytes, bit/s and fractions.
 
     Raises
     ------
     ValueError
-        If something is missing, unknown or out of its range; one line that names the file, the key, its value and what
-        is allowed.
+        If something is missing, unknown or out of its range. The message is one line that names the file, the key, its
+        value and what is allowed.
 
     Examples
     --------
@@ -348,7 +344,7 @@ def _specification(content: Mapping[str, Any]) -> SweepSpecification:
 
 @contextmanager
 def _in_table(name: str) -> Iterator[None]:
-    """Name the table in what is wrong with it."""
+    """Name the table in the message of a ValueError."""
     try:
         yield
     except ValueError as error:
@@ -399,7 +395,7 @@ def _span(name: str, table: Mapping[str, Any]) -> tuple[Value, ...]:
     """Return evenly spaced values, both ends included."""
     kind = PARAMETERS[name].declaration.kind
     if not isinstance(PARAMETERS[name].declaration, Quantity):
-        raise ValueError(f"{name}: has no values between others; write a list")
+        raise ValueError(f"{name}: cannot have a range of values; write a list")
     unknown = [key for key in table if key not in _SPAN_KEYS]
     missing = [key for key in _SPAN_KEYS[:3] if key not in table]
     if unknown or missing:
@@ -413,14 +409,14 @@ def _span(name: str, table: Mapping[str, Any]) -> tuple[Value, ...]:
     if not low < high or (spacing == "log" and low <= 0):
         least = "above 0 and " if spacing == "log" else ""
         raise ValueError(f"{name}: from must be {least}below to, got {table['from']!r:.64} and {table['to']!r:.64}")
-    # Out of range values would overflow, and are said to be so more plainly.
+    # Before the points are computed: a value out of range could overflow there.
     require_allowed(name, read_value(name, table["to"]))
     values = (np.linspace if spacing == "linear" else np.geomspace)(low, high, points)
     if kind not in WHOLE:
         return tuple(values.tolist())
     whole = tuple(round(value) for value in values.tolist())
     if len(set(whole)) < points:
-        raise ValueError(f"{name}: there are no {points} different whole numbers, so spaced, in that range")
+        raise ValueError(f"{name}: the range has fewer than {points} different whole numbers with this spacing")
     return whole
 
 
@@ -436,7 +432,7 @@ def _require_complete(given: set[str]) -> None:
 
 
 def _require_known_profile(fixed: Mapping[str, Value], axes: tuple[Axis, ...]) -> None:
-    """Say which setting belongs to none of the TCPs of the sweep."""
+    """Raise ValueError if a setting belongs to none of the TCP profiles of the sweep."""
     varied = next((axis.values for axis in axes if axis.name == "profile"), None)
     profiles = varied or (fixed.get("profile", DEFAULT_PROFILE),)
     for name in (*fixed, *(axis.name for axis in axes)):

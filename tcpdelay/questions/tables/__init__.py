@@ -1,1 +1,1 @@
-"""Tables of paths: read from columns and files, and predicted row by row."""
+"""Tables of paths: reading them, and predicting every row."""

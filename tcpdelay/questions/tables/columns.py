@@ -1,6 +1,6 @@
-"""Columns of a table: which column holds which field, in which unit, and what its cells say.
+"""Columns of a table: the field and the unit of each column, and the values of its cells.
 
-Cells are read as seconds, fractions or bytes; what is wrong with a cell is one of few faults.
+Cells are read as seconds, fractions or bytes. A cell without a valid value has one of a few faults.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.units import NUMBER, SIZE_ROUNDING
 
 MISSING, NO_NUMBER, COMMA, UNKNOWN_UNIT, OUTSIDE = range(1, 6)
-"""What may be wrong with a cell; 0 stands for nothing."""
+"""Faults of a cell; 0 means no fault."""
 FAULTS = 5
 PROBED = 64
-"""Cells that tell whether a column has plain numbers: Arrow takes long over texts that are none."""
+"""Cells that are tried first, to see whether a column has plain numbers: Arrow is slow on other texts."""
 _MISSING_WORDS = frozenset({"", "nan", "na", "n/a", "null", "none"})
 _INFINITE_WORDS = frozenset({"inf", "infinity"})
 _PARTS = rf"^\s*(?P<number>{NUMBER.pattern})(?P<behind>(?s:.*))$"
@@ -31,14 +31,14 @@ _NOT_OF_A_UNIT = tuple("0123456789.+-")
 
 
 class Cells(NamedTuple):
-    """What the cells of a column say.
+    """Values and faults of the cells of a column.
 
     Attributes
     ----------
     values : ndarray of float64
-        Seconds, fractions or bytes; of no meaning where something is wrong.
+        Seconds, fractions or bytes; without meaning where there is a fault.
     faults : ndarray of int8
-        What is wrong, 0 if nothing: `MISSING`, `NO_NUMBER`, `COMMA`, `UNKNOWN_UNIT` or `OUTSIDE`.
+        `MISSING`, `NO_NUMBER`, `COMMA`, `UNKNOWN_UNIT` or `OUTSIDE`; 0 without a fault.
     """
 
     values: NDArray[np.float64]
@@ -46,11 +46,10 @@ class Cells(NamedTuple):
 
 
 def reasons(quantity: ColumnQuantity) -> tuple[str, ...]:
-    """Return in words what may be wrong with a cell, from `MISSING` on.
+    """Return the messages for the faults of a cell, in the order from `MISSING` to `OUTSIDE`.
 
     Examples
     --------
-    >>> from tcpdelay.questions.tables.columns import QUANTITIES
     >>> reasons(QUANTITIES["loss"])[UNKNOWN_UNIT - 1]
     'loss has an unknown unit: write 2% or 0.02'
     """
@@ -67,21 +66,22 @@ def reasons(quantity: ColumnQuantity) -> tuple[str, ...]:
 def read_column(batch: pa.RecordBatch, quantity: ColumnQuantity, source: Source) -> Cells:
     """Read a column.
 
-    A text may have its own unit, as on the command line ("100ms", "2%"); one without is taken as a number would be.
+    A text may have its own unit, as on the command line ("100ms", "2%"). A text without a unit has the unit of the
+    column, like a number.
 
     Parameters
     ----------
     batch : pyarrow.RecordBatch
         Rows.
-    quantity : Quantity
-        What the column holds.
+    quantity : ColumnQuantity
+        The field in the column.
     source : Source
-        Its name and unit.
+        Name and unit of the column.
 
     Returns
     -------
     Cells
-        The values [s, fractions or bytes], and what is wrong.
+        Values [s, fractions or bytes] and faults.
 
     Raises
     ------
@@ -90,7 +90,6 @@ def read_column(batch: pa.RecordBatch, quantity: ColumnQuantity, source: Source)
 
     Examples
     --------
-    >>> from tcpdelay.questions.tables.columns import QUANTITIES
     >>> batch = pa.record_batch({"rtt_ms": ["80", "0.1 s", None, "?", "8parsec", "-3"]})
     >>> cells = read_column(batch, QUANTITIES["rtt"], Source("rtt_ms", 1e3))
     >>> cells.values[:2], cells.faults
@@ -110,16 +109,16 @@ def read_column(batch: pa.RecordBatch, quantity: ColumnQuantity, source: Source)
 
 
 def _checked(column: Any, quantity: ColumnQuantity, source: Source) -> Cells:
-    """Return what a column of numbers says."""
+    """Return values and faults of a column of numbers."""
     values: NDArray[np.float64] = column.to_numpy(zero_copy_only=False)
     if source.per_unit != 1:
-        # Dividing gives the float nearest to the decimal that was written: 7 ms is 0.007.
+        # A division gives the float nearest to the written decimal: 7 ms is 0.007.
         values = values / source.per_unit
     return Cells(values, _faults(values, quantity))
 
 
 def _faults(values: NDArray[np.float64], quantity: ColumnQuantity) -> NDArray[np.int8]:
-    """Return what is wrong with numbers: missing, or outside the range."""
+    """Return the faults of numbers: missing, or outside the range."""
     found = np.zeros(values.size, np.int8)
     right = quantity.inside(values)
     if not right.all():
@@ -129,7 +128,7 @@ def _faults(values: NDArray[np.float64], quantity: ColumnQuantity) -> NDArray[np
 
 
 def _read_texts(texts: Any, quantity: ColumnQuantity, source: Source) -> Cells:
-    """Return what texts say: at once where they are plain numbers, and else each different one once."""
+    """Return values and faults of texts: of all at once if they are plain numbers, else of each different text."""
     if source.decimal != ".":
         texts = pc.replace_substring(texts, source.decimal, ".")
     with suppress(pa.ArrowInvalid):
@@ -137,19 +136,19 @@ def _read_texts(texts: Any, quantity: ColumnQuantity, source: Source) -> Cells:
         return _checked(pc.cast(texts, pa.float64()), quantity, source)
     encoded: Any = pc.dictionary_encode(texts)
     different = _read_different(encoded.dictionary, quantity, source)
-    # Nulls find their place at the end.
+    # Nulls refer to the last entry.
     values, faults = np.append(different.values, np.nan), np.append(different.faults, np.int8(MISSING))
     places = pc.fill_null(encoded.indices, len(values) - 1).to_numpy(zero_copy_only=False)
     return Cells(values[places], faults[places])
 
 
 def _read_different(texts: Any, quantity: ColumnQuantity, source: Source) -> Cells:
-    """Return what texts say, each a number and perhaps a unit."""
+    """Return values and faults of texts that have a number and perhaps a unit."""
     parts: Any = pc.extract_regex(texts, _PARTS)
     numbers: Any = pc.cast(pc.struct_field(parts, "number"), pa.float64())
     behind: Any = pc.dictionary_encode(pc.struct_field(parts, "behind"))
     units = [_unit(text, quantity, source) for text in behind.dictionary.to_pylist()]
-    # Texts that do not begin with a number have the last of them.
+    # Texts that do not begin with a number refer to the last entry.
     per_unit, wrong = (np.array(each) for each in zip(*units, (np.nan, NO_NUMBER), strict=True))
     which = pc.fill_null(behind.indices, len(units)).to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -165,7 +164,7 @@ def _read_different(texts: Any, quantity: ColumnQuantity, source: Source) -> Cel
 
 
 def _unit(behind: str, quantity: ColumnQuantity, source: Source) -> tuple[float, int]:
-    """Return how many of the unit behind a number make one second, byte, or the whole, and what is wrong with it."""
+    """Return how many of the unit after a number make one second, one byte or the whole; and its fault, or 0."""
     unit = behind.strip()
     if not unit:
         return source.per_unit, 0
@@ -174,7 +173,7 @@ def _unit(behind: str, quantity: ColumnQuantity, source: Source) -> tuple[float,
     if unit.startswith(_NOT_OF_A_UNIT):
         return np.nan, NO_NUMBER
     try:
-        # The space keeps a unit such as "e3s" from becoming an exponent.
+        # Without the space, a unit such as "e3s" would become an exponent.
         one = quantity.read(f"1 {unit}")
     except ValueError:
         return np.nan, UNKNOWN_UNIT
@@ -182,7 +181,7 @@ def _unit(behind: str, quantity: ColumnQuantity, source: Source) -> tuple[float,
 
 
 def _word_fault(text: str) -> int:
-    """Return what is wrong with a text that does not begin with a number."""
+    """Return the fault of a text that does not begin with a number."""
     word = text.strip().lower()
     if word in _MISSING_WORDS:
         return MISSING
@@ -197,7 +196,7 @@ _UNITS: dict[Kind, Mapping[str, float]] = {
     "count": {"number": 1.0},
     "number": {"number": 1.0},
 }
-"""Units in the names of columns, by kind: how many of a unit make one second, one byte, one bit/s or the whole."""
+"""Units in the names of columns, by kind: how many of each unit make one second, byte or bit/s, or the whole."""
 _KNOWN_UNITS: dict[Kind, str] = {
     "time": "use s, ms, us or min",
     "fraction": "write 2% or 0.02",
@@ -208,14 +207,14 @@ _KNOWN_UNITS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class ColumnQuantity:
-    """What a column may hold: a declared field.
+    """A declared field that a column may hold.
 
     Parameters
     ----------
     name : str
-        The field; also the name of the column, alone or with a unit behind.
+        The field; also the name of the column, alone or followed by a unit.
     declared : Quantity
-        Its declaration.
+        The declaration of the field.
     """
 
     name: str
@@ -223,12 +222,12 @@ class ColumnQuantity:
 
     @property
     def units(self) -> Mapping[str, float]:
-        """How many of each unit make one second, byte, or the whole; the first unit holds where none is named."""
+        """How many of each unit make one second, one byte or the whole; the first unit is the default."""
         return _UNITS[self.declared.kind]
 
     @property
     def known_units(self) -> str:
-        """What to write behind a number, in words."""
+        """The units that may follow a number, in words."""
         return _KNOWN_UNITS.get(self.declared.kind, "write the number alone")
 
     @property
@@ -237,7 +236,7 @@ class ColumnQuantity:
         return self.declared.kind in WHOLE
 
     def read(self, text: str) -> float:
-        """Return what a text with a unit says; raise ValueError if the unit is unknown."""
+        """Return the value of a text with a unit; raise ValueError if the unit is unknown."""
         if self.declared.kind not in PARSERS:
             raise InvalidValueError(self.name, text, "be a number")
         return PARSERS[self.declared.kind](text, self.name, allow_zero=True)
@@ -263,16 +262,16 @@ ROW = (*PATH, *FLOW)
 
 @dataclass(frozen=True)
 class Source:
-    """Where a quantity is read.
+    """The column of a quantity.
 
     Parameters
     ----------
     column : str
         The name of the column.
     per_unit : float
-        How many of its unit make one second, one byte, or the whole.
+        How many of its unit make one second, one byte or the whole.
     decimal : str
-        What separates decimals in texts.
+        Decimal separator in texts.
     """
 
     column: str
@@ -286,20 +285,20 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
     Parameters
     ----------
     names : iterable of str
-        The columns. One called "rtt", "loss", "packet_size" or "interval", in any case, holds seconds, fractions or
-        bytes; a unit may follow: rtt_ms, rtt_us, loss_percent, interval_ms.
+        The columns. Columns named rtt, loss, packet_size or interval, in upper or lower case, hold seconds, fractions
+        or bytes. A name may end in another unit: rtt_ms, rtt_us, loss_percent, interval_ms.
     chosen : mapping, optional
-        Quantities whose columns are called otherwise: {"rtt": "latency:ms"}; without a unit, as above.
+        Columns with other names, and their units: {"rtt": "latency:ms"}. Without a unit, the name determines it.
 
     Returns
     -------
     dict
-        The sources by quantity.
+        The source of each quantity.
 
     Raises
     ------
     ValueError
-        If a column is missing, a unit unknown, or several columns could be meant.
+        If a column is missing, a unit is unknown, or several columns may hold the same quantity.
 
     Examples
     --------
@@ -331,7 +330,7 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
     for name in PATH:
         if name not in sources:
             units = ", ".join(f"{name}_{unit}" for unit in QUANTITIES[name].units)
-            raise InvalidValueError("columns", present, f"include {name} or one of {units}, or name another")
+            raise InvalidValueError("columns", present, f"include {name} or one of {units}, or name another column")
     return sources
 
 

@@ -1,4 +1,4 @@
-"""CSV files read as texts, quotes that are never closed, and the line at fault in a file that Arrow cannot read."""
+"""CSV files: reading them as texts, and finding the faulty line of a file that Arrow cannot read."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from pyarrow import csv
 
 CSV_BLOCK = 16 * 2**20
 HEADER_BLOCK = 2**20
-"""Bytes that are read at a time, and to see the header."""
+"""Bytes that are read at a time, and bytes that are read for the header."""
 SEPARATORS = (",", ";", "\t", "|")
-"""Possible separators of cells; the first one that occurs in the header is used."""
+"""Possible separators of cells; the first separator in this list that occurs in the header is used."""
 _END_OF_LINE = re.compile(rb"\n")
 
 
 @contextmanager
 def reading_csv(path: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatchReader]:
-    r"""Open a file of CSV, to be read a batch at a time.
+    r"""Open a CSV file, to be read in batches.
 
     Parameters
     ----------
     path : Path
         The file.
     types : mapping of str to pyarrow.DataType
-        Columns that are converted from text. All other columns stay as they are in the file.
+        Columns that are converted from text. All other columns stay texts, as in the file.
 
     Yields
     ------
     pyarrow.RecordBatchReader
-        Its batches.
+        The batches.
 
     Raises
     ------
     pyarrow.ArrowInvalid
-        If the file is no CSV, or an unclosed quote swallows rows.
+        If the file is not CSV, or a quote is not closed.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def reading_csv(path: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Rec
     [{'isp': 'NA', 'rtt_ms': '080', 'loss': None}]
     """
     columns = {**dict.fromkeys(csv_columns(path), pa.string()), **types}
-    # Only blank cells are null: NA may be Namibia.
+    # Only empty cells are null: NA may be Namibia.
     convert = csv.ConvertOptions(
         column_types=columns, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
     )
@@ -90,7 +90,7 @@ def _parsing(path: Path) -> csv.ParseOptions:
 
 
 def _whole_rows(reader: Any, path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; if a cell has several lines, check that no quote is left open."""
+    """Yield the batches; if a cell has several lines, check that all quotes are closed."""
     sure = False
     for batch in reader:
         texts = (buffer for column in batch.columns for buffer in column.buffers()[2:] if buffer)
@@ -102,19 +102,19 @@ def _whole_rows(reader: Any, path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def unclosed_quote(path: Path, separator: str) -> int | None:
-    r"""Return the line in which a quote is opened that runs over its end and is not closed at the end of a cell.
+    r"""Return the first line with a quote that continues on the next line and is not closed at the end of a cell.
 
     Parameters
     ----------
     path : Path
-        A file of CSV, not empty.
+        A CSV file, not empty.
     separator : str
-        What stands between its cells.
+        Separator of the cells.
 
     Returns
     -------
     int or None
-        The first such line, from 1 on. A cell of several lines is none, nor is a quote inside a cell.
+        The number of the line, from 1. Closed cells of several lines and quotes inside a cell do not count.
 
     Examples
     --------
@@ -145,19 +145,19 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def csv_fault(path: Path, message: str) -> str:
-    r"""Return what is wrong with a file of CSV, in one line.
+    r"""Return the fault of a CSV file, in one line of text.
 
     Parameters
     ----------
     path : Path
         The file.
     message : str
-        What Arrow says.
+        Arrow's error message.
 
     Returns
     -------
     str
-        The fault and its line, or what Arrow says if it is none of those known.
+        The fault and the number of its line; Arrow's message if the fault is unknown.
 
     Examples
     --------
@@ -206,7 +206,7 @@ def _place_of_line(block: bytes, row: bytes) -> int | None:
 
 
 def _line_of(path: Path, find: Callable[[bytes], int | None]) -> int | None:
-    """Return the number of the line, from 1 on, with the first place that `find` returns in blocks of whole lines."""
+    """Return the number of the line, from 1, with the first place that `find` returns in blocks of whole lines."""
     before = 1
     with path.open("rb") as file:
         while block := file.read(CSV_BLOCK):
@@ -219,7 +219,7 @@ def _line_of(path: Path, find: Callable[[bytes], int | None]) -> int | None:
 
 
 def one_line(error: Exception | str) -> str:
-    """Return in one line what is wrong, as the system says it or else Arrow.
+    """Return the message of an error in one line: the message of the system if there is one.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Tables in files, read and written a part at a time."""
+"""Tables in files, read and written in batches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SUFFIXES: dict[str, FileFormat] = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
 ROWS_AT_A_TIME = 262_144
-"""Rows that are read at a time; at most a few times as many are in memory."""
+"""Rows that are read at a time; memory holds at most a few times as many."""
 IN_FOLDER = (".parquet", ".pq", "")
-"""Suffixes of the files that are read in a folder: some programs write files without a suffix."""
+"""Suffixes of the files of a folder that are read; some programs write files without a suffix."""
 
 
 class OutputError(OSError):
@@ -28,12 +28,12 @@ class OutputError(OSError):
 
 
 def file_format(path: Path, chosen: str | None = None) -> FileFormat:
-    """Return the format of a file: the chosen format, or that of its suffix.
+    """Return the format of a file: the chosen format, or else the format of its suffix.
 
     Raises
     ------
     ValueError
-        If neither is known.
+        If the format is unknown.
 
     Examples
     --------
@@ -51,26 +51,26 @@ def file_format(path: Path, chosen: str | None = None) -> FileFormat:
 def reading(
     path: Path, chosen: FileFormat, types: Mapping[str, pa.DataType] | None = None
 ) -> Iterator[pa.RecordBatchReader]:
-    r"""Open a table, to be read a batch at a time.
+    r"""Open a table, to be read in batches.
 
     Parameters
     ----------
     path : Path
-        A file; for Parquet also a folder of such files.
+        A file; for Parquet also a folder of Parquet files.
     chosen : {"parquet", "csv", "arrow"}
-        Its format. Arrow is the file format or a stream of it.
+        The format. "arrow" includes Arrow streams.
     types : mapping of str to pyarrow.DataType, optional
-        Columns of CSV that do not stay texts.
+        Columns of a CSV file that are converted from text.
 
     Yields
     ------
     pyarrow.RecordBatchReader
-        Its batches, of `ROWS_AT_A_TIME` rows or so.
+        The batches, of about `ROWS_AT_A_TIME` rows.
 
     Raises
     ------
     pyarrow.ArrowException
-        If the file is not of this format.
+        If the file does not have this format.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def reading(
     if chosen == "parquet":
         import pyarrow.dataset as ds
 
-        # One file at a time, and little in advance: memory is bounded by that.
+        # Reading one file at a time, with little read-ahead, bounds the memory.
         scanner = ds.dataset(_parquet_files(path), format="parquet").scanner(
             batch_size=ROWS_AT_A_TIME, batch_readahead=2, fragment_readahead=1
         )
@@ -99,7 +99,7 @@ def reading(
 
 
 def _parquet_files(path: Path) -> list[str]:
-    """Return the Parquet files of a table in their order; a folder may also hold other files."""
+    """Return the Parquet files of a table in the order of their names; a folder may also hold other files."""
     from pyarrow import fs
 
     if not path.is_dir():
@@ -134,7 +134,7 @@ def column_names(path: Path, chosen: FileFormat) -> list[str]:
 
 
 def chunks(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a reader in batches of so many rows; the last batch may be smaller.
+    """Yield the rows of a reader in batches of a given number of rows; the last batch may be smaller.
 
     Examples
     --------
@@ -166,16 +166,16 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 class TableWriter:
     """Writes batches to a temporary file that replaces the named file once it is complete.
 
-    Devices and pipes cannot be replaced, and are written to directly.
+    Devices and pipes cannot be replaced; batches go to them directly.
 
     Parameters
     ----------
     path : Path
         The file.
     chosen : {"parquet", "csv", "arrow"}
-        Its format.
+        The format of the file.
     schema : pyarrow.Schema
-        Its columns.
+        The columns of the file.
 
     Raises
     ------
@@ -223,7 +223,7 @@ class TableWriter:
                     if self._replaces:
                         self._temporary.replace(self.path)
             else:
-                # The first error says more than a second one.
+                # A second error would hide the first.
                 with suppress(OSError, pa.ArrowException):
                     self._writer.close()
         finally:
@@ -236,7 +236,7 @@ class TableWriter:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name a file in the OutputError if it cannot be written.
+    """Turn an error in writing a file into an OutputError that names the file.
 
     Examples
     --------
@@ -257,7 +257,7 @@ def _writer(path: Path, chosen: FileFormat, schema: pa.Schema) -> Any:
     if chosen == "parquet":
         import pyarrow.parquet as pq
 
-        # Delays hardly repeat: a dictionary of them costs time and saves no memory. Other columns repeat.
+        # Delays rarely repeat: a dictionary would cost time and save no memory. The values of other columns repeat.
         repeated: Any = [field.name for field in schema if not pa.types.is_floating(field.type)]
         return pq.ParquetWriter(path, schema, use_dictionary=repeated, compression="lz4", write_statistics=False)
     if chosen == "csv":

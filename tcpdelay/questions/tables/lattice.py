@@ -1,8 +1,8 @@
-"""Answers for one flow, TCP and target over round-trip time and loss, remembered at the points of a lattice.
+"""Answers for one flow, TCP stack and target, remembered at the points of a lattice of round-trip times and losses.
 
-A row of a table is answered for the nearest path of the lattice, whose round-trip time and loss differ from those of
-the row by `TOLERANCE` at most. Each path is solved when the first row needs it, and kept in the user's cache for later
-tables.
+A row of a table gets the answer for the nearest path of the lattice. Round-trip time and loss of this path differ from
+the row by `TOLERANCE` at most. Each path is solved when a row first needs it. The user's cache keeps its answer for
+later tables.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tcpdelay import __version__
 from tcpdelay.files import written_durably
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.validity import validated_range
-from tcpdelay.questions.execution import work_out
 from tcpdelay.questions.grid import Grid, GridWork, Variables
 from tcpdelay.questions.region import Question, question
+from tcpdelay.questions.schedule import work_out
 from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario
@@ -35,26 +35,26 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 
 TOLERANCE = 0.005
-"""Largest difference between a row's path and the path that it is answered for, as a fraction of round-trip time and
-of loss, which counts as `SMALLEST_LOSS` larger than it is."""
+"""Largest difference between a row's path and the path of its answer, as a fraction of the round-trip time and of the
+loss plus `SMALLEST_LOSS`."""
 SMALLEST_LOSS = 1e-5
 PROBABILITIES = (0.5, 0.95, 0.99)
 COLUMNS: tuple[str, ...] = ("p50", "p95", "p99", "mean", "late")
 EXACT_ROWS = 1000
-"""Rows of a flow, the first ones, that are solved for exactly their path: the lattice would save few chains."""
+"""Number of first rows of a flow that get the answer for exactly their path: the lattice would save few chains."""
 SOLVED_AT_A_TIME = 4096
-"""Paths that are solved before they are remembered: an interrupt loses fewer than these."""
+"""Paths that are solved before their answers are remembered: an interrupt loses fewer answers than this."""
 _STEP = 2 * np.log1p(TOLERANCE)
 _SHORTEST_RTT, _LONGEST_RTT = bounds(NetworkPath, "rtt")
 _RTTS = int(np.log(_LONGEST_RTT / _SHORTEST_RTT) / _STEP) + 1
 _LOSSES = int(np.log1p(1 / SMALLEST_LOSS) / _STEP) + 1
 _LOSSLESS = _LOSSES
-"""Column of the lattice without loss; the other columns have the losses in steps."""
+"""Column of the lattice without loss; the losses of the other columns grow in steps."""
 
 OnProgress: TypeAlias = Callable[[int, int], None] | None
 ANSWER = np.dtype([*((name, np.float64) for name in COLUMNS), ("works", np.bool_), ("sustainable", np.bool_)])
-"""What is remembered of a path: `COLUMNS` [s, and the late fraction], which are NaN if the chain is too large, whether
-the target is met, and whether TCP can carry the flow."""
+"""The answer for a path: `COLUMNS` [s, and the late fraction], NaN if the chain is too large; whether the target is
+met; and whether TCP can carry the flow."""
 
 
 def place_of(rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -72,12 +72,12 @@ def place_of(rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.
 
 
 def places_between(rtt: tuple[float, float], loss: tuple[float, float]) -> NDArray[np.int64]:
-    """Return the lattice points of a region, those with short round-trip times and low losses first: they cost least.
+    """Return the lattice points of a region, beginning with short round-trip times and low losses, which cost least.
 
     Parameters
     ----------
     rtt, loss : tuple of float
-        Round-trip times [s] and losses, from and to.
+        Smallest and largest round-trip time [s] and loss.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def path_at(place: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.f
     (True, True, 0.0)
     """
     row, column = np.divmod(place, _LOSSES + 1)
-    # Halfway between the ends of a step; rounding to its ends, in the logarithm, differs by half a step at most.
+    # The middle of a step, in the logarithm: the ends of the step differ from it by half a step.
     rtt = np.minimum(_SHORTEST_RTT * np.exp((row + 0.5) * _STEP), _LONGEST_RTT)
     loss = np.minimum(SMALLEST_LOSS * np.expm1((column + 0.5) * _STEP), np.nextafter(1, 0))
     return rtt, np.where(column == _LOSSLESS, 0.0, loss)
@@ -126,11 +126,11 @@ class Answers(NamedTuple):
     sustainable: NDArray[np.bool_]
 
     def at(self, numbers: NDArray[np.integer[Any]]) -> Answers:
-        """Return the predictions with these numbers."""
+        """Return the predictions with these numbers, counted from 0."""
         return Answers(self.columns.take(numbers, 1), self.works.take(numbers), self.sustainable.take(numbers))
 
     def with_more(self, more: Answers) -> Answers:
-        """Return these predictions and more of them."""
+        """Return these predictions, followed by more predictions."""
         columns, works, sustainable = (np.concatenate(both, -1) for both in zip(self, more, strict=True))
         return Answers(columns, works, sustainable)
 
@@ -144,7 +144,7 @@ class Lattice:
     Parameters
     ----------
     asked : Question
-        Flow, TCP and target.
+        Flow, TCP stack and target.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class Lattice:
         self.asked = asked
         self.solved = 0
         self._known = NO_ANSWERS
-        # Number of a place's answer, from 1 on. Memory of zeros takes no room until something is written to it.
+        # Number of the answer for each place, from 1. An array of zeros takes no memory until it is written to.
         self._index = np.zeros(_RTTS * (_LOSSES + 1), np.int32)
         self._exact: dict[tuple[float, float], int] = {}
         self._exact_answers = NO_ANSWERS
@@ -176,10 +176,10 @@ class Lattice:
         return int(np.count_nonzero(self._index))
 
     def answer(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress = None) -> Answers:
-        """Return the predictions for rows, solving the chains that are not known yet.
+        """Return the predictions for rows, and solve the chains that are not known yet.
 
-        The first `EXACT_ROWS` rows are answered for exactly their path, unless more come at a time; later rows for the
-        nearest path of the lattice.
+        The first `EXACT_ROWS` rows get the answer for exactly their path, unless a call has more rows. All other rows
+        get the answer for the nearest path of the lattice.
 
         Parameters
         ----------
@@ -200,7 +200,7 @@ class Lattice:
         return np.unique(places[self._index[places] == 0])
 
     def solve(self, places: NDArray[np.int64], on_progress: OnProgress = None) -> None:
-        """Solve the chains of places that are not known yet; after an interrupt, those that are solved are kept."""
+        """Solve the chains of places that are not known yet; after an interrupt, the solved chains are kept."""
         for first in range(0, places.size, SOLVED_AT_A_TIME):
             part = places[first : first + SOLVED_AT_A_TIME]
             report = None if on_progress is None else partial(_report, on_progress, first, places.size)
@@ -208,7 +208,7 @@ class Lattice:
 
     def remember(self, places: NDArray[np.int64], answers: Answers) -> None:
         """Add answers at places that are not known yet."""
-        # Answers first: after an interrupt in between they only take room.
+        # Answers first: after an interrupt between these lines, they only take memory.
         self._known = self._known.with_more(answers)
         end = self._known.works.size
         self._index[places] = np.arange(end - places.size + 1, end + 1)
@@ -260,9 +260,9 @@ def _fill(row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
 
 
 def lattice_path(asked: Question) -> Path:
-    """Return the file in the user's cache that keeps the lattice of a question, whether it exists or not.
+    """Return the file in the user's cache for the lattice of a question; the file need not exist.
 
-    Its name changes with the question, the tolerance, and the source of the models.
+    Its name depends on the question, the tolerance, and the source code of the models.
 
     Examples
     --------
@@ -277,7 +277,7 @@ def lattice_path(asked: Question) -> Path:
 
 @cache
 def _source_digest() -> str:
-    """Return a digest of the source that answers depend on."""
+    """Return a digest of the source code that answers depend on."""
     package = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for source in sorted([*(package / "models").rglob("*.py"), Path(__file__)]):
@@ -286,7 +286,7 @@ def _source_digest() -> str:
 
 
 def load_lattice(asked: Question) -> Lattice:
-    """Return the lattice of a question with the answers that are kept in the cache.
+    """Return the lattice of a question, with the answers from the cache.
 
     Examples
     --------
@@ -300,7 +300,7 @@ def load_lattice(asked: Question) -> Lattice:
 
 
 def _kept(file: Path) -> tuple[NDArray[np.int64], Answers]:
-    """Return the places and answers that a file keeps; none if it is missing or damaged."""
+    """Return the places and answers in a file; no places if the file is missing or damaged."""
     try:
         table = pq.read_table(file, page_checksum_verification=True, memory_map=False)
         places = table.column("place").to_numpy()
@@ -314,7 +314,7 @@ def _kept(file: Path) -> tuple[NDArray[np.int64], Answers]:
 
 
 def save_lattice(lattice: Lattice) -> bool:
-    """Keep the answers of a lattice for later, beside those of other processes; return whether that was possible.
+    """Write the answers of a lattice to the cache, beside answers of other processes; return whether that succeeded.
 
     Examples
     --------
@@ -340,12 +340,12 @@ def save_lattice(lattice: Lattice) -> bool:
 
 
 SAVED_EVERY = 30.0
-"""Time between two savings of new answers [s]."""
+"""Time after which new answers are written to the cache [s]."""
 PREPARED_AT_A_TIME = 512
 WORTH_PREPARING = 1e-4
-"""Share of a region that may be left unsolved by default."""
+"""Default share of a region that may stay unsolved."""
 SMALLEST_RTT, LARGEST_RTT, LARGEST_LOSS = 1e-4, 2.0, 0.5
-"""Ends of the region that may be prepared: round-trip times [s] and losses."""
+"""Largest region that may be prepared: round-trip times [s], and losses from 0."""
 
 
 class Prepared(NamedTuple):
@@ -356,9 +356,9 @@ class Prepared(NamedTuple):
     left : float
         Share of the region, in the logarithms of round-trip time and loss, that is not solved yet.
     chains : int
-        Paths whose answers are known.
+        Number of paths whose answers are known.
     path : str
-        The file that keeps them.
+        The file of the answers.
     """
 
     left: float
@@ -377,41 +377,42 @@ def prepare_surface(
     left: float = WORTH_PREPARING,
     on_progress: Callable[[float, int], None] | None = None,
 ) -> Prepared:
-    """Solve the chains of all paths of a region ahead of a table, so that its rows are answered at full speed.
+    """Solve the chains of all paths of a region in advance, so that a table needs no chains later.
 
-    The answers go to the user's cache, from which `predict_many` and `tcpdelay batch` take them for the same flow, TCP
-    and target. Answers of earlier runs or tables count; an interrupt keeps all solved paths.
+    The answers go to the user's cache. `predict_many` and `tcpdelay batch` read them for the same flow, TCP stack and
+    target. Paths that were solved before are not solved again. After an interrupt, all solved paths are kept.
 
     Parameters
     ----------
     flow : Flow or str
-        Packet size and interval, or the name of one of `tcpdelay.scenario.applications`, which brings its target along.
+        Packet size and interval, or the name of an application in `tcpdelay.scenario.applications`, which also sets the
+        default target.
     stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
+        The TCP stack; by default the stack of a current Linux kernel.
     threshold : float, optional
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
     rtt, loss : tuple of float, optional
-        Round-trip times [s], within 1e-4 to 2, and losses, within 0 to 0.5, from and to; by default the range in which
-        the model has been checked.
+        Smallest and largest round-trip time [s], within 1e-4 to 2, and loss, within 0 to 0.5; by default the range in
+        which the model has been checked.
     left : float
-        Share of the region, in the logarithms of both, that may be left unsolved, above 0 and below 1. The paths with
-        the longest round-trip times and highest losses are solved last.
+        Share of the region, in the logarithms of both, that may stay unsolved, above 0 and below 1. The paths with the
+        longest round-trip times and highest losses are solved last.
     on_progress : callable, optional
-        Called with the share that is left, and the number of paths whose answers are known.
+        Called with the unsolved share, and the number of paths whose answers are known.
 
     Returns
     -------
     Prepared
-        What is left, how many paths are known, and their file.
+        The unsolved share, the number of known paths, and their file.
 
     Raises
     ------
     ValueError
         If an argument lies outside its range.
     OSError
-        If the answers cannot be kept.
+        If the answers cannot be written to the cache.
 
     Examples
     --------
@@ -430,7 +431,7 @@ def prepare_surface(
         if not save_lattice(lattice):
             raise OSError(f"{path} cannot be written")
 
-    # Before the work: an answer that cannot be kept is of no use.
+    # First of all, as answers that cannot be kept are useless.
     keep()
     saved = time.monotonic()
     places = places_between(rtt, loss)

@@ -1,4 +1,4 @@
-"""Predictions for the rows of a table, in memory or from file to file; an interrupted job continues where it was."""
+"""Predictions for the rows of a table, in memory or from file to file; an interrupted job can continue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 TABLE_ROWS_AT_A_TIME = 1_000_000
 _NOT_FOR_ARROW = (pa.ArrowException, ValueError, TypeError, OverflowError)
-"""What NumPy and Arrow raise for cells that fit no column."""
+"""Exceptions of NumPy and Arrow for cells that fit into no column."""
 
 
 def predict_many(
@@ -58,39 +58,39 @@ def predict_many(
 ) -> Any:
     """Predict the delays of every row of a table.
 
-    The first 1000 rows of each flow are answered as by `predict_delay`. In larger tables, each row is answered for the
-    nearest path of a lattice, whose round-trip time and loss differ from the row's by 0.5 % at most (losses below 0.1 %
-    by 0.5 % or 5e-8). The chain is solved once for each such path, and the answers are remembered.
+    The first 1000 rows of each flow get the answer of `predict_delay`. In larger tables, each row gets the answer for
+    the nearest path of a lattice. Round-trip time and loss of this path differ from the row by 0.5 % at most (losses
+    below 0.1 % by 0.5 % or 5e-8). The chain is solved once for each path, and the answers are remembered.
 
     Parameters
     ----------
     table : pyarrow.Table, RecordBatch or RecordBatchReader, pandas.DataFrame, or mapping of str to array_like
-        Columns rtt [s] and loss [fraction], and packet_size [bytes] and interval [s] where rows differ in them; other
-        units by their ending, such as rtt_ms and loss_percent. All other columns are passed through.
+        Columns rtt [s] and loss [fraction], and, if rows differ in them, packet_size [bytes] and interval [s]. The name
+        of a column may end in another unit, as in rtt_ms and loss_percent. All other columns are passed through.
     stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
+        The TCP stack; by default the stack of a current Linux kernel.
     flow : Flow or str, optional
-        Packet size and interval that the table does not have, or the name of one of
-        `tcpdelay.scenario.applications`, which brings its threshold and quantile along.
+        Packet size and interval for tables without these columns, or the name of an application in
+        `tcpdelay.scenario.applications`, which also sets the default threshold and quantile.
     threshold : float, optional
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
     columns : mapping, optional
-        Columns with names of their own, and their units: {"rtt": "ping:ms", "loss": "plr:percent"}.
+        Columns with other names, and their units: {"rtt": "ping:ms", "loss": "plr:percent"}.
     prefix : str
-        What the names of the added columns begin with.
+        Prefix of the names of the added columns.
     cached : bool
-        Whether answers are taken from, and kept in, the user's cache.
+        Whether answers are read from, and written to, the user's cache.
     on_progress : callable, optional
-        Called with the number of chains solved, and to be solved.
+        Called with the number of chains solved, and the number of chains to solve.
 
     Returns
     -------
     pyarrow.Table, RecordBatch or RecordBatchReader, pandas.DataFrame, or dict of ndarray
-        What was given, with the columns p50, p95, p99 and mean [s], late (fraction of the packets later than the
-        threshold), works, sustainable, and reason. Rows without a prediction keep their place: their reason says why,
-        and the other columns are null, NaN or False. A reader is read while its result is read.
+        The table, with the additional columns p50, p95, p99 and mean [s], late (fraction of the packets later than the
+        threshold), works, sustainable, and reason. Rows without a prediction keep their place: `reason` explains why
+        there is no prediction, and the other columns are null, NaN or False. A reader is read while its result is read.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def _as_table(table: Any) -> pa.Table:
         except _NOT_FOR_ARROW as error:
             # The end of Arrow's message names the column.
             raise ValueError(f"table must have columns that Arrow can hold: {_one_line(*error.args[::-1])}") from error
-    raise InvalidValueError("table", table, "be of pyarrow, a pandas DataFrame or a mapping of arrays")
+    raise InvalidValueError("table", table, "be a table of pyarrow, a pandas DataFrame or a mapping of arrays")
 
 
 def _column(name: Any, given: Any) -> Any:
@@ -196,7 +196,7 @@ def _is_data_frame(table: Any) -> bool:
 
 
 def _like(given: Any, predicted: pa.Table, columns: int) -> Any:
-    """Return the answers in the form of what was given."""
+    """Return the answers in the type of the given table."""
     if isinstance(given, pa.Table):
         return predicted
     if isinstance(given, pa.RecordBatch):
@@ -218,9 +218,9 @@ def _array(column: Any) -> Any:
 
 ROWS_PER_PART = 4 * ROWS_AT_A_TIME
 GROWTH = 1.25
-"""Growth of a lattice after which it is kept while the work goes on."""
+"""Growth of a lattice after which a running job writes it to the cache."""
 QUESTION = "question.json"
-"""File in a folder of parts that holds the question that they answer."""
+"""File in a folder of parts, with the question that the parts answer."""
 
 
 @dataclass(frozen=True)
@@ -232,13 +232,13 @@ class Job:
     source : Path
         The table: a file, or a folder of Parquet files.
     source_format : {"parquet", "csv", "arrow"}
-        Its format.
+        Format of the table.
     target : Path, optional
         File or folder of the predictions; without it, rows are only counted.
     target_format : {"parquet", "csv", "arrow"}
-        Their format.
+        Format of the predictions.
     in_parts : bool
-        Whether `target` is a folder with one file for every `ROWS_PER_PART` rows; after an interrupt, it keeps them.
+        Whether `target` is a folder with one file for every `ROWS_PER_PART` rows. After an interrupt, the files stay.
     """
 
     source: Path
@@ -248,11 +248,11 @@ class Job:
     in_parts: bool = False
 
     def part(self, number: int) -> Path:
-        """Return the file of a part; `target` is a folder."""
+        """Return the file of a part in the folder `target`."""
         return (self.target or Path()) / f"part-{number:06d}.{self.target_format}"
 
     def writes(self, path: Path) -> bool:
-        """Return whether a file is one of those that go into the folder `target`.
+        """Return whether the job writes a file to its folder `target`.
 
         Examples
         --------
@@ -267,7 +267,7 @@ class Job:
         return file.parent == self.target.resolve() and (is_part or file.name == QUESTION)
 
     def parts_done(self) -> int:
-        """Return how many parts there are already."""
+        """Return the number of finished parts."""
         number = 0
         while self.in_parts and self.part(number).exists():
             number += 1
@@ -300,11 +300,11 @@ def run_job(
     shares : WorkingShares
         Counts the rows that meet the target.
     cached : bool
-        Whether answers are taken from, and kept in, the user's cache, also after an interrupt.
+        Whether answers are read from, and written to, the user's cache, also after an interrupt.
     on_rows : callable, optional
         Called with the number of rows predicted so far.
     on_progress : callable, optional
-        Called with the number of chains solved, and to be solved.
+        Called with the number of chains solved, and the number of chains to solve.
 
     Returns
     -------
@@ -314,7 +314,7 @@ def run_job(
     Raises
     ------
     ValueError
-        If the table does not fit, or the folder holds parts of another question.
+        If the table lacks a column or has it twice, or the folder holds parts of another question.
     OutputError
         If the target cannot be written.
     """
@@ -378,7 +378,7 @@ def _write_parts(
     predicted: Callable[[pa.RecordBatch], pa.RecordBatch],
     shares: WorkingShares,
 ) -> None:
-    """Write the parts that are missing; count the rows of those that are there."""
+    """Write the missing parts; count the rows of the parts that exist."""
     already = job.parts_done()
     for number in range(already):
         _count_part(job, number, schema, shares)
@@ -396,7 +396,7 @@ def _write_parts(
 
 
 def _count_part(job: Job, number: int, schema: pa.Schema, shares: WorkingShares) -> None:
-    """Count the rows of a part that is there."""
+    """Count the rows of a part that exists."""
     part = job.part(number)
     types = {name: schema.field(name).type for name in (*shares.by, f"{shares.prefix}works")}
     try:

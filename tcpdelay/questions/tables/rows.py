@@ -36,7 +36,7 @@ class Demand:
     Parameters
     ----------
     flow : Flow, optional
-        Packet size and interval of rows that have none of their own.
+        Packet size and interval of rows without their own.
     stack : KnownStack
         The TCP implementation.
     target : Target
@@ -49,7 +49,7 @@ class Demand:
 
 
 class RowPredictor:
-    """Predicts batches of rows, with a lattice of answers for each flow among them.
+    """Predicts batches of rows, with a lattice of answers for each flow.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ class RowPredictor:
     prefix : str
         Prefix of the names of the added columns.
     cached : bool
-        Whether answers are taken from, and kept in, the user's cache.
+        Whether answers are read from, and written to, the user's cache.
 
     Attributes
     ----------
     unchecked : int
-        Rows so far outside the range in which the model has been checked.
+        Number of rows so far outside the range in which the model has been checked.
 
     Raises
     ------
@@ -97,19 +97,21 @@ class RowPredictor:
         self._kept: dict[Flow, int] = {}
 
     def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the columns of a table with those that are added.
+        """Return the columns of a table, followed by the added columns.
 
         Raises
         ------
         ValueError
-            If a table has one of them already.
+            If the table already has an added column.
         """
         added: list[Any] = [pa.field(self.prefix + name, pa.float64()) for name in COLUMNS]
         added += [pa.field(self.prefix + name, pa.bool_()) for name in FLAGS]
         added.append(pa.field(self.prefix + "reason", pa.string()))
         taken = [field.name for field in added if field.name in given.names]
         if taken:
-            raise ValueError(f"prefix must keep apart {', '.join(taken)}, which the table has already")
+            raise ValueError(
+                f"prefix must be one with which no added column is in the table already: {', '.join(taken)}"
+            )
         metadata: Any = given.metadata
         return pa.schema([*given, *added], metadata=metadata)
 
@@ -121,7 +123,7 @@ class RowPredictor:
         batch : pyarrow.RecordBatch
             Rows.
         on_progress : callable, optional
-            Called with the number of chains solved, and to be solved.
+            Called with the number of chains solved, and the number of chains to solve.
         """
         schema = self.schema(batch.schema)
         values = {}
@@ -144,7 +146,7 @@ class RowPredictor:
         return pa.record_batch([*batch.columns, *arrays, texts], schema=schema)
 
     def save(self, growth: float = 1.0) -> None:
-        """Keep the lattices that have grown by more than this factor since they were last kept."""
+        """Write the lattices that have grown by more than a factor `growth` since they were last written."""
         for flow, lattice in self._lattices.items():
             self._save(flow, lattice, growth)
 
@@ -165,7 +167,7 @@ class RowPredictor:
     def _flows(
         self, values: dict[str, NDArray[np.float64]], right: NDArray[np.bool_]
     ) -> list[tuple[Flow, NDArray[np.int64] | None]]:
-        """Return the flows of the rows that are right, and the rows of each; None for all of them."""
+        """Return the flows of the valid rows, and the rows of each flow; None means all rows."""
         flow = self.demand.flow
         if not right.any():
             return []
@@ -209,21 +211,21 @@ class RowPredictor:
 
 
 class WorkingShares:
-    """Counts the rows that meet the target, as they come in.
+    """Counts the rows that meet the target, batch by batch.
 
     Parameters
     ----------
     by : sequence of str
-        Columns whose values form the groups; without any, there is only one group.
+        Columns whose values form the groups; without columns, there is only one group.
     prefix : str
         Prefix of the names of the added columns.
 
     Attributes
     ----------
     counts : dict
-        By group, a tuple: rows, rows with a prediction, and rows that meet the target.
+        For each group, the number of rows, of rows with a prediction, and of rows that meet the target.
     reasons : Counter
-        Rows without a prediction, by the reason.
+        Number of rows without a prediction, by the reason.
 
     Examples
     --------
@@ -271,7 +273,7 @@ def group_order(group: tuple[Any, ...]) -> tuple[tuple[bool, str, Any, str], ...
 
 
 def _rank(value: Any) -> tuple[bool, str, Any, str]:
-    # CSV has its numbers as texts.
+    # The numbers of a CSV file are texts.
     if isinstance(value, str) and NUMBER.fullmatch(value):
         return False, "", float(value), value
     return value is None, type(value).__name__, 0 if value is None else value, ""

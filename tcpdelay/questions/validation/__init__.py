@@ -1,1 +1,1 @@
-"""How far the models' predictions are from captures of real TCP."""
+"""Errors of the models' predictions, measured with captures of real TCP."""

@@ -1,4 +1,4 @@
-"""Captures of the testbed in numbers: delays with confidence intervals, losses, and whether TCP carried the flow."""
+"""Figures of captures of the testbed: delays with confidence intervals, losses, and whether TCP carried the flow."""
 
 from __future__ import annotations
 
@@ -24,53 +24,53 @@ PLAYOUT_DELAYS = (0.150, 0.200, 0.400)
 VIRTUAL_TIME = "uml-virtual"
 
 WARM_UP = 10.0
-"""Time at the start of a run that is left out [s]: the first slow start does not belong to the stationary delays."""
+"""Time at the start of a run that is left out [s]: delays are not stationary during the first slow start."""
 LARGEST_WARM_UP_SHARE = 0.1
 """Largest share of a run that is left out at its start. Half of that time is left out at its end."""
 MOST_UNREAD = 0.01
-"""Largest share of packets unread at the run's end with which a flow counts as carried."""
+"""Largest share of unread packets at the end of a run with which a flow counts as carried."""
 SUFFIX = ".parquet"
 
 
 @dataclass(frozen=True)
 class MeasuredDelay:
-    """One capture in numbers; times in s.
+    """Figures of one capture; times in s.
 
     Attributes
     ----------
     name, collection : str
-        Name of the capture, and of the directory it is in.
+        Name of the capture, and name of its directory.
     experiment : Experiment
-        Its settings.
+        Settings of the experiment.
     backend, kernel : str
-        How it was run ("uml-virtual" for virtual time), and on which release of the kernel.
+        Backend of the testbed ("uml-virtual" for virtual time), and release of the kernel.
     hz : int
-        Timer interrupts per second of that kernel.
+        Timer interrupts per second of the kernel.
     runs : int
-        Independent runs.
+        Number of independent runs.
     offered : int
-        Packets written in all.
+        Number of packets written in all runs.
     unread : float
-        Share of the packets, without those at both ends of each run, that were not read when it ended.
+        Share of packets that were not read when their run ended, without the packets at both ends of each run.
     mean, p50, p95, p99 : Interval
         Delay with its 95 % confidence interval; infinite where packets were not read.
     late : dict of Interval
         Share of packets later than each of `PLAYOUT_DELAYS`.
     loss : float
-        Share of data packets that the path dropped, at random or at the bottleneck; NaN if it was not counted.
+        Share of data packets that the path dropped, at random or at the bottleneck; NaN if losses were not counted.
     rtt : float
         Mean of the round-trip times that TCP reported; NaN without samples.
     sustainable : bool
-        Whether TCP carried the flow: nearly all was read, and the backlog was empty at some time in the second half
-        of most runs.
+        Whether TCP carried the flow: nearly all packets were read, and the backlog was empty at some time in the second
+        half of most runs.
     growth : float
-        How fast the median delay grew from the first to the last quarter of the runs [s/s].
+        Growth of the median delay from the first to the last quarter of the runs, per second [s/s].
     distribution : DelayDistribution
-        All delays; infinite ones are packets that were not read.
+        All delays; the delay of an unread packet is infinite.
     sizes : tuple of int
-        Of each flow and run, the packets written.
+        Number of packets written, for each flow and run.
     phases : tuple
-        Of each flow and run, the time from a tick of the kernel's clock to the first write [s]; None in real time.
+        Time from a tick of the kernel's clock to the first write [s], for each flow and run; None in real time.
     """
 
     name: str
@@ -97,15 +97,15 @@ class MeasuredDelay:
 
     @property
     def flow(self) -> Flow:
-        """The measured flow, as the models take it."""
+        """The measured flow, as an input of the models."""
         return self.experiment.flow
 
     @property
     def path(self) -> Path:
-        """The path that the models are asked about: as configured, or behind a router as measured.
+        """The path for the models: the configured path, or, behind a router, the measured path.
 
-        Behind a router the queue adds to the round-trip time and makes the losses, so both are taken from the capture.
-        The queue is on the way there, so that the way back takes half the configured round-trip time.
+        Behind a router, the queue adds to the round-trip time and causes the losses, so both come from the capture. The
+        queue is on the way to the receiver, so that the way back takes half the configured round-trip time.
         """
         if not self.experiment.routed or not (self.rtt > 0 and self.loss < 1):
             return self.experiment.path
@@ -115,12 +115,12 @@ class MeasuredDelay:
 
     @property
     def utilization(self) -> float:
-        """The flow's rate over the fair TCP rate, as `tcpdelay.models.throughput.connection_utilization` defines it."""
+        """The flow's rate over the fair TCP rate, as in `tcpdelay.models.throughput.connection_utilization`."""
         return connection_utilization(self.flow, self.path, Stack.newreno_2008())
 
     @property
     def plain(self) -> bool:
-        """Whether this is a lone constant-bit-rate flow under random loss and the default stack, in virtual time."""
+        """Whether this is a single constant-bit-rate flow with random loss and the default stack, in virtual time."""
         compared = self.experiment.congestion_control in ("reno", "cubic")
         return self.backend == VIRTUAL_TIME and compared and self.experiment == self.plain_experiment
 
@@ -139,7 +139,7 @@ class MeasuredDelay:
 
 
 def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
-    """Return the numbers of a capture.
+    """Return the figures of a capture.
 
     Parameters
     ----------
@@ -151,12 +151,12 @@ def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
     Returns
     -------
     MeasuredDelay
-        The numbers. The intervals come from batch means over time; the flows of one run share their batches.
+        The figures. The intervals come from batch means over time; the flows of one run share their batches.
 
     Raises
     ------
     ValueError
-        If its settings do not describe an experiment, or it holds too few packets.
+        If the settings do not describe an experiment, or the capture has too few packets.
     """
     try:
         experiment = Experiment.from_table(capture.settings)
@@ -214,10 +214,10 @@ def _share(share: Interval) -> Interval:
 
 
 def delays_by_run(capture: FlowCapture, experiment: Experiment) -> tuple[list[NDArray[np.float64]], list[float]]:
-    """Return the delays of each run without its two ends, and the time for which the run wrote packets [s].
+    """Return the delays [s] of each run without its two ends, and the time for which the run wrote packets [s].
 
-    The delays [s] are in the order of writing, with all flows of a run together. A run can be longer than the
-    experiment's `duration`, which is the duration of the first run.
+    The delays are in the order of writing, with all flows of a run together. A run can be longer than the experiment's
+    `duration`, which is the duration of the first run.
     """
     warm_up = min(WARM_UP, LARGEST_WARM_UP_SHARE * experiment.duration)
     written: dict[int, list[NDArray[np.int64]]] = {}
@@ -227,7 +227,7 @@ def delays_by_run(capture: FlowCapture, experiment: Experiment) -> tuple[list[ND
         longest = durations.get(run.run, experiment.duration)
         durations[run.run] = max(longest, float(run.written.max(initial=0)) / MICROSECONDS)
     for run, part in zip(capture.runs, capture.delays(), strict=True):
-        # The last packets may have been written too late to be read.
+        # Packets that were written last may not have been read before the run ended.
         last = (durations[run.run] - warm_up / 2) * MICROSECONDS
         kept = (run.written >= warm_up * MICROSECONDS) & (run.written <= last)
         written.setdefault(run.run, []).append(run.written[kept])
@@ -263,12 +263,11 @@ def _mean_rtt(runs: Sequence[FlowRun]) -> float:
 def _ran_dry(sequences: Sequence[NDArray[np.float64]], experiment: Experiment) -> bool:
     """Return whether the send buffer was empty at some time in the second half of most runs.
 
-    A packet that finds the buffer empty takes at most one round-trip time, for its repair, longer than the fastest.
+    A packet that finds the buffer empty takes longer than the fastest packet by one round-trip time at most, for its
+    retransmission.
     """
-    dry = 0
-    for sequence in sequences:
-        slack = experiment.rtt + experiment.interval
-        dry += bool(sequence[sequence.size // 2 :].min() <= sequence.min() + slack)
+    slack = experiment.rtt + experiment.interval
+    dry = sum(bool(each[each.size // 2 :].min() <= each.min() + slack) for each in sequences)
     return 2 * dry >= len(sequences)
 
 
@@ -285,17 +284,17 @@ def measure_all(
     on_broken: Callable[[str], None],
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[MeasuredDelay]:
-    """Measure every capture in a directory and in those below it.
+    """Measure every capture in a directory and in its subdirectories.
 
     Parameters
     ----------
     directory : str or path-like
-        The directory, with captures in files ending in .parquet. The `collection` of a capture is the name of its
-        directory.
+        The directory, with captures in files whose names end in .parquet. The `collection` of a capture is the name of
+        its subdirectory.
     on_broken : callable
-        Called for each file that cannot be used, with one line that names it. The file is left out.
+        Called for each file that cannot be used, with a message of one line that names it. The file is left out.
     on_progress : callable, optional
-        Called before each file with the number of files done and of all files.
+        Called before each file with the number of files done and the number of all files.
 
     Returns
     -------
@@ -311,11 +310,11 @@ def measure_all(
     --------
     >>> measure_all("no-such-directory", on_broken=print)
     Traceback (most recent call last):
-    ValueError: 'no-such-directory' is no directory
+    ValueError: 'no-such-directory' is not a directory
     """
     root = FilePath(directory)
     if not root.is_dir():
-        raise ValueError(f"{str(root)!r} is {'a file' if root.exists() else 'no directory'}")
+        raise ValueError(f"{str(root)!r} is {'a file' if root.exists() else 'not a directory'}")
     files = sorted(file for file in root.rglob(f"*{SUFFIX}") if not file.name.startswith("."))
     if not files:
         raise ValueError(f"{str(root)!r} holds no capture, that is, no file ending in {SUFFIX}")

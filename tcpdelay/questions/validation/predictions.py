@@ -1,4 +1,4 @@
-"""The models that are compared with captures, and their predictions; each question to a model is answered once."""
+"""The models that are compared with captures, and their predictions; each prediction is computed once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from tcpdelay.scenario.stack import CongestionControl, KnownStack, Linux, Stack
 from tcpdelay.testbed.experiment import Experiment
 
 PACKETS = 400_000
-"""Packets of the simulation of a capture, over all of its runs."""
+"""Packets of the simulation of a capture, in all runs together."""
 FEWEST_PACKETS = 1_000
-"""Packets of the simulation of one connection in one run, at least."""
+"""Smallest number of packets in the simulation of one connection in one run."""
 SMALLEST_RESERVE = 0.002
-"""Spare capacity of TCP, relative to the flow's rate, below which the chain is not solved.
+"""Smallest spare capacity of TCP, relative to the flow's rate, with which the chain is solved.
 
-With less, delays are minutes long and depend on the last digits of the reserve, and the solution takes half a minute.
+With less, delays are minutes long and depend on the last digits of the spare capacity, and a solution takes half a
+minute.
 """
 
 
@@ -47,16 +48,15 @@ class SimulatedFlow:
     rules : Rules
         The rules of the kernel that the simulated sender follows.
     connections : int
-        Independent connections that carry the packets in turn.
+        Number of independent connections that carry the packets in turn.
     packets : tuple of int
         Number of packets of each run.
     phases : tuple
-        For each run, the time from a tick of the kernel's clock to the first write [s]; None if it is not known.
+        Time from a tick of the kernel's clock to the first write [s], for each run; None if it is unknown.
     seeds : tuple of int
         Seed of each run, derived from the capture's name.
     ends : bool
-        Whether each run ends with its last write, as a capture does: packets that are not read by then count as never
-        read.
+        Whether each run ends with its last write, like a capture: packets that are unread at that time are never read.
     """
 
     flow: Flow
@@ -71,7 +71,7 @@ class SimulatedFlow:
 
 
 def not_simulated(experiment: Experiment) -> str:
-    """Return in a few words why the simulator cannot describe an experiment; an empty string if it can.
+    """Return in a few words why the simulator cannot simulate an experiment; an empty string if it can.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def not_simulated(experiment: Experiment) -> str:
 
 
 def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
-    """Return the inputs of the simulation of a capture; None if the simulator cannot describe the capture."""
+    """Return the inputs of the simulation of a capture; None if the simulator cannot simulate the capture."""
     experiment = capture.experiment
     if not_simulated(experiment):
         return None
@@ -117,7 +117,7 @@ def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
 
 
 def _path(capture: MeasuredDelay) -> Path:
-    """Return the path of a capture; in real time with the measured round-trip time, as the machine adds to it."""
+    """Return the path of a capture; in real time with the measured round-trip time, to which the machine adds."""
     experiment = capture.experiment
     path = replace(experiment.path, loss_burst=experiment.loss_burst, ack_loss=experiment.ack_loss)
     return path if capture.backend == VIRTUAL_TIME or not capture.rtt > 0 else replace(path, rtt=capture.rtt)
@@ -138,7 +138,7 @@ def simulate_flow(simulated: SimulatedFlow) -> DelayDistribution:
 
 
 def simulated_runs(simulated: SimulatedFlow) -> list[NDArray[np.float64]]:
-    """Return the simulated delays [s] of each run in the order of writing; infinite if TCP does not carry the run."""
+    """Return the simulated delays [s] of each run in the order of writing; infinite if TCP cannot carry the flow."""
     return [_simulated_run(simulated, number) for number in range(len(simulated.phases))]
 
 
@@ -155,7 +155,7 @@ def _simulated_run(simulated: SimulatedFlow, number: int) -> NDArray[np.float64]
             packets=packets,
             seed=_seed(f"{simulated.seeds[number]}/{connection}"),
             rules=simulated.rules,
-            # An ACK and a write fall into the same microsecond again and again only in virtual time.
+            # Only in virtual time do an ACK and a write often fall into the same microsecond.
             exact_ties=phase is not None,
             tick_offset=None if phase is None else (phase + connection * flow.interval) % (1 / simulated.stack.hz),
             trace=True,
@@ -164,7 +164,7 @@ def _simulated_run(simulated: SimulatedFlow, number: int) -> NDArray[np.float64]
     delays = np.stack(parts, axis=1).ravel()
     written = np.arange(delays.size) * flow.interval
     if count > 1:
-        # The application gets the packets in order, whichever connection they come over.
+        # The application reads the packets of all connections in order.
         delays = np.asarray(np.maximum.accumulate(written + delays) - written, np.float64)
     if simulated.ends:
         counted = written < written[-1] - WARM_UP / 2
@@ -183,15 +183,15 @@ class Prediction:
     Parameters
     ----------
     distribution : DelayDistribution or None
-        The delays; None where the chain was not solved: TCP has nearly no spare capacity for the flow, or the chain is
-        too large.
+        The delays; None if the chain was not solved, because TCP has nearly no spare capacity for the flow, or the
+        chain is too large.
     """
 
     distribution: DelayDistribution | None
 
     @property
     def sustainable(self) -> bool:
-        """Whether TCP carries the flow, with whatever small reserve."""
+        """Whether TCP can carry the flow; True if the chain was not solved."""
         return self.distribution is None or self.distribution.sustainable
 
     def quantile(self, probability: float) -> float:
@@ -225,7 +225,7 @@ class ScoredModel:
         Returns everything in a capture that the model's prediction depends on; None if the model cannot describe the
         capture.
     answer : callable
-        Returns the prediction for such a question.
+        Returns the prediction for a question.
     """
 
     name: str
@@ -235,16 +235,16 @@ class ScoredModel:
 
 
 def chain(name: str, title: str, stack: Callable[[MeasuredDelay], KnownStack], routed: bool = True) -> ScoredModel:
-    """Return a chain as a model that is compared with captures of the default stack in virtual time.
+    """Return a chain as a model to compare with captures of the default stack in virtual time.
 
     Parameters
     ----------
     name, title : str
         As for `ScoredModel`.
     stack : callable
-        Returns the stack that the chain is asked about for a capture.
+        Returns the stack that the chain uses for a capture.
     routed : bool
-        Whether the chain also describes flows that compete behind a router.
+        Whether the chain also predicts flows that compete behind a router.
     """
 
     def question(capture: MeasuredDelay) -> Scenario | None:
@@ -255,13 +255,13 @@ def chain(name: str, title: str, stack: Callable[[MeasuredDelay], KnownStack], r
 
 
 def solve(scenario: Scenario) -> Prediction:
-    """Return the chain's prediction; the chain is not solved if the answer is clear or would take too long."""
+    """Return the chain's prediction; the chain is not solved if TCP cannot carry the flow or it would take too long."""
     rate = scenario.flow.packet_rate
     try:
         capacity = chain_model(isinstance(scenario.stack, Linux)).capacity(scenario)
     except ValueError:
         return NOT_SOLVED
-    # The capacity takes little time. If it is exceeded, no bound of the backlog is wide enough.
+    # The capacity takes little time to compute. If the rate exceeds it, the backlog has no bound.
     if capacity <= rate:
         return Prediction(DelayDistribution.unsustainable(scenario.path.forward_delay))
     if capacity - rate < SMALLEST_RESERVE * rate:
@@ -313,7 +313,7 @@ class Predictions:
         self._known: dict[tuple[str, Hashable], Prediction] = {}
 
     def of(self, name: str, capture: MeasuredDelay) -> Prediction | None:
-        """Return the prediction of the model `name` for a capture; None if the model cannot describe the capture."""
+        """Return the prediction of the model `name` for a capture; None if the model cannot predict the capture."""
         model = self.models[name]
         question = model.question(capture)
         if question is None:

@@ -1,4 +1,4 @@
-"""Predictions compared with measurements: errors, their size relative to the measurement's uncertainty, groups."""
+"""Scores of predictions: errors, errors relative to the uncertainty of the measurement, and groups of captures."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.questions.validation.captures import QUANTILES, MeasuredDelay
 from tcpdelay.questions.validation.predictions import Prediction, Predictions
+from tcpdelay.scenario.fields import FORMATS
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.units import format_fraction, format_time
 
 QUANTITIES = ("p50", "p95", "p99", "mean")
 LARGEST_SUSTAINABLE_UTILIZATION = 0.9
-"""Share of the fair TCP rate below which TCP is expected to carry a flow."""
+"""Utilization below which TCP is expected to carry a flow."""
 HALF_WIDTH = 2.09
 """Half the interval of a mean, in standard errors: Student's quantile for 20 batches."""
 SAME_DELAY = 0.001
-"""Delays closer than this count as the same where shares of packets are compared [s].
+"""Delays that differ by less than this count as the same delay where shares of packets are compared [s].
 
-Delays form a comb. Without this tolerance, a tooth that is shifted by a microsecond would count as a different tooth.
+Delays have a few typical values. Without this tolerance, a shift of a typical value by a microsecond would count as a
+large difference.
 """
 RTT_GROUPS = (0.050, 0.160)
 UTILIZATION_BANDS = (0.1, 1 / 3, 2 / 3, 0.9)
@@ -50,16 +52,16 @@ class Score:
     prediction: Prediction
 
     def measurement(self, quantity: str) -> Interval:
-        """Return the measured delay [s], one of `QUANTITIES`, with its interval."""
+        """Return a measured quantity of `QUANTITIES` [s] with its interval."""
         interval: Interval = getattr(self.measured, quantity)
         return interval
 
     def predicted(self, quantity: str) -> float:
-        """Return the predicted delay [s], one of `QUANTITIES`; infinite if not carried, NaN if not solved."""
+        """Return a predicted quantity of `QUANTITIES` [s]; infinite if not carried, NaN if not solved."""
         return self.prediction.mean if quantity == "mean" else self.prediction.quantile(QUANTILES[quantity])
 
     def error(self, quantity: str) -> float:
-        """Return the prediction's relative error: predicted / measured - 1; NaN where either is unknown."""
+        """Return the prediction's relative error, predicted / measured - 1; NaN if a value is unknown."""
         return relative_error(self.predicted(quantity), self.measurement(quantity).value)
 
     def error_beyond_interval(self, quantity: str) -> float:
@@ -73,7 +75,7 @@ class Score:
 
     @property
     def standard_errors_apart(self) -> float:
-        """Predicted minus measured mean delay, in standard errors of the measurement; NaN if these are unknown."""
+        """Predicted minus measured mean delay, in standard errors of the measurement; NaN if a value is unknown."""
         half_width = (self.measured.mean.high - self.measured.mean.low) / 2
         if not 0 < half_width < math.inf:
             return float("nan")
@@ -81,9 +83,9 @@ class Score:
 
     @cached_property
     def mean_distance(self) -> float:
-        """Mean distance between equally late packets (Wasserstein-1), relative to the measured mean delay.
+        """Mean distance between the quantiles of both distributions (Wasserstein-1), over the measured mean delay.
 
-        Infinite if the model says that TCP does not carry the flow; NaN where either is unknown.
+        Infinite if the model predicts that TCP cannot carry the flow; NaN if a distribution is unknown.
         """
         if self.prediction.distribution is None:
             return float("nan")
@@ -98,7 +100,7 @@ class Score:
 
     @property
     def sustainable_call_right(self) -> bool:
-        """Whether the model is right about whether TCP carries the flow."""
+        """Whether the model predicts correctly if TCP carries the flow."""
         return self.prediction.sustainable == self.measured.sustainable
 
     @property
@@ -137,7 +139,7 @@ def error_beyond(predicted: float, measured: Interval) -> float:
 
 
 def mean_distance(predicted: DelayDistribution, measured: DelayDistribution) -> float:
-    """Return the mean distance of two distributions' quantiles, relative to the mean of the second.
+    """Return the mean distance between the quantiles of two distributions, relative to the measured mean.
 
     Parameters
     ----------
@@ -176,7 +178,7 @@ def largest_gap(one: DelayDistribution, other: DelayDistribution, same: float = 
     one, other : DelayDistribution
         The two distributions.
     same : float
-        Delays closer than this count as the same [s].
+        Delays that differ by less than this count as the same delay [s].
 
     Returns
     -------
@@ -202,7 +204,7 @@ def largest_gap(one: DelayDistribution, other: DelayDistribution, same: float = 
 
 
 def predictable(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
-    """Return the captures with losses: without loss, the delay is that of the network."""
+    """Return the captures with losses: without losses, the delay is the network's delay."""
     return [capture for capture in measured if capture.experiment.loss > 0 or capture.experiment.routed]
 
 
@@ -211,7 +213,7 @@ def score(
     predictions: Predictions,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Score]:
-    """Return the score of each model for each capture that the model can describe.
+    """Return the score of each model for each capture that the model can predict.
 
     Parameters
     ----------
@@ -220,12 +222,12 @@ def score(
     predictions : Predictions
         The models, with the predictions that are known already.
     on_progress : callable, optional
-        Called before each capture with the number of captures done and of all captures.
+        Called before each capture with the number of captures done and the number of all captures.
 
     Returns
     -------
     list of Score
-        All models of the first capture, then those of the second, and so on.
+        The scores of all models for the first capture, then for the second, and so on.
     """
     scores = []
     for done, capture in enumerate(measured):
@@ -273,11 +275,11 @@ GROUPINGS: Sequence[_Grouping] = (
 
 
 def difference(experiment: Experiment, default: Experiment) -> str:
-    """Return in words the settings of an experiment that differ from the settings of another."""
+    """Return in words the settings of an experiment that differ from the settings of a default experiment."""
     changed = []
     for field in fields(Experiment):
         value = getattr(experiment, field.name)
         if value != getattr(default, field.name):
-            shown = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+            shown = FORMATS["flag"](value) if isinstance(value, bool) else value
             changed.append(f"{field.name} {shown}")
     return ", ".join(changed)

@@ -1,0 +1,202 @@
+"""The boundary of the working region: where a flow first misses its target as loss or round-trip time grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tcpdelay.models.interface import Requested
+from tcpdelay.models.predict import predict
+from tcpdelay.questions.region import Question, losses, question, round_trip_times
+from tcpdelay.questions.schedule import work_out
+from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.target import Target
+
+Searched = Literal["loss", "rtt"]
+
+DEFAULT_TOLERANCE = 0.01
+SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-9, 1.0
+
+
+@dataclass(frozen=True)
+class WorkingBoundary:
+    """Where a flow first misses its target, for each of several round-trip times or losses.
+
+    Parameters
+    ----------
+    flow, stack, target
+        The question.
+    searched : {"loss", "rtt"}
+        The parameter that grows until the target is missed.
+    at : ndarray
+        The values of the other parameter, one for each point: round-trip times [s], or losses.
+    works_up_to : ndarray
+        Largest value found up to which all tried values work [fraction or s]; NaN where the smallest value fails.
+    fails_from : ndarray
+        Smallest value found that fails [fraction or s]; NaN where all tried values work.
+    tolerance : float
+        Largest relative distance between the two sides, where both exist.
+    """
+
+    flow: Flow
+    stack: Stack
+    target: Target
+    searched: Searched
+    at: NDArray[np.float64]
+    works_up_to: NDArray[np.float64]
+    fails_from: NDArray[np.float64]
+    tolerance: float
+
+    def path(self, point: int, value: float) -> Path:
+        """Return the path at a point, with a `value` of the searched parameter."""
+        return _path(self.searched, float(self.at[point]), value)
+
+
+def working_boundary(
+    flow: Flow | str,
+    stack: Stack | None = None,
+    *,
+    rtt: ArrayLike | None = None,
+    loss: ArrayLike | None = None,
+    threshold: float | None = None,
+    quantile: float | None = None,
+    searched: Searched = "loss",
+    tolerance: float = DEFAULT_TOLERANCE,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> WorkingBoundary:
+    """Find the largest loss at which a flow works for each round-trip time, or the longest such time for each loss.
+
+    A quantile of the delay grows in steps, and may fall a little where a rounding inside the chain changes. Therefore
+    the boundary is the first failure: the search tries the values of the searched parameter upwards until one fails,
+    and bisects the gap below it in equal ratios. Values beyond the first failure that work again do not count. A
+    failure between two tried values that work is not found.
+
+    Parameters
+    ----------
+    flow : Flow or str
+        The flow, or the name of an application in `tcpdelay.scenario.applications`, which also sets the default
+        threshold and quantile.
+    stack : Stack, optional
+        The TCP stack; by default the stack of a current Linux kernel.
+    rtt : array_like, optional
+        Round-trip times [s], ascending; by default 40 from 10 ms to 400 ms.
+    loss : array_like, optional
+        Losses, ascending fractions above 0 and below 1; by default 40 from 0.1 % to 10 %.
+    threshold : float, optional
+        Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
+    quantile : float, optional
+        Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
+    searched : {"loss", "rtt"}
+        The parameter that is searched; the other parameter gives the points.
+    tolerance : float
+        Relative distance between the two sides of the boundary at which the search ends, 1e-9 to 1.
+    on_progress : callable, optional
+        Called with the number of points done, and the number of all points.
+
+    Returns
+    -------
+    WorkingBoundary
+        Both sides of the boundary at each point.
+
+    Raises
+    ------
+    ValueError
+        If an argument is of the wrong kind or outside its range.
+
+    Examples
+    --------
+    >>> edge = working_boundary("voip", rtt=[0.1, 0.2])
+    >>> edge.works_up_to.round(3), bool((edge.fails_from <= 1.01 * edge.works_up_to).all())
+    (array([0.058, 0.007]), True)
+    """
+    if searched not in get_args(Searched):
+        raise InvalidValueError("searched", searched, f"be one of {', '.join(map(repr, get_args(Searched)))}")
+    if not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
+        raise InvalidValueError("tolerance", tolerance, f"lie between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}")
+    asked = question(flow, stack, threshold, quantile)
+    rtts, lost = round_trip_times(rtt), losses(loss)
+    points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)
+    results = work_out(_BoundarySearch(asked, searched, points, grid, tolerance), on_progress=on_progress)
+    works, fails = results.values["works_up_to"], results.values["fails_from"]
+    return WorkingBoundary(asked.flow, asked.stack, asked.target, searched, points, works, fails, tolerance)
+
+
+def _path(searched: Searched, point: float, value: float) -> Path:
+    return Path(point, value) if searched == "loss" else Path(value, point)
+
+
+@dataclass(frozen=True)
+class _BoundarySearch:
+    """The searches at all points."""
+
+    asked: Question
+    searched: Searched
+    points: NDArray[np.float64]
+    grid: NDArray[np.float64]
+    tolerance: float
+    row_type = np.dtype([("works_up_to", np.float64), ("fails_from", np.float64)])
+
+    @property
+    def size(self) -> int:
+        """Number of points."""
+        return self.points.size
+
+    def fill(self, row: Any, number: int) -> str:
+        """Write both sides of the boundary at one point to `row`."""
+        asked, point = self.asked, float(self.points[number])
+        requested = Requested((asked.target.quantile,), (), "bound", asked.target, distribution=False)
+
+        def works(value: float) -> bool:
+            scenario = Scenario(asked.flow, _path(self.searched, point, value), asked.stack, asked.target)
+            return predict(scenario, requested, "chain").meets(asked.target)
+
+        row["works_up_to"], row["fails_from"] = first_failure(works, self.grid, self.tolerance)
+        return ""
+
+
+def first_failure(works: Callable[[float], bool], grid: NDArray[np.float64], tolerance: float) -> tuple[float, float]:
+    """Return the largest value found below the first failure, and the smallest value found that fails.
+
+    Parameters
+    ----------
+    works : callable
+        Returns whether a value works.
+    grid : ndarray
+        Ascending values, which are tried up to the first failure.
+    tolerance : float
+        Relative distance between the two returned values at which the bisection ends.
+
+    Returns
+    -------
+    tuple of float
+        The value that works, NaN if the first value fails; and the value that fails, NaN if all values work.
+
+    Examples
+    --------
+    >>> inside, outside = first_failure(lambda loss: loss < 0.03, np.array([0.01, 0.02, 0.05]), 0.01)
+    >>> round(inside, 3), round(outside, 3)
+    (0.03, 0.03)
+    """
+    inside = np.nan
+    for value in grid.tolist():
+        if not works(value):
+            break
+        inside = value
+    else:
+        return inside, np.nan
+    outside = value
+    while outside > inside * (1 + tolerance):
+        middle = float(np.sqrt(inside * outside))
+        if works(middle):
+            inside = middle
+        else:
+            outside = middle
+    return inside, outside
