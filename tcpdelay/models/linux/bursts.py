@@ -13,14 +13,14 @@ import math
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.linux.detection import SAME_TIME, detection_wait, timeout_chance
+from tcpdelay.models.linux.detection import detection_wait, timeout_chance
+from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST_OPEN,
     LOST_TWO,
     OPEN,
     REPAIR,
     REPAIR_OPEN,
-    SMALLEST_WINDOW,
     Layout,
     burst_phase,
     open_phase,
@@ -34,19 +34,19 @@ from tcpdelay.models.tcp import DUPLICATE_THRESHOLD, PROBE_ROUND_TRIPS
 
 
 @kernel()
-def followed_losses(p: Any, window: int) -> int:
+def followed_losses(p: LinuxParameters, window: int) -> int:
     """Return the largest number of losses in a row that has a phase of its own; longer bursts share the last phase."""
     return int(max(min(window - 1, p.followed_losses), 1))
 
 
 @kernel()
-def probe_interval(p: Any) -> float:
+def probe_interval(p: LinuxParameters) -> float:
     """Return how long after the last packet the tail loss probe is sent [slots]."""
     return float(PROBE_ROUND_TRIPS * p.load + p.probe_slack)
 
 
 @kernel()
-def outage_chance(p: Any, window: int) -> float:
+def outage_chance(p: LinuxParameters, window: int) -> float:
     """Return the chance that all that the window allows after a lost packet is lost as well."""
     if p.followed_losses == 0:
         return 0.0
@@ -56,7 +56,7 @@ def outage_chance(p: Any, window: int) -> float:
 
 
 @kernel()
-def burst_chance(p: Any, window: int, lost: int) -> float:
+def burst_chance(p: LinuxParameters, window: int, lost: int) -> float:
     """Return the chance that, after a first loss, so many packets are lost in a row, but not the whole window."""
     most = followed_losses(p, window)
     begin, end = p.next_loss ** (lost - 1), p.next_loss**lost
@@ -69,7 +69,7 @@ def burst_chance(p: Any, window: int, lost: int) -> float:
 
 
 @kernel()
-def burst_wait(p: Any, lost: int) -> float:
+def burst_wait(p: LinuxParameters, lost: int) -> float:
     """Return the time from when the first acknowledgement was due until `lost` losses in a row are found [slots]."""
     if lost == 1:
         return detection_wait(p, 0, 1.0, 1.0)
@@ -82,7 +82,7 @@ def burst_wait(p: Any, lost: int) -> float:
 
 
 @kernel()
-def probe_time(p: Any, window: int) -> float:
+def probe_time(p: LinuxParameters, window: int) -> float:
     """Return when the probe or timeout comes after the first of so many losses, which are all that the window allows.
 
     Both timers run until the first one's timeout at most.
@@ -91,7 +91,7 @@ def probe_time(p: Any, window: int) -> float:
 
 
 @kernel()
-def repair_segments(p: Any, lost: int) -> int:
+def repair_segments(p: LinuxParameters, lost: int) -> int:
     """Return in how many segments losses in a row are sent again: small ones share them."""
     segment = float(max(p.packets_per_segment, 1.0))
     return math.ceil(lost / segment - SAME_TIME)
@@ -107,7 +107,7 @@ def repair_rounds(segments: int) -> int:
 
 
 @kernel()
-def more_lost(p: Any, segments: float, next_to_loss: bool) -> float:
+def more_lost(p: LinuxParameters, segments: float, next_to_loss: bool) -> float:
     """Return the chance that any of so many segments is lost; the first of them may be next to a loss."""
     kept = (1 - p.loss) ** segments
     if next_to_loss and p.followed_losses and segments >= 1:
@@ -116,7 +116,7 @@ def more_lost(p: Any, segments: float, next_to_loss: bool) -> float:
 
 
 @kernel()
-def last_loss_weight(p: Any, place: int, under_way: int) -> float:
+def last_loss_weight(p: LinuxParameters, place: int, under_way: int) -> float:
     """Return a weight of the last loss of a flight being at that place after the first."""
     if p.followed_losses == 0:
         return float((1 - p.loss) ** (under_way - place))
@@ -127,7 +127,14 @@ def last_loss_weight(p: Any, place: int, under_way: int) -> float:
 
 @kernel()
 def put_bursts(
-    p: Any, t: Transitions, row: int, layout: Layout, window: int, shift: float, chance: float, duration: float
+    p: LinuxParameters,
+    t: Transitions,
+    row: int,
+    layout: Layout,
+    window: int,
+    shift: float,
+    chance: float,
+    duration: float,
 ) -> int:
     """Append a first loss out of an open window, by how many are lost in a row with it."""
     for lost in range(1, followed_losses(p, window) + 1):
@@ -139,7 +146,7 @@ def put_bursts(
 
 @kernel()
 def put_outage(
-    p: Any, t: Transitions, row: int, layout: Layout, window: int, shift: float, chance: float, time: float
+    p: LinuxParameters, t: Transitions, row: int, layout: Layout, window: int, shift: float, chance: float, time: float
 ) -> int:
     """Append what follows the probe at `time` after a whole window is lost: it tells of that, or the timeout does."""
     rest = p.load * (1 + repair_rounds(repair_segments(p, window)))
@@ -150,7 +157,7 @@ def put_outage(
 
 
 @kernel()
-def add_bursts(p: Any, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
+def add_bursts(p: LinuxParameters, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
     """Append the phases of losses in a row, for each window."""
     for window in range(p.largest_window + 1):
         for place in range(layout.burst_kinds):
@@ -174,7 +181,7 @@ def add_bursts(p: Any, t: Transitions, row: int, layout: Layout, phases: Phases,
 
 @kernel()
 def _add_burst(
-    p: Any, t: Transitions, row: int, layout: Layout, sending: Any, phase: int, window: int, lost: int
+    p: LinuxParameters, t: Transitions, row: int, layout: Layout, sending: Any, phase: int, window: int, lost: int
 ) -> int:
     """Append the phase of that many losses in a row, until the last one is sent again."""
     wait = burst_wait(p, lost)

@@ -29,8 +29,9 @@ from tcpdelay.models.linux.departures import (
     new_bins,
     new_workspace,
 )
-from tcpdelay.models.linux.detection import SAME_TIME, detection_wait, timeout_chance
+from tcpdelay.models.linux.detection import detection_wait, timeout_chance
 from tcpdelay.models.linux.open_departures import add_open_phase
+from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST,
     LOST_OPEN,
@@ -71,7 +72,7 @@ def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tup
 
 
 @allocation_free()
-def _phase_times(p: Any, s: Any, times: NDArray[np.float64]) -> None:
+def _phase_times(p: LinuxParameters, s: Any, times: NDArray[np.float64]) -> None:
     """Fill in when the window opens in a phase."""
     count = math.ceil(s.openings - SAME_TIME)
     if s.kind == ROUND:
@@ -84,7 +85,7 @@ def _phase_times(p: Any, s: Any, times: NDArray[np.float64]) -> None:
 
 @allocation_free()
 def _add_phase(
-    p: Any,
+    p: LinuxParameters,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
     window: int,
@@ -139,7 +140,7 @@ def _add_phase(
 
 
 @kernel()
-def _by_repair(p: Any, phases: Phases, sending: Any, rows: Rows, needed: float) -> tuple[Any, Any]:
+def _by_repair(p: LinuxParameters, phases: Phases, sending: Any, rows: Rows, needed: float) -> tuple[Any, Any]:
     """List the phases in which the window is the limit so that those whose further repairs are alike are neighbours.
 
     Returned are the places in the list at which the groups begin, two for each window, and the list.
@@ -168,7 +169,7 @@ def _by_repair(p: Any, phases: Phases, sending: Any, rows: Rows, needed: float) 
 
 @kernel(nogil=True)
 def delay_bins(
-    p: Any, phases: Phases, sending: Any, rows: Rows, probability: NDArray[np.float64], beyond: int
+    p: LinuxParameters, phases: Phases, sending: Any, rows: Rows, probability: NDArray[np.float64], beyond: int
 ) -> NDArray[np.float64]:
     """Return the bins of all delays beyond the one-way delay, not normalised.
 

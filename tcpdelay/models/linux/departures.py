@@ -9,13 +9,13 @@ from then on. So the ages at each opening are sums over the row, and what follow
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import allocation_free, kernel
-from tcpdelay.models.linux.detection import SAME_TIME
+from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 
 BINS_PER_SLOT = 32
 MEAN_REPAIR_ONLY = 1e-8
@@ -207,7 +207,7 @@ def _packets_and_ages(row: NDArray[np.float64]) -> tuple[float, float]:
 
 @allocation_free()
 def _add_leaving(
-    p: Any,
+    p: LinuxParameters,
     x: Leaving,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
@@ -244,7 +244,7 @@ def _add_leaving(
 
 @allocation_free()
 def _add_drained(
-    p: Any,
+    p: LinuxParameters,
     x: Leaving,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
@@ -288,7 +288,7 @@ def _add_drained(
 
 @allocation_free()
 def add_openings(
-    p: Any,
+    p: LinuxParameters,
     x: Leaving,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],

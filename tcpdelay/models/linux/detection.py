@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tcpdelay.models.compilation import kernel
+from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
-SAME_TIME = 1e-9
-"""Difference of times [slots, or s], or of counts, that is rounding: it must not decide what comes first."""
 FOLLOWED_LOSSES = 4
 """Further losses in a row by which the detection is put off."""
 
 
 @kernel()
-def detection_wait(p: Any, close_acks: int, spacing_in_run: float, spacing_after_run: float) -> float:
+def detection_wait(p: LinuxParameters, close_acks: int, spacing_in_run: float, spacing_after_run: float) -> float:
     """Return the time from when the acknowledgement was due until the loss is found [slots].
 
     Later segments are acknowledged one by one: the first `close_acks` ACKs are `spacing_in_run` slots apart, all others
@@ -35,7 +32,7 @@ def detection_wait(p: Any, close_acks: int, spacing_in_run: float, spacing_after
 
 
 @kernel()
-def mean_detection_wait(p: Any, wait: float, step: float) -> float:
+def mean_detection_wait(p: LinuxParameters, wait: float, step: float) -> float:
     """Return the mean wait if what would have told of the loss may be lost as well, and so on; `step` apart."""
     mean, chance, this = 0.0, 1.0, wait
     for place in range(FOLLOWED_LOSSES):
@@ -48,7 +45,7 @@ def mean_detection_wait(p: Any, wait: float, step: float) -> float:
 
 
 @kernel()
-def timeout_chance(p: Any, in_flight: int, reduced: int) -> float:
+def timeout_chance(p: LinuxParameters, in_flight: int, reduced: int) -> float:
     """Return the chance that a lost retransmission is found by nothing but the timeout.
 
     That takes that for each segment in flight at the time of the retransmission, as far as the window lets a new one

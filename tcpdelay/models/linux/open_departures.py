@@ -22,7 +22,8 @@ from tcpdelay.models.linux.bursts import (
     repair_segments,
 )
 from tcpdelay.models.linux.departures import add, add_repaired
-from tcpdelay.models.linux.detection import SAME_TIME, detection_wait, timeout_chance
+from tcpdelay.models.linux.detection import detection_wait, timeout_chance
+from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN
 from tcpdelay.models.linux.transitions import OpenWindow
 from tcpdelay.models.linux.windows import reduced_window
@@ -30,7 +31,7 @@ from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
 
 @allocation_free()
-def _add_outage(p: Any, bins: NDArray[np.float64], window: int, place: int, weight: float) -> None:
+def _add_outage(p: LinuxParameters, bins: NDArray[np.float64], window: int, place: int, weight: float) -> None:
     """Add a packet of a window that is lost as a whole, that many packets after the first.
 
     The probe, and each timeout after it, is lost like any segment that follows a lost one.
@@ -49,7 +50,7 @@ def _add_outage(p: Any, bins: NDArray[np.float64], window: int, place: int, weig
 
 @allocation_free()
 def add_first_of_burst(
-    p: Any, bins: NDArray[np.float64], age: float, window: int, without_tell: float, weight: float
+    p: LinuxParameters, bins: NDArray[np.float64], age: float, window: int, without_tell: float, weight: float
 ) -> None:
     """Add a packet that is lost out of an open window, by how many are lost in a row with it."""
     for lost in range(1, followed_losses(p, window) + 1):
@@ -60,7 +61,7 @@ def add_first_of_burst(
 
 
 @allocation_free()
-def add_burst_phase(p: Any, bins: NDArray[np.float64], window: int, s: Any, weight: float) -> None:
+def add_burst_phase(p: LinuxParameters, bins: NDArray[np.float64], window: int, s: Any, weight: float) -> None:
     """Add the packets that leave after the first of several losses, themselves lost or behind lost ones."""
     further = repair_segments(p, s.lost) - 1
     for place in range(1, int(s.openings) + 1):
@@ -73,7 +74,7 @@ def add_burst_phase(p: Any, bins: NDArray[np.float64], window: int, s: Any, weig
 
 
 @kernel()
-def _age_in_open_window(p: Any, window: int) -> float:
+def _age_in_open_window(p: LinuxParameters, window: int) -> float:
     """Return how long the last segment of a packet waits in a window below the packets' flight [slots]."""
     if p.segments_per_packet == 1 or window >= p.flight:
         return 0.0
@@ -84,7 +85,7 @@ def _age_in_open_window(p: Any, window: int) -> float:
 
 @allocation_free()
 def _add_open(
-    p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, without_tell: float
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, without_tell: float
 ) -> None:
     """Add the packet of a slot in which the window is open."""
     load, segments = p.load, p.segments_per_packet
@@ -111,7 +112,9 @@ def _add_open(
 
 
 @allocation_free()
-def _add_lost_open(p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: Any) -> None:
+def _add_lost_open(
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: Any
+) -> None:
     """Add the packets that leave between a loss out of an open window and its detection."""
     age = _age_in_open_window(p, window)
     step = 1.0 if p.segments_per_packet == 1 else s.wait
@@ -139,7 +142,9 @@ def _add_lost_open(p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: flo
 
 
 @allocation_free()
-def add_open_phase(p: Any, o: OpenWindow, bins: NDArray[np.float64], window: int, s: Any, weight: float) -> None:
+def add_open_phase(
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], window: int, s: Any, weight: float
+) -> None:
     """Add the packets that leave in a phase of an open window, whatever the backlog."""
     load = p.load
     if s.kind == OPEN:

@@ -9,13 +9,15 @@ from typing import NamedTuple
 
 from tcpdelay.models import tcp
 from tcpdelay.models.interface import UnsupportedError, unknown_fields
-from tcpdelay.models.linux.detection import SAME_TIME
-from tcpdelay.models.linux.phases import SMALLEST_WINDOW
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 
+SAME_TIME = 1e-9
+"""Two times [slots or s], or two counts, that differ by less are equal; the difference is rounding."""
+SMALLEST_WINDOW = 2
+"""Smallest congestion window of the chain [segments]."""
 TIMER_SLACK = tcp.TIMER_SLACK / tcp.SECOND
 """Time that the kernel adds to RACK's timer [s]."""
 MEAN_TICK = 0.5

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import kernel, records
-from tcpdelay.models.linux.detection import SAME_TIME
+from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.windows import SMALL_PACKETS, growing_windows, reduced_window
 from tcpdelay.models.solver.state_space import Transitions
 
@@ -29,7 +29,6 @@ of an open window, with the next packet lost as well, out of REPAIR, and out of 
 """
 PER_WINDOW = (REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN)
 OPEN_KINDS = (OPEN, LOST_OPEN, LOST_TWO, LOST_REPAIRING)
-SMALLEST_WINDOW = 2
 MOST_STARTS = 8
 """Reduced windows whose growth is followed on its own; the others share that of the next smaller one."""
 ROUNDS_PER_WINDOW = 4
@@ -71,7 +70,7 @@ class Layout(NamedTuple):
 
 
 @kernel()
-def _add_rounds(p: Any, rounds: Any, filled: int, reduced: int, last_window: int, all_in_run: bool) -> int:
+def _add_rounds(p: LinuxParameters, rounds: Any, filled: int, reduced: int, last_window: int, all_in_run: bool) -> int:
     """Append the rounds from `reduced` up to `last_window`; return how many rounds there are then."""
     windows = np.zeros(ROUNDS_PER_WINDOW * (last_window - reduced + 2), np.int64)
     growing_windows(p, reduced, windows)
@@ -89,7 +88,7 @@ def _add_rounds(p: Any, rounds: Any, filled: int, reduced: int, last_window: int
 
 
 @kernel()
-def make_layout(p: Any) -> Layout:
+def make_layout(p: LinuxParameters) -> Layout:
     """Return the numbers of the phases of a scenario."""
     top = p.largest_window
     small = p.packets_per_segment >= SMALL_PACKETS
@@ -164,7 +163,7 @@ def round_phase(layout: Layout, number: int) -> int:
 
 
 @kernel()
-def start_phase(p: Any, layout: Layout) -> int:
+def start_phase(p: LinuxParameters, layout: Layout) -> int:
     """Return the phase in which the chain starts: an open window that no longer grows."""
     return open_phase(layout, p.flight + 2, OPEN)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.delays import delay_bins, filled_bins, sums
-from tcpdelay.models.linux.parameters import linux_parameters
+from tcpdelay.models.linux.parameters import LinuxParameters, linux_parameters
 from tcpdelay.models.linux.phases import Layout, backlogged_phase, start_phase
 from tcpdelay.models.linux.transitions import linux_transitions
 from tcpdelay.models.solver.measures import after_timeout
@@ -31,14 +31,14 @@ TIMEOUTS_BEYOND = 4
 
 
 @kernel()
-def first_bound(p: Any) -> int:
+def first_bound(p: LinuxParameters) -> int:
     """Return the bound of the backlog to begin with [packets]."""
     last_timeout = p.timeout * 2.0 ** (p.backoffs - 1)
     return int(LOADS_OF_BACKLOG * p.load + TIMEOUTS_OF_BACKLOG * last_timeout) + SPARE_BACKLOG
 
 
 @kernel()
-def beyond_backlog(p: Any) -> int:
+def beyond_backlog(p: LinuxParameters) -> int:
     """Return how much longer than the largest backlog a delay may last [slots]."""
     beyond = REPAIRS_BEYOND * (p.load + 1) + TIMEOUTS_BEYOND * p.timeout
     if p.followed_losses:
@@ -53,7 +53,7 @@ MOST_WINDOWS = 5_000
 
 
 @kernel(nogil=True)
-def _summed_up(p: Any, forward_delay: float, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+def _summed_up(p: LinuxParameters, forward_delay: float, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
     """Solve the chain within its first bound: see `Profile.sum_up`."""
     phases, transitions, sending, layout = linux_transitions(p)
     # Durations are in slots here, which does not change the drift's sign.

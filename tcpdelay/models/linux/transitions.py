@@ -19,12 +19,8 @@ from tcpdelay.models.linux.bursts import (
     repair_rounds,
     repair_segments,
 )
-from tcpdelay.models.linux.detection import (
-    SAME_TIME,
-    detection_wait,
-    mean_detection_wait,
-    timeout_chance,
-)
+from tcpdelay.models.linux.detection import detection_wait, mean_detection_wait, timeout_chance
+from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST,
     LOST_OPEN,
@@ -36,7 +32,6 @@ from tcpdelay.models.linux.phases import (
     REPAIR_MORE,
     REPAIR_OPEN,
     ROUND,
-    SMALLEST_WINDOW,
     TIMEOUT,
     Layout,
     lost_phase,
@@ -114,7 +109,7 @@ class OpenWindow(NamedTuple):
 
 
 @kernel()
-def open_window(p: Any) -> OpenWindow:
+def open_window(p: LinuxParameters) -> OpenWindow:
     """Return what a loss out of an open window does."""
     segments, load = p.segments_per_packet, p.load
     one = p.loss_of_one_packet
@@ -142,7 +137,7 @@ def open_window(p: Any) -> OpenWindow:
 
 
 @kernel()
-def _timeouts(p: Any, t: Transitions, layout: Layout, phases: Phases, sending: Any, opened: float) -> int:
+def _timeouts(p: LinuxParameters, t: Transitions, layout: Layout, phases: Phases, sending: Any, opened: float) -> int:
     row = 0
     window, rounds = SMALLEST_WINDOW, 0
     if p.followed_losses:
@@ -166,7 +161,7 @@ def _timeouts(p: Any, t: Transitions, layout: Layout, phases: Phases, sending: A
 
 @kernel()
 def _first_losses(
-    p: Any,
+    p: LinuxParameters,
     t: Transitions,
     row: int,
     run: int,
@@ -195,7 +190,14 @@ def _first_losses(
 
 @kernel()
 def _repairs(
-    p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
+    p: LinuxParameters,
+    o: OpenWindow,
+    t: Transitions,
+    row: int,
+    layout: Layout,
+    phases: Phases,
+    sending: Any,
+    window: int,
 ) -> int:
     """Append the phases of recovery with a window reduced to `window`."""
     load, per_segment, loss = p.load, p.packets_per_segment, p.loss
@@ -286,7 +288,14 @@ def _repairs(
 
 @kernel()
 def _repair_of_open_window(
-    p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
+    p: LinuxParameters,
+    o: OpenWindow,
+    t: Transitions,
+    row: int,
+    layout: Layout,
+    phases: Phases,
+    sending: Any,
+    window: int,
 ) -> int:
     """Append the recovery after a loss out of an open window: here the phase of the writes is known."""
     load, loss = p.load, p.loss
@@ -327,7 +336,14 @@ def _repair_of_open_window(
 
 @kernel()
 def _open_windows(
-    p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
+    p: LinuxParameters,
+    o: OpenWindow,
+    t: Transitions,
+    row: int,
+    layout: Layout,
+    phases: Phases,
+    sending: Any,
+    window: int,
 ) -> int:
     """Append the phases of a window that lets every packet leave at once, and of losses out of it."""
     load, segments = p.load, p.segments_per_packet
@@ -397,7 +413,7 @@ def _open_windows(
 
 @kernel()
 def _put_lost(
-    p: Any,
+    p: LinuxParameters,
     o: OpenWindow,
     t: Transitions,
     row: int,
@@ -435,7 +451,9 @@ def _put_lost(
 
 
 @kernel()
-def _rounds(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
+def _rounds(
+    p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any
+) -> int:
     """Append the rounds in which the window is the limit."""
     for number in range(layout.rounds.size):
         window, following = layout.rounds.window[number], layout.rounds.following[number]
@@ -460,7 +478,9 @@ def _rounds(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, pha
 
 
 @kernel()
-def _losses(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
+def _losses(
+    p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any
+) -> int:
     """Append the losses in these rounds."""
     small = p.packets_per_segment >= SMALL_PACKETS
     for number in range(layout.rounds.size):
@@ -492,7 +512,7 @@ def _losses(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, pha
 
 
 @kernel(nogil=True)
-def linux_transitions(p: Any) -> tuple[Phases, Transitions, Any, Layout]:
+def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Any, Layout]:
     """Return phases, transitions, what each phase sends, and the layout."""
     layout = make_layout(p)
     o = open_window(p)

@@ -9,14 +9,14 @@ besides. After a loss out of an open window the others are evenly spaced; after 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import allocation_free, kernel
-from tcpdelay.models.linux.detection import SAME_TIME
+from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 
 UPDATE_INTERVAL = 1 / tcp.CUBIC_UPDATES_PER_SECOND
 """Time for which the kernel keeps the growth of an unchanged window [s]."""
@@ -35,7 +35,7 @@ def window_before(reduced: int, cubic: bool) -> int:
 
 
 @kernel()
-def growing_windows(p: Any, reduced: int, rounds: NDArray[np.int64]) -> None:
+def growing_windows(p: LinuxParameters, reduced: int, rounds: NDArray[np.int64]) -> None:
     """Fill in the window in each round after a recovery that left `reduced`, as long as the window is the limit.
 
     Reno grows by one segment a round. CUBIC's whole-number arithmetic is followed ACK by ACK (RFC 9438, 4.2 to 4.4).
@@ -93,7 +93,7 @@ class Openings(NamedTuple):
 
 
 @kernel()
-def round_openings(p: Any, window: int, reduced: int, all_in_run: bool) -> tuple[int, float, float]:
+def round_openings(p: LinuxParameters, window: int, reduced: int, all_in_run: bool) -> tuple[int, float, float]:
     """Return the `Openings` of a round with a window that has grown from `reduced`.
 
     `all_in_run` tells that all openings have run together.
@@ -129,7 +129,7 @@ def opening_times(
 
 @allocation_free()
 def times_after_loss(
-    p: Any,
+    p: LinuxParameters,
     count: int,
     run: int,
     spacing_in_run: float,
