@@ -190,11 +190,11 @@ def _add_burst(
     sent = min(packets, window - 1)
     further = repair_segments(p, lost) - 1
     reduced = reduced_window(window, p.cubic)
-    without_tell = timeout_chance(p, min(sent - lost + 1, window - 1 - lost), reduced)
+    only_timeout = timeout_chance(p, min(sent - lost + 1, window - 1 - lost), reduced)
     sending.duration[phase], sending.wait[phase], sending.openings[phase] = found, wait, sent
-    sending.timeout_chance[phase] = without_tell
+    sending.timeout_chance[phase] = only_timeout
     waiting = float(packets - sent + further)
     clean = repair_phase(layout, reduced, REPAIR if waiting > 0 else REPAIR_OPEN)
     repeated = 1 - (1 - p.repeated_loss) * (1 - p.loss) ** further
     more = more_lost(p, max(sent - lost, 0), False)
-    return put_outcomes(t, row, layout, repeated, without_tell, more, 1.0, reduced, clean, waiting, found + further)
+    return put_outcomes(t, row, layout, repeated, only_timeout, more, 1.0, reduced, clean, waiting, found + further)

@@ -94,16 +94,16 @@ def add_repaired(
     weight: float,
     repeated_loss: float,
     again: float,
-    without_tell: float,
+    only_timeout: float,
     timeout: float,
 ) -> None:
     """Add a packet that waits for a repair: one try, or two or three, or a timeout, or two."""
     if weight < MEAN_REPAIR_ONLY:
-        further = (1 - without_tell) * again * (1 + repeated_loss) + without_tell * timeout * (1 + 2 * repeated_loss)
+        further = (1 - only_timeout) * again * (1 + repeated_loss) + only_timeout * timeout * (1 + 2 * repeated_loss)
         add(bins, age, left + repeated_loss * further, weight)
         return
-    found = weight * repeated_loss * (1 - without_tell)
-    timed_out = weight * repeated_loss * without_tell
+    found = weight * repeated_loss * (1 - only_timeout)
+    timed_out = weight * repeated_loss * only_timeout
     add(bins, age, left, weight * (1 - repeated_loss))
     add(bins, age, left + again, found * (1 - repeated_loss))
     add(bins, age, left + 2 * again, found * repeated_loss)
@@ -117,7 +117,7 @@ def add_tries(
     bins: NDArray[np.float64],
     repeated_loss: float,
     again: float,
-    without_tell: float,
+    only_timeout: float,
     timeout: float,
 ) -> None:
     """Move the packets that wait for a repair to `bins`, each with the tries that the repair takes."""
@@ -126,7 +126,7 @@ def add_tries(
             weight = waiting[WEIGHT, place, slot]
             if weight > 0.0:
                 left = slot + waiting[REMAINDER, place, slot] / weight
-                add_repaired(bins, 0.0, left, weight, repeated_loss, again, without_tell, timeout)
+                add_repaired(bins, 0.0, left, weight, repeated_loss, again, only_timeout, timeout)
                 waiting[WEIGHT, place, slot] = waiting[REMAINDER, place, slot] = 0.0
     waiting[WEIGHT, EXTRA, 0] = 0.0
 

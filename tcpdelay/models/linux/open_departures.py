@@ -50,13 +50,13 @@ def _add_outage(p: LinuxParameters, bins: NDArray[np.float64], window: int, plac
 
 @allocation_free()
 def add_first_of_burst(
-    p: LinuxParameters, bins: NDArray[np.float64], age: float, window: int, without_tell: float, weight: float
+    p: LinuxParameters, bins: NDArray[np.float64], age: float, window: int, only_timeout: float, weight: float
 ) -> None:
     """Add a packet that is lost out of an open window, by how many are lost in a row with it."""
     for lost in range(1, followed_losses(p, window) + 1):
         this = weight * burst_chance(p, window, lost)
         left = p.load + burst_wait(p, lost)
-        add_repaired(bins, age, left, this, p.repeated_loss, p.load + 1.0, without_tell, p.timeout)
+        add_repaired(bins, age, left, this, p.repeated_loss, p.load + 1.0, only_timeout, p.timeout)
     _add_outage(p, bins, window, 0, weight * outage_chance(p, window))
 
 
@@ -85,20 +85,20 @@ def _age_in_open_window(p: LinuxParameters, window: int) -> float:
 
 @allocation_free()
 def _add_open(
-    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, without_tell: float
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, only_timeout: float
 ) -> None:
     """Add the packet of a slot in which the window is open."""
     load, segments = p.load, p.segments_per_packet
     age, again = _age_in_open_window(p, window), load + 1.0
     if p.followed_losses:
         add(bins, age, 0.0, weight * (1 - o.loss))
-        add_first_of_burst(p, bins, age, window, without_tell, weight * o.loss)
+        add_first_of_burst(p, bins, age, window, only_timeout, weight * o.loss)
         return
     if segments == 1:
         found, later = o.loss * (1 - o.next_lost), o.loss * o.next_lost
         add(bins, age, 0.0, weight * (1 - o.loss))
-        add_repaired(bins, age, load + o.wait, weight * found, o.repeated_loss, again, without_tell, p.timeout)
-        add_repaired(bins, age, load + o.later_wait, weight * later, o.repeated_loss, again, without_tell, p.timeout)
+        add_repaired(bins, age, load + o.wait, weight * found, o.repeated_loss, again, only_timeout, p.timeout)
+        add_repaired(bins, age, load + o.later_wait, weight * later, o.repeated_loss, again, only_timeout, p.timeout)
         return
     add(bins, age, 0.0, weight * (1 - o.loss))
     # A packet's own later segments tell of a loss, unless it is among the last.
@@ -108,7 +108,7 @@ def _add_open(
         share = max(segments - DUPLICATE_THRESHOLD, 0) if part == 0 else (near_end if part == 1 else 1)
         wait = 0.0 if part == 0 else (min(1.0, p.timer) if part == 1 else last)
         this = weight * o.loss * share / segments
-        add_repaired(bins, age, load + wait, this, o.repeated_loss, again, without_tell, p.timeout)
+        add_repaired(bins, age, load + wait, this, o.repeated_loss, again, only_timeout, p.timeout)
 
 
 @allocation_free()
@@ -158,7 +158,7 @@ def add_open_phase(
             left = max(load + 2.0 - place, s.duration - place)
             add_repaired(bins, 0.0, left, weight, 2 * p.loss, load + 1.0, s.timeout_chance, p.timeout)
     else:
-        without_tell = timeout_chance(
+        only_timeout = timeout_chance(
             p, min(int(load) * p.segments_per_packet, window - 2), reduced_window(window, p.cubic)
         )
         write = math.ceil(s.wait - SAME_TIME)
@@ -168,8 +168,8 @@ def add_open_phase(
             age = max(min(load - math.floor(load), s.wait + load - write), 0.0, _age_in_open_window(p, window))
             add(bins, age, 0.0, alive * (1 - o.loss))
             if p.followed_losses:
-                add_first_of_burst(p, bins, age, window, without_tell, alive * o.loss)
+                add_first_of_burst(p, bins, age, window, only_timeout, alive * o.loss)
             else:
-                add_repaired(bins, age, s.wait, alive * o.loss, o.repeated_loss, load + 1.0, without_tell, p.timeout)
+                add_repaired(bins, age, s.wait, alive * o.loss, o.repeated_loss, load + 1.0, only_timeout, p.timeout)
             alive *= 1 - o.loss
             write += 1

@@ -209,7 +209,7 @@ def _repairs(
     wait = detection_wait(p, 0, alone, max(alone, spacing_after_run / 2)) if alone > 0 else o.wait
     plain = repair_phase(layout, window, REPAIR)
     again = repair_phase(layout, window, REPAIR_AGAIN)
-    without_tell = timeout_chance(p, window - 1, window)
+    only_timeout = timeout_chance(p, window - 1, window)
     for kind in (REPAIR_MORE, REPAIR_AGAIN):
         phase = repair_phase(layout, window, kind)
         phases.first_transition[phase] = row
@@ -231,11 +231,11 @@ def _repairs(
         lost = 1 - (1 - loss) ** (openings + 1)
         if p.followed_losses:
             lost = 1 - (1 - p.repeated_loss) * (1 - loss) ** openings
-        timeout = p.repeated_loss * without_tell
+        timeout = p.repeated_loss * only_timeout
         lost_again = max(lost - timeout, 0.0)
         shift = duration - per_segment * openings
         sending.duration[phase], sending.openings[phase] = duration, openings
-        sending.timeout_chance[phase] = without_tell
+        sending.timeout_chance[phase] = only_timeout
         sending.spacing_after_run[phase] = spacing_after_run
         row = put(t, row, 0, 0, shift, timeout, duration)
         if kind == REPAIR_MORE:
@@ -393,10 +393,10 @@ def _open_windows(
     duration = load + o.later_wait
     packets = math.ceil(duration - SAME_TIME) - 1
     blocked = float(max(packets - (window - 1), 0))
-    without_tell = timeout_chance(p, min(int(load), window - 3), reduced)
+    only_timeout = timeout_chance(p, min(int(load), window - 3), reduced)
     sending.duration[lost_two], sending.wait[lost_two] = duration, o.later_wait
-    sending.openings[lost_two], sending.timeout_chance[lost_two] = packets - blocked, without_tell
-    timeout = 1 - (1 - p.loss * without_tell) ** 2
+    sending.openings[lost_two], sending.timeout_chance[lost_two] = packets - blocked, only_timeout
+    timeout = 1 - (1 - p.loss * only_timeout) ** 2
     again = max(min(2 * p.loss, 0.9) - timeout, 0.0)
     again_phase, more_phase = repair_phase(layout, reduced, REPAIR_AGAIN), repair_phase(layout, reduced, REPAIR_MORE)
     row = put(t, row, 0, 0, blocked, timeout, duration)
@@ -434,9 +434,9 @@ def _put_lost(
     duration = p.load + wait
     reduced = reduced_window(window, p.cubic)
     openings = max(int(duration / step - 2 + added + SAME_TIME), 0)
-    without_tell = timeout_chance(p, window - 2, reduced)
+    only_timeout = timeout_chance(p, window - 2, reduced)
     sending.duration[phase], sending.wait[phase], sending.openings[phase] = duration, wait, openings
-    sending.timeout_chance[phase] = without_tell
+    sending.timeout_chance[phase] = only_timeout
     if sending.spacing_after_run[phase] == 0:
         sending.spacing_after_run[phase] = step
     until = max(duration - last, p.load / 2) if reduced < o.needed else duration
@@ -447,7 +447,7 @@ def _put_lost(
         time = min((window - 1) * step + probe_interval(p), p.timeout)
         row = put_outage(p, t, row, layout, window, time - p.packets_per_segment * openings, outage, time)
     more = more_lost(p, openings, True)
-    return put_outcomes(t, row, layout, p.repeated_loss, without_tell, more, 1 - outage, reduced, clean, shift, until)
+    return put_outcomes(t, row, layout, p.repeated_loss, only_timeout, more, 1 - outage, reduced, clean, shift, until)
 
 
 @kernel()
