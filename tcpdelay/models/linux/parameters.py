@@ -49,7 +49,7 @@ NEGLIGIBLE_BURST = 1e-3
 MOST_FOLLOWED = 12
 """Largest number of consecutive losses with a phase of its own."""
 TIES_PER_SLOT = 64
-"""Parts of a slot to which the RTT is rounded if it differs only by rounding: counts of packets change there."""
+"""An RTT that differs only by rounding from a multiple of 1/64 slot is set to it: packet counts change there."""
 
 
 class LinuxParameters(NamedTuple):

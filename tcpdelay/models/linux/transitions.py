@@ -1,4 +1,4 @@
-"""The chain's phases and transitions: rounds of an open or a binding window, losses, repairs and timeouts."""
+"""The transitions of the chain: slots of an open window, rounds of a limiting window, losses, recoveries, timeouts."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from tcpdelay.models.solver.state_space import PHASE, TRANSITION, Phases, Transi
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
 GROUPS = 3
-"""Parts of a round for which the place of the first loss is told apart."""
+"""Number of parts of a round. The chain distinguishes in which part the first loss occurs."""
 TRANSITIONS_PER_PHASE = 8
-"""Room for them: at most three parts of a round and what follows, or four outcomes, each between two whole shifts."""
+"""Capacity: at most three parts of a round and the next round, or four outcomes, each with two whole shifts."""
 LATE_GROWTH_FLIGHTS = 1.5
-"""Round-trip times for which a window counts as the limit after it no longer is."""
+"""Round-trip times for which the kernel still counts a window as the limit after it has ceased to be the limit."""
 
 SENDING = np.dtype(
     [
@@ -69,33 +69,40 @@ SENDING = np.dtype(
     ],
     align=True,
 )
-"""What a phase sends: openings of the window and their times, how long it lasts, how long its loss waits for detection.
+"""What happens in a phase.
 
-Of a burst followed on its own, `lost` is the number of packets; of one that takes the whole window, that window.
+- kind: kind of the phase.
+- run, spacing_in_run, spacing_after_run: spacing of the ACKs that release segments, as in `Openings`.
+- openings: number of ACKs that release a segment; in an open window, number of packets that leave.
+- duration: duration of the phase [slots].
+- wait: time from the due time of an ACK to the detection of the loss; in REPAIR_OPEN, from the loss [slots].
+- timeout_chance: probability that only the timeout finds a lost retransmission.
+- in_run: whether the lost segment belonged to the run.
+- lost: number of packets of a loss burst; in an outage, the window.
 """
 
 
 class OpenWindow(NamedTuple):
-    """Losses out of an open window, where every packet leaves at once: the same for all windows.
+    """Losses in an open window, in which every packet leaves at once. The values are the same for all open windows.
 
     Attributes
     ----------
     needed : float
-        Windows from which on every packet leaves at once, or nearly [segments].
+        Window from which on every packet, or nearly every packet, leaves at once [segments].
     loss : float
-        Probability that a segment of a packet is lost.
+        Probability that at least one segment of a packet is lost.
     repeated_loss : float
-        Probability that one of the retransmissions for such a packet is lost.
+        Probability that a retransmission for this packet is lost.
     wait : float
-        Wait for detection after the round-trip time [slots].
+        Time from the due time of the ACK to the detection of the loss [slots].
     telling : int
-        Packets that must arrive for the loss to be found that early.
+        Number of later packets whose ACKs detect the loss at this time.
     next_lost : float
-        Probability that one of them is lost.
+        Probability that at least one of these packets is lost.
     later_wait : float
-        Wait if so [slots].
+        Time from the due time of the ACK to the detection if one of these packets is lost [slots].
     growing_window : int
-        Largest window that still grows.
+        Largest window that still grows [segments].
     """
 
     needed: float
@@ -110,15 +117,15 @@ class OpenWindow(NamedTuple):
 
 @kernel()
 def open_window(p: LinuxParameters) -> OpenWindow:
-    """Return what a loss out of an open window does."""
+    """Return probability and detection time of losses in an open window."""
     segments, load = p.segments_per_packet, p.load
     one = p.loss_of_one_packet
     alone = detection_wait(p, 0, 1.0, 1.0)
     if p.timeout < 1:
-        # Before the next packet a tail loss probe is sent, at the time of the timeout (RFC 8985, 7.2), and repairs.
+        # Before the next packet, a tail loss probe at the time of the timeout repairs the loss (RFC 8985, 7.2).
         alone = p.timeout - load
     loss = 1 - (1 - one) ** segments
-    # Whether a window that has just ceased to bind grows once more.
+    # A window that has just ceased to limit the sender may grow once more.
     phase = load - math.floor(load)
     late_growth = not p.cubic and segments == 1 and phase >= 0.5 and (p.flight + 1) / load <= LATE_GROWTH_FLIGHTS
     growing = p.flight + int(late_growth)
@@ -138,10 +145,11 @@ def open_window(p: LinuxParameters) -> OpenWindow:
 
 @kernel()
 def _timeouts(p: LinuxParameters, t: Transitions, layout: Layout, phases: Phases, sending: Any, opened: float) -> int:
+    """Append the phases of consecutive timeouts; return the number of transitions."""
     row = 0
     window, rounds = SMALLEST_WINDOW, 0
     if p.followed_losses:
-        # The timeout as a rule ends the loss of a whole window, which slow start sends again.
+        # Most timeouts follow an outage. Slow start then retransmits the window.
         window = reduced_window(p.flight + 1, p.cubic)
         rounds = repair_rounds(repair_segments(p, p.flight + 1))
     first = round_phase(layout, layout.after_repair[window])
@@ -171,7 +179,10 @@ def _first_losses(
     in_run: int,
     other: int,
 ) -> int:
-    """Append the first loss of a round, by the part of the round it falls into."""
+    """Append the first loss of a round: one event for each part of the round.
+
+    `in_run` and `other` are the phases after the loss of a segment of the run, and of a later segment.
+    """
     chance, places, times, alive = 0.0, 0.0, 0.0, 1.0
     middle = run + (window - run + 1) // 2
     for place in range(1, window + 1):
@@ -199,10 +210,10 @@ def _repairs(
     sending: Any,
     window: int,
 ) -> int:
-    """Append the phases of recovery with a window reduced to `window`."""
+    """Append the phases of a recovery with the reduced window `window`."""
     load, per_segment, loss = p.load, p.packets_per_segment, p.loss
     opened = window >= o.needed
-    # One of the segments that the window allows is the retransmission.
+    # The retransmission takes one segment of the window.
     spacing_after_run = load / max(window - 1, 1) if not opened else min(1.0, load) / p.segments_per_packet
     before = max(1.0 / p.segments_per_packet, load / window_before(window, p.cubic))
     alone = 0.0 if opened else before
@@ -214,7 +225,7 @@ def _repairs(
         phase = repair_phase(layout, window, kind)
         phases.first_transition[phase] = row
         if kind == REPAIR_MORE:
-            # Until the last of the losses is found, whose place is any of those under way.
+            # The phase lasts until the last loss is detected. Any segment in flight may be this loss.
             under_way = int(max((load + wait) / before + SAME_TIME, 1.0))
             weight = duration = openings = 0.0
             for place in range(1, under_way + 1):
@@ -247,13 +258,10 @@ def _repairs(
     phase = plain
     phases.first_transition[phase] = row
     openings = max(int(load / spacing_after_run + 0.5), 1)
-    sending.duration[phase], sending.openings[phase], sending.spacing_after_run[phase] = (
-        load,
-        openings,
-        spacing_after_run,
-    )
+    sending.duration[phase], sending.openings[phase] = load, openings
+    sending.spacing_after_run[phase] = spacing_after_run
     following = round_phase(layout, layout.after_repair[window])
-    target = open_phase(layout, window, LOST_OPEN if opened else LOST_REPAIRING)
+    lost = open_phase(layout, window, LOST_REPAIRING)
     done = 0
     groups = min(openings, GROUPS)
     for group in range(groups):
@@ -265,21 +273,11 @@ def _repairs(
             places += this * (place + 1)
         if chance > 0:
             mean = places / chance
-            if opened and p.followed_losses:
-                row = put_bursts(
-                    p,
-                    t,
-                    row,
-                    layout,
-                    window,
-                    mean * (spacing_after_run - per_segment),
-                    chance,
-                    mean * spacing_after_run,
-                )
+            shift, mean_time = mean * (spacing_after_run - per_segment), mean * spacing_after_run
+            if opened:
+                row = put_bursts(p, t, row, layout, window, shift, chance, mean_time)
             else:
-                row = put(
-                    t, row, target, target, mean * (spacing_after_run - per_segment), chance, mean * spacing_after_run
-                )
+                row = put(t, row, lost, lost, shift, chance, mean_time)
         done = end
     empty = open_phase(layout, window, OPEN) if opened else following
     row = put(t, row, following, empty, load - per_segment * openings, (1 - loss) ** openings, load)
@@ -297,7 +295,7 @@ def _repair_of_open_window(
     sending: Any,
     window: int,
 ) -> int:
-    """Append the recovery after a loss out of an open window: here the phase of the writes is known."""
+    """Append the recovery after a loss in an open window, where the times of the writes are known."""
     load, loss = p.load, p.loss
     phase = repair_phase(layout, window, REPAIR_OPEN)
     phases.first_transition[phase] = row
@@ -308,13 +306,10 @@ def _repair_of_open_window(
         end = math.ceil(found + load - SAME_TIME)
         packets = end - first_write
         kept = (1 - o.loss) ** packets
-        lost, opened = open_phase(layout, window, LOST_OPEN), open_phase(layout, window, OPEN)
+        opened = open_phase(layout, window, OPEN)
         sending.duration[phase], sending.openings[phase] = end - found, packets
         if packets > 0:
-            if p.followed_losses:
-                row = put_bursts(p, t, row, layout, window, 0.0, 1 - kept, (end - found) / 2)
-            else:
-                row = put(t, row, lost, lost, 0.0, 1 - kept, (end - found) / 2)
+            row = put_bursts(p, t, row, layout, window, 0.0, 1 - kept, (end - found) / 2)
         return put(t, row, opened, opened, 0.0, kept, end - found)
     spacing_after_run = max(load / window, min(1.0, load) / p.segments_per_packet)
     openings = max(int(load / spacing_after_run + 0.5), 1)
@@ -324,11 +319,8 @@ def _repair_of_open_window(
         sent += max(min(p.packets_per_segment, waiting), 0.0)
     left = max(found + load - 0.5 - (first_write - 1) - sent, 0.0)
     kept = (1 - loss) ** openings
-    sending.duration[phase], sending.openings[phase], sending.spacing_after_run[phase] = (
-        load,
-        openings,
-        spacing_after_run,
-    )
+    sending.duration[phase], sending.openings[phase] = load, openings
+    sending.spacing_after_run[phase] = spacing_after_run
     lost, following = open_phase(layout, window, LOST_REPAIRING), round_phase(layout, layout.after_open[window])
     row = put(t, row, lost, lost, left / 2, 1 - kept, load / 2)
     return put(t, row, following, following, left, kept, load)
@@ -345,7 +337,7 @@ def _open_windows(
     sending: Any,
     window: int,
 ) -> int:
-    """Append the phases of a window that lets every packet leave at once, and of losses out of it."""
+    """Append the phases of an open window and of losses in it."""
     load, segments = p.load, p.segments_per_packet
     reduced = reduced_window(window, p.cubic)
     opened = open_phase(layout, window, OPEN)
@@ -426,10 +418,18 @@ def _put_lost(
     wait: float,
     added: float,
 ) -> int:
-    """Append a loss while the window is the limit, `step` being the mean time between openings.
+    """Append the phase of a loss while the window limits the sender.
 
-    The last opening before the detection, `last` before it, is followed by the retransmission; what is written between
-    the two waits into the recovery.
+    Parameters
+    ----------
+    step : float
+        Mean time between ACKs that release a segment [slots].
+    last : float
+        Time from the last of these ACKs to the detection [slots]. Packets written in this time wait until the recovery.
+    wait : float
+        Time from the due time of the ACK to the detection [slots].
+    added : float
+        ACKs that release a segment in addition to one per `step`.
     """
     duration = p.load + wait
     reduced = reduced_window(window, p.cubic)
@@ -454,7 +454,7 @@ def _put_lost(
 def _rounds(
     p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any
 ) -> int:
-    """Append the rounds in which the window is the limit."""
+    """Append the rounds, in which the window limits the sender."""
     for number in range(layout.rounds.size):
         window, following = layout.rounds.window[number], layout.rounds.following[number]
         run, spacing_in_run, spacing_after_run = round_openings(
@@ -463,11 +463,8 @@ def _rounds(
         next_window = layout.rounds.window[following]
         phase, next_phase = round_phase(layout, number), round_phase(layout, following)
         phases.first_transition[phase] = row
-        sending.run[phase], sending.spacing_in_run[phase], sending.spacing_after_run[phase] = (
-            run,
-            spacing_in_run,
-            spacing_after_run,
-        )
+        sending.run[phase] = run
+        sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
         sending.duration[phase], sending.openings[phase] = p.load, window
         in_run, other = lost_phase(layout, number, True), lost_phase(layout, number, False)
         row = _first_losses(p, t, row, run, spacing_in_run, spacing_after_run, window, in_run, other)
@@ -481,7 +478,7 @@ def _rounds(
 def _losses(
     p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any
 ) -> int:
-    """Append the losses in these rounds."""
+    """Append the losses in rounds."""
     small = p.packets_per_segment >= SMALL_PACKETS
     for number in range(layout.rounds.size):
         sent, following = layout.rounds.window[number], layout.rounds.following[number]
@@ -492,11 +489,8 @@ def _losses(
         for in_run in range(2):
             phase = lost_phase(layout, number, in_run == 1)
             phases.first_transition[phase] = row
-            sending.run[phase], sending.spacing_in_run[phase], sending.spacing_after_run[phase] = (
-                run,
-                spacing_in_run,
-                spacing_after_run,
-            )
+            sending.run[phase] = run
+            sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
             sending.in_run[phase] = in_run
             if in_run:
                 close_acks, step, last = run // 2, spacing_in_run, spacing_in_run
@@ -513,7 +507,7 @@ def _losses(
 
 @kernel(nogil=True)
 def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Any, Layout]:
-    """Return phases, transitions, what each phase sends, and the layout."""
+    """Return the phases, the transitions, one `SENDING` record per phase, and the layout."""
     layout = make_layout(p)
     o = open_window(p)
     phases: Phases = records(layout.size + 1, PHASE)
