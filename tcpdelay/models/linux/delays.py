@@ -1,9 +1,12 @@
-"""From the stationary distribution to delays: each packet when it leaves, by its wait and by the losses ahead of it.
+"""From the stationary distribution to delays: the packets of each phase, their ages, and the losses they wait for.
 
-A packet that leaves has waited as long as the packets behind it took to be written: its age. It is read at once, unless
-a segment before it, or its own, is lost: then once the last of these has been repaired. So the delay is the one-way
-delay + the age + what is left until the repair. Packets whose further repairs are alike are first collected by when the
-first try is done, so that the further tries are added once for all of them.
+When a packet leaves, it has waited in the send buffer: this is its age. The receiver reads it on arrival, unless its
+own segment or an earlier segment is lost. In this case it reads the packet once all these segments are repaired. So
+
+    delay = one-way delay + age + time from departure to the end of the repair.
+
+Packets with the same distribution of further repairs are first collected by the time at which the first retransmission
+has arrived. The further retransmissions are then added for all of these packets at once.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from tcpdelay.models.linux.departures import (
 )
 from tcpdelay.models.linux.detection import detection_wait, timeout_chance
 from tcpdelay.models.linux.open_departures import add_open_phase
+from tcpdelay.models.linux.open_transitions import open_window
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST,
@@ -44,22 +48,21 @@ from tcpdelay.models.linux.phases import (
     ROUND,
     TIMEOUT,
 )
-from tcpdelay.models.linux.transitions import open_window
 from tcpdelay.models.linux.windows import opening_times, reduced_window, times_after_loss
 from tcpdelay.models.solver.state_space import Phases, Rows
 from tcpdelay.models.solver.sweeps import total
 
 WRITE_PHASES = 4
-"""Phases of the writes, relative to the rounds, over which is averaged."""
+"""Number of times of the writes, relative to the rounds, over which the delays are averaged."""
 SINGLE_WRITE_PHASE = 1e-5
-"""Probability of a phase below which one phase of the writes, the mean one, suffices."""
+"""Probability of a phase below which the mean time of the writes suffices."""
 BACKLOGS_PER_PATTERN = 64
-"""Number of backlogs that outlast a phase from which one of them is followed as a pattern for all."""
+"""Number of backlogs that outlast a phase from which on one of them serves as a pattern for all."""
 
 
 @allocation_free()
 def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tuple[int, int, float]:
-    """Sum up the probabilities from the first to the last that counts; return where they begin and end, and the sum."""
+    """Cumulate the probabilities without negligible ones at both ends; return their begin, their end and their sum."""
     first, end = 0, probability.size
     while first < end - 1 and probability[first] < NEGLIGIBLE:
         first += 1
@@ -73,7 +76,7 @@ def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tup
 
 @allocation_free()
 def _phase_times(p: LinuxParameters, s: Any, times: NDArray[np.float64]) -> None:
-    """Fill in when the window opens in a phase."""
+    """Write the times at which ACKs release segments in a phase [slots]."""
     count = math.ceil(s.openings - SAME_TIME)
     if s.kind == ROUND:
         opening_times(count, s.run, s.spacing_in_run, s.spacing_after_run, times)
@@ -96,9 +99,10 @@ def _add_phase(
     pattern: NDArray[np.float64],
     pattern_waiting: NDArray[np.float64],
 ) -> None:
-    """Add the packets that leave in a phase in which the window is the limit, for its row of backlogs from `low`.
+    """Add the packets that leave in a phase in which the window limits the sender.
 
-    Where many backlogs last for the whole phase, one is followed, in the `pattern`.
+    `probability` are the probabilities of the backlogs from `low` on. If many backlogs last for the whole phase, only
+    one of them is followed. Its delays are collected in `pattern` and then shifted for each of these backlogs.
     """
     load = p.load
     interrupted = s.kind in (ROUND, REPAIR, REPAIR_OPEN)
@@ -141,9 +145,9 @@ def _add_phase(
 
 @kernel()
 def _by_repair(p: LinuxParameters, phases: Phases, sending: Any, rows: Rows, needed: float) -> tuple[Any, Any]:
-    """List the phases in which the window is the limit so that those whose further repairs are alike are neighbours.
+    """Group the phases in which the window limits the sender by the distribution of their further repairs.
 
-    Returned are the places in the list at which the groups begin, two for each window, and the list.
+    Return where each group begins in the list of phases, two groups for each window, and the list.
     """
     count = phases.size - 1
     group = np.full(count, -1)
@@ -171,9 +175,9 @@ def _by_repair(p: LinuxParameters, phases: Phases, sending: Any, rows: Rows, nee
 def delay_bins(
     p: LinuxParameters, phases: Phases, sending: Any, rows: Rows, probability: NDArray[np.float64], beyond: int
 ) -> NDArray[np.float64]:
-    """Return the bins of all delays beyond the one-way delay, not normalised.
+    """Return the bins of all delays without the one-way delay, not normalised.
 
-    `beyond` is how much longer than the largest backlog a delay may last [slots].
+    `beyond` is the largest difference between a delay and the largest backlog [slots].
     """
     bins = new_bins(rows[0].bound + beyond)
     waiting = new_bins(rows[0].bound + beyond)
@@ -214,7 +218,7 @@ def delay_bins(
 
 @kernel()
 def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean delay [slots] of each bin that holds any, ascending, and its share."""
+    """Return the mean delay of each bin with packets, ascending [slots], and its share of the packets."""
     slots = int(bins[WEIGHT, EXTRA, 0])
     values, weights = np.empty(BINS_PER_SLOT * slots), np.empty(BINS_PER_SLOT * slots)
     whole, filled = 0.0, 0
@@ -225,7 +229,7 @@ def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
                 whole += weight
                 value = slot + bins[REMAINDER, place, slot] / weight
                 if filled and value <= values[filled - 1] + SAME_TIME:
-                    # One delay whose rounding falls on both sides of a bin's edge.
+                    # Rounding has put equal delays on both sides of a bin's edge.
                     weights[filled - 1] += weight
                     continue
                 values[filled], weights[filled] = value, weight
@@ -235,7 +239,7 @@ def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
 
 @allocation_free()
 def sums(bins: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the sums of weights, of weighted delays and of weighted ages."""
+    """Return the sum of the weights, of weight times delay [slots], and of weight times age [slots]."""
     weight = delay = 0.0
     for slot in range(int(bins[WEIGHT, EXTRA, 0])):
         for place in range(BINS_PER_SLOT):
