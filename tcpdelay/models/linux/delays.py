@@ -144,6 +144,12 @@ def _add_phase(
 
 
 @kernel()
+def _is_open(kind: int, window: int, needed: float) -> bool:
+    """Return whether the window is open in a phase of this kind; `needed` is the smallest open window."""
+    return kind in (OPEN, LOST_OPEN, LOST_TWO) or (kind == REPAIR_OPEN and window >= needed)
+
+
+@kernel()
 def _by_repair(p: LinuxParameters, phases: Phases, sending: Any, rows: Rows, needed: float) -> tuple[Any, Any]:
     """Group the phases in which the window limits the sender by the distribution of their further repairs.
 
@@ -154,9 +160,7 @@ def _by_repair(p: LinuxParameters, phases: Phases, sending: Any, rows: Rows, nee
     begins = np.zeros(2 * p.largest_window + 3, np.int64)
     for phase in range(count):
         kind, window = sending.kind[phase], phases.window[phase]
-        if rows.offset[phase] == rows.offset[phase + 1] or kind in (TIMEOUT, OPEN, LOST_OPEN, LOST_TWO):
-            continue
-        if kind == REPAIR_OPEN and window >= needed:
+        if rows.offset[phase] == rows.offset[phase + 1] or kind == TIMEOUT or _is_open(kind, window, needed):
             continue
         group[phase] = 2 * window + (kind in (REPAIR_MORE, REPAIR_AGAIN))
         begins[group[phase] + 1] += 1
@@ -192,7 +196,7 @@ def delay_bins(
         openings, highest = max(openings, count), max(highest, rows.high[phase])
         time = max(time, count * max(sending.spacing_in_run[phase], sending.spacing_after_run[phase]))
         kind, window = sending.kind[phase], phases.window[phase]
-        if kind in (OPEN, LOST_OPEN, LOST_TWO) or (kind == REPAIR_OPEN and window >= o.needed):
+        if _is_open(kind, window, o.needed):
             weight = total(probability[begin:end])
             if weight > NEGLIGIBLE:
                 add_open_phase(p, o, bins, window, sending[phase], weight)

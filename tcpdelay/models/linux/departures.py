@@ -353,13 +353,8 @@ def add_openings(
     if count == 0:
         return
     per_segment = p.packets_per_segment
-    times, up_to, row, later, drained = (
-        workspace.times,
-        workspace.up_to,
-        workspace.row,
-        workspace.later,
-        workspace.drained,
-    )
+    times, up_to, row = workspace.times, workspace.up_to, workspace.row
+    later, drained = workspace.later, workspace.drained
     written = math.floor(times[count - 1] + phase + SAME_TIME)
     for place in range(count):
         for age in range(written + 1):

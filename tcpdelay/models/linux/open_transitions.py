@@ -155,11 +155,11 @@ def put_open_window(
     if window <= o.growing_window and window < p.largest_window:
         growth = 1 / load if load >= 1 else (segments / window if segments > 1 else 1.0)
         growth = min(growth / 2 if p.cubic else growth, 1.0)
-    in_flight = min(int(load) * segments, window - 2)
+    only_timeout = timeout_chance(p, min(int(load) * segments, window - 2), reduced)
 
     phases.first_transition[opened] = row
     sending.duration[opened] = 1.0
-    sending.timeout_chance[opened] = timeout_chance(p, in_flight, reduced)
+    sending.timeout_chance[opened] = only_timeout
     if p.followed_losses:
         row = put_bursts(p, t, row, layout, window, 0.0, o.loss, 0.0)
     else:
@@ -175,20 +175,9 @@ def put_open_window(
     packets = math.ceil(duration - SAME_TIME) - 1
     clean = repair_phase(layout, reduced, REPAIR_OPEN)
     sending.duration[lost], sending.wait[lost], sending.openings[lost] = duration, o.wait, packets
-    sending.timeout_chance[lost] = timeout_chance(p, in_flight, reduced)
-    row = put_outcomes(
-        t,
-        row,
-        layout,
-        o.repeated_loss,
-        timeout_chance(p, in_flight, reduced),
-        more_lost(p, max(packets - o.telling, 0) * segments, False),
-        1.0,
-        reduced,
-        clean,
-        0.0,
-        duration,
-    )
+    sending.timeout_chance[lost] = only_timeout
+    more = more_lost(p, max(packets - o.telling, 0) * segments, False)
+    row = put_outcomes(t, row, layout, o.repeated_loss, only_timeout, more, 1.0, reduced, clean, 0.0, duration)
 
     phases.first_transition[lost_two] = row
     duration = load + o.later_wait
@@ -202,5 +191,4 @@ def put_open_window(
     again_phase, more_phase = repair_phase(layout, reduced, REPAIR_AGAIN), repair_phase(layout, reduced, REPAIR_MORE)
     row = put(t, row, 0, 0, blocked, timeout, duration)
     row = put(t, row, again_phase, again_phase, blocked, again, duration)
-    row = put(t, row, more_phase, more_phase, blocked, 1 - again - timeout, duration)
-    return row
+    return put(t, row, more_phase, more_phase, blocked, 1 - again - timeout, duration)

@@ -82,15 +82,15 @@ def _add_rounds(p: LinuxParameters, rounds: Any, filled: int, reduced: int, last
     """Append the rounds with windows from `reduced` to `last_window`; return the new number of rounds."""
     windows = np.zeros(ROUNDS_PER_WINDOW * (last_window - reduced + 2), np.int64)
     growing_windows(p, reduced, windows)
-    place = 0
-    while place < windows.size and windows[place] <= last_window:
-        rounds.window[filled] = windows[place]
+    for window in windows:
+        if window > last_window:
+            break
+        rounds.window[filled] = window
         rounds.reduced[filled] = reduced
         rounds.all_in_run[filled] = all_in_run
         rounds.following[filled] = filled + 1
         filled += 1
-        place += 1
-        if windows[place - 1] >= p.largest_window:
+        if window >= p.largest_window:
             break
     return filled
 
@@ -155,13 +155,13 @@ def make_layout(p: LinuxParameters) -> Layout:
 @kernel()
 def repair_phase(layout: Layout, window: int, kind: int) -> int:
     """Return the phase of a recovery of that kind with the reduced window `window`."""
-    return int(layout.repairs + 4 * window + kind - REPAIR_MORE)
+    return int(layout.repairs + len(PER_WINDOW) * window + kind - REPAIR_MORE)
 
 
 @kernel()
 def open_phase(layout: Layout, window: int, kind: int) -> int:
     """Return the phase of that kind, one of `OPEN_KINDS`, with that window."""
-    return int(layout.opens + 4 * window + kind - OPEN)
+    return int(layout.opens + len(OPEN_KINDS) * window + kind - OPEN)
 
 
 @kernel()

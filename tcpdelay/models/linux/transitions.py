@@ -194,11 +194,10 @@ def _repairs(
             row = put_repeat(t, row, phase, shift, per_segment * openings, lost_again)
         row = put(t, row, plain, plain, shift, 1 - lost_again - timeout, duration)
 
-    phase = plain
-    phases.first_transition[phase] = row
+    phases.first_transition[plain] = row
     openings = max(int(load / spacing_after_run + 0.5), 1)
-    sending.duration[phase], sending.openings[phase] = load, openings
-    sending.spacing_after_run[phase] = spacing_after_run
+    sending.duration[plain], sending.openings[plain] = load, openings
+    sending.spacing_after_run[plain] = spacing_after_run
     following = round_phase(layout, layout.after_repair[window])
     lost = open_phase(layout, window, LOST_REPAIRING)
     done = 0
@@ -219,8 +218,7 @@ def _repairs(
                 row = put(t, row, lost, lost, shift, chance, mean_time)
         done = end
     empty = open_phase(layout, window, OPEN) if opened else following
-    row = put(t, row, following, empty, load - per_segment * openings, (1 - loss) ** openings, load)
-    return row
+    return put(t, row, following, empty, load - per_segment * openings, (1 - loss) ** openings, load)
 
 
 @kernel()
