@@ -162,20 +162,12 @@ def number_states(phases: Phases, transitions: Transitions, rows: Rows, start: i
     return number
 
 
-@kernel()
 def list_states(phases: Phases, rows: Rows, number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the phase and the backlog of each state, in the order of their numbers."""
-    states = 0
-    for cell in range(number.size):
-        states += number[cell] >= 0
-    phase_of = np.empty(states, np.int64)
-    backlog_of = np.empty(states, np.int64)
-    for phase in range(phases.size - 1):
-        for cell in range(rows.offset[phase], rows.offset[phase + 1]):
-            if number[cell] >= 0:
-                phase_of[number[cell]] = phase
-                backlog_of[number[cell]] = rows.low[phase] + cell - rows.offset[phase]
-    return phase_of, backlog_of
+    sizes = np.diff(rows["offset"])
+    phase_of = np.repeat(np.arange(phases.size - 1), sizes)
+    backlog_of = np.arange(number.size) - np.repeat(rows["offset"][:-1] - rows["low"][:-1], sizes)
+    return phase_of[number >= 0], backlog_of[number >= 0]
 
 
 @kernel()
