@@ -10,7 +10,6 @@ An *outage* is the loss of a whole window: the first lost packet and all later p
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.detection import detection_wait, timeout_chance
@@ -22,6 +21,7 @@ from tcpdelay.models.linux.phases import (
     REPAIR,
     REPAIR_OPEN,
     Layout,
+    Sending,
     burst_phase,
     open_phase,
     put,
@@ -163,7 +163,7 @@ def put_outage(
 
 
 @kernel()
-def add_bursts(p: LinuxParameters, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
+def add_bursts(p: LinuxParameters, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending) -> int:
     """Append the phases of consecutive losses for each window."""
     for window in range(p.largest_window + 1):
         for place in range(layout.burst_kinds):
@@ -187,7 +187,7 @@ def add_bursts(p: LinuxParameters, t: Transitions, row: int, layout: Layout, pha
 
 @kernel()
 def _add_burst(
-    p: LinuxParameters, t: Transitions, row: int, layout: Layout, sending: Any, phase: int, window: int, lost: int
+    p: LinuxParameters, t: Transitions, row: int, layout: Layout, sending: Sending, phase: int, window: int, lost: int
 ) -> int:
     """Append the phase of `lost` consecutive losses. It ends when the last of them is retransmitted."""
     wait = burst_wait(p, lost)

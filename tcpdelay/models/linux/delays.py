@@ -12,7 +12,6 @@ has arrived. The further retransmissions are then added for all of these packets
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +46,7 @@ from tcpdelay.models.linux.phases import (
     REPAIR_OPEN,
     ROUND,
     TIMEOUT,
+    Sending,
 )
 from tcpdelay.models.linux.windows import opening_times, reduced_window, times_after_loss
 from tcpdelay.models.solver.state_space import Phases, Rows
@@ -75,7 +75,7 @@ def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tup
 
 
 @allocation_free()
-def _phase_times(p: LinuxParameters, s: Any, times: NDArray[np.float64]) -> None:
+def _phase_times(p: LinuxParameters, s: Sending, times: NDArray[np.float64]) -> None:
     """Write the times at which ACKs release segments in a phase [slots]."""
     count = math.ceil(s.openings - SAME_TIME)
     if s.kind == ROUND:
@@ -92,7 +92,7 @@ def _add_phase(
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
     window: int,
-    s: Any,
+    s: Sending,
     probability: NDArray[np.float64],
     low: int,
     workspace: Workspace,
@@ -109,7 +109,7 @@ def _add_phase(
     step = load / max(window, 1)
     between = s.spacing_after_run if s.spacing_after_run > 0 else s.spacing_in_run
     own = load + detection_wait(p, 0, between, between) if interrupted else 0.0
-    x = Leaving(not interrupted, s.duration, own, load + step, step)
+    leaving = Leaving(not interrupted, s.duration, own, load + step, step)
     count = math.ceil(s.openings - SAME_TIME)
     _phase_times(p, s, workspace.times)
     first, end, weight = _sum_up(probability, workspace.up_to)
@@ -127,12 +127,12 @@ def _add_phase(
     if lowest < lasting:
         for place in range(phases):
             phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
-            add_openings(p, x, bins, waiting, workspace, lowest, lasting - 1, count, phase)
+            add_openings(p, leaving, bins, waiting, workspace, lowest, lasting - 1, count, phase)
     if lasting <= highest:
         workspace.up_to[1] = 1.0
         for place in range(phases):
             phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
-            add_openings(p, x, pattern, pattern_waiting, workspace, lasting, lasting, count, phase)
+            add_openings(p, leaving, pattern, pattern_waiting, workspace, lasting, lasting, count, phase)
         row = probability[lasting - low : end]
         states = backlogs = 0.0
         for cell in range(row.size):
@@ -150,7 +150,9 @@ def _is_open(kind: int, window: int, needed: float) -> bool:
 
 
 @kernel()
-def _by_repair(p: LinuxParameters, phases: Phases, sending: Any, rows: Rows, needed: float) -> tuple[Any, Any]:
+def _by_repair(
+    p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, needed: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Group the phases in which the window limits the sender by the distribution of their further repairs.
 
     Return where each group begins in the list of phases, two groups for each window, and the list.
@@ -177,7 +179,7 @@ def _by_repair(p: LinuxParameters, phases: Phases, sending: Any, rows: Rows, nee
 
 @kernel(nogil=True)
 def delay_bins(
-    p: LinuxParameters, phases: Phases, sending: Any, rows: Rows, probability: NDArray[np.float64], beyond: int
+    p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, probability: NDArray[np.float64], beyond: int
 ) -> NDArray[np.float64]:
     """Return the bins of all delays without the one-way delay, not normalised.
 

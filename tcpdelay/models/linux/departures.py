@@ -233,7 +233,7 @@ def _packets_and_ages(row: NDArray[np.float64]) -> tuple[float, float]:
 @allocation_free()
 def _add_leaving(
     p: LinuxParameters,
-    x: Leaving,
+    leaving: Leaving,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
     row: NDArray[np.float64],
@@ -264,15 +264,15 @@ def _add_leaving(
     if packets < NEGLIGIBLE:
         return
     bins[REMAINDER, EXTRA, 0] += ages * share + packets * age
-    if not x.blocked:
+    if not leaving.blocked:
         add_row(bins, age, share * (1 - p.loss), row)
-        add_row(waiting, age + x.own_wait, share * p.loss, row)
+        add_row(waiting, age + leaving.own_wait, share * p.loss, row)
         return
     # Each segment that has left in this phase may be lost as well.
-    left = max(x.duration - time, 0.0)
+    left = max(leaving.duration - time, 0.0)
     rest = share
     for behind in range(place + 1):
-        later = x.again - behind * x.step
+        later = leaving.again - behind * leaving.step
         if later <= left or packets * p.loss < NEGLIGIBLE:
             break
         add_row(waiting, age + later, rest * p.loss, row)
@@ -283,7 +283,7 @@ def _add_leaving(
 @allocation_free()
 def _add_drained(
     p: LinuxParameters,
-    x: Leaving,
+    leaving: Leaving,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
     count: int,
@@ -309,7 +309,7 @@ def _add_drained(
             # The window has room: the packet leaves as soon as it is written.
             sent += 1.0
             credit -= 1
-            _add_leaving(p, x, bins, waiting, workspace.single, 0.0, sent - phase, place, shares[place])
+            _add_leaving(p, leaving, bins, waiting, workspace.single, 0.0, sent - phase, place, shares[place])
         latest = math.floor(time + phase + SAME_TIME)
         if latest <= sent + SAME_TIME:
             workspace.drained[place + 1, credit + 1] += weight
@@ -328,7 +328,7 @@ def _add_drained(
 @allocation_free()
 def add_openings(
     p: LinuxParameters,
-    x: Leaving,
+    leaving: Leaving,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
     workspace: Workspace,
@@ -362,7 +362,7 @@ def add_openings(
         for credit in range(place + 2):
             drained[place + 1, credit] = 0.0
     if low == 0:
-        _add_drained(p, x, bins, waiting, count, phase, 0, 0, up_to[1], workspace)
+        _add_drained(p, leaving, bins, waiting, count, phase, 0, 0, up_to[1], workspace)
     gone = max(low - 1, 0)
     for place in range(count):
         time = times[place]
@@ -387,8 +387,8 @@ def add_openings(
                 drained[place + 1, 0] += up_to[now_gone - low + 1] - up_to[gone - low + 1]
                 gone = now_gone
         age_part = max(time + phase - latest, 0.0)
-        _add_leaving(p, x, bins, waiting, row[:filled], age_part, time, place, workspace.shares[place])
+        _add_leaving(p, leaving, bins, waiting, row[:filled], age_part, time, place, workspace.shares[place])
         for credit in range(place + 2):
             weight = drained[place + 1, credit]
             if weight > NEGLIGIBLE:
-                _add_drained(p, x, bins, waiting, count, phase, place + 1, credit, weight, workspace)
+                _add_drained(p, leaving, bins, waiting, count, phase, place + 1, credit, weight, workspace)

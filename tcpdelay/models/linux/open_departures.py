@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from tcpdelay.models.linux.departures import add, add_repaired
 from tcpdelay.models.linux.detection import detection_wait, timeout_chance
 from tcpdelay.models.linux.open_transitions import OpenWindow
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
-from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN
+from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN, Sending
 from tcpdelay.models.linux.windows import reduced_window
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
@@ -59,7 +58,7 @@ def add_first_of_burst(
 
 
 @allocation_free()
-def add_burst_phase(p: LinuxParameters, bins: NDArray[np.float64], window: int, s: Any, weight: float) -> None:
+def add_burst_phase(p: LinuxParameters, bins: NDArray[np.float64], window: int, s: Sending, weight: float) -> None:
     """Add the packets that leave after the first of several losses. They are lost, or they wait for lost packets."""
     further = repair_segments(p, s.lost) - 1
     for place in range(1, int(s.openings) + 1):
@@ -110,7 +109,7 @@ def _add_open(
 
 @allocation_free()
 def _add_lost_open(
-    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: Any
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: Sending
 ) -> None:
     """Add the packets that leave between a loss in an open window and its detection."""
     age = _age_in_open_window(p, window)
@@ -138,7 +137,7 @@ def _add_lost_open(
 
 @allocation_free()
 def add_open_phase(
-    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], window: int, s: Any, weight: float
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], window: int, s: Sending, weight: float
 ) -> None:
     """Add the packets that leave in a phase of an open window. The backlog does not matter."""
     load = p.load

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.bursts import more_lost, put_bursts
@@ -18,6 +18,7 @@ from tcpdelay.models.linux.phases import (
     REPAIR_MORE,
     REPAIR_OPEN,
     Layout,
+    Sending,
     open_phase,
     put,
     put_outcomes,
@@ -101,7 +102,7 @@ def put_repair_of_open_window(
     row: int,
     layout: Layout,
     phases: Phases,
-    sending: Any,
+    sending: Sending,
     window: int,
 ) -> int:
     """Append the recovery after a loss in an open window, where the times of the writes are known."""
@@ -143,7 +144,7 @@ def put_open_window(
     row: int,
     layout: Layout,
     phases: Phases,
-    sending: Any,
+    sending: Sending,
     window: int,
 ) -> int:
     """Append the phases of an open window and of losses in it."""

@@ -7,7 +7,7 @@ window is *open* while it lets every packet leave as soon as it is written; othe
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.windows import SMALL_PACKETS, growing_windows, reduced_window
-from tcpdelay.models.solver.state_space import Transitions
+from tcpdelay.models.solver.state_space import Records, Transitions
 
 TIMEOUT, REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN, ROUND, OPEN, LOST_OPEN, LOST_TWO, LOST_REPAIRING, LOST = range(
     11
@@ -45,6 +45,34 @@ ROUND_RECORD = np.dtype(
     [("window", np.int64), ("reduced", np.int64), ("all_in_run", np.int64), ("following", np.int64)], align=True
 )
 
+SENDING = np.dtype(
+    [
+        ("kind", np.int64),
+        ("run", np.int64),
+        ("openings", np.float64),
+        ("spacing_in_run", np.float64),
+        ("spacing_after_run", np.float64),
+        ("duration", np.float64),
+        ("wait", np.float64),
+        ("timeout_chance", np.float64),
+        ("in_run", np.int64),
+        ("lost", np.int64),
+    ],
+    align=True,
+)
+Sending: TypeAlias = Records
+"""What happens in each phase; one record per phase, or a single record.
+
+- kind: kind of the phase.
+- run, spacing_in_run, spacing_after_run: spacing of the ACKs that release segments, as in `Openings`.
+- openings: number of ACKs that release a segment; in an open window, number of packets that leave.
+- duration: duration of the phase [slots].
+- wait: time from the due time of an ACK to the detection of the loss; in REPAIR_OPEN, from the loss [slots].
+- timeout_chance: probability that only the timeout finds a lost retransmission.
+- in_run: whether the lost segment belonged to the run.
+- lost: number of packets of a loss burst; in an outage, the window.
+"""
+
 
 class Layout(NamedTuple):
     """The rounds of the chain and the numbers of its phases.
@@ -65,7 +93,7 @@ class Layout(NamedTuple):
         Number of phases.
     """
 
-    rounds: Any
+    rounds: Records
     after_open: NDArray[np.int64]
     after_repair: NDArray[np.int64]
     repairs: int
@@ -78,7 +106,9 @@ class Layout(NamedTuple):
 
 
 @kernel()
-def _add_rounds(p: LinuxParameters, rounds: Any, filled: int, reduced: int, last_window: int, all_in_run: bool) -> int:
+def _add_rounds(
+    p: LinuxParameters, rounds: Records, filled: int, reduced: int, last_window: int, all_in_run: bool
+) -> int:
     """Append the rounds with windows from `reduced` to `last_window`; return the new number of rounds."""
     windows = np.zeros(ROUNDS_PER_WINDOW * (last_window - reduced + 2), np.int64)
     growing_windows(p, reduced, windows)
@@ -101,7 +131,7 @@ def make_layout(p: LinuxParameters) -> Layout:
     top = p.largest_window
     small = p.packets_per_segment >= SMALL_PACKETS
     capacity = ROUNDS_PER_WINDOW * (top + 2) * (MOST_STARTS + 3)
-    rounds: Any = records(capacity, ROUND_RECORD)
+    rounds: Records = records(capacity, ROUND_RECORD)
     after_open = np.zeros(top + 2, np.int64)
     after_repair = np.zeros(top + 2, np.int64)
     last_fresh = min(p.flight + 1, top)

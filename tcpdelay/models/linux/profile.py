@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.delays import delay_bins, filled_bins, sums
 from tcpdelay.models.linux.parameters import LinuxParameters, linux_parameters
-from tcpdelay.models.linux.phases import Layout, backlogged_phase, start_phase
+from tcpdelay.models.linux.phases import Layout, Sending, backlogged_phase, start_phase
 from tcpdelay.models.linux.transitions import linux_transitions
 from tcpdelay.models.solver.measures import after_timeout
 from tcpdelay.models.solver.narrow import RequestedFigures, solve_narrow, sum_up
@@ -85,7 +84,7 @@ class LinuxProfile:
         self.least_memory = float(PHASES_PER_WINDOW * p.largest_window * backlogs)
 
     @cached_property
-    def _made(self) -> tuple[Phases, Transitions, Any, Layout]:
+    def _made(self) -> tuple[Phases, Transitions, Sending, Layout]:
         """Phases, transitions with durations in seconds, `SENDING` records and layout."""
         phases, transitions, sending, layout = linux_transitions(self.parameters)
         transitions["duration"] *= self.parameters.interval

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.linux.bursts import (
     add_bursts,
@@ -35,8 +31,10 @@ from tcpdelay.models.linux.phases import (
     REPAIR_MORE,
     REPAIR_OPEN,
     ROUND,
+    SENDING,
     TIMEOUT,
     Layout,
+    Sending,
     lost_phase,
     make_layout,
     open_phase,
@@ -54,36 +52,11 @@ GROUPS = 3
 TRANSITIONS_PER_PHASE = 8
 """Capacity: at most three parts of a round and the next round, or four outcomes, each with two whole shifts."""
 
-SENDING = np.dtype(
-    [
-        ("kind", np.int64),
-        ("run", np.int64),
-        ("openings", np.float64),
-        ("spacing_in_run", np.float64),
-        ("spacing_after_run", np.float64),
-        ("duration", np.float64),
-        ("wait", np.float64),
-        ("timeout_chance", np.float64),
-        ("in_run", np.int64),
-        ("lost", np.int64),
-    ],
-    align=True,
-)
-"""What happens in a phase.
-
-- kind: kind of the phase.
-- run, spacing_in_run, spacing_after_run: spacing of the ACKs that release segments, as in `Openings`.
-- openings: number of ACKs that release a segment; in an open window, number of packets that leave.
-- duration: duration of the phase [slots].
-- wait: time from the due time of an ACK to the detection of the loss; in REPAIR_OPEN, from the loss [slots].
-- timeout_chance: probability that only the timeout finds a lost retransmission.
-- in_run: whether the lost segment belonged to the run.
-- lost: number of packets of a loss burst; in an outage, the window.
-"""
-
 
 @kernel()
-def _timeouts(p: LinuxParameters, t: Transitions, layout: Layout, phases: Phases, sending: Any, opened: float) -> int:
+def _timeouts(
+    p: LinuxParameters, t: Transitions, layout: Layout, phases: Phases, sending: Sending, opened: float
+) -> int:
     """Append the phases of consecutive timeouts; return the number of transitions."""
     row = 0
     window, rounds = SMALLEST_WINDOW, 0
@@ -146,7 +119,7 @@ def _repairs(
     row: int,
     layout: Layout,
     phases: Phases,
-    sending: Any,
+    sending: Sending,
     window: int,
 ) -> int:
     """Append the phases of a recovery with the reduced window `window`."""
@@ -228,7 +201,7 @@ def _put_lost(
     t: Transitions,
     row: int,
     layout: Layout,
-    sending: Any,
+    sending: Sending,
     phase: int,
     window: int,
     step: float,
@@ -276,7 +249,7 @@ def _loss_in_repair(
     row: int,
     layout: Layout,
     phases: Phases,
-    sending: Any,
+    sending: Sending,
     window: int,
 ) -> int:
     """Append the phase of a loss during a recovery."""
@@ -289,7 +262,7 @@ def _loss_in_repair(
 
 @kernel()
 def _rounds(
-    p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any
+    p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
 ) -> int:
     """Append the rounds, in which the window limits the sender."""
     for number in range(layout.rounds.size):
@@ -313,7 +286,7 @@ def _rounds(
 
 @kernel()
 def _losses(
-    p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any
+    p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
 ) -> int:
     """Append the losses in rounds."""
     small = p.packets_per_segment >= SMALL_PACKETS
@@ -343,12 +316,12 @@ def _losses(
 
 
 @kernel(nogil=True)
-def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Any, Layout]:
+def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending, Layout]:
     """Return the phases, the transitions, one `SENDING` record per phase, and the layout."""
     layout = make_layout(p)
     o = open_window(p)
     phases: Phases = records(layout.size + 1, PHASE)
-    sending: Any = records(layout.size, SENDING)
+    sending: Sending = records(layout.size, SENDING)
     t: Transitions = records((TRANSITIONS_PER_PHASE + 2 * p.followed_losses) * layout.size, TRANSITION)
     row = _timeouts(p, t, layout, phases, sending, o.needed)
     for window in range(p.largest_window + 1):
