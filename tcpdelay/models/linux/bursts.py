@@ -58,12 +58,11 @@ def outage_chance(p: LinuxParameters, window: int) -> float:
 @kernel()
 def burst_chance(p: LinuxParameters, window: int, lost: int) -> float:
     """Return the probability that a burst has `lost` packets, given its first loss, but not the whole window."""
-    most = followed_losses(p, window)
     begin, end = p.next_loss ** (lost - 1), p.next_loss**lost
     if probe_interval(p) < 1:
         begin *= p.next_loss if lost > 2 else 1.0
         end *= p.next_loss if lost > 1 else 1.0
-    if lost == most:
+    if lost == followed_losses(p, window):
         end = outage_chance(p, window)
     return float(begin - end)
 
@@ -73,7 +72,7 @@ def burst_wait(p: LinuxParameters, lost: int) -> float:
     """Return the time from the due time of the first ACK to the detection of `lost` consecutive losses [slots]."""
     if lost == 1:
         return detection_wait(p, 0, 1.0, 1.0)
-    if lost > 1 and probe_interval(p) < 1:
+    if probe_interval(p) < 1:
         return lost - 1 + probe_interval(p)
     if lost >= p.reordering_wait - SAME_TIME:
         return float(lost)
