@@ -60,9 +60,9 @@ class LinuxParameters(NamedTuple):
     load : float
         Packets written per round-trip time. The same number is the round-trip time in slots.
     packets_per_segment : float
-        Packets that fit into a full segment; below 1 if a packet is larger than a segment.
+        Number of packets that fit into a full segment; below 1 if a packet is larger than a segment.
     segments_per_packet : int
-        Segments of a packet that is sent as soon as it is written.
+        Number of segments of a packet that leaves as soon as it is written.
     loss : float
         Probability that a full segment is lost if the segment before it was not lost.
     mean_loss : float
@@ -178,7 +178,7 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     ['jitter']
     """
     if path.loss_pattern != "random":
-        hint = "bursts are loss_burst of Path, and Stack.newreno_2008() knows 'correlated'"
+        hint = "set loss_burst of Path for loss bursts; Stack.newreno_2008() accepts 'correlated'"
         yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' with Stack.linux()", hint)
     yield from unknown_fields(path, PATH_FIELDS, "in the chain", SIMULATED)
     if path.loss_burst > 1 and path.loss >= NEGLIGIBLE_LOSS:
@@ -202,21 +202,21 @@ def _refused_bursts(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupporte
     if path.bottleneck != "packets":
         yield UnsupportedError("bottleneck", path.bottleneck, f"be 'packets' {where}")
         return
-    held_up = _outage_share(flow, path, stack)
-    if held_up > LARGEST_OUTAGE:
+    delayed = _outage_share(flow, path, stack)
+    if delayed > LARGEST_OUTAGE:
         allowed = (
-            f"be shorter in the chain: losses of whole windows hold up {held_up:.1%} of the packets here, "
+            f"be shorter in the chain: losses of whole windows delay {delayed:.1%} of the packets here, "
             f"and at most {LARGEST_OUTAGE:.0%} are allowed"
         )
         yield UnsupportedError("loss_burst", burst, allowed, SIMULATED)
 
 
 def _outage_share(flow: Flow, path: Path, stack: Linux) -> float:
-    """Estimate the share of packets that are written while the loss of a whole window is being repaired."""
+    """Estimate the share of packets that are written while the loss of a whole window is repaired."""
     load = packets_per_round_trip(flow, path)
     loss = _losses(path, load)
     timeout = (path.rtt + stack.rto_min) / flow.interval
-    # Small windows are lost as a whole most often. With frequent losses the window never reaches the load.
+    # A small window is lost as a whole most often. With frequent losses the window stays below the load.
     limited = max(SMALLEST_LIMITED_WINDOW / math.sqrt(loss.after_success), SMALLEST_WINDOW) if path.loss else math.inf
     window = min(math.floor(load) + 2, limited)
     doubled = sum((2 * loss.after_loss) ** stage for stage in range(LARGEST_BURST_BACKOFF))
@@ -234,7 +234,12 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
     path : Path
         Gives round-trip time [s], losses and bottleneck.
     stack : Linux
-        Gives congestion control, MSS, tick and smallest timeout.
+        Gives congestion control, MSS [bytes], tick rate [1/s] and minimum retransmission timeout [s].
+
+    Returns
+    -------
+    LinuxParameters
+        The scenario in packets and packet intervals.
 
     Raises
     ------

@@ -37,7 +37,23 @@ BACKLOG_PER_LOAD = 16
 
 
 class Parameters(NamedTuple):
-    """The symbols of the published chain for one scenario: data in packets and bytes, times in seconds."""
+    """The symbols of the published chain for one scenario.
+
+    Attributes
+    ----------
+    load : int
+        r: packets per round-trip time, at least 1.
+    packet_size, mss : int
+        a and MSS [bytes].
+    interval, rtt, initial_timeout : float
+        1/f, RTT and T0 [s].
+    loss, loss_of_one_packet : float
+        p, and p' of a packet that is sent alone.
+    variant : int
+        NEWRENO, SACK or RENO.
+    correlated, limited_transmit, window_validation : bool
+        Drop-tail losses, limited transmit (RFC 3042) and congestion window validation (RFC 2861).
+    """
 
     load: int
     packet_size: int
@@ -65,7 +81,7 @@ def published_refusals(flow: Flow, path: Path, stack: NewReno2008) -> Iterator[U
     >>> [refused.name for refused in published_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), NewReno2008())]
     ['jitter']
     """
-    yield from unknown_fields(path, PATH_FIELDS, "in a Markov chain", "tcpdelay.simulate knows it")
+    yield from unknown_fields(path, PATH_FIELDS, "in a Markov chain", "tcpdelay.simulate takes it into account")
     if path.bottleneck == "bytes" and path.loss * flow.packet_size >= stack.mss:
         allowed = f"be below mss / loss = {stack.mss / path.loss:g} bytes behind a byte-based bottleneck"
         yield UnsupportedError("packet_size", flow.packet_size, allowed)
@@ -77,7 +93,7 @@ def parameters(flow: Flow, path: Path, stack: NewReno2008) -> Parameters:
     Raises
     ------
     UnsupportedError
-        If the chain refuses a field of the path, such as jitter, loss bursts or lost ACKs, or if a byte-based
+        If the chain refuses a field of the path, for example jitter, loss bursts or lost ACKs, or if a byte-based
         bottleneck would drop packets with a probability of 1 or more.
     """
     for refused in published_refusals(flow, path, stack):
