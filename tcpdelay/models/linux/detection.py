@@ -58,7 +58,7 @@ def detection_wait(p: LinuxParameters, close_acks: int, spacing_in_run: float, s
 def mean_detection_wait(p: LinuxParameters, wait: float, step: float) -> float:
     """Return the mean wait for detection if the segments that would trigger it may be lost too [slots].
 
-    `wait` is the wait without such a loss. Each further lost segment adds `step`, the time between ACKs.
+    `wait` is the wait if all of them arrive. Each further lost segment adds `step`, the time between ACKs.
     """
     mean, chance, this = 0.0, 1.0, wait
     for place in range(FOLLOWED_LOSSES):
@@ -76,7 +76,7 @@ def timeout_chance(p: LinuxParameters, in_flight: int, reduced: int) -> float:
 
     RACK finds the loss by the ACK of any segment that was sent after the retransmission. Each segment in flight
     releases one new segment when it is acknowledged, as far as the reduced window allows. If in each of these pairs
-    either segment is lost, no such ACK arrives.
+    either segment is lost, only the timeout finds the loss.
 
     Parameters
     ----------

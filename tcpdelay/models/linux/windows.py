@@ -3,7 +3,7 @@
 A round is one round-trip time. After a loss the window is reduced; then Reno or CUBIC grows it.
 
 While the window limits the sender, each ACK releases one segment (the ACK clock); names of functions and fields call
-such an ACK an *opening*. The ACKs of a round therefore repeat the spacing of the last round. When the window grows by
+this ACK an *opening*. The ACKs of a round therefore repeat the spacing of the last round. When the window grows by
 one segment, one ACK releases two segments, and from then on two ACKs follow each other closely. So a round begins with
 a *run* of closely spaced ACKs; the ACKs after the run are further apart. After a loss in an open window, only the
 segments by which the window has grown since are in the run. After any other recovery all segments are in the run.

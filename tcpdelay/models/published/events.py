@@ -33,7 +33,7 @@ class LossEvents(NamedTuple):
 
 @kernel()
 def _repaired_pattern(trials: int, losses: int, loss: float) -> float:
-    """Return B_p(trials, losses) (1-p)^losses: so many losses, and all of their retransmissions survive."""
+    """Return B_p(trials, losses) (1-p)^losses: the probability of the losses, and that all retransmissions arrive."""
     if losses < 0 or losses > trials:
         return 0.0
     coefficient = 1.0
