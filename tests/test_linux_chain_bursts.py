@@ -147,7 +147,7 @@ def test_delays_are_those_of_the_simulator(size, rtt, loss, burst, mean_error, p
             r"interval must be at most 0\.3 s in the chain with a loss_burst of 1\.5, got 0\.5",
         ),
         # Windows open wide enough are hardly ever lost as a whole, but losses this frequent do not let them open.
-        (td.Flow(209, 0.01), td.Path(0.098, 0.049, loss_burst=1.5), "losses of whole windows hold up 4.*%"),
+        (td.Flow(209, 0.01), td.Path(0.098, 0.049, loss_burst=1.5), "losses of whole windows delay 4.*%"),
         (
             VOICE,
             td.Path(0.1, 0.001, bottleneck="bytes", loss_burst=1.5),

@@ -184,7 +184,7 @@ def test_the_chain_refuses_what_only_the_simulator_knows(change):
     (name,) = change
     for stack in (td.Stack.newreno_2008(), td.Stack.newreno_2008(variant="sack")):
         with pytest.raises(
-            ValueError, match=f"^{name} must be [01] in a Markov chain, got .*tcpdelay.simulate knows it$"
+            ValueError, match=f"^{name} must be [01] in a Markov chain, got .*tcpdelay.simulate takes it into account$"
         ):
             td.DelayModel(VOICE, td.Path(rtt=0.1, loss=0.01, **change), stack)
     with pytest.raises(ValueError, match=f"^{name} must be "):

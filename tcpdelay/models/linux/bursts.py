@@ -1,27 +1,27 @@
-"""Losses in bursts, packet by packet: how many are lost in a row, when that is found, and what repairs it.
+"""Loss bursts, packet by packet: their length, their detection, their repair, and the phases of the chain for them.
 
-After a packet that got through the next one is lost with the probability `loss`, after a lost one with `next_loss`
-(Gilbert 1960). A burst goes on with whatever is sent next; so one that takes all that the window allows is still there
-when the tail loss probe and the timeouts retransmit.
+After a packet that arrived, the next packet is lost with the probability `loss`; after a lost packet, with `next_loss`
+(Gilbert 1960). A burst continues with the next packet that is sent, whenever this is. If a burst has taken the whole
+window, it may therefore also take the tail loss probe and the retransmissions after timeouts.
 
-This module also makes the phases of such bursts, and of the loss of a whole window.
+An *outage* is the loss of a whole window: the first lost packet and all later packets that the window allows.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.linux.detection import SAME_TIME, detection_wait, timeout_chance
+from tcpdelay.models.linux.detection import detection_wait, timeout_chance
+from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST_OPEN,
     LOST_TWO,
     OPEN,
     REPAIR,
     REPAIR_OPEN,
-    SMALLEST_WINDOW,
     Layout,
+    Sending,
     burst_phase,
     open_phase,
     put,
@@ -34,46 +34,45 @@ from tcpdelay.models.tcp import DUPLICATE_THRESHOLD, PROBE_ROUND_TRIPS
 
 
 @kernel()
-def followed_losses(p: Any, window: int) -> int:
-    """Return the largest number of losses in a row that has a phase of its own; longer bursts share the last phase."""
+def followed_losses(p: LinuxParameters, window: int) -> int:
+    """Return the largest number of consecutive losses with a phase of its own; longer bursts share the last phase."""
     return int(max(min(window - 1, p.followed_losses), 1))
 
 
 @kernel()
-def probe_interval(p: Any) -> float:
-    """Return how long after the last packet the tail loss probe is sent [slots]."""
+def probe_interval(p: LinuxParameters) -> float:
+    """Return the time from the last packet to the tail loss probe [slots] (RFC 8985, 7.2)."""
     return float(PROBE_ROUND_TRIPS * p.load + p.probe_slack)
 
 
 @kernel()
-def outage_chance(p: Any, window: int) -> float:
-    """Return the chance that all that the window allows after a lost packet is lost as well."""
+def outage_chance(p: LinuxParameters, window: int) -> float:
+    """Return the probability that, after a lost packet, all further packets that the window allows are lost too."""
     if p.followed_losses == 0:
         return 0.0
-    # Between packets that come later than a probe, the probe is the next one sent.
+    # If the probe is sent before the next packet, it is the next segment of the burst.
     probes = 1 if probe_interval(p) < 1 and window > 2 else 0
     return float(p.next_loss ** (window - 1 + probes))
 
 
 @kernel()
-def burst_chance(p: Any, window: int, lost: int) -> float:
-    """Return the chance that, after a first loss, so many packets are lost in a row, but not the whole window."""
-    most = followed_losses(p, window)
+def burst_chance(p: LinuxParameters, window: int, lost: int) -> float:
+    """Return the probability that a burst has `lost` packets, given its first loss, but not the whole window."""
     begin, end = p.next_loss ** (lost - 1), p.next_loss**lost
     if probe_interval(p) < 1:
         begin *= p.next_loss if lost > 2 else 1.0
         end *= p.next_loss if lost > 1 else 1.0
-    if lost == most:
+    if lost == followed_losses(p, window):
         end = outage_chance(p, window)
     return float(begin - end)
 
 
 @kernel()
-def burst_wait(p: Any, lost: int) -> float:
-    """Return the time from when the first acknowledgement was due until `lost` losses in a row are found [slots]."""
+def burst_wait(p: LinuxParameters, lost: int) -> float:
+    """Return the time from the due time of the first ACK to the detection of `lost` consecutive losses [slots]."""
     if lost == 1:
         return detection_wait(p, 0, 1.0, 1.0)
-    if lost > 1 and probe_interval(p) < 1:
+    if probe_interval(p) < 1:
         return lost - 1 + probe_interval(p)
     if lost >= p.reordering_wait - SAME_TIME:
         return float(lost)
@@ -82,33 +81,36 @@ def burst_wait(p: Any, lost: int) -> float:
 
 
 @kernel()
-def probe_time(p: Any, window: int) -> float:
-    """Return when the probe or timeout comes after the first of so many losses, which are all that the window allows.
+def probe_time(p: LinuxParameters, window: int) -> float:
+    """Return the time from the first packet of a lost window to the tail loss probe [slots].
 
-    Both timers run until the first one's timeout at most.
+    The retransmission timeout of the first packet is the upper limit.
     """
     return float(min(window - 1 + probe_interval(p), p.timeout))
 
 
 @kernel()
-def repair_segments(p: Any, lost: int) -> int:
-    """Return in how many segments losses in a row are sent again: small ones share them."""
+def repair_segments(p: LinuxParameters, lost: int) -> int:
+    """Return the number of segments in which `lost` packets are retransmitted; small packets share a segment."""
     segment = float(max(p.packets_per_segment, 1.0))
     return math.ceil(lost / segment - SAME_TIME)
 
 
 @kernel()
 def repair_rounds(segments: int) -> int:
-    """Return how many round-trip times after the first the last segment is sent again, with nothing else under way.
+    """Return the number of round-trip times from the first to the last retransmission in slow start.
 
-    Each acknowledgement lets two of them go.
+    No other segments are in flight, and each ACK releases two retransmissions.
     """
     return math.floor(math.log2(max(segments, 1)) + SAME_TIME)
 
 
 @kernel()
-def more_lost(p: Any, segments: float, next_to_loss: bool) -> float:
-    """Return the chance that any of so many segments is lost; the first of them may be next to a loss."""
+def more_lost(p: LinuxParameters, segments: float, next_to_loss: bool) -> float:
+    """Return the probability that at least one of `segments` is lost.
+
+    `next_to_loss` says whether the first of them was sent directly after a lost segment.
+    """
     kept = (1 - p.loss) ** segments
     if next_to_loss and p.followed_losses and segments >= 1:
         kept *= (1 - p.next_loss) / (1 - p.loss)
@@ -116,8 +118,8 @@ def more_lost(p: Any, segments: float, next_to_loss: bool) -> float:
 
 
 @kernel()
-def last_loss_weight(p: Any, place: int, under_way: int) -> float:
-    """Return a weight of the last loss of a flight being at that place after the first."""
+def last_loss_weight(p: LinuxParameters, place: int, under_way: int) -> float:
+    """Return the weight of segment `place` as the last lost one among `under_way` segments after the first loss."""
     if p.followed_losses == 0:
         return float((1 - p.loss) ** (under_way - place))
     lost = p.mean_loss + (1 - p.mean_loss) * (p.next_loss - p.loss) ** place
@@ -127,9 +129,19 @@ def last_loss_weight(p: Any, place: int, under_way: int) -> float:
 
 @kernel()
 def put_bursts(
-    p: Any, t: Transitions, row: int, layout: Layout, window: int, shift: float, chance: float, duration: float
+    p: LinuxParameters,
+    t: Transitions,
+    row: int,
+    layout: Layout,
+    window: int,
+    shift: float,
+    chance: float,
+    duration: float,
 ) -> int:
-    """Append a first loss out of an open window, by how many are lost in a row with it."""
+    """Append the first loss in an open window: one event per number of consecutive losses.
+
+    With independent losses there is a single event, which leads to LOST_OPEN.
+    """
     for lost in range(1, followed_losses(p, window) + 1):
         target = open_phase(layout, window, LOST_OPEN) if lost == 1 else burst_phase(layout, window, lost)
         row = put(t, row, target, target, shift, chance * burst_chance(p, window, lost), duration)
@@ -139,9 +151,9 @@ def put_bursts(
 
 @kernel()
 def put_outage(
-    p: Any, t: Transitions, row: int, layout: Layout, window: int, shift: float, chance: float, time: float
+    p: LinuxParameters, t: Transitions, row: int, layout: Layout, window: int, shift: float, chance: float, time: float
 ) -> int:
-    """Append what follows the probe at `time` after a whole window is lost: it tells of that, or the timeout does."""
+    """Append the outcomes of an outage: the probe at `time` detects the losses, or it is lost and a timeout follows."""
     rest = p.load * (1 + repair_rounds(repair_segments(p, window)))
     repair = repair_phase(layout, reduced_window(window, p.cubic), REPAIR)
     row = put(t, row, 0, 0, shift, chance * p.next_loss, time)
@@ -150,8 +162,8 @@ def put_outage(
 
 
 @kernel()
-def add_bursts(p: Any, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
-    """Append the phases of losses in a row, for each window."""
+def add_bursts(p: LinuxParameters, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending) -> int:
+    """Append the phases of consecutive losses for each window."""
     for window in range(p.largest_window + 1):
         for place in range(layout.burst_kinds):
             lost = place + 1 if place else 0
@@ -174,20 +186,20 @@ def add_bursts(p: Any, t: Transitions, row: int, layout: Layout, phases: Phases,
 
 @kernel()
 def _add_burst(
-    p: Any, t: Transitions, row: int, layout: Layout, sending: Any, phase: int, window: int, lost: int
+    p: LinuxParameters, t: Transitions, row: int, layout: Layout, sending: Sending, phase: int, window: int, lost: int
 ) -> int:
-    """Append the phase of that many losses in a row, until the last one is sent again."""
+    """Append the phase of `lost` consecutive losses. It ends when the last of them is retransmitted."""
     wait = burst_wait(p, lost)
     found = p.load + wait
     packets = math.ceil(found - SAME_TIME) - 1
     sent = min(packets, window - 1)
     further = repair_segments(p, lost) - 1
     reduced = reduced_window(window, p.cubic)
-    without_tell = timeout_chance(p, min(sent - lost + 1, window - 1 - lost), reduced)
+    only_timeout = timeout_chance(p, min(sent - lost + 1, window - 1 - lost), reduced)
     sending.duration[phase], sending.wait[phase], sending.openings[phase] = found, wait, sent
-    sending.timeout_chance[phase] = without_tell
+    sending.timeout_chance[phase] = only_timeout
     waiting = float(packets - sent + further)
     clean = repair_phase(layout, reduced, REPAIR if waiting > 0 else REPAIR_OPEN)
     repeated = 1 - (1 - p.repeated_loss) * (1 - p.loss) ** further
     more = more_lost(p, max(sent - lost, 0), False)
-    return put_outcomes(t, row, layout, repeated, without_tell, more, 1.0, reduced, clean, waiting, found + further)
+    return put_outcomes(t, row, layout, repeated, only_timeout, more, 1.0, reduced, clean, waiting, found + further)

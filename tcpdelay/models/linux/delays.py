@@ -1,15 +1,17 @@
-"""From the stationary distribution to delays: each packet when it leaves, by its wait and by the losses ahead of it.
+"""From the stationary distribution to delays: the packets of each phase, their ages, and the losses they wait for.
 
-A packet that leaves has waited as long as the packets behind it took to be written: its age. It is read at once, unless
-a segment before it, or its own, is lost: then once the last of these has been repaired. So the delay is the one-way
-delay + the age + what is left until the repair. Packets whose further repairs are alike are first collected by when the
-first try is done, so that the further tries are added once for all of them.
+When a packet leaves, it has waited in the send buffer: this is its age. The receiver reads it on arrival, unless its
+own segment or an earlier segment is lost. In this case it reads the packet once all these segments are repaired. So
+
+    delay = one-way delay + age + time from departure to the end of the repair.
+
+Packets with the same distribution of further repairs are first collected by the time at which the first retransmission
+has arrived. The further retransmissions are then added for all of these packets at once.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +31,10 @@ from tcpdelay.models.linux.departures import (
     new_bins,
     new_workspace,
 )
-from tcpdelay.models.linux.detection import SAME_TIME, detection_wait, timeout_chance
+from tcpdelay.models.linux.detection import detection_wait, timeout_chance
 from tcpdelay.models.linux.open_departures import add_open_phase
+from tcpdelay.models.linux.open_transitions import open_window
+from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST,
     LOST_OPEN,
@@ -42,23 +46,23 @@ from tcpdelay.models.linux.phases import (
     REPAIR_OPEN,
     ROUND,
     TIMEOUT,
+    Sending,
 )
-from tcpdelay.models.linux.transitions import open_window
 from tcpdelay.models.linux.windows import opening_times, reduced_window, times_after_loss
 from tcpdelay.models.solver.state_space import Phases, Rows
 from tcpdelay.models.solver.sweeps import total
 
 WRITE_PHASES = 4
-"""Phases of the writes, relative to the rounds, over which is averaged."""
+"""Number of times of the writes, relative to the rounds, over which the delays are averaged."""
 SINGLE_WRITE_PHASE = 1e-5
-"""Probability of a phase below which one phase of the writes, the mean one, suffices."""
+"""Probability of a phase below which the mean time of the writes suffices."""
 BACKLOGS_PER_PATTERN = 64
-"""Number of backlogs that outlast a phase from which one of them is followed as a pattern for all."""
+"""Number of backlogs that outlast a phase from which on one of them serves as a pattern for all."""
 
 
 @allocation_free()
 def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tuple[int, int, float]:
-    """Sum up the probabilities from the first to the last that counts; return where they begin and end, and the sum."""
+    """Cumulate the probabilities without negligible ones at both ends; return their begin, their end and their sum."""
     first, end = 0, probability.size
     while first < end - 1 and probability[first] < NEGLIGIBLE:
         first += 1
@@ -71,8 +75,8 @@ def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tup
 
 
 @allocation_free()
-def _phase_times(p: Any, s: Any, times: NDArray[np.float64]) -> None:
-    """Fill in when the window opens in a phase."""
+def _phase_times(p: LinuxParameters, s: Sending, times: NDArray[np.float64]) -> None:
+    """Write the times at which ACKs release segments in a phase [slots]."""
     count = math.ceil(s.openings - SAME_TIME)
     if s.kind == ROUND:
         opening_times(count, s.run, s.spacing_in_run, s.spacing_after_run, times)
@@ -84,27 +88,28 @@ def _phase_times(p: Any, s: Any, times: NDArray[np.float64]) -> None:
 
 @allocation_free()
 def _add_phase(
-    p: Any,
+    p: LinuxParameters,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
     window: int,
-    s: Any,
+    s: Sending,
     probability: NDArray[np.float64],
     low: int,
     workspace: Workspace,
     pattern: NDArray[np.float64],
     pattern_waiting: NDArray[np.float64],
 ) -> None:
-    """Add the packets that leave in a phase in which the window is the limit, for its row of backlogs from `low`.
+    """Add the packets that leave in a phase in which the window limits the sender.
 
-    Where many backlogs last for the whole phase, one is followed, in the `pattern`.
+    `probability` are the probabilities of the backlogs from `low` on. If many backlogs last for the whole phase, only
+    one of them is followed. Its delays are collected in `pattern` and then shifted for each of these backlogs.
     """
     load = p.load
     interrupted = s.kind in (ROUND, REPAIR, REPAIR_OPEN)
     step = load / max(window, 1)
     between = s.spacing_after_run if s.spacing_after_run > 0 else s.spacing_in_run
     own = load + detection_wait(p, 0, between, between) if interrupted else 0.0
-    x = Leaving(not interrupted, s.duration, own, load + step, step)
+    leaving = Leaving(not interrupted, s.duration, own, load + step, step)
     count = math.ceil(s.openings - SAME_TIME)
     _phase_times(p, s, workspace.times)
     first, end, weight = _sum_up(probability, workspace.up_to)
@@ -122,12 +127,12 @@ def _add_phase(
     if lowest < lasting:
         for place in range(phases):
             phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
-            add_openings(p, x, bins, waiting, workspace, lowest, lasting - 1, count, phase)
+            add_openings(p, leaving, bins, waiting, workspace, lowest, lasting - 1, count, phase)
     if lasting <= highest:
         workspace.up_to[1] = 1.0
         for place in range(phases):
             phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
-            add_openings(p, x, pattern, pattern_waiting, workspace, lasting, lasting, count, phase)
+            add_openings(p, leaving, pattern, pattern_waiting, workspace, lasting, lasting, count, phase)
         row = probability[lasting - low : end]
         states = backlogs = 0.0
         for cell in range(row.size):
@@ -139,19 +144,25 @@ def _add_phase(
 
 
 @kernel()
-def _by_repair(p: Any, phases: Phases, sending: Any, rows: Rows, needed: float) -> tuple[Any, Any]:
-    """List the phases in which the window is the limit so that those whose further repairs are alike are neighbours.
+def _is_open(kind: int, window: int, needed: float) -> bool:
+    """Return whether the window is open in a phase of this kind; `needed` is the smallest open window."""
+    return kind in (OPEN, LOST_OPEN, LOST_TWO) or (kind == REPAIR_OPEN and window >= needed)
 
-    Returned are the places in the list at which the groups begin, two for each window, and the list.
+
+@kernel()
+def _by_repair(
+    p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, needed: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Group the phases in which the window limits the sender by the distribution of their further repairs.
+
+    Return where each group begins in the list of phases, two groups for each window, and the list.
     """
     count = phases.size - 1
     group = np.full(count, -1)
     begins = np.zeros(2 * p.largest_window + 3, np.int64)
     for phase in range(count):
         kind, window = sending.kind[phase], phases.window[phase]
-        if rows.offset[phase] == rows.offset[phase + 1] or kind in (TIMEOUT, OPEN, LOST_OPEN, LOST_TWO):
-            continue
-        if kind == REPAIR_OPEN and window >= needed:
+        if rows.offset[phase] == rows.offset[phase + 1] or kind == TIMEOUT or _is_open(kind, window, needed):
             continue
         group[phase] = 2 * window + (kind in (REPAIR_MORE, REPAIR_AGAIN))
         begins[group[phase] + 1] += 1
@@ -168,11 +179,11 @@ def _by_repair(p: Any, phases: Phases, sending: Any, rows: Rows, needed: float) 
 
 @kernel(nogil=True)
 def delay_bins(
-    p: Any, phases: Phases, sending: Any, rows: Rows, probability: NDArray[np.float64], beyond: int
+    p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, probability: NDArray[np.float64], beyond: int
 ) -> NDArray[np.float64]:
-    """Return the bins of all delays beyond the one-way delay, not normalised.
+    """Return the bins of all delays without the one-way delay, not normalised.
 
-    `beyond` is how much longer than the largest backlog a delay may last [slots].
+    `beyond` is the largest difference between a delay and the largest backlog [slots].
     """
     bins = new_bins(rows[0].bound + beyond)
     waiting = new_bins(rows[0].bound + beyond)
@@ -187,7 +198,7 @@ def delay_bins(
         openings, highest = max(openings, count), max(highest, rows.high[phase])
         time = max(time, count * max(sending.spacing_in_run[phase], sending.spacing_after_run[phase]))
         kind, window = sending.kind[phase], phases.window[phase]
-        if kind in (OPEN, LOST_OPEN, LOST_TWO) or (kind == REPAIR_OPEN and window >= o.needed):
+        if _is_open(kind, window, o.needed):
             weight = total(probability[begin:end])
             if weight > NEGLIGIBLE:
                 add_open_phase(p, o, bins, window, sending[phase], weight)
@@ -213,7 +224,7 @@ def delay_bins(
 
 @kernel()
 def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean delay [slots] of each bin that holds any, ascending, and its share."""
+    """Return the mean delay of each bin with packets, ascending [slots], and its share of the packets."""
     slots = int(bins[WEIGHT, EXTRA, 0])
     values, weights = np.empty(BINS_PER_SLOT * slots), np.empty(BINS_PER_SLOT * slots)
     whole, filled = 0.0, 0
@@ -224,7 +235,7 @@ def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
                 whole += weight
                 value = slot + bins[REMAINDER, place, slot] / weight
                 if filled and value <= values[filled - 1] + SAME_TIME:
-                    # One delay whose rounding falls on both sides of a bin's edge.
+                    # Rounding has put equal delays on both sides of a bin's edge.
                     weights[filled - 1] += weight
                     continue
                 values[filled], weights[filled] = value, weight
@@ -234,7 +245,7 @@ def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
 
 @allocation_free()
 def sums(bins: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the sums of weights, of weighted delays and of weighted ages."""
+    """Return the sum of the weights, of weight times delay [slots], and of weight times age [slots]."""
     weight = delay = 0.0
     for slot in range(int(bins[WEIGHT, EXTRA, 0])):
         for place in range(BINS_PER_SLOT):

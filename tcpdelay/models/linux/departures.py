@@ -1,42 +1,47 @@
-"""Bins of delays: 1/32 of a slot each, with its weight and its mean, so that delays of one value keep it exactly.
+"""Bins of delays, and the packets that leave while the window limits the sender.
 
-Which packets leave when the window opens, and how old they are, for a whole row of backlogs at once.
+A bin covers 1/32 of a slot. It holds its weight and its mean delay, so that equal delays keep their exact value.
 
-A backlog that lasts for the whole phase only shifts the ages; backlogs that are gone after the same opening are alike
-from then on. So the ages at each opening are sums over the row, and what follows once nothing is left is followed once.
+The *age* of a packet is the time from its write until it leaves. Packets that leave with one ACK are collected for all
+backlogs of a phase at once. A backlog that lasts for the whole phase only shifts the ages. Backlogs that the same ACK
+empties have the same future. So the ages at each ACK are sums over the backlogs, and each time at which a backlog may
+become empty is followed once.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import allocation_free, kernel
-from tcpdelay.models.linux.detection import SAME_TIME
+from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 
 BINS_PER_SLOT = 32
 MEAN_REPAIR_ONLY = 1e-8
-"""Probability of a packet below which its further repairs count with their mean only."""
+"""Probability of a packet below which only the mean time of its further repairs counts."""
 NEGLIGIBLE = 1e-10
-"""Probability of a state, or of a whole phase, below which its packets are left out, and so it is for single delays."""
+"""Probability of a state, a phase or a single delay below which its packets are left out."""
 WEIGHT, REMAINDER = range(2)
-"""Of a bin: the sum of the weights, and of weight times delay beyond the bin's whole slots."""
+"""Contents of a bin: the sum of the weights, and the sum of weight times fractional part of the delay [slots]."""
 EXTRA = BINS_PER_SLOT
-"""Beside the bins of the first slot: the slots up to the longest delay (WEIGHT), and the sum of ages (REMAINDER)."""
+"""Additional entry of the first slot: the slots up to the longest delay (WEIGHT), and the sum of ages (REMAINDER)."""
 
 
 @kernel()
 def new_bins(slots: int) -> NDArray[np.float64]:
-    """Return empty bins for delays up to that many slots."""
+    """Return empty bins for delays of up to `slots` slots."""
     return np.zeros((2, BINS_PER_SLOT + 1, slots + 1))
 
 
 @allocation_free()
 def add(bins: NDArray[np.float64], age: float, left: float, weight: float) -> None:
-    """Add packets of one age and wait for a repair, unless they are negligible."""
+    """Add packets with the delay `age` + `left`, unless their weight is negligible.
+
+    `left` is the time from when a packet leaves until the repair of a loss lets the receiver read it [slots].
+    """
     if weight < NEGLIGIBLE:
         return
     delay = age + left
@@ -51,7 +56,7 @@ def add(bins: NDArray[np.float64], age: float, left: float, weight: float) -> No
 
 @allocation_free()
 def add_row(bins: NDArray[np.float64], delay: float, weight: float, row: NDArray[np.float64]) -> None:
-    """Add packets by their age in whole slots, `delay` being what the first of them have; no ages are summed."""
+    """Add `row[i]` times `weight` packets with the delay `delay` + i, for each i; the sum of ages stays the same."""
     last = bins.shape[2] - 1
     slot = min(int(delay), last)
     part = delay - slot
@@ -70,9 +75,9 @@ def add_row(bins: NDArray[np.float64], delay: float, weight: float, row: NDArray
 
 @allocation_free()
 def add_shifted(pattern: NDArray[np.float64], probability: NDArray[np.float64], bins: NDArray[np.float64]) -> float:
-    """Add a pattern once for each state, shifted by one slot more each time; return its packets, and empty it.
+    """Add a pattern of delays for each backlog, shifted by one slot per packet of backlog, and empty the pattern.
 
-    Ages are not added.
+    Return the number of packets in the pattern. The sum of ages stays the same.
     """
     packets = 0.0
     for place in range(BINS_PER_SLOT):
@@ -94,16 +99,36 @@ def add_repaired(
     weight: float,
     repeated_loss: float,
     again: float,
-    without_tell: float,
+    only_timeout: float,
     timeout: float,
 ) -> None:
-    """Add a packet that waits for a repair: one try, or two or three, or a timeout, or two."""
+    """Add packets that wait for a repair.
+
+    The repair takes one, two or three retransmissions, or it ends after one or two timeouts.
+
+    Parameters
+    ----------
+    age : float
+        Time from write to departure [slots].
+    left : float
+        Time from departure until the first retransmission has arrived [slots].
+    weight : float
+        Weight of the packets.
+    repeated_loss : float
+        Probability that a retransmission is lost.
+    again : float
+        Time that a further retransmission adds [slots].
+    only_timeout : float
+        Probability that only the timeout finds a lost retransmission.
+    timeout : float
+        First retransmission timeout [slots].
+    """
     if weight < MEAN_REPAIR_ONLY:
-        further = (1 - without_tell) * again * (1 + repeated_loss) + without_tell * timeout * (1 + 2 * repeated_loss)
+        further = (1 - only_timeout) * again * (1 + repeated_loss) + only_timeout * timeout * (1 + 2 * repeated_loss)
         add(bins, age, left + repeated_loss * further, weight)
         return
-    found = weight * repeated_loss * (1 - without_tell)
-    timed_out = weight * repeated_loss * without_tell
+    found = weight * repeated_loss * (1 - only_timeout)
+    timed_out = weight * repeated_loss * only_timeout
     add(bins, age, left, weight * (1 - repeated_loss))
     add(bins, age, left + again, found * (1 - repeated_loss))
     add(bins, age, left + 2 * again, found * repeated_loss)
@@ -117,35 +142,35 @@ def add_tries(
     bins: NDArray[np.float64],
     repeated_loss: float,
     again: float,
-    without_tell: float,
+    only_timeout: float,
     timeout: float,
 ) -> None:
-    """Move the packets that wait for a repair to `bins`, each with the tries that the repair takes."""
+    """Move the packets that wait for a repair to `bins` and add the time of further retransmissions."""
     for place in range(BINS_PER_SLOT):
         for slot in range(int(waiting[WEIGHT, EXTRA, 0])):
             weight = waiting[WEIGHT, place, slot]
             if weight > 0.0:
                 left = slot + waiting[REMAINDER, place, slot] / weight
-                add_repaired(bins, 0.0, left, weight, repeated_loss, again, without_tell, timeout)
+                add_repaired(bins, 0.0, left, weight, repeated_loss, again, only_timeout, timeout)
                 waiting[WEIGHT, place, slot] = waiting[REMAINDER, place, slot] = 0.0
     waiting[WEIGHT, EXTRA, 0] = 0.0
 
 
 class Workspace(NamedTuple):
-    """Arrays that every phase fills in anew.
+    """Arrays that each phase overwrites.
 
     Attributes
     ----------
     times, shares : float array
-        When the window opens in a phase [slots], and the share of its packets that leaves then.
+        Times at which ACKs release segments in a phase [slots], and the probability that each ACK arrives.
     up_to : float array
-        Sums of the probabilities of the backlogs up to each.
+        Cumulative probabilities of the backlogs.
     row, single : float array
-        Packets that leave at one time by age in whole slots; and the same for one packet that has not waited.
+        Packets that leave at one time, by age in whole slots; and the same for one packet that has not waited.
     later : float array
-        Packets that leave after the backlog has once been gone, by opening and by age in whole slots.
+        Packets that leave after the backlog has been empty, by ACK and by age in whole slots.
     drained : float array
-        Probability that nothing is left to send, by openings gone and by those of them that were not used.
+        Probability that the backlog is empty, by number of ACKs and by number of ACKs that have released nothing.
     """
 
     times: NDArray[np.float64]
@@ -159,7 +184,7 @@ class Workspace(NamedTuple):
 
 @kernel()
 def new_workspace(openings: int, time: int, backlogs: int) -> Workspace:
-    """Return a workspace for phases of at most `openings` openings, `time` slots and `backlogs` backlogs."""
+    """Return a workspace for phases with at most `openings` ACKs, `time` slots and `backlogs` backlogs."""
     return Workspace(
         np.empty(openings),
         np.empty(openings),
@@ -172,20 +197,20 @@ def new_workspace(openings: int, time: int, backlogs: int) -> Workspace:
 
 
 class Leaving(NamedTuple):
-    """What the packets that leave in a phase wait for beside their age.
+    """Waits for repairs that the packets of a phase have in addition to their age.
 
     Attributes
     ----------
     blocked : bool
-        Whether a loss has happened at the beginning; otherwise the phase ends with its first loss.
+        Whether the phase begins with a loss; otherwise it ends with its first loss.
     duration : float
-        How long the phase lasts: until the loss ahead is repaired [slots].
+        Duration of the phase, until the loss at its beginning is repaired [slots].
     own_wait : float
-        How long a packet that is lost itself waits [slots].
+        Time that a packet waits if its own segment is lost [slots].
     again : float
-        How long a further repair takes [slots].
+        Time that a further retransmission takes [slots].
     step : float
-        Time between openings [slots].
+        Time between ACKs that release a segment [slots].
     """
 
     blocked: bool
@@ -197,7 +222,7 @@ class Leaving(NamedTuple):
 
 @allocation_free(frozenset({"reassoc", "contract"}))
 def _packets_and_ages(row: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the sums of packets, and of packets times age in whole slots."""
+    """Return the number of packets in `row`, and the sum of their ages in whole slots."""
     packets = ages = 0.0
     for i in range(row.size):
         packets += row[i]
@@ -207,8 +232,8 @@ def _packets_and_ages(row: NDArray[np.float64]) -> tuple[float, float]:
 
 @allocation_free()
 def _add_leaving(
-    p: Any,
-    x: Leaving,
+    p: LinuxParameters,
+    leaving: Leaving,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
     row: NDArray[np.float64],
@@ -217,24 +242,37 @@ def _add_leaving(
     place: int,
     share: float,
 ) -> None:
-    """Add the packets that leave at one time, by their age in whole slots; `place` openings have gone before.
+    """Add the packets that leave at one time.
 
-    Of those that wait for a repair, `waiting` receives when its first try is done.
+    Packets that wait for a repair are added to `waiting`, with the delay until the first retransmission has arrived.
+
+    Parameters
+    ----------
+    row : float array
+        Packets by their age in whole slots.
+    age : float
+        Fractional part of their age [slots].
+    time : float
+        Time since the beginning of the phase [slots].
+    place : int
+        Number of earlier ACKs in this phase.
+    share : float
+        Probability that the phase lasts until this time.
     """
     packets, ages = _packets_and_ages(row)
     packets *= share
     if packets < NEGLIGIBLE:
         return
     bins[REMAINDER, EXTRA, 0] += ages * share + packets * age
-    if not x.blocked:
+    if not leaving.blocked:
         add_row(bins, age, share * (1 - p.loss), row)
-        add_row(waiting, age + x.own_wait, share * p.loss, row)
+        add_row(waiting, age + leaving.own_wait, share * p.loss, row)
         return
-    # Each of the segments that have left since, too, may be lost.
-    left = max(x.duration - time, 0.0)
+    # Each segment that has left in this phase may be lost as well.
+    left = max(leaving.duration - time, 0.0)
     rest = share
     for behind in range(place + 1):
-        later = x.again - behind * x.step
+        later = leaving.again - behind * leaving.step
         if later <= left or packets * p.loss < NEGLIGIBLE:
             break
         add_row(waiting, age + later, rest * p.loss, row)
@@ -244,8 +282,8 @@ def _add_leaving(
 
 @allocation_free()
 def _add_drained(
-    p: Any,
-    x: Leaving,
+    p: LinuxParameters,
+    leaving: Leaving,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
     count: int,
@@ -255,10 +293,11 @@ def _add_drained(
     weight: float,
     workspace: Workspace,
 ) -> None:
-    """Follow a flow with nothing left to send after `begin` openings, until that is so again after another one.
+    """Follow a flow whose backlog is empty after `begin` ACKs until another ACK empties the backlog again.
 
-    `credit` of the openings have not been used. The packets are added to `later` by opening and age, those that leave
-    when they are written to `bins`; the weight to `drained` by opening and credit.
+    `credit` is the number of ACKs that have released nothing, so that as many segments may leave at once. Packets that
+    an ACK releases are added to `later`; packets that leave as soon as they are written are added to `bins`. The weight
+    of the flow is added to `drained`.
     """
     times, shares = workspace.times, workspace.shares
     latest = math.floor(times[begin - 1] + phase + SAME_TIME) if begin > 0 else 0
@@ -267,10 +306,10 @@ def _add_drained(
     for place in range(begin, count):
         time = times[place]
         while credit > 0 and sent + 1 - phase <= time + SAME_TIME:
-            # The window stands open: the packet leaves when it is written.
+            # The window has room: the packet leaves as soon as it is written.
             sent += 1.0
             credit -= 1
-            _add_leaving(p, x, bins, waiting, workspace.single, 0.0, sent - phase, place, shares[place])
+            _add_leaving(p, leaving, bins, waiting, workspace.single, 0.0, sent - phase, place, shares[place])
         latest = math.floor(time + phase + SAME_TIME)
         if latest <= sent + SAME_TIME:
             workspace.drained[place + 1, credit + 1] += weight
@@ -288,8 +327,8 @@ def _add_drained(
 
 @allocation_free()
 def add_openings(
-    p: Any,
-    x: Leaving,
+    p: LinuxParameters,
+    leaving: Leaving,
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
     workspace: Workspace,
@@ -298,21 +337,24 @@ def add_openings(
     count: int,
     phase: float,
 ) -> None:
-    """Add the packets that leave at the openings of a phase with backlogs from `low` to `high`.
+    """Add the packets that the ACKs of a phase release, for the backlogs from `low` to `high`.
 
-    `phase` is the time since the last write. Backlogs that last are followed together; those that are gone after the
-    same opening are alike from then on.
+    Backlogs that are not empty are followed together. Backlogs that the same ACK empties are followed together too.
+
+    Parameters
+    ----------
+    low, high : int
+        Smallest and largest backlog at the beginning of the phase [packets].
+    count : int
+        Number of ACKs that release a segment.
+    phase : float
+        Time from the last write to the beginning of the phase, 0 to 1 [slots].
     """
     if count == 0:
         return
     per_segment = p.packets_per_segment
-    times, up_to, row, later, drained = (
-        workspace.times,
-        workspace.up_to,
-        workspace.row,
-        workspace.later,
-        workspace.drained,
-    )
+    times, up_to, row = workspace.times, workspace.up_to, workspace.row
+    later, drained = workspace.later, workspace.drained
     written = math.floor(times[count - 1] + phase + SAME_TIME)
     for place in range(count):
         for age in range(written + 1):
@@ -320,7 +362,7 @@ def add_openings(
         for credit in range(place + 2):
             drained[place + 1, credit] = 0.0
     if low == 0:
-        _add_drained(p, x, bins, waiting, count, phase, 0, 0, up_to[1], workspace)
+        _add_drained(p, leaving, bins, waiting, count, phase, 0, 0, up_to[1], workspace)
     gone = max(low - 1, 0)
     for place in range(count):
         time = times[place]
@@ -345,8 +387,8 @@ def add_openings(
                 drained[place + 1, 0] += up_to[now_gone - low + 1] - up_to[gone - low + 1]
                 gone = now_gone
         age_part = max(time + phase - latest, 0.0)
-        _add_leaving(p, x, bins, waiting, row[:filled], age_part, time, place, workspace.shares[place])
+        _add_leaving(p, leaving, bins, waiting, row[:filled], age_part, time, place, workspace.shares[place])
         for credit in range(place + 2):
             weight = drained[place + 1, credit]
             if weight > NEGLIGIBLE:
-                _add_drained(p, x, bins, waiting, count, phase, place + 1, credit, weight, workspace)
+                _add_drained(p, leaving, bins, waiting, count, phase, place + 1, credit, weight, workspace)

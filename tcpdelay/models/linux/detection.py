@@ -1,25 +1,45 @@
-"""When a loss is found: RACK's rules (RFC 8985) for acknowledgements that come at given times."""
+"""When RACK (RFC 8985) detects a loss, given the times at which later segments are acknowledged."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from tcpdelay.models.compilation import kernel
+from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
-SAME_TIME = 1e-9
-"""Difference of times [slots, or s], or of counts, that is rounding: it must not decide what comes first."""
 FOLLOWED_LOSSES = 4
-"""Further losses in a row by which the detection is put off."""
+"""Number of lost ACK-triggering segments in a row that are followed while a loss waits for detection."""
 
 
 @kernel()
-def detection_wait(p: Any, close_acks: int, spacing_in_run: float, spacing_after_run: float) -> float:
-    """Return the time from when the acknowledgement was due until the loss is found [slots].
+def detection_wait(p: LinuxParameters, close_acks: int, spacing_in_run: float, spacing_after_run: float) -> float:
+    """Return how long after the due time of its ACK a lost segment is detected [slots].
 
-    Later segments are acknowledged one by one: the first `close_acks` ACKs are `spacing_in_run` slots apart, all others
-    `spacing_after_run` slots. The loss is found by the first ACK that is late by a quarter of the round-trip time or
-    more, by the third ACK, or by the timer that the first ACK sets.
+    Each later segment has an ACK of its own. The first of three events detects the loss: an ACK that arrives RACK's
+    reordering wait or more after the due time, the third ACK, or the timer that the first ACK starts (RFC 8985, 6.2).
+
+    Parameters
+    ----------
+    p : LinuxParameters
+        Parameters of the chain.
+    close_acks : int
+        Number of ACKs that follow one another closely, 0 or more; they come first.
+    spacing_in_run, spacing_after_run : float
+        Time before each of these ACKs, and before each later ACK; above 0 [slots].
+
+    Returns
+    -------
+    float
+        Time from the due time of the ACK to the detection [slots].
+
+    Examples
+    --------
+    With an RTT of five packet intervals the third ACK would come at 3. RACK's timer fires earlier.
+
+    >>> from tcpdelay import Flow, Path, Stack
+    >>> from tcpdelay.models.linux.parameters import linux_parameters
+    >>> p = linux_parameters(Flow(174, 0.02), Path(0.1, 0.02), Stack.linux(hz=1000))
+    >>> round(detection_wait(p, 0, 1.0, 1.0), 3), round(p.timer, 3)
+    (1.375, 1.375)
     """
     time = 0.0
     for place in range(1, 1000):
@@ -35,8 +55,11 @@ def detection_wait(p: Any, close_acks: int, spacing_in_run: float, spacing_after
 
 
 @kernel()
-def mean_detection_wait(p: Any, wait: float, step: float) -> float:
-    """Return the mean wait if what would have told of the loss may be lost as well, and so on; `step` apart."""
+def mean_detection_wait(p: LinuxParameters, wait: float, step: float) -> float:
+    """Return the mean wait for detection if the segments that would trigger it may be lost too [slots].
+
+    `wait` is the wait if all of them arrive. Each further lost segment adds `step`, the time between ACKs.
+    """
     mean, chance, this = 0.0, 1.0, wait
     for place in range(FOLLOWED_LOSSES):
         mean += chance * (1 - p.next_loss) * this
@@ -48,16 +71,39 @@ def mean_detection_wait(p: Any, wait: float, step: float) -> float:
 
 
 @kernel()
-def timeout_chance(p: Any, in_flight: int, reduced: int) -> float:
-    """Return the chance that a lost retransmission is found by nothing but the timeout.
+def timeout_chance(p: LinuxParameters, in_flight: int, reduced: int) -> float:
+    """Return the probability that only the retransmission timeout finds a lost retransmission.
 
-    That takes that for each segment in flight at the time of the retransmission, as far as the window lets a new one
-    follow, either it or the new one is lost, so that no acknowledgement comes for what was sent later.
+    RACK finds the loss by the ACK of any segment that was sent after the retransmission. Each segment in flight
+    releases one new segment when it is acknowledged, as far as the reduced window allows. If in each of these pairs
+    either segment is lost, only the timeout finds the loss.
+
+    Parameters
+    ----------
+    p : LinuxParameters
+        Parameters of the chain.
+    in_flight : int
+        Segments in flight when the retransmission is sent. With none, the probability is 1.
+    reduced : int
+        Congestion window after the reduction [segments].
+
+    Returns
+    -------
+    float
+        Probability, 0 to 1.
+
+    Examples
+    --------
+    >>> from tcpdelay import Flow, Path, Stack
+    >>> from tcpdelay.models.linux.parameters import linux_parameters
+    >>> p = linux_parameters(Flow(174, 0.02), Path(0.1, 0.02), Stack.linux())
+    >>> timeout_chance(p, 0, 4), round(timeout_chance(p, 1, 4), 6)
+    (1.0, 0.0396)
     """
     if in_flight <= 0:
         return 1.0
-    chances = max(min(in_flight, reduced - 1), 1)
+    pairs = max(min(in_flight, reduced - 1), 1)
     if p.followed_losses:
-        # What was sent before the retransmission has got through, and what it releases meets the same burst.
-        return float(p.next_loss**chances)
-    return float((1 - (1 - p.loss) ** 2) ** chances)
+        # The segments in flight have passed the burst, but the new segments meet the same burst as the retransmission.
+        return float(p.next_loss**pairs)
+    return float((1 - (1 - p.loss) ** 2) ** pairs)

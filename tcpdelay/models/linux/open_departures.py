@@ -1,12 +1,8 @@
-"""The packets that leave while losses in a row out of an open window are found, and those of a whole window lost.
-
-The packets that leave while the window is open, and while losses out of an open window are found and repaired.
-"""
+"""The packets that leave while the window is open, and while losses in an open window are detected and repaired."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +18,20 @@ from tcpdelay.models.linux.bursts import (
     repair_segments,
 )
 from tcpdelay.models.linux.departures import add, add_repaired
-from tcpdelay.models.linux.detection import SAME_TIME, detection_wait, timeout_chance
-from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN
-from tcpdelay.models.linux.transitions import OpenWindow
+from tcpdelay.models.linux.detection import detection_wait, timeout_chance
+from tcpdelay.models.linux.open_transitions import OpenWindow
+from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
+from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN, Sending
 from tcpdelay.models.linux.windows import reduced_window
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
 
 @allocation_free()
-def _add_outage(p: Any, bins: NDArray[np.float64], window: int, place: int, weight: float) -> None:
-    """Add a packet of a window that is lost as a whole, that many packets after the first.
+def _add_outage(p: LinuxParameters, bins: NDArray[np.float64], window: int, place: int, weight: float) -> None:
+    """Add packet `place` of an outage, counted from 0.
 
-    The probe, and each timeout after it, is lost like any segment that follows a lost one.
+    The tail loss probe is lost with the probability of a segment that follows a lost segment. So is the retransmission
+    after each timeout.
     """
     left = probe_time(p, window) - place
     later = p.load * repair_rounds(repair_segments(p, place + 1))
@@ -49,19 +47,19 @@ def _add_outage(p: Any, bins: NDArray[np.float64], window: int, place: int, weig
 
 @allocation_free()
 def add_first_of_burst(
-    p: Any, bins: NDArray[np.float64], age: float, window: int, without_tell: float, weight: float
+    p: LinuxParameters, bins: NDArray[np.float64], age: float, window: int, only_timeout: float, weight: float
 ) -> None:
-    """Add a packet that is lost out of an open window, by how many are lost in a row with it."""
+    """Add the first packet of a loss burst in an open window, for each length of the burst."""
     for lost in range(1, followed_losses(p, window) + 1):
         this = weight * burst_chance(p, window, lost)
         left = p.load + burst_wait(p, lost)
-        add_repaired(bins, age, left, this, p.repeated_loss, p.load + 1.0, without_tell, p.timeout)
+        add_repaired(bins, age, left, this, p.repeated_loss, p.load + 1.0, only_timeout, p.timeout)
     _add_outage(p, bins, window, 0, weight * outage_chance(p, window))
 
 
 @allocation_free()
-def add_burst_phase(p: Any, bins: NDArray[np.float64], window: int, s: Any, weight: float) -> None:
-    """Add the packets that leave after the first of several losses, themselves lost or behind lost ones."""
+def add_burst_phase(p: LinuxParameters, bins: NDArray[np.float64], window: int, s: Sending, weight: float) -> None:
+    """Add the packets that leave after the first of several losses. They are lost, or they wait for lost packets."""
     further = repair_segments(p, s.lost) - 1
     for place in range(1, int(s.openings) + 1):
         if s.lost == window:
@@ -73,8 +71,8 @@ def add_burst_phase(p: Any, bins: NDArray[np.float64], window: int, s: Any, weig
 
 
 @kernel()
-def _age_in_open_window(p: Any, window: int) -> float:
-    """Return how long the last segment of a packet waits in a window below the packets' flight [slots]."""
+def _age_in_open_window(p: LinuxParameters, window: int) -> float:
+    """Return how long the last segment of a packet waits if the window is smaller than the flight [slots]."""
     if p.segments_per_packet == 1 or window >= p.flight:
         return 0.0
     if p.load >= 1:
@@ -84,35 +82,36 @@ def _age_in_open_window(p: Any, window: int) -> float:
 
 @allocation_free()
 def _add_open(
-    p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, without_tell: float
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, only_timeout: float
 ) -> None:
-    """Add the packet of a slot in which the window is open."""
+    """Add the packet that is written in a slot with an open window."""
     load, segments = p.load, p.segments_per_packet
     age, again = _age_in_open_window(p, window), load + 1.0
+    add(bins, age, 0.0, weight * (1 - o.loss))
     if p.followed_losses:
-        add(bins, age, 0.0, weight * (1 - o.loss))
-        add_first_of_burst(p, bins, age, window, without_tell, weight * o.loss)
+        add_first_of_burst(p, bins, age, window, only_timeout, weight * o.loss)
         return
     if segments == 1:
         found, later = o.loss * (1 - o.next_lost), o.loss * o.next_lost
-        add(bins, age, 0.0, weight * (1 - o.loss))
-        add_repaired(bins, age, load + o.wait, weight * found, o.repeated_loss, again, without_tell, p.timeout)
-        add_repaired(bins, age, load + o.later_wait, weight * later, o.repeated_loss, again, without_tell, p.timeout)
+        add_repaired(bins, age, load + o.wait, weight * found, o.repeated_loss, again, only_timeout, p.timeout)
+        add_repaired(bins, age, load + o.later_wait, weight * later, o.repeated_loss, again, only_timeout, p.timeout)
         return
-    add(bins, age, 0.0, weight * (1 - o.loss))
-    # A packet's own later segments tell of a loss, unless it is among the last.
+    # Later segments of the same packet trigger the detection of a loss, unless one of the last segments is lost.
     last = detection_wait(p, 0, 1.0, 1.0) if segments < DUPLICATE_THRESHOLD else 1.0
-    near_end = min(2, segments - 1)
-    for part in range(3):
-        share = max(segments - DUPLICATE_THRESHOLD, 0) if part == 0 else (near_end if part == 1 else 1)
-        wait = 0.0 if part == 0 else (min(1.0, p.timer) if part == 1 else last)
-        this = weight * o.loss * share / segments
-        add_repaired(bins, age, load + wait, this, o.repeated_loss, again, without_tell, p.timeout)
+    for lost, wait in (
+        (max(segments - DUPLICATE_THRESHOLD, 0), 0.0),
+        (min(2, segments - 1), min(1.0, p.timer)),
+        (1, last),
+    ):
+        this = weight * o.loss * lost / segments
+        add_repaired(bins, age, load + wait, this, o.repeated_loss, again, only_timeout, p.timeout)
 
 
 @allocation_free()
-def _add_lost_open(p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: Any) -> None:
-    """Add the packets that leave between a loss out of an open window and its detection."""
+def _add_lost_open(
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: Sending
+) -> None:
+    """Add the packets that leave between a loss in an open window and its detection."""
     age = _age_in_open_window(p, window)
     step = 1.0 if p.segments_per_packet == 1 else s.wait
     again = p.load + step
@@ -125,22 +124,22 @@ def _add_lost_open(p: Any, o: OpenWindow, bins: NDArray[np.float64], weight: flo
         add_repaired(bins, age, left, kept, o.repeated_loss, again, s.timeout_chance, p.timeout)
     chance = o.loss * weight
     for behind in range(count - o.telling):
-        # Lost as well, that many packets before one that leaves: those to which it makes a difference.
+        # A packet sent `behind` packets before the one that leaves is lost too. Count the packets that this delays.
         later = again - behind * step
         first = max(behind + 1 + o.telling, math.floor(s.duration - age - later + SAME_TIME) + 1)
         if later <= 0:
             break
         if first <= count:
             packets = count - first + 1
-            add_repaired(
-                bins, age, later, chance * packets, o.repeated_loss, again, s.timeout_chance, p.timeout
-            )  # fmt: skip
+            add_repaired(bins, age, later, chance * packets, o.repeated_loss, again, s.timeout_chance, p.timeout)
         chance *= 1 - o.loss
 
 
 @allocation_free()
-def add_open_phase(p: Any, o: OpenWindow, bins: NDArray[np.float64], window: int, s: Any, weight: float) -> None:
-    """Add the packets that leave in a phase of an open window, whatever the backlog."""
+def add_open_phase(
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], window: int, s: Sending, weight: float
+) -> None:
+    """Add the packets that leave in a phase of an open window. The backlog does not matter."""
     load = p.load
     if s.kind == OPEN:
         _add_open(p, o, bins, weight, window, s.timeout_chance)
@@ -153,18 +152,18 @@ def add_open_phase(p: Any, o: OpenWindow, bins: NDArray[np.float64], window: int
             left = max(load + 2.0 - place, s.duration - place)
             add_repaired(bins, 0.0, left, weight, 2 * p.loss, load + 1.0, s.timeout_chance, p.timeout)
     else:
-        without_tell = timeout_chance(
+        only_timeout = timeout_chance(
             p, min(int(load) * p.segments_per_packet, window - 2), reduced_window(window, p.cubic)
         )
         write = math.ceil(s.wait - SAME_TIME)
         alive = weight
         for _ in range(int(s.openings)):
-            # In recovery one packet leaves with each acknowledgement.
+            # In recovery each ACK releases one packet.
             age = max(min(load - math.floor(load), s.wait + load - write), 0.0, _age_in_open_window(p, window))
             add(bins, age, 0.0, alive * (1 - o.loss))
             if p.followed_losses:
-                add_first_of_burst(p, bins, age, window, without_tell, alive * o.loss)
+                add_first_of_burst(p, bins, age, window, only_timeout, alive * o.loss)
             else:
-                add_repaired(bins, age, s.wait, alive * o.loss, o.repeated_loss, load + 1.0, without_tell, p.timeout)
+                add_repaired(bins, age, s.wait, alive * o.loss, o.repeated_loss, load + 1.0, only_timeout, p.timeout)
             alive *= 1 - o.loss
             write += 1

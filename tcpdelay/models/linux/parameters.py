@@ -1,4 +1,4 @@
-"""The scenario in the chain's own units: packets for data, packet intervals ("slots") for time."""
+"""The scenario in the units of the chain: data in packets, time in packet intervals ("slots")."""
 
 from __future__ import annotations
 
@@ -9,80 +9,90 @@ from typing import NamedTuple
 
 from tcpdelay.models import tcp
 from tcpdelay.models.interface import UnsupportedError, unknown_fields
-from tcpdelay.models.linux.detection import SAME_TIME
-from tcpdelay.models.linux.phases import SMALLEST_WINDOW
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 
+SAME_TIME = 1e-9
+"""Two times [slots or s], or two counts, that differ by less are equal; the difference is rounding."""
+SMALLEST_WINDOW = 2
+"""Smallest congestion window of the chain [segments]."""
 TIMER_SLACK = tcp.TIMER_SLACK / tcp.SECOND
-"""Time that the kernel adds to RACK's timer [s]."""
+"""Time that the kernel adds to RACK's timer [s] (TCP_TIMEOUT_MIN_US)."""
 MEAN_TICK = 0.5
 """Mean time from a moment to the next tick of the kernel's clock [ticks]."""
 WINDOW_PER_FLIGHT = 3
-"""Largest window of the chain, in windows that let every packet leave at once."""
+"""Largest window of the chain, as a multiple of the smallest window that lets every packet leave at once."""
 WINDOW_PER_ROOT_LOSS = 4.5
-"""The same, times the root of the loss: beyond it a window is lost too soon to matter."""
+"""Largest window of the chain [segments], times the square root of the loss: larger windows meet a loss too soon."""
 SPARE_WINDOWS = 3
-"""Windows above the one that lets every packet leave at once."""
+"""Segments by which the largest window exceeds the flight, that is the segments in flight without a backlog."""
 LARGEST_BACKOFF = 6
+"""Largest number of consecutive timeouts in the chain, with independent losses."""
 LARGEST_BURST_BACKOFF = 9
-"""Timeouts in a row that are followed at most; with losses in bursts up to the longest ones, of about two minutes."""
+"""Largest number of consecutive timeouts in the chain, with loss bursts: the last timeout is about two minutes."""
 NEGLIGIBLE_BACKOFF = 1e-6
-"""Probability per packet, roughly, below which a further back-off is left out."""
+"""Approximate probability per packet below which the chain leaves out a further timeout."""
 LARGEST_BURST = 2
-"""Mean burst up to which the chain has been compared with the simulator [segments]."""
+"""Largest mean loss burst at which the chain has been compared with the simulator [segments]."""
 LARGEST_OUTAGE = 0.02
-"""Share of the packets that losses of whole windows may hold up: beyond, the largest delays are those of timeouts in a
-row, whose length is as uncertain in a simulation of a million packets."""
+"""Largest share of packets that losses of whole windows may delay.
+
+Above this share, consecutive timeouts determine the largest delays. Even a simulation of a million packets does not
+show these delays reliably.
+"""
 SMALLEST_LIMITED_WINDOW = math.sqrt(2 / 3)
 """Smallest window of a flow that only losses limit, times the root of the loss (Mathis et al., SIGCOMM CCR 1997)."""
 NEGLIGIBLE_BURST = 1e-3
-"""Share of bursts that may be longer than those told apart."""
+"""Share of loss bursts that may be longer than the longest burst with a phase of its own."""
 MOST_FOLLOWED = 12
-"""Losses in a row that are told apart at most."""
+"""Largest number of consecutive losses with a phase of its own."""
 TIES_PER_SLOT = 64
-"""Parts of a slot: at whole numbers of them counts change, so rounding must not move a round-trip time off them."""
+"""An RTT that differs only by rounding from a multiple of 1/64 slot is set to it: packet counts change there."""
 
 
 class LinuxParameters(NamedTuple):
-    """The symbols of the chain, resolved for one scenario.
+    """The parameters of the chain for one scenario.
 
     Attributes
     ----------
     load : float
-        Packets written per round-trip time; the round-trip time in slots.
+        Packets written per round-trip time. The same number is the round-trip time in slots.
     packets_per_segment : float
-        Packets that a full segment holds; below 1 where packets are larger.
+        Number of packets that fit into a full segment; below 1 if a packet is larger than a segment.
     segments_per_packet : int
-        Segments of a packet that leaves at once.
+        Number of segments of a packet that leaves as soon as it is written.
     loss : float
-        Probability that a full segment is lost after one that got through.
-    mean_loss, next_loss, repeated_loss : float
-        The same of any segment, of one after a lost one, and of a retransmission once a loss has been found.
+        Probability that a full segment is lost if the segment before it was not lost.
+    mean_loss : float
+        Probability that a segment is lost.
+    next_loss : float
+        Probability that a segment is lost if the segment before it was lost.
+    repeated_loss : float
+        Probability that a retransmission is lost.
     followed_losses : int
-        Losses in a row that are told apart; 0 where losses are independent.
+        Largest number of consecutive losses with a phase of its own; 0 if losses are independent.
     probe_slack : float
-        What the tail loss probe waits beyond two round-trip times [slots].
+        Time that the tail loss probe waits in addition to two round-trip times [slots].
     loss_of_one_packet : float
-        Probability that a segment with one packet, or a part of one, is lost.
+        Probability that a segment with a single packet, or with a part of a packet, is lost.
     cubic : bool
-        Whether the window grows as CUBIC's.
+        Whether the congestion control is CUBIC; otherwise it is Reno.
     reordering_wait : float
-        What RACK waits for overtaken segments [slots].
+        RACK's reordering window: a quarter of the round-trip time [slots].
     timer : float
-        When RACK's timer fires, after the time at which the acknowledgement was due [slots].
+        Time from the due time of an ACK until RACK's timer fires [slots].
     timeout : float
-        The first retransmission timeout [slots].
+        First retransmission timeout [slots].
     backoffs : int
-        Timeouts in a row that are followed.
+        Largest number of consecutive timeouts in the chain.
     flight : int
-        Segments in flight at most if every packet leaves at once.
+        Largest number of segments in flight if every packet leaves at once.
     largest_window : int
-        Largest window of the chain [segments].
+        Largest congestion window of the chain [segments].
     rtt, interval : float
-        [s].
+        Round-trip time and packet interval [s].
     """
 
     load: float
@@ -107,19 +117,20 @@ class LinuxParameters(NamedTuple):
 
 
 def packets_per_round_trip(flow: Flow, path: Path) -> float:
-    """Return the round-trip time in packet intervals, whatever the last bit of decimal inputs says.
+    """Return the round-trip time in packet intervals, without the rounding error of decimal inputs.
 
     Parameters
     ----------
     flow : Flow
-        Its interval [s].
+        Gives the packet interval [s].
     path : Path
-        Its round-trip time [s].
+        Gives the round-trip time [s].
 
     Returns
     -------
     float
-        Their ratio, a whole number of 64ths if it is one but for rounding.
+        Round-trip time divided by interval. A ratio that differs from a multiple of 1/64 only by rounding is set to
+        this multiple.
 
     Examples
     --------
@@ -132,6 +143,8 @@ def packets_per_round_trip(flow: Flow, path: Path) -> float:
 
 
 class _Losses(NamedTuple):
+    """Probabilities of a loss, and the largest number of consecutive losses with a phase of its own."""
+
     after_success: float
     after_loss: float
     of_repair: float
@@ -139,12 +152,12 @@ class _Losses(NamedTuple):
 
 
 def _losses(path: Path, load: float) -> _Losses:
-    """Return the chances of a loss by what happened to the segment before."""
+    """Return the probability of a loss after a segment that arrived, after a lost segment, and of a retransmission."""
     if path.loss_burst == 1:
         return _Losses(path.loss, path.loss, path.loss, 0)
     after_success, leave = tcp.gilbert_probabilities(path.loss, path.loss_burst)
     after_loss = 1 - leave
-    # The burst is over when a later segment tells of it; a round-trip time of others come before the retransmission.
+    # A loss is detected after its burst has ended. Until the retransmission, segments of one round-trip time are sent.
     since = math.floor(load) + 1
     of_repair = path.loss * (1 - (after_loss - after_success) ** since)
     followed = min(math.ceil(math.log(NEGLIGIBLE_BURST) / math.log(after_loss)) + 1, MOST_FOLLOWED)
@@ -152,12 +165,12 @@ def _losses(path: Path, load: float) -> _Losses:
 
 
 PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst"})
-"""Fields of a path that the chain knows; it refuses all others unless they are at their default."""
+"""Fields of a path that the chain takes into account. It refuses any other field unless it has its default."""
 SIMULATED = "tcpdelay.simulate takes it into account"
 
 
 def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
-    """Yield what the chain refuses of a scenario.
+    """Yield an error for each field of the scenario that the chain refuses.
 
     Examples
     --------
@@ -165,7 +178,7 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     ['jitter']
     """
     if path.loss_pattern != "random":
-        hint = "bursts are loss_burst of Path, and Stack.newreno_2008() knows 'correlated'"
+        hint = "set loss_burst of Path for loss bursts; Stack.newreno_2008() accepts 'correlated'"
         yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' with Stack.linux()", hint)
     yield from unknown_fields(path, PATH_FIELDS, "in the chain", SIMULATED)
     if path.loss_burst > 1 and path.loss >= NEGLIGIBLE_LOSS:
@@ -173,7 +186,7 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
 
 
 def _refused_bursts(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
-    """Yield why the chain has no answer to losses in bursts, if it has none."""
+    """Yield an error for the first field with which the chain refuses loss bursts."""
     burst = path.loss_burst
     if burst > LARGEST_BURST:
         yield UnsupportedError("loss_burst", burst, f"be at most {LARGEST_BURST:g} in the chain", SIMULATED)
@@ -189,21 +202,21 @@ def _refused_bursts(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupporte
     if path.bottleneck != "packets":
         yield UnsupportedError("bottleneck", path.bottleneck, f"be 'packets' {where}")
         return
-    held_up = _outage_share(flow, path, stack)
-    if held_up > LARGEST_OUTAGE:
+    delayed = _outage_share(flow, path, stack)
+    if delayed > LARGEST_OUTAGE:
         allowed = (
-            f"be shorter in the chain: losses of whole windows hold up {held_up:.1%} of the packets here, "
+            f"be shorter in the chain: losses of whole windows delay {delayed:.1%} of the packets here, "
             f"and at most {LARGEST_OUTAGE:.0%} are allowed"
         )
         yield UnsupportedError("loss_burst", burst, allowed, SIMULATED)
 
 
 def _outage_share(flow: Flow, path: Path, stack: Linux) -> float:
-    """Return which share of the packets is written while losses of whole windows last, roughly."""
+    """Estimate the share of packets that are written while the loss of a whole window is repaired."""
     load = packets_per_round_trip(flow, path)
     loss = _losses(path, load)
     timeout = (path.rtt + stack.rto_min) / flow.interval
-    # Whole windows are lost where they are smallest, and where losses are frequent they never open.
+    # A small window is lost as a whole most often. With frequent losses the window stays below the load.
     limited = max(SMALLEST_LIMITED_WINDOW / math.sqrt(loss.after_success), SMALLEST_WINDOW) if path.loss else math.inf
     window = min(math.floor(load) + 2, limited)
     doubled = sum((2 * loss.after_loss) ** stage for stage in range(LARGEST_BURST_BACKOFF))
@@ -212,12 +225,32 @@ def _outage_share(flow: Flow, path: Path, stack: Linux) -> float:
 
 
 def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
-    """Return the chain's parameters.
+    """Return the parameters of the chain.
+
+    Parameters
+    ----------
+    flow : Flow
+        Gives packet size [bytes] and interval [s].
+    path : Path
+        Gives round-trip time [s], losses and bottleneck.
+    stack : Linux
+        Gives congestion control, MSS [bytes], tick rate [1/s] and minimum retransmission timeout [s].
+
+    Returns
+    -------
+    LinuxParameters
+        The scenario in packets and packet intervals.
 
     Raises
     ------
     UnsupportedError
         If the chain refuses a field of the scenario.
+
+    Examples
+    --------
+    >>> p = linux_parameters(Flow(174, 0.02), Path(0.1, 0.02), Linux())
+    >>> p.load, p.flight, p.timeout, p.largest_window
+    (5.0, 6, 15.0, 9)
     """
     for refused in linux_refusals(flow, path, stack):
         raise refused

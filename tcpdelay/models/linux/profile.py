@@ -1,17 +1,16 @@
-"""The chain of a Linux kernel as a profile of `DelayModel`, and how large its backlogs and delays may become."""
+"""The chain of a Linux kernel as a profile of `DelayModel`, and the bounds of its backlogs and delays."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.delays import delay_bins, filled_bins, sums
-from tcpdelay.models.linux.parameters import linux_parameters
-from tcpdelay.models.linux.phases import Layout, backlogged_phase, start_phase
+from tcpdelay.models.linux.parameters import LinuxParameters, linux_parameters
+from tcpdelay.models.linux.phases import Layout, Sending, backlogged_phase, start_phase
 from tcpdelay.models.linux.transitions import linux_transitions
 from tcpdelay.models.solver.measures import after_timeout
 from tcpdelay.models.solver.narrow import RequestedFigures, solve_narrow, sum_up
@@ -22,24 +21,27 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 
 LOADS_OF_BACKLOG = 2
+"""Round-trip times whose packets fit into the first bound of the backlog."""
 TIMEOUTS_OF_BACKLOG = 1.5
-"""The bound of the backlog to begin with: packets of so many round-trip times, and of so many of the last timeout."""
+"""The same in multiples of the longest timeout."""
 SPARE_BACKLOG = 6
+"""Packets that the first bound of the backlog has in addition."""
 REPAIRS_BEYOND = 8
-"""Round-trip times that a delay may last beyond the largest backlog and timeout."""
+"""Round-trip times by which a delay may exceed the largest backlog."""
 TIMEOUTS_BEYOND = 4
+"""The same in multiples of the first timeout."""
 
 
 @kernel()
-def first_bound(p: Any) -> int:
-    """Return the bound of the backlog to begin with [packets]."""
+def first_bound(p: LinuxParameters) -> int:
+    """Return the first bound of the backlog [packets]."""
     last_timeout = p.timeout * 2.0 ** (p.backoffs - 1)
     return int(LOADS_OF_BACKLOG * p.load + TIMEOUTS_OF_BACKLOG * last_timeout) + SPARE_BACKLOG
 
 
 @kernel()
-def beyond_backlog(p: Any) -> int:
-    """Return how much longer than the largest backlog a delay may last [slots]."""
+def beyond_backlog(p: LinuxParameters) -> int:
+    """Return the largest difference between a delay and the largest backlog [slots]."""
     beyond = REPAIRS_BEYOND * (p.load + 1) + TIMEOUTS_BEYOND * p.timeout
     if p.followed_losses:
         beyond += p.timeout * 2.0**p.backoffs
@@ -47,16 +49,16 @@ def beyond_backlog(p: Any) -> int:
 
 
 PHASES_PER_WINDOW = 20
-"""Phases per window, about."""
+"""Approximate number of phases per window."""
 MOST_WINDOWS = 5_000
-"""Windows up to which the phases are made in seconds, so that the drift can say whether TCP carries the flow."""
+"""Largest window whose phases are made within seconds. Up to it, the drift shows whether TCP carries the flow."""
 
 
 @kernel(nogil=True)
-def _summed_up(p: Any, forward_delay: float, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+def _summed_up(p: LinuxParameters, forward_delay: float, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
     """Solve the chain within its first bound: see `Profile.sum_up`."""
     phases, transitions, sending, layout = linux_transitions(p)
-    # Durations are in slots here, which does not change the drift's sign.
+    # Durations are in slots here. The sign of the drift does not depend on the unit.
     outcome, rows, probability, cut = solve_narrow(
         phases, transitions, start_phase(p, layout), backlogged_phase(layout), first_bound(p), True
     )
@@ -82,28 +84,29 @@ class LinuxProfile:
         self.least_memory = float(PHASES_PER_WINDOW * p.largest_window * backlogs)
 
     @cached_property
-    def _made(self) -> tuple[Phases, Transitions, Any, Layout]:
+    def _made(self) -> tuple[Phases, Transitions, Sending, Layout]:
+        """Phases, transitions with durations in seconds, `SENDING` records and layout."""
         phases, transitions, sending, layout = linux_transitions(self.parameters)
         transitions["duration"] *= self.parameters.interval
         return phases, transitions, sending, layout
 
     @property
     def structure(self) -> tuple[Phases, Transitions]:
-        """Phases and transitions."""
+        """Phases and transitions, with durations in seconds."""
         return self._made[0], self._made[1]
 
     @property
     def start(self) -> int:
-        """An open window that no longer grows."""
+        """The phase in which the chain starts: an open window that no longer grows."""
         return start_phase(self.parameters, self._made[3])
 
     @property
     def backlogged(self) -> int:
-        """The round with the smallest window."""
+        """A phase with a backlog: the round with the smallest window."""
         return backlogged_phase(self._made[3])
 
     def bins(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the bins of all delays beyond the one-way delay, not normalised."""
+        """Return the bins of all delays without the one-way delay, not normalised."""
         p, (phases, _, sending, _) = self.parameters, self._made
         return delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
 
@@ -113,7 +116,7 @@ class LinuxProfile:
         return self._forward_delay + values * self.parameters.interval, weights
 
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
-        """Return the parts of the mean delay beyond the one-way delay [s]."""
+        """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
         interval = self.parameters.interval
         weight, delay, age = sums(self.bins(rows, probability))
         after_timeouts = after_timeout(*self.structure, rows, probability)
@@ -121,5 +124,5 @@ class LinuxProfile:
         return (age - timeouts) / weight * interval, (delay - age) / weight * interval, timeouts / weight * interval
 
     def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
-        """Solve the chain within its first bound and sum up the delays."""
+        """Solve the chain within its first bound and compute the requested figures."""
         return int(_summed_up(self.parameters, self._forward_delay, figures, result))

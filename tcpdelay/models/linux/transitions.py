@@ -1,11 +1,6 @@
-"""The chain's phases and transitions: rounds of an open or a binding window, losses, repairs and timeouts."""
+"""The transitions of the chain: slots of an open window, rounds of a limiting window, losses, recoveries, timeouts."""
 
 from __future__ import annotations
-
-import math
-from typing import Any, NamedTuple
-
-import numpy as np
 
 from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.linux.bursts import (
@@ -19,26 +14,27 @@ from tcpdelay.models.linux.bursts import (
     repair_rounds,
     repair_segments,
 )
-from tcpdelay.models.linux.detection import (
-    SAME_TIME,
-    detection_wait,
-    mean_detection_wait,
-    timeout_chance,
+from tcpdelay.models.linux.detection import detection_wait, mean_detection_wait, timeout_chance
+from tcpdelay.models.linux.open_transitions import (
+    OpenWindow,
+    open_window,
+    put_open_window,
+    put_repair_of_open_window,
 )
+from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST,
-    LOST_OPEN,
     LOST_REPAIRING,
-    LOST_TWO,
     OPEN,
     REPAIR,
     REPAIR_AGAIN,
     REPAIR_MORE,
     REPAIR_OPEN,
     ROUND,
-    SMALLEST_WINDOW,
+    SENDING,
     TIMEOUT,
     Layout,
+    Sending,
     lost_phase,
     make_layout,
     open_phase,
@@ -50,103 +46,22 @@ from tcpdelay.models.linux.phases import (
 )
 from tcpdelay.models.linux.windows import SMALL_PACKETS, opening_time, reduced_window, round_openings, window_before
 from tcpdelay.models.solver.state_space import PHASE, TRANSITION, Phases, Transitions
-from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
 GROUPS = 3
-"""Parts of a round for which the place of the first loss is told apart."""
+"""Number of parts of a round. The chain distinguishes in which part the first loss occurs."""
 TRANSITIONS_PER_PHASE = 8
-"""Room for them: at most three parts of a round and what follows, or four outcomes, each between two whole shifts."""
-LATE_GROWTH_FLIGHTS = 1.5
-"""Round-trip times for which a window counts as the limit after it no longer is."""
-
-SENDING = np.dtype(
-    [
-        ("kind", np.int64),
-        ("run", np.int64),
-        ("openings", np.float64),
-        ("spacing_in_run", np.float64),
-        ("spacing_after_run", np.float64),
-        ("duration", np.float64),
-        ("wait", np.float64),
-        ("timeout_chance", np.float64),
-        ("in_run", np.int64),
-        ("lost", np.int64),
-    ],
-    align=True,
-)
-"""What a phase sends: openings of the window and their times, how long it lasts, how long its loss waits for detection.
-
-Of a burst followed on its own, `lost` is the number of packets; of one that takes the whole window, that window.
-"""
-
-
-class OpenWindow(NamedTuple):
-    """Losses out of an open window, where every packet leaves at once: the same for all windows.
-
-    Attributes
-    ----------
-    needed : float
-        Windows from which on every packet leaves at once, or nearly [segments].
-    loss : float
-        Probability that a segment of a packet is lost.
-    repeated_loss : float
-        Probability that one of the retransmissions for such a packet is lost.
-    wait : float
-        Wait for detection after the round-trip time [slots].
-    telling : int
-        Packets that must arrive for the loss to be found that early.
-    next_lost : float
-        Probability that one of them is lost.
-    later_wait : float
-        Wait if so [slots].
-    growing_window : int
-        Largest window that still grows.
-    """
-
-    needed: float
-    loss: float
-    repeated_loss: float
-    wait: float
-    telling: int
-    next_lost: float
-    later_wait: float
-    growing_window: int
+"""Capacity: at most three parts of a round and the next round, or four outcomes, each with two whole shifts."""
 
 
 @kernel()
-def open_window(p: Any) -> OpenWindow:
-    """Return what a loss out of an open window does."""
-    segments, load = p.segments_per_packet, p.load
-    one = p.loss_of_one_packet
-    alone = detection_wait(p, 0, 1.0, 1.0)
-    if p.timeout < 1:
-        # Before the next packet a tail loss probe is sent, at the time of the timeout (RFC 8985, 7.2), and repairs.
-        alone = p.timeout - load
-    loss = 1 - (1 - one) ** segments
-    # Whether a window that has just ceased to bind grows once more.
-    phase = load - math.floor(load)
-    late_growth = not p.cubic and segments == 1 and phase >= 0.5 and (p.flight + 1) / load <= LATE_GROWTH_FLIGHTS
-    growing = p.flight + int(late_growth)
-    if segments == 1:
-        repeated = p.repeated_loss if p.followed_losses else one
-        by_one = alone <= 2 + SAME_TIME or abs(alone - round(alone)) > SAME_TIME
-        telling = 1 if by_one else DUPLICATE_THRESHOLD
-        later = alone + 1
-        if load > 4:
-            later = min(later, max(p.timer, 2.0))
-        return OpenWindow(load, loss, repeated, alone, telling, 1 - (1 - one) ** telling, max(later, alone), growing)
-    last = alone if segments < DUPLICATE_THRESHOLD else 1.0
-    wait = (min(2, segments - 1) * min(1.0, p.timer) + last) / segments
-    repeated = 1 - (1 - one) ** (segments * one / loss) if loss > 0 else 0.0
-    return OpenWindow(load * segments, loss, repeated, wait, 0, 0.0, wait, growing)
-
-
-@kernel()
-def _timeouts(p: Any, t: Transitions, layout: Layout, phases: Phases, sending: Any, opened: float) -> int:
+def _timeouts(
+    p: LinuxParameters, t: Transitions, layout: Layout, phases: Phases, sending: Sending, opened: float
+) -> int:
+    """Append the phases of consecutive timeouts; return the number of transitions."""
     row = 0
     window, rounds = SMALLEST_WINDOW, 0
     if p.followed_losses:
-        # The timeout as a rule ends the loss of a whole window, which slow start sends again.
+        # Most timeouts follow an outage. Slow start then retransmits the window.
         window = reduced_window(p.flight + 1, p.cubic)
         rounds = repair_rounds(repair_segments(p, p.flight + 1))
     first = round_phase(layout, layout.after_repair[window])
@@ -166,7 +81,7 @@ def _timeouts(p: Any, t: Transitions, layout: Layout, phases: Phases, sending: A
 
 @kernel()
 def _first_losses(
-    p: Any,
+    p: LinuxParameters,
     t: Transitions,
     row: int,
     run: int,
@@ -176,7 +91,10 @@ def _first_losses(
     in_run: int,
     other: int,
 ) -> int:
-    """Append the first loss of a round, by the part of the round it falls into."""
+    """Append the first loss of a round: one event for each part of the round.
+
+    `in_run` and `other` are the phases after the loss of a segment of the run, and of a later segment.
+    """
     chance, places, times, alive = 0.0, 0.0, 0.0, 1.0
     middle = run + (window - run + 1) // 2
     for place in range(1, window + 1):
@@ -195,24 +113,31 @@ def _first_losses(
 
 @kernel()
 def _repairs(
-    p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
+    p: LinuxParameters,
+    o: OpenWindow,
+    t: Transitions,
+    row: int,
+    layout: Layout,
+    phases: Phases,
+    sending: Sending,
+    window: int,
 ) -> int:
-    """Append the phases of recovery with a window reduced to `window`."""
+    """Append the phases of a recovery with the reduced window `window`."""
     load, per_segment, loss = p.load, p.packets_per_segment, p.loss
     opened = window >= o.needed
-    # One of the segments that the window allows is the retransmission.
+    # The retransmission takes one segment of the window.
     spacing_after_run = load / max(window - 1, 1) if not opened else min(1.0, load) / p.segments_per_packet
     before = max(1.0 / p.segments_per_packet, load / window_before(window, p.cubic))
     alone = 0.0 if opened else before
     wait = detection_wait(p, 0, alone, max(alone, spacing_after_run / 2)) if alone > 0 else o.wait
     plain = repair_phase(layout, window, REPAIR)
     again = repair_phase(layout, window, REPAIR_AGAIN)
-    without_tell = timeout_chance(p, window - 1, window)
+    only_timeout = timeout_chance(p, window - 1, window)
     for kind in (REPAIR_MORE, REPAIR_AGAIN):
         phase = repair_phase(layout, window, kind)
         phases.first_transition[phase] = row
         if kind == REPAIR_MORE:
-            # Until the last of the losses is found, whose place is any of those under way.
+            # The phase lasts until the last loss is detected. Any segment in flight may be this loss.
             under_way = int(max((load + wait) / before + SAME_TIME, 1.0))
             weight = duration = openings = 0.0
             for place in range(1, under_way + 1):
@@ -229,11 +154,11 @@ def _repairs(
         lost = 1 - (1 - loss) ** (openings + 1)
         if p.followed_losses:
             lost = 1 - (1 - p.repeated_loss) * (1 - loss) ** openings
-        timeout = p.repeated_loss * without_tell
+        timeout = p.repeated_loss * only_timeout
         lost_again = max(lost - timeout, 0.0)
         shift = duration - per_segment * openings
         sending.duration[phase], sending.openings[phase] = duration, openings
-        sending.timeout_chance[phase] = without_tell
+        sending.timeout_chance[phase] = only_timeout
         sending.spacing_after_run[phase] = spacing_after_run
         row = put(t, row, 0, 0, shift, timeout, duration)
         if kind == REPAIR_MORE:
@@ -242,16 +167,12 @@ def _repairs(
             row = put_repeat(t, row, phase, shift, per_segment * openings, lost_again)
         row = put(t, row, plain, plain, shift, 1 - lost_again - timeout, duration)
 
-    phase = plain
-    phases.first_transition[phase] = row
+    phases.first_transition[plain] = row
     openings = max(int(load / spacing_after_run + 0.5), 1)
-    sending.duration[phase], sending.openings[phase], sending.spacing_after_run[phase] = (
-        load,
-        openings,
-        spacing_after_run,
-    )
+    sending.duration[plain], sending.openings[plain] = load, openings
+    sending.spacing_after_run[plain] = spacing_after_run
     following = round_phase(layout, layout.after_repair[window])
-    target = open_phase(layout, window, LOST_OPEN if opened else LOST_REPAIRING)
+    lost = open_phase(layout, window, LOST_REPAIRING)
     done = 0
     groups = min(openings, GROUPS)
     for group in range(groups):
@@ -263,146 +184,24 @@ def _repairs(
             places += this * (place + 1)
         if chance > 0:
             mean = places / chance
-            if opened and p.followed_losses:
-                row = put_bursts(
-                    p,
-                    t,
-                    row,
-                    layout,
-                    window,
-                    mean * (spacing_after_run - per_segment),
-                    chance,
-                    mean * spacing_after_run,
-                )
+            shift, mean_time = mean * (spacing_after_run - per_segment), mean * spacing_after_run
+            if opened:
+                row = put_bursts(p, t, row, layout, window, shift, chance, mean_time)
             else:
-                row = put(
-                    t, row, target, target, mean * (spacing_after_run - per_segment), chance, mean * spacing_after_run
-                )
+                row = put(t, row, lost, lost, shift, chance, mean_time)
         done = end
     empty = open_phase(layout, window, OPEN) if opened else following
-    row = put(t, row, following, empty, load - per_segment * openings, (1 - loss) ** openings, load)
-    return _repair_of_open_window(p, o, t, row, layout, phases, sending, window)
-
-
-@kernel()
-def _repair_of_open_window(
-    p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
-) -> int:
-    """Append the recovery after a loss out of an open window: here the phase of the writes is known."""
-    load, loss = p.load, p.loss
-    phase = repair_phase(layout, window, REPAIR_OPEN)
-    phases.first_transition[phase] = row
-    found = load + o.wait
-    first_write = math.ceil(found - SAME_TIME)
-    sending.wait[phase] = found
-    if window >= o.needed:
-        end = math.ceil(found + load - SAME_TIME)
-        packets = end - first_write
-        kept = (1 - o.loss) ** packets
-        lost, opened = open_phase(layout, window, LOST_OPEN), open_phase(layout, window, OPEN)
-        sending.duration[phase], sending.openings[phase] = end - found, packets
-        if packets > 0:
-            if p.followed_losses:
-                row = put_bursts(p, t, row, layout, window, 0.0, 1 - kept, (end - found) / 2)
-            else:
-                row = put(t, row, lost, lost, 0.0, 1 - kept, (end - found) / 2)
-        return put(t, row, opened, opened, 0.0, kept, end - found)
-    spacing_after_run = max(load / window, min(1.0, load) / p.segments_per_packet)
-    openings = max(int(load / spacing_after_run + 0.5), 1)
-    sent = 0.0
-    for place in range(1, openings + 1):
-        waiting = math.floor(found + place * spacing_after_run + SAME_TIME) - first_write + 1 - sent
-        sent += max(min(p.packets_per_segment, waiting), 0.0)
-    left = max(found + load - 0.5 - (first_write - 1) - sent, 0.0)
-    kept = (1 - loss) ** openings
-    sending.duration[phase], sending.openings[phase], sending.spacing_after_run[phase] = (
-        load,
-        openings,
-        spacing_after_run,
-    )
-    lost, following = open_phase(layout, window, LOST_REPAIRING), round_phase(layout, layout.after_open[window])
-    row = put(t, row, lost, lost, left / 2, 1 - kept, load / 2)
-    return put(t, row, following, following, left, kept, load)
-
-
-@kernel()
-def _open_windows(
-    p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any, window: int
-) -> int:
-    """Append the phases of a window that lets every packet leave at once, and of losses out of it."""
-    load, segments = p.load, p.segments_per_packet
-    reduced = reduced_window(window, p.cubic)
-    opened = open_phase(layout, window, OPEN)
-    lost, lost_two = open_phase(layout, window, LOST_OPEN), open_phase(layout, window, LOST_TWO)
-    growth = 0.0
-    if window <= o.growing_window and window < p.largest_window:
-        growth = 1 / load if load >= 1 else (segments / window if segments > 1 else 1.0)
-        growth = min(growth / 2 if p.cubic else growth, 1.0)
-    in_flight = min(int(load) * segments, window - 2)
-
-    phases.first_transition[opened] = row
-    sending.duration[opened] = 1.0
-    sending.timeout_chance[opened] = timeout_chance(p, in_flight, reduced)
-    if p.followed_losses:
-        row = put_bursts(p, t, row, layout, window, 0.0, o.loss, 0.0)
-    else:
-        row = put(t, row, lost, lost, 0.0, o.loss * (1 - o.next_lost), 0.0)
-        row = put(t, row, lost_two, lost_two, 0.0, o.loss * o.next_lost, 0.0)
-    if growth > 0:
-        larger = open_phase(layout, window + 1, OPEN)
-        row = put(t, row, larger, larger, 0.0, (1 - o.loss) * growth, 1.0)
-    row = put(t, row, opened, opened, 0.0, (1 - o.loss) * (1 - growth), 1.0)
-
-    phases.first_transition[lost] = row
-    duration = load + o.wait
-    packets = math.ceil(duration - SAME_TIME) - 1
-    clean = repair_phase(layout, reduced, REPAIR_OPEN)
-    sending.duration[lost], sending.wait[lost], sending.openings[lost] = duration, o.wait, packets
-    sending.timeout_chance[lost] = timeout_chance(p, in_flight, reduced)
-    row = put_outcomes(
-        t,
-        row,
-        layout,
-        o.repeated_loss,
-        timeout_chance(p, in_flight, reduced),
-        more_lost(p, max(packets - o.telling, 0) * segments, False),
-        1.0,
-        reduced,
-        clean,
-        0.0,
-        duration,
-    )
-
-    phases.first_transition[lost_two] = row
-    duration = load + o.later_wait
-    packets = math.ceil(duration - SAME_TIME) - 1
-    blocked = float(max(packets - (window - 1), 0))
-    without_tell = timeout_chance(p, min(int(load), window - 3), reduced)
-    sending.duration[lost_two], sending.wait[lost_two] = duration, o.later_wait
-    sending.openings[lost_two], sending.timeout_chance[lost_two] = packets - blocked, without_tell
-    timeout = 1 - (1 - p.loss * without_tell) ** 2
-    again = max(min(2 * p.loss, 0.9) - timeout, 0.0)
-    again_phase, more_phase = repair_phase(layout, reduced, REPAIR_AGAIN), repair_phase(layout, reduced, REPAIR_MORE)
-    row = put(t, row, 0, 0, blocked, timeout, duration)
-    row = put(t, row, again_phase, again_phase, blocked, again, duration)
-    row = put(t, row, more_phase, more_phase, blocked, 1 - again - timeout, duration)
-
-    phase = open_phase(layout, window, LOST_REPAIRING)
-    phases.first_transition[phase] = row
-    step = load / window
-    wait = mean_detection_wait(p, detection_wait(p, 0, step, step), step)
-    row = _put_lost(p, o, t, row, layout, sending, phase, window, step, step, wait, 0.5)
-    return row
+    return put(t, row, following, empty, load - per_segment * openings, (1 - loss) ** openings, load)
 
 
 @kernel()
 def _put_lost(
-    p: Any,
+    p: LinuxParameters,
     o: OpenWindow,
     t: Transitions,
     row: int,
     layout: Layout,
-    sending: Any,
+    sending: Sending,
     phase: int,
     window: int,
     step: float,
@@ -410,17 +209,25 @@ def _put_lost(
     wait: float,
     added: float,
 ) -> int:
-    """Append a loss while the window is the limit, `step` being the mean time between openings.
+    """Append the phase of a loss while the window limits the sender.
 
-    The last opening before the detection, `last` before it, is followed by the retransmission; what is written between
-    the two waits into the recovery.
+    Parameters
+    ----------
+    step : float
+        Mean time between ACKs that release a segment [slots].
+    last : float
+        Time from the last of these ACKs to the detection [slots]. Packets written in this time wait until the recovery.
+    wait : float
+        Time from the due time of the ACK to the detection [slots].
+    added : float
+        ACKs that release a segment in addition to one per `step`.
     """
     duration = p.load + wait
     reduced = reduced_window(window, p.cubic)
     openings = max(int(duration / step - 2 + added + SAME_TIME), 0)
-    without_tell = timeout_chance(p, window - 2, reduced)
+    only_timeout = timeout_chance(p, window - 2, reduced)
     sending.duration[phase], sending.wait[phase], sending.openings[phase] = duration, wait, openings
-    sending.timeout_chance[phase] = without_tell
+    sending.timeout_chance[phase] = only_timeout
     if sending.spacing_after_run[phase] == 0:
         sending.spacing_after_run[phase] = step
     until = max(duration - last, p.load / 2) if reduced < o.needed else duration
@@ -431,12 +238,33 @@ def _put_lost(
         time = min((window - 1) * step + probe_interval(p), p.timeout)
         row = put_outage(p, t, row, layout, window, time - p.packets_per_segment * openings, outage, time)
     more = more_lost(p, openings, True)
-    return put_outcomes(t, row, layout, p.repeated_loss, without_tell, more, 1 - outage, reduced, clean, shift, until)
+    return put_outcomes(t, row, layout, p.repeated_loss, only_timeout, more, 1 - outage, reduced, clean, shift, until)
 
 
 @kernel()
-def _rounds(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
-    """Append the rounds in which the window is the limit."""
+def _loss_in_repair(
+    p: LinuxParameters,
+    o: OpenWindow,
+    t: Transitions,
+    row: int,
+    layout: Layout,
+    phases: Phases,
+    sending: Sending,
+    window: int,
+) -> int:
+    """Append the phase of a loss during a recovery."""
+    phase = open_phase(layout, window, LOST_REPAIRING)
+    phases.first_transition[phase] = row
+    step = p.load / window
+    wait = mean_detection_wait(p, detection_wait(p, 0, step, step), step)
+    return _put_lost(p, o, t, row, layout, sending, phase, window, step, step, wait, 0.5)
+
+
+@kernel()
+def _rounds(
+    p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
+) -> int:
+    """Append the rounds, in which the window limits the sender."""
     for number in range(layout.rounds.size):
         window, following = layout.rounds.window[number], layout.rounds.following[number]
         run, spacing_in_run, spacing_after_run = round_openings(
@@ -445,11 +273,8 @@ def _rounds(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, pha
         next_window = layout.rounds.window[following]
         phase, next_phase = round_phase(layout, number), round_phase(layout, following)
         phases.first_transition[phase] = row
-        sending.run[phase], sending.spacing_in_run[phase], sending.spacing_after_run[phase] = (
-            run,
-            spacing_in_run,
-            spacing_after_run,
-        )
+        sending.run[phase] = run
+        sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
         sending.duration[phase], sending.openings[phase] = p.load, window
         in_run, other = lost_phase(layout, number, True), lost_phase(layout, number, False)
         row = _first_losses(p, t, row, run, spacing_in_run, spacing_after_run, window, in_run, other)
@@ -460,8 +285,10 @@ def _rounds(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, pha
 
 
 @kernel()
-def _losses(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Any) -> int:
-    """Append the losses in these rounds."""
+def _losses(
+    p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
+) -> int:
+    """Append the losses in rounds."""
     small = p.packets_per_segment >= SMALL_PACKETS
     for number in range(layout.rounds.size):
         sent, following = layout.rounds.window[number], layout.rounds.following[number]
@@ -472,11 +299,8 @@ def _losses(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, pha
         for in_run in range(2):
             phase = lost_phase(layout, number, in_run == 1)
             phases.first_transition[phase] = row
-            sending.run[phase], sending.spacing_in_run[phase], sending.spacing_after_run[phase] = (
-                run,
-                spacing_in_run,
-                spacing_after_run,
-            )
+            sending.run[phase] = run
+            sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
             sending.in_run[phase] = in_run
             if in_run:
                 close_acks, step, last = run // 2, spacing_in_run, spacing_in_run
@@ -492,12 +316,12 @@ def _losses(p: Any, o: OpenWindow, t: Transitions, row: int, layout: Layout, pha
 
 
 @kernel(nogil=True)
-def linux_transitions(p: Any) -> tuple[Phases, Transitions, Any, Layout]:
-    """Return phases, transitions, what each phase sends, and the layout."""
+def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending, Layout]:
+    """Return the phases, the transitions, one `SENDING` record per phase, and the layout."""
     layout = make_layout(p)
     o = open_window(p)
     phases: Phases = records(layout.size + 1, PHASE)
-    sending: Any = records(layout.size, SENDING)
+    sending: Sending = records(layout.size, SENDING)
     t: Transitions = records((TRANSITIONS_PER_PHASE + 2 * p.followed_losses) * layout.size, TRANSITION)
     row = _timeouts(p, t, layout, phases, sending, o.needed)
     for window in range(p.largest_window + 1):
@@ -507,6 +331,7 @@ def linux_transitions(p: Any) -> tuple[Phases, Transitions, Any, Layout]:
             phases.first_transition[phase] = row
         if window >= SMALLEST_WINDOW:
             row = _repairs(p, o, t, row, layout, phases, sending, window)
+            row = put_repair_of_open_window(p, o, t, row, layout, phases, sending, window)
     for number in range(layout.rounds.size):
         phase = round_phase(layout, number)
         phases.window[phase], sending.kind[phase] = layout.rounds.window[number], ROUND
@@ -517,7 +342,8 @@ def linux_transitions(p: Any) -> tuple[Phases, Transitions, Any, Layout]:
             phases.window[phase], phases.recovery[phase], sending.kind[phase] = window, kind - OPEN, kind
             phases.first_transition[phase] = row
         if window >= SMALLEST_WINDOW:
-            row = _open_windows(p, o, t, row, layout, phases, sending, window)
+            row = put_open_window(p, o, t, row, layout, phases, sending, window)
+            row = _loss_in_repair(p, o, t, row, layout, phases, sending, window)
     for number in range(layout.rounds.size):
         for in_run in range(2):
             phase = lost_phase(layout, number, in_run == 1)

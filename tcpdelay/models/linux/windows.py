@@ -1,25 +1,27 @@
-"""The window from round to round: what a loss leaves of it, and how Reno and CUBIC let it grow again.
+"""The congestion window from round to round, and the times at which ACKs release segments.
 
-When a window that binds lets segments go: the acknowledgements of one round open it at the times of the last.
+A round is one round-trip time. After a loss the window is reduced; then Reno or CUBIC grows it.
 
-A pattern of openings stays from round to round, as each acknowledgement releases one segment. Each growth of the window
-adds an opening right after another one, so that openings come in a run, one packet after the other, and far apart
-besides. After a loss out of an open window the others are evenly spaced; after another recovery all are in the run.
+While the window limits the sender, each ACK releases one segment (the ACK clock); names of functions and fields call
+this ACK an *opening*. The ACKs of a round therefore repeat the spacing of the last round. When the window grows by
+one segment, one ACK releases two segments, and from then on two ACKs follow each other closely. So a round begins with
+a *run* of closely spaced ACKs; the ACKs after the run are further apart. After a loss in an open window, only the
+segments by which the window has grown since are in the run. After any other recovery all segments are in the run.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import allocation_free, kernel
-from tcpdelay.models.linux.detection import SAME_TIME
+from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 
 UPDATE_INTERVAL = 1 / tcp.CUBIC_UPDATES_PER_SECOND
-"""Time for which the kernel keeps the growth of an unchanged window [s]."""
+"""Time after which CUBIC computes the growth of an unchanged window again [s]."""
 
 fast_converged = kernel()(tcp.fast_converged)
 reduced_window = kernel()(tcp.reduced_window)
@@ -27,7 +29,7 @@ reduced_window = kernel()(tcp.reduced_window)
 
 @kernel()
 def window_before(reduced: int, cubic: bool) -> int:
-    """Return the largest window that a loss reduces to `reduced`."""
+    """Return the largest congestion window that a loss reduces to `reduced` or less [segments]."""
     window = reduced
     while reduced_window(window + 1, cubic) <= reduced:
         window += 1
@@ -35,10 +37,30 @@ def window_before(reduced: int, cubic: bool) -> int:
 
 
 @kernel()
-def growing_windows(p: Any, reduced: int, rounds: NDArray[np.int64]) -> None:
-    """Fill in the window in each round after a recovery that left `reduced`, as long as the window is the limit.
+def growing_windows(p: LinuxParameters, reduced: int, rounds: NDArray[np.int64]) -> None:
+    """Write the congestion window of each round after a recovery, while the window limits the sender.
 
-    Reno grows by one segment a round. CUBIC's whole-number arithmetic is followed ACK by ACK (RFC 9438, 4.2 to 4.4).
+    Reno grows by one segment per round (RFC 5681, 3.1). CUBIC's integer arithmetic is followed ACK by ACK
+    (`bictcp_update`, `tcp_cong_avoid_ai`; RFC 9438, 4.2 to 4.4).
+
+    Parameters
+    ----------
+    p : LinuxParameters
+        Parameters of the chain.
+    reduced : int
+        Congestion window in the first round, at least 2 [segments].
+    rounds : int array, shape (n,)
+        Receives the window of each round, at most `p.largest_window` [segments].
+
+    Examples
+    --------
+    >>> from tcpdelay import Flow, Path, Stack
+    >>> from tcpdelay.models.linux.parameters import linux_parameters
+    >>> p = linux_parameters(Flow(174, 0.02), Path(0.1, 0.02), Stack.linux(congestion_control="reno"))
+    >>> rounds = np.zeros(6, np.int64)
+    >>> growing_windows(p, 4, rounds)
+    >>> rounds.tolist(), p.largest_window
+    ([4, 5, 6, 7, 8, 9], 9)
     """
     if not p.cubic:
         for place in range(rounds.size):
@@ -81,11 +103,19 @@ def growing_windows(p: Any, reduced: int, rounds: NDArray[np.int64]) -> None:
 
 
 SMALL_PACKETS = 2
-"""Packets per segment from which on a segment takes in all that waits, so that backlogs are gone within a round."""
+"""Packets per segment from which packets count as small: a few segments then carry a whole backlog within a round."""
 
 
 class Openings(NamedTuple):
-    """Openings of a round: `run` of them `spacing_in_run` slots apart, then others `spacing_after_run` slots apart."""
+    """When the ACKs of a round release segments: `run` ACKs close together, then the other ACKs further apart.
+
+    Attributes
+    ----------
+    run : int
+        Number of ACKs in the run.
+    spacing_in_run, spacing_after_run : float
+        Time before each ACK of the run, and before each later ACK [slots].
+    """
 
     run: int
     spacing_in_run: float
@@ -93,18 +123,18 @@ class Openings(NamedTuple):
 
 
 @kernel()
-def round_openings(p: Any, window: int, reduced: int, all_in_run: bool) -> tuple[int, float, float]:
-    """Return the `Openings` of a round with a window that has grown from `reduced`.
+def round_openings(p: LinuxParameters, window: int, reduced: int, all_in_run: bool) -> tuple[int, float, float]:
+    """Return the fields of `Openings` for a round whose window has grown from `reduced`.
 
-    `all_in_run` tells that all openings have run together.
+    With `all_in_run` all ACKs belong to the run.
     """
     load = p.load
     if p.packets_per_segment < SMALL_PACKETS:
-        # With a backlog the added openings release a segment each at once.
+        # While there is a backlog, each segment of growth leaves together with another segment.
         return max(window - reduced, 0), 0.0, load / min(window, reduced)
     run = window - 1 if all_in_run else 0
     if not all_in_run and window > reduced:
-        # The run fills the gaps between the others, packet by packet, from the front.
+        # The run starts at the beginning of the round and fills the gaps between the other ACKs, packet by packet.
         filled = (window - reduced) / (1 - reduced / load) if reduced < load else float(window)
         run = int(min(max(filled, float(window - reduced)), float(window)) + 0.5)
     if run >= load or run >= window:
@@ -114,7 +144,7 @@ def round_openings(p: Any, window: int, reduced: int, all_in_run: bool) -> tuple
 
 @kernel()
 def opening_time(place: int, run: int, spacing_in_run: float, spacing_after_run: float) -> float:
-    """Return the time of an opening, counted from 1, since the last one of the round before [slots]."""
+    """Return when the ACK number `place`, counted from 1, arrives after the last ACK of the round before [slots]."""
     return place * spacing_in_run if place <= run else run * spacing_in_run + (place - run) * spacing_after_run
 
 
@@ -122,14 +152,14 @@ def opening_time(place: int, run: int, spacing_in_run: float, spacing_after_run:
 def opening_times(
     count: int, run: int, spacing_in_run: float, spacing_after_run: float, times: NDArray[np.float64]
 ) -> None:
-    """Fill in the times of a round's openings."""
+    """Write the times at which the first `count` ACKs of a round release segments [slots]."""
     for place in range(count):
         times[place] = opening_time(place + 1, run, spacing_in_run, spacing_after_run)
 
 
 @allocation_free()
 def times_after_loss(
-    p: Any,
+    p: LinuxParameters,
     count: int,
     run: int,
     spacing_in_run: float,
@@ -138,7 +168,11 @@ def times_after_loss(
     duration: float,
     times: NDArray[np.float64],
 ) -> None:
-    """Fill in the times of the openings after a segment of the run, or another one, is lost."""
+    """Write the times at which ACKs release segments after a loss in a round [slots].
+
+    `in_run` says whether the lost segment belonged to the run. The times are compressed to fit into `duration`, the
+    time from the loss to its detection.
+    """
     others = count - run
     if in_run:
         first, last = run // 2, run // 2 + others

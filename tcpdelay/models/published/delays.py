@@ -36,16 +36,16 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import NewReno2008
 
 SUMMATION_NOISE = 1e-17
-"""Weight below which an entry is left over from rises and falls that cancel."""
+"""Weight below which an entry of the lattice is a rounding residue of rises and falls that cancel."""
 SAME_LATTICE = 1e-9
-"""Distance, in packet intervals, at which the two lattices count as one."""
+"""Distance, in packet intervals, below which the two lattices coincide."""
 
 
 @kernel()
 def delay_lattices(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64], load: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights of the delays L + k/f, and of L + RTT + (k - load)/f, for k = 0, 1, ...; not normalised."""
+    """Return the weights of the delays L + k/f and L + RTT + (k - load)/f, for k = 0, 1, ...; not normalised."""
     queued = np.zeros(rows[0].bound + 1)
     delivered_late = np.zeros(rows[0].bound + load + DUPLICATE_THRESHOLD + 2)
     for phase in range(phases.size - 1):
@@ -81,7 +81,7 @@ def merge_lattices(
     interval: float,
     load: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Ascending delays [s] and their weights, which sum to 1."""
+    """Merge the two lattices: return ascending delays [s] and their weights, which sum to 1."""
     values = np.empty(queued.size + delivered_late.size)
     weights = np.empty(values.size)
     apart = rtt / interval - load
@@ -112,7 +112,11 @@ def merge_lattices(
 def _packet_intervals_waited(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64]
 ) -> tuple[float, float, float, float]:
-    """Sum over all packets: their number, the backlog met, those delivered late, and 3 - i over the latter."""
+    """Return sums over all packets, each weighted with the probability of its transition.
+
+    The sums are the number of packets, the backlog b that they meet, the number of packets delivered after a fast
+    retransmit, and the term 3 - i of the delays of these packets.
+    """
     packets_sum, waited, late, behind = 0.0, 0.0, 0.0, 0.0
     for phase in range(phases.size - 1):
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
@@ -135,12 +139,15 @@ def _packet_intervals_waited(
 def mean_delay_parts(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64], rtt: float, interval: float
 ) -> tuple[float, float, float]:
-    """Mean delay beyond the one-way delay [s]: backlog, head-of-line blocking, and backlog that follows a timeout."""
+    """Return the parts of the mean delay without the one-way delay [s].
+
+    The parts are the backlog, head-of-line blocking, and the backlog that follows a timeout.
+    """
     packets, waited, late, behind = _packet_intervals_waited(phases, transitions, rows, probability)
     labelled = after_timeout(phases, transitions, rows, probability)
-    _, waitedafter_timeout, _, _ = _packet_intervals_waited(phases, transitions, rows, labelled)
+    _, waited_after_timeout, _, _ = _packet_intervals_waited(phases, transitions, rows, labelled)
     head_of_line = (late * rtt + behind * interval) / packets
-    timeouts = min(waitedafter_timeout, waited) * interval / packets
+    timeouts = min(waited_after_timeout, waited) * interval / packets
     return waited * interval / packets - timeouts, head_of_line, timeouts
 
 
@@ -185,9 +192,9 @@ class PublishedProfile:
         return merge_lattices(queued, late, self._path.forward_delay, self._path.rtt, self._interval, self.load)
 
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
-        """Return the parts of the mean delay beyond the one-way delay [s]."""
+        """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
         return mean_delay_parts(*self.structure, rows, probability, self._path.rtt, self._interval)
 
     def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
-        """Solve the chain within its first bound and sum up the delays."""
+        """Solve the chain within its first bound and compute the requested figures."""
         return int(_summed_up(self._parameters, self._path.forward_delay, self.grows, figures, result))

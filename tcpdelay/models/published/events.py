@@ -1,8 +1,8 @@
-"""What a visit to a state ends in: nothing lost, a fast retransmit, or a timeout.
+"""The events that end a visit to a state: no loss, a fast retransmit, or a timeout.
 
-The sums over loss patterns have closed forms. With B_p(n, i) the binomial probability, the term of i losses whose
-retransmissions all survive is T(i) = B_p(w, i) (1-p)^i, and over all i the terms add up to (1-p^2)^w. A pattern that
-is not repaired is therefore summed directly, without the cancellation of P_loss - P_FR, which matters at small loss.
+The sums over loss patterns have closed forms. B_p(n, i) is the binomial probability. The term of i losses whose
+retransmissions all survive is T(i) = B_p(w, i) (1-p)^i. Over all i these terms add up to (1-p^2)^w. So the patterns
+that are not repaired are summed directly. The difference P_loss - P_FR would lose digits at small loss.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LossEvents(NamedTuple):
 
 @kernel()
 def _repaired_pattern(trials: int, losses: int, loss: float) -> float:
-    """B_p(trials, losses) times the chance that the retransmissions of `losses` losses survive, without the first p."""
+    """Return B_p(trials, losses) (1-p)^losses: the probability of the losses, and that all retransmissions arrive."""
     if losses < 0 or losses > trials:
         return 0.0
     coefficient = 1.0
@@ -45,7 +45,7 @@ def _repaired_pattern(trials: int, losses: int, loss: float) -> float:
 
 @kernel()
 def timeout_share_correlated(window: int, loss: float) -> float:
-    """Q(w): the share of loss indications that end in a timeout under drop-tail losses (Padhye et al. 1998)."""
+    """Return Q(w): the share of loss indications that end in a timeout under drop-tail losses (Padhye et al. 1998)."""
     if window <= DUPLICATE_THRESHOLD:
         return 1.0
     three_arrive = (1 - loss) ** 3
@@ -58,10 +58,10 @@ def timeout_share_correlated(window: int, loss: float) -> float:
 def loss_events(
     largest_window: int, loss: float, one_packet: bool, variant: int, correlated: bool, limited_transmit: bool
 ) -> LossEvents:
-    """Probabilities of success, fast retransmit and timeout for every window from 0 to `largest_window`.
+    """Return the probabilities of success, fast retransmit and timeout for each window from 0 to `largest_window`.
 
-    `one_packet` asks for the application-limited case, where a visit looks at one packet, lost with probability p
-    together with others of its window; otherwise a visit looks at a whole window.
+    With `one_packet` the chain is application limited: a visit covers one packet. This packet is lost with probability
+    p, and other packets of its window may be lost too. Otherwise a visit covers a whole window.
     """
     success = np.zeros(largest_window + 1)
     fast_retransmit = np.zeros(largest_window + 1)
@@ -73,7 +73,7 @@ def loss_events(
     log_repair = math.log1p(-loss * loss)
     for window in range(1, largest_window + 1):
         if one_packet:
-            # The packet looked at is the first of the i lost ones: p B_p(w-1, i-1) (1-p)^i = (1-p) p T'(i-1).
+            # The packet is the first of i lost packets: p B_p(w-1, i-1) (1-p)^i = (1-p) p T'(i-1).
             others, first = window - 1, loss * (1 - loss)
             any_lost = loss
             unrepaired = -loss * math.expm1(log_survival + others * log_repair)
@@ -100,13 +100,13 @@ def loss_events(
 
         if limited_transmit:
             # One or two survivors each release a new segment, whose ACKs complete the three duplicates (RFC 3042).
-            # Reno in so small a window repairs a single loss only.
+            # Reno repairs only a single loss in these small windows.
             if window > 1 and (variant != RENO or window == 2):
                 ends_in_timeout -= all_but_one * (1 - loss) ** 2
             if window > 2 and (variant != RENO or window == 3):
                 ends_in_timeout -= all_but_two * (1 - loss**2)
         if window == 1 or (window <= DUPLICATE_THRESHOLD and not limited_transmit):
-            # Too few duplicate ACKs for a fast retransmit, whatever is lost; exactly, for such states do not exist.
+            # There are too few duplicate ACKs for a fast retransmit. Its probability is exactly 0, as in the equations.
             ends_in_timeout = any_lost
         timeout[window] = min(max(ends_in_timeout, 0.0), any_lost)
         fast_retransmit[window] = any_lost - timeout[window]

@@ -1,8 +1,8 @@
 """The published chain (w, b, l) of a CBR source over TCP NewReno, SACK or Reno.
 
 Source: Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
-Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780. Where the published text contradicts itself, the
-reading taken here is listed in the documentation of the chain.
+Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780. The published text contradicts itself in some places.
+The documentation of the chain lists how this module reads them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from tcpdelay.models.published.events import VARIANT_CODES, loss_events
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.models.solver.state_space import (
     HEAD_OF_LINE,
-    NO_PACKETS,
     PHASE,
     QUEUED,
     TRANSITION,
@@ -30,12 +29,31 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import NewReno2008
 
 BACKOFF_STAGES = 6
+"""Number of back-off stages of the retransmission timeout."""
 WINDOW_PER_LOAD = 8
+"""Largest congestion window, as a multiple of the load."""
 BACKLOG_PER_LOAD = 16
+"""Largest backlog, as a multiple of the load."""
 
 
 class Parameters(NamedTuple):
-    """The symbols of the published chain, resolved for one scenario."""
+    """The symbols of the published chain for one scenario.
+
+    Attributes
+    ----------
+    load : int
+        r: packets per round-trip time, at least 1.
+    packet_size, mss : int
+        a and MSS [bytes].
+    interval, rtt, initial_timeout : float
+        1/f, RTT and T0 [s].
+    loss, loss_of_one_packet : float
+        p, and p' of a packet that is sent alone.
+    variant : int
+        NEWRENO, SACK or RENO.
+    correlated, limited_transmit, window_validation : bool
+        Drop-tail losses, limited transmit (RFC 3042) and congestion window validation (RFC 2861).
+    """
 
     load: int
     packet_size: int
@@ -52,18 +70,18 @@ class Parameters(NamedTuple):
 
 
 PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay"})
-"""Fields of a path that the chain knows; it refuses all others unless they are at their default."""
+"""Fields of a path that the chain takes into account. It refuses any other field unless it has its default."""
 
 
 def published_refusals(flow: Flow, path: Path, stack: NewReno2008) -> Iterator[UnsupportedError]:
-    """Yield what the chain refuses of a scenario.
+    """Yield an error for each field of the scenario that the chain refuses.
 
     Examples
     --------
     >>> [refused.name for refused in published_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), NewReno2008())]
     ['jitter']
     """
-    yield from unknown_fields(path, PATH_FIELDS, "in a Markov chain", "tcpdelay.simulate knows it")
+    yield from unknown_fields(path, PATH_FIELDS, "in a Markov chain", "tcpdelay.simulate takes it into account")
     if path.bottleneck == "bytes" and path.loss * flow.packet_size >= stack.mss:
         allowed = f"be below mss / loss = {stack.mss / path.loss:g} bytes behind a byte-based bottleneck"
         yield UnsupportedError("packet_size", flow.packet_size, allowed)
@@ -74,9 +92,9 @@ def parameters(flow: Flow, path: Path, stack: NewReno2008) -> Parameters:
 
     Raises
     ------
-    ValueError
-        If a byte-based bottleneck would drop packets with a probability of 1 or more, or the path has bursts, lost
-        acknowledgements or jitter, which the chain does not know.
+    UnsupportedError
+        If the chain refuses a field of the path, for example jitter, loss bursts or lost ACKs, or if a byte-based
+        bottleneck would drop packets with a probability of 1 or more.
     """
     for refused in published_refusals(flow, path, stack):
         raise refused
@@ -102,12 +120,16 @@ def parameters(flow: Flow, path: Path, stack: NewReno2008) -> Parameters:
 
 @kernel()
 def phase_count(load: int) -> int:
-    """Return the number of phases: back-off stages, then recovery, backlogged and application-limited a window."""
+    """Return the number of phases: the back-off stages, then three phases for each window.
+
+    The three phases are fast recovery, backlogged, and application limited.
+    """
     return BACKOFF_STAGES + 3 * WINDOW_PER_LOAD * load
 
 
 @kernel()
 def _recovering(window: int) -> int:
+    """Return the phase of `window` in fast recovery."""
     return BACKOFF_STAGES + 3 * (window - 1)
 
 
@@ -119,25 +141,26 @@ def backlogged_phase(window: int) -> int:
 
 @kernel()
 def _application_limited(window: int) -> int:
+    """Return the phase of `window` in which the application limits the sender."""
     return BACKOFF_STAGES + 3 * (window - 1) + 2
 
 
 @kernel()
 def _empty(window: int, load: int) -> int:
-    """Phase of `window` with an empty backlog: application limited once the window admits the load."""
+    """Return the phase of `window` with an empty backlog: application limited if the window admits the load."""
     return _application_limited(window) if window >= load else backlogged_phase(window)
 
 
 @kernel()
 def _shift(p: Parameters, segments: int) -> int:
-    """Change of the backlog in a round that sends `segments`: (r a - segments M) / a packets, rounded half up."""
+    """Return the change of the backlog in a round: (r a - segments M) / a packets, rounded half up."""
     change = p.load * p.packet_size - segments * p.mss
     return (2 * change + p.packet_size) // (2 * p.packet_size)
 
 
 @kernel()
 def _grown_window(p: Parameters, window: int) -> int:
-    """Window after a round without loss that leaves a backlog: doubled in slow start, else one more."""
+    """Return the window after a round without loss that leaves a backlog: doubled in slow start, otherwise w + 1."""
     grown = 2 * window if 2 * window < p.load else window + 1
     return min(grown, WINDOW_PER_LOAD * p.load)
 
@@ -146,19 +169,18 @@ def _grown_window(p: Parameters, window: int) -> int:
 def _put(
     t: Transitions, row: int, target: int, target_when_empty: int, shift: int, probability: float, duration: float
 ) -> int:
+    """Append a transition with which no packet leaves: the other fields of the record are 0."""
     t.target[row] = target
     t.target_when_empty[row] = target_when_empty
     t.shift[row] = shift
     t.probability[row] = probability
     t.duration[row] = duration
-    t.packets[row] = 0
-    t.packets_when_empty[row] = 0
-    t.pattern[row] = NO_PACKETS
     return row + 1
 
 
 @kernel()
 def _send(t: Transitions, row: int, packets: int, packets_when_empty: int, pattern: int) -> None:
+    """Set how many packets leave with a transition, and the pattern of their delays."""
     t.packets[row] = packets
     t.packets_when_empty[row] = packets_when_empty
     t.pattern[row] = pattern
@@ -166,7 +188,7 @@ def _send(t: Transitions, row: int, packets: int, packets_when_empty: int, patte
 
 @kernel()
 def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
-    """Phases and transitions of the published chain."""
+    """Return the phases and transitions of the published chain."""
     r, f = p.load, 1.0 / p.interval
     largest_window = WINDOW_PER_LOAD * r
     phases_total = phase_count(r)
@@ -205,25 +227,11 @@ def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
         phases.first_transition[phase] = row
         grown = _grown_window(p, window)
         empty_window = grown if window < r else (r if p.window_validation else window)
-        row = _put(
-            t,
-            row,
-            backlogged_phase(grown),
-            _empty(empty_window, r),
-            _shift(p, window),
-            round_events.success[window],
-            p.rtt,
-        )
+        chance = round_events.success[window]
+        row = _put(t, row, backlogged_phase(grown), _empty(empty_window, r), _shift(p, window), chance, p.rtt)
         _send(t, row - 1, sent, min(r, window), QUEUED)
-        row = _put(
-            t,
-            row,
-            recovering,
-            recovering,
-            _shift(p, window + DUPLICATE_THRESHOLD),
-            round_events.fast_retransmit[window],
-            p.rtt,
-        )
+        chance, shift = round_events.fast_retransmit[window], _shift(p, window + DUPLICATE_THRESHOLD)
+        row = _put(t, row, recovering, recovering, shift, chance, p.rtt)
         _send(t, row - 1, sent_in_recovery, min(r, window), HEAD_OF_LINE)
         row = _put(t, row, 0, 0, first_timeout_packets, round_events.timeout[window], p.initial_timeout)
 
@@ -234,10 +242,8 @@ def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
             row = _put(t, row, phase, phase, 0, packet_events.success[window], p.interval)
             _send(t, row - 1, 1, 1, QUEUED)
             recovering = _recovering((r + DUPLICATE_THRESHOLD) // 2)
-            duration = p.rtt + DUPLICATE_THRESHOLD * p.interval
-            row = _put(
-                t, row, recovering, recovering, DUPLICATE_THRESHOLD, packet_events.fast_retransmit[window], duration
-            )
+            chance, duration = packet_events.fast_retransmit[window], p.rtt + DUPLICATE_THRESHOLD * p.interval
+            row = _put(t, row, recovering, recovering, DUPLICATE_THRESHOLD, chance, duration)
             _send(t, row - 1, r, r, HEAD_OF_LINE)
             row = _put(t, row, 0, 0, first_timeout_packets, packet_events.timeout[window], p.initial_timeout)
     phases.first_transition[phases_total] = row
@@ -246,5 +252,5 @@ def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
 
 @kernel()
 def start_phase(load: int) -> int:
-    """Phase of the state (r, 0, 0), in which the chain starts."""
+    """Return the phase of the state (r, 0, 0), in which the chain starts."""
     return _empty(load, load)

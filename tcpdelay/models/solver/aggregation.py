@@ -1,7 +1,7 @@
-"""Two smaller chains that correct slow modes of the iteration: of the phases alone, and of the backlog alone.
+"""Two smaller chains that correct slow modes of the iteration: a chain of the phases, and a chain of the backlog.
 
-The chain of the phases has the backlog summed out; it also tells the drift of the backlog. The chain of the backlog has
-the phases summed out and a few bins; it helps near saturation.
+The chain of the phases sums over the backlog. It also gives the drift of the backlog. The chain of the backlog sums
+over the phases and has few bins of backlogs. It speeds up the iteration near saturation.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
 from tcpdelay.models.solver.sweeps import NEGLIGIBLE, copy, extrapolate, new_history, remember, scale, total
 
 MAX_SWEEPS = 20_000
+"""Largest number of sweeps over a chain of phases."""
 TOLERANCE = 1e-14
+"""Change per sweep at which the chain of phases for the drift has settled."""
 
 
 class PhaseChain(NamedTuple):
-    """A Markov chain of phases, in which the moves that stay in a phase are left out.
+    """A Markov chain of phases without the moves that stay in a phase.
 
     Attributes
     ----------
     first : int array
-        First move of each phase; one more entry closes the array.
+        First move of each phase. The last entry is the number of moves.
     target, chance : array
-        Where a move leads, and its probability.
+        The phase that a move leads to, and the probability of the move.
     leaving : float array
-        Probability that a phase is left; 1 where it always is.
+        Probability that a phase is left; exactly 1 if no move stays in the phase.
     """
 
     first: NDArray[np.int64]
@@ -48,7 +50,7 @@ def _new_chain(phases: int, moves: int) -> PhaseChain:
 
 @allocation_free()
 def _add_move(chain: PhaseChain, phase: int, filled: int, target: int, chance: float) -> int:
-    """Append a move of `phase`, or add it to the last one if that leads to the same phase; return their number."""
+    """Append a move of `phase`, or add it to the last move if both have the same target; return the number of moves."""
     if chance <= 0.0 or target == phase:
         return filled
     chain.leaving[phase] += chance
@@ -61,7 +63,7 @@ def _add_move(chain: PhaseChain, phase: int, filled: int, target: int, chance: f
 
 @allocation_free()
 def _close(chain: PhaseChain, phase: int, filled: int, stays: bool) -> None:
-    """Close the list of moves of a phase; where none `stays` in it, it is left exactly always."""
+    """Close the list of moves of a phase. If no move `stays` in the phase, it is left with probability 1."""
     chain.first[phase + 1] = filled
     if not stays or chain.leaving[phase] <= 0.0:
         chain.leaving[phase] = 1.0
@@ -69,10 +71,10 @@ def _close(chain: PhaseChain, phase: int, filled: int, stays: bool) -> None:
 
 @kernel()
 def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64]) -> PhaseChain:
-    """Sum the backlog out, its distribution within each phase being that of `visits`.
+    """Return the chain of the phases; within each phase the backlog has the distribution of `visits`.
 
-    Each event becomes two moves, for the case that it leaves packets and that it leaves none. A phase without visits is
-    taken as backlogged.
+    Each event becomes two moves: one if packets remain in the backlog, and one if none remain. A phase without visits
+    counts as backlogged.
     """
     count = phases.size - 1
     chain = _new_chain(count, 2 * transitions.size)
@@ -102,7 +104,7 @@ def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDAr
 
 @kernel()
 def _busy_chain(phases: Phases, transitions: Transitions) -> PhaseChain:
-    """Return the chain of the phases while the backlog never runs dry."""
+    """Return the chain of the phases for a backlog that is never empty."""
     count = phases.size - 1
     chain = _new_chain(count, transitions.size)
     filled = 0
@@ -118,7 +120,7 @@ def _busy_chain(phases: Phases, transitions: Transitions) -> PhaseChain:
 
 @allocation_free()
 def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArray[np.float64]) -> None:
-    """Carry `inflow` forward through all phases; what flows back is left in it, and `visits` counts the visits."""
+    """Carry `inflow` forward through all phases and count the `visits`; flow to earlier phases stays in `inflow`."""
     for phase in range(visits.size):
         value = inflow[phase]
         inflow[phase] = 0.0
@@ -133,7 +135,7 @@ def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArra
 
 @kernel()
 def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
-    """Iterate `inflow` of a chain of phases until it changes by at most `tolerance` of itself; return the last visits.
+    """Iterate `inflow` of a chain of phases until it changes by at most `tolerance`; return the last visits.
 
     `inflow` is scaled to a sum of 1.
     """
@@ -158,7 +160,7 @@ def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float) -> 
 
 @kernel(nogil=True)
 def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float:
-    """Mean change of a backlog that never runs dry, in packets per second.
+    """Return the mean change of a backlog that is never empty, in packets per second.
 
     The backlog of a chain whose phases do not depend on it stays finite if and only if this drift is negative (Loynes
     1962; Neuts 1981, theorem 3.1.1). `start` is a phase with a backlog.
@@ -178,13 +180,15 @@ def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float
 
 
 BINS = 64
+"""Largest number of bins of backlogs."""
 LARGEST_FACTOR = 10.0
-"""Most that one correction may change a bin; the profile need not be settled yet."""
+"""Largest factor by which one correction may change a bin, as the profile within the bins may not have settled."""
 LARGEST_DISTANCE = 0.9
-"""Total variation distance beyond which the bins' chain is not believed: the profile within the bins is not settled."""
+"""Total variation distance above which there is no correction: the profile within the bins has not settled."""
 DOWNWARD_FLOW = 1e-15
-"""Least share of a bin that flows to the one below it, so that no bin is a trap before it is well visited."""
+"""Smallest share of a bin that flows to the bin below it, so that no bin with few visits is a trap."""
 VISITED = 1e-30
+"""Share of all visits above which a bin is corrected."""
 
 
 @kernel()
@@ -197,7 +201,7 @@ def bin_width(bound: int) -> int:
 def _flows(
     phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], width: int
 ) -> NDArray[np.float64]:
-    """Probability that moves from each bin of backlogs to each other one."""
+    """Return the probability that flows from each bin of backlogs to each bin."""
     bound = rows[0].bound
     last_bin = bound // width
     flow = np.zeros((last_bin + 1, last_bin + 1))
@@ -208,7 +212,7 @@ def _flows(
             chance, shift = transitions.probability[event], transitions.shift[event]
             backlog = low if chance > 0.0 else high + 1
             while backlog <= high:
-                # The longest run of backlogs that stay in one bin and land in one bin.
+                # Find the longest run of backlogs in one bin that the event moves to one bin.
                 source = backlog // width
                 target = min(max(backlog + shift, 0), bound) // width
                 end = min(high, (source + 1) * width - 1)
@@ -223,7 +227,7 @@ def _flows(
 def correct_backlog(
     phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], inflow: NDArray[np.float64]
 ) -> None:
-    """Scale the inflow of each bin of backlogs to what the chain of the bins alone says that it should be."""
+    """Scale the inflow of each bin of backlogs to the stationary distribution of the chain of the bins."""
     width = bin_width(rows[0].bound)
     flow = _flows(phases, transitions, rows, visits, width)
     bins = flow.shape[0]

@@ -1,4 +1,4 @@
-"""Grassmann-Taksar-Heyman elimination: the stationary distribution of a small chain without a subtraction.
+"""Grassmann-Taksar-Heyman elimination: the stationary distribution of a small chain without subtractions.
 
 Source: Grassmann, Taksar, Heyman, "Regenerative Analysis and Steady State Distributions for Markov Chains", Operations
 Research 33 (1985).
@@ -13,13 +13,14 @@ from tcpdelay.models.compilation import kernel
 from tcpdelay.scenario.fields import InvalidValueError
 
 LARGEST_DENSE_CHAIN = 5000
+"""Largest number of states that `gth_solve` accepts."""
 
 
 @kernel()
 def eliminate(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Stationary distribution of `matrix`, which is overwritten."""
+    """Return the stationary distribution of `matrix`, which is overwritten."""
     n = matrix.shape[0]
-    # Fold the last state into the others, again and again.
+    # Fold the last state into the other states, until one state is left.
     for last in range(n - 1, 0, -1):
         leaves = 0.0
         for j in range(last):
@@ -30,7 +31,7 @@ def eliminate(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
                 matrix[i, last] = rate
                 for j in range(last):
                     matrix[i, j] += rate * matrix[last, j]
-    # Unfold.
+    # Unfold the states in reverse order.
     probability = np.zeros(n)
     probability[0] = 1.0
     for state in range(1, n):
@@ -47,13 +48,13 @@ def eliminate(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
 def gth_solve(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the stationary distribution of an irreducible transition matrix.
 
-    Every operation adds, multiplies or divides positive numbers, so that each probability is right to a relative error
-    of the order of the rounding unit times the number of states, however small it is.
+    Every operation adds, multiplies or divides positive numbers. So the relative error of each probability, however
+    small, is of the order of the rounding unit times the number of states.
 
     Parameters
     ----------
     matrix : ndarray, shape (n, n)
-        Transition matrix, rows summing to 1; n from 1 to 5000 (the work grows with n cubed).
+        Transition matrix whose rows sum to 1; n from 1 to 5000 (the work grows with n cubed).
 
     Returns
     -------

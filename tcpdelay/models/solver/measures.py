@@ -1,4 +1,4 @@
-"""What is measured on a stationary distribution: time with a backlog, mass at the bound, backlogs after timeouts."""
+"""Figures of a stationary distribution: time with a backlog, probability at the bound, backlogs after timeouts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import kernel, records
-from tcpdelay.models.solver.state_space import (
-    PHASE,
-    ROW,
-    Phases,
-    Rows,
-    Transitions,
-)
+from tcpdelay.models.solver.state_space import PHASE, ROW, Phases, Rows, Transitions
 from tcpdelay.models.solver.sweeps import add_scaled, copy, scale, sweep, total
 
 EPISODES_LEFT = 1e-9
-"""Share of the backlogged episodes after a timeout that is followed no further; their rest is a geometric series."""
+"""Share of the backlogs after a timeout below which a geometric series replaces further sweeps."""
 MAX_FOLLOWED_SWEEPS = 2000
+"""Largest number of sweeps in which the backlogs after a timeout are followed."""
 
 
 @kernel()
 def backlogged_time(phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64]) -> float:
-    """Share of time in states with a backlog: the sum of pi q t over b > 0, over that of all states."""
+    """Return the share of time in states with a backlog: sum of pi q t over b > 0 / sum of pi q t over all b."""
     backlogged, time = 0.0, 0.0
     for phase in range(phases.size - 1):
         cells = probability[rows.offset[phase] : rows.offset[phase + 1]]
@@ -39,7 +34,7 @@ def backlogged_time(phases: Phases, transitions: Transitions, rows: Rows, probab
 
 @kernel()
 def probability_at_bound(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float:
-    """Probability of the states whose backlog is cut off at the bound."""
+    """Return the probability of the states whose backlog is at the bound, where it is cut off."""
     cut = 0.0
     for phase in range(phases.size - 1):
         if rows.offset[phase] < rows.offset[phase + 1] and rows.high[phase] == rows[0].bound:
@@ -51,9 +46,9 @@ def probability_at_bound(phases: Phases, rows: Rows, probability: NDArray[np.flo
 def after_timeout(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Part of each cell's probability that belongs to a backlog which began, or grew, with a timeout.
+    """Return the part of the probability of each cell that belongs to a backlog after a timeout.
 
-    From each first back-off on, the probability is followed until the backlog is gone.
+    From each first back-off on, the probability is followed until the backlog is empty or the next first back-off.
     """
     count = phases.size - 1
     sink = count

@@ -1,4 +1,4 @@
-"""What a TCP profile gives the solver: phases and transitions, and how delays follow from their probabilities."""
+"""The interface between a TCP profile and the solver: phases, transitions, and delays from probabilities."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tcpdelay.models.solver.narrow import RequestedFigures
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
 
 BYTES_PER_CELL = 60
-"""Measured peak of memory per cell: visits, inflow and the acceleration's history."""
+"""Measured peak memory per cell, for visits, inflow and the history of the acceleration [bytes]."""
 BYTES_PER_PHASE = 600
-"""Memory per phase with its transitions."""
+"""Memory per phase with its transitions [bytes]."""
 NEGLIGIBLE_LOSS = 1e-15
-"""Loss below which the chains lose no packet: the difference to no loss is below rounding."""
+"""Loss probability below which the chains lose no packet: the effect of the loss is below rounding."""
 
 
 class Profile(Protocol):
@@ -28,27 +28,27 @@ class Profile(Protocol):
 
     @property
     def lossless(self) -> bool:
-        """Whether nothing is ever lost."""
+        """Whether no packet is ever lost."""
         ...
 
     @property
     def grows(self) -> bool:
-        """Whether the bound of the backlog grows until what is cut off is negligible."""
+        """Whether the bound of the backlog grows until the probability at the bound is negligible."""
         ...
 
     @property
     def first_bound(self) -> int:
-        """Bound of the backlog to begin with [packets]."""
+        """First bound of the backlog [packets]."""
         ...
 
     @property
     def least_memory(self) -> float:
-        """Memory that the chain takes at least [bytes]."""
+        """Minimum memory of the chain [bytes]."""
         ...
 
     @property
     def structure(self) -> tuple[Phases, Transitions]:
-        """Phases and transitions."""
+        """Phases and transitions, with durations in seconds."""
         ...
 
     @property
@@ -66,13 +66,13 @@ class Profile(Protocol):
         ...
 
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
-        """Return the mean delay beyond the one-way delay [s]: backlog, head-of-line blocking, timeouts."""
+        """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
         ...
 
     def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
-        """Solve a chain with losses within its first bound, and sum up the delays, in one compiled call.
+        """Solve a chain with losses within its first bound, and compute the requested figures, in one compiled call.
 
-        `result` receives the quantiles, the late fractions, the mean [s] and the probability at the bound. The method
-        returns the outcome: LEFT where a wider bound, or a direct solution, is needed.
+        `result` receives the quantiles [s], the late fractions, the mean [s] and the probability at the bound. The
+        method returns the outcome. It is LEFT if the chain needs a wider bound or a direct solution.
         """
         ...

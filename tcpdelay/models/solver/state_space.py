@@ -1,11 +1,11 @@
-"""The form every chain profile is written in: phases that move a backlog up and down.
+"""The common form of all chains: phases, and events that change the phase and the backlog.
 
-A *phase* is everything in a state but its backlog, here (congestion window, recovery phase). From a phase, each event
-leads to another phase and changes the backlog b by a fixed number of packets, the same for every b, cut at 0 and at
-the largest backlog: b' = min(max(b + shift, 0), bound). The state space is thus a band matrix per event, and a solver
-can move whole rows of backlogs at once instead of single states.
+A *phase* is a state without its backlog, here (congestion window, recovery phase). Each event of a phase leads to a
+phase and changes the backlog b by a fixed number of packets, within 0 and the largest backlog:
+b' = min(max(b + shift, 0), bound). The shift is the same for every b. So each event is a band matrix, and a solver can
+move a whole row of backlogs at once instead of single states.
 
-Functions find the states that can be reached, number them, and make the sparse transition matrix.
+The functions find the reachable states, number them, and make the sparse transition matrix.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from tcpdelay.models.compilation import kernel, records
 
 NO_PACKETS, QUEUED, HEAD_OF_LINE = 0, 1, 2
-"""Delay patterns of a transition: nothing leaves; every packet L + b/f; packet i waits L + RTT + (b + 3 - i)/f."""
+"""Delay patterns of a transition: no packet leaves; each delay is L + b/f; delay i is L + RTT + (b + 3 - i)/f."""
 
 _TIE = 1e-9
-"""Relative width within which a number of packets counts as lying on a rounding tie, so that 0.29 s / 0.02 s = 14.5."""
-
+"""Relative width within which a number of packets counts as a rounding tie, so that 0.29 s / 0.02 s = 14.5."""
 
 PHASE = np.dtype([("window", np.int64), ("recovery", np.int64), ("first_transition", np.int64)], align=True)
 TRANSITION = np.dtype(
@@ -41,31 +40,31 @@ TRANSITION = np.dtype(
 )
 
 Records: TypeAlias = Any
-"""Structured array. In kernels its fields are attributes, which type checkers cannot know; elsewhere they are items."""
+"""Structured array. In kernels its fields are attributes, which type checkers do not know. Elsewhere they are items."""
 Phases: TypeAlias = Records
-"""The phases of a chain, in the order in which an uninterrupted run of successes visits them.
+"""The phases of a chain, in the order in which consecutive successes visit them.
 
-What phase i can turn into are the transitions from its `first_transition` up to that of phase i + 1; one more record
-closes the array.
+The transitions of phase i begin at its `first_transition` and end before the `first_transition` of phase i + 1. An
+additional record closes the array.
 """
 Transitions: TypeAlias = Records
-"""What can happen in each phase; one record an event.
+"""The events of all phases, one record per event.
 
-`target` is the next phase while packets remain in the backlog, `target_when_empty` if none do. `packets` is the
-largest number of packets that leave, `packets_when_empty` their number if the backlog is empty, and `pattern` says how
-late they are.
+`target` is the next phase if packets remain in the backlog; `target_when_empty` is the next phase if none remain.
+`packets` is the largest number of packets that leave, `packets_when_empty` is their number if the backlog was empty
+before, and `pattern` is their delay pattern.
 """
 
 
 @kernel()
 def round_half_up(packets: float) -> int:
-    """Round to the nearest whole number, ties upwards, whatever the last bit of a decimal input says."""
+    """Round to the nearest whole number, ties upwards. Rounding errors of decimal inputs do not matter."""
     return math.floor(packets + 0.5 + _TIE * max(1.0, abs(packets)))
 
 
 @kernel()
 def landing(transitions: Transitions, event: int, backlog: int, bound: int) -> tuple[int, int]:
-    """Phase and backlog that the transition `event` leads to from `backlog` packets."""
+    """Return the phase and the backlog to which the transition `event` leads from `backlog` packets."""
     after = min(max(backlog + transitions.shift[event], 0), bound)
     if after == 0:
         return int(transitions.target_when_empty[event]), after
@@ -83,16 +82,16 @@ def packets_leaving(transitions: Transitions, event: int, backlog: int) -> int:
 ROW = np.dtype([("low", np.int64), ("high", np.int64), ("offset", np.int64), ("bound", np.int64)], align=True)
 
 Rows: TypeAlias = Records
-"""Where the backlogs `low` to `high` of each phase stand in one array of all cells, from `offset` on.
+"""The range of backlogs of each phase, from `low` to `high`, and its first cell `offset` in the array of all cells.
 
 A phase that cannot be reached has `low` above `high` and no cells. `bound` is the largest backlog of the chain, the
-same in all; one more record closes the array.
+same in all records. An additional record closes the array.
 """
 
 
 @kernel()
 def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: int) -> Rows:
-    """Smallest interval of backlogs per phase that holds every state reachable from (`start`, empty backlog)."""
+    """Return the smallest range of backlogs per phase with all states reachable from `start` with an empty backlog."""
     count = phases.size - 1
     rows: Rows = records(count + 1, ROW)
     low, high, offset = rows.low, rows.high, rows.offset
@@ -108,8 +107,8 @@ def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: 
             for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
                 if transitions.probability[event] <= 0.0:
                     continue
-                # The landing place moves with the backlog, so the ends of the interval land at its ends; only the
-                # step from an empty to a non-empty backlog changes the phase.
+                # The new backlog rises with the old backlog, so the ends of a range lead to the ends of a range. The
+                # next phase differs only between an empty and a non-empty new backlog.
                 shift = transitions.shift[event]
                 if low[phase] + shift <= 0:
                     empty = transitions.target_when_empty[event]
@@ -132,9 +131,9 @@ def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: 
 
 @kernel()
 def number_states(phases: Phases, transitions: Transitions, rows: Rows, start: int) -> NDArray[np.int64]:
-    """Return the number of each cell's state, or -1 for a cell that no path from the start leads to.
+    """Return the number of the state of each cell; -1 if the cell cannot be reached from the start.
 
-    States are numbered by phase, then backlog.
+    States are numbered by phase, then by backlog.
     """
     cells = rows.offset[-1]
     number = np.full(cells, -1)
@@ -163,20 +162,12 @@ def number_states(phases: Phases, transitions: Transitions, rows: Rows, start: i
     return number
 
 
-@kernel()
 def list_states(phases: Phases, rows: Rows, number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Phase and backlog of every state, in the order of their numbers."""
-    states = 0
-    for cell in range(number.size):
-        states += number[cell] >= 0
-    phase_of = np.empty(states, np.int64)
-    backlog_of = np.empty(states, np.int64)
-    for phase in range(phases.size - 1):
-        for cell in range(rows.offset[phase], rows.offset[phase + 1]):
-            if number[cell] >= 0:
-                phase_of[number[cell]] = phase
-                backlog_of[number[cell]] = rows.low[phase] + cell - rows.offset[phase]
-    return phase_of, backlog_of
+    """Return the phase and the backlog of each state, in the order of their numbers."""
+    sizes = np.diff(rows["offset"])
+    phase_of = np.repeat(np.arange(phases.size - 1), sizes)
+    backlog_of = np.arange(number.size) - np.repeat(rows["offset"][:-1] - rows["low"][:-1], sizes)
+    return phase_of[number >= 0], backlog_of[number >= 0]
 
 
 @kernel()
@@ -188,9 +179,9 @@ def compressed_rows(
     phase_of: NDArray[np.int64],
     backlog_of: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Probabilities, column numbers and row pointers of the transition matrix in compressed-sparse-row form.
+    """Return the probabilities, column numbers and row pointers of the transition matrix in compressed-sparse-row form.
 
-    Events that lead to the same state share one entry; the columns of a row ascend.
+    Events that lead to the same state share one entry. The columns of a row ascend.
     """
     states = phase_of.size
     entries = 0
