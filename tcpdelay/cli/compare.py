@@ -22,6 +22,7 @@ from tcpdelay.cli.options import (
 )
 from tcpdelay.cli.output import (
     format_by_suffix,
+    refuse_missing_folder,
     refuse_other_than_chart,
     refuse_same_file,
     write,
@@ -107,6 +108,8 @@ def compare(
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_same_file(measurements(options), [("--output", output), ("--chart", chart)])
+    for path, option in ((output, "--output"), (chart, "--chart")):
+        refuse_missing_folder(path, option)
     scenario = read_scenario(options)
     if not isinstance(scenario.stack, Linux):
         raise typer.BadParameter("--stack: a comparison is of --stack linux with the others")
