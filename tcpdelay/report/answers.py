@@ -26,17 +26,17 @@ Format = Literal["text", "json", "csv"]
 Row = dict[str, Any]
 
 LIMITS = {
-    "delay": "the delay beyond",
+    "delay": "the delay, which is too long beyond",
     "capacity": "what TCP can carry",
     "size of the chain": "the chain, which is too large beyond",
     "bursts": "the chain, which does not follow such losses in bursts: more may work",
     "range": "the search, which goes no further",
-    "late packets": "late packets with a shorter one",
-    "score": "the score with a shorter one",
+    "late packets": "late packets: a shorter buffer has too many",
+    "score": "the score: a shorter buffer has a lower one",
     "network": "the network: nothing arrives earlier",
     "target": "the target, which its neighbours miss",
     "rank": "its neighbours, which are worse",
-    "candidates": "what was offered; it is the first or the last",
+    "candidates": "the candidates: the best is the first or the last of them",
 }
 """What limits an answer, in words."""
 
