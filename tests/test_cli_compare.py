@@ -57,6 +57,7 @@ def test_a_shared_link_shows_what_is_taken_from_the_others(run):
         (["--link", "3"], "--link"),
         (["-o", "ways.exe"], "--output: 'ways.exe' does not end in one of .txt, .md, .html, .json, .csv"),
         (["--seed", "-1"], "--seed: must be 0 or more, got -1"),
+        (["--chart", "none/x.svg"], "--chart: 'none/x.svg' cannot be written: the folder 'none' does not exist"),
     ],
 )
 def test_bad_input_is_one_line(run, arguments, complaint):

@@ -234,6 +234,8 @@ def test_one_page_holds_all_presets(run, tmp_path, quick):
     [
         (["--app", "pigeon"], "tcpdelay explore: --app: must be one of voip, opus, voice-agent"),
         (["-o", "."], "tcpdelay explore: --output: '.' is a directory; name a file"),
+        (["-o", "page.pdf"], "tcpdelay explore: --output: 'page.pdf' does not end in one of .html, .htm"),
+        (["-o", "none/x.html"], "tcpdelay explore: --output: 'none/x.html' cannot be written: the folder 'none' "),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_before_any_work(run, arguments, message):

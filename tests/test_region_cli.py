@@ -75,6 +75,7 @@ def test_the_limit_and_the_stack_are_those_of_the_options(run):
         (("--points", "1"), "--points: must lie between 2 and 500, got 1"),
         (("--format", "netcdf"), "--format: netcdf needs --output"),
         (("--chart", "region.txt"), "--chart: 'region.txt' does not end in"),
+        (("-o", "none/x.nc"), "--output: 'none/x.nc' cannot be written: the folder 'none' does not exist"),
         (("--quantile", "200%"), "--quantile: "),
         (("--app", "game", "-o", "two.nc"), "--format: netcdf is of one flow over one stack, got 2 of them"),
         (("--app", "game", "--fill", "mos", "--chart", "a.svg"), "--fill: mos is of one flow over one stack, got 2"),

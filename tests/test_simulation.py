@@ -186,6 +186,7 @@ def test_more_loss_means_more_delay():
         ({"stack": td.Stack.newreno_2008()}, "stack must"),
         ({"path": td.Path(rtt=0.1, loss=0.01, loss_pattern="correlated")}, "loss_pattern must"),
         ({"packets": 10}, "packets must"),
+        ({"seed": -1}, "seed must be 0 or more, got -1"),
         ({"quantile": 1.5}, "quantile must"),
         ({"half_width": 0.0}, "half_width must"),
         ({"trace": True}, "packets must"),

@@ -19,7 +19,14 @@ from tcpdelay.cli.options import (
     quantity,
     with_scenario,
 )
-from tcpdelay.cli.output import format_by_suffix, refuse_other_than_chart, refuse_same_file, write, write_chart
+from tcpdelay.cli.output import (
+    format_by_suffix,
+    refuse_missing_folder,
+    refuse_other_than_chart,
+    refuse_same_file,
+    write,
+    write_chart,
+)
 from tcpdelay.cli.scenario import RequestedScenario, measurements, read_scenario
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
@@ -104,6 +111,8 @@ def compare(
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_same_file(measurements(options), [("--output", output), ("--chart", chart)])
+    for path, option in ((output, "--output"), (chart, "--chart")):
+        refuse_missing_folder(path, option)
     scenario = read_scenario(options)
     if not isinstance(scenario.stack, Linux):
         raise typer.BadParameter("--stack: compare simulates --stack linux only")

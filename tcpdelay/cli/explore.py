@@ -10,7 +10,7 @@ import typer
 
 from tcpdelay.cli.errors import counting, predicting
 from tcpdelay.cli.options import FLOW, OUTPUT, make_option
-from tcpdelay.cli.output import refuse_directory, write_atomically
+from tcpdelay.cli.output import refuse_directory, refuse_missing_folder, write_atomically
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ Points = Literal["coarse", "fine"]
 
 ALL = "all"
 DEFAULT = "voip"
+SUFFIXES = (".html", ".htm")
 SUMMARY = "Write a page with sliders for paths and bitrates."
 EXAMPLES = """
 \b
@@ -69,6 +70,9 @@ def explore(
 ) -> None:
     """Write a page with sliders for round-trip time, loss and bitrate: what works, and the delays."""
     refuse_directory(output, "--output")
+    if output.suffix.lower() not in SUFFIXES:
+        raise typer.BadParameter(f"--output: {str(output)!r} does not end in one of {', '.join(SUFFIXES)}")
+    refuse_missing_folder(output, "--output")
     page = _page(app or _applications(DEFAULT), points).encode()
     write_atomically(output, page, "--output")
     print(f"{output}: {len(page) / 1e6:.1f} MB, for any browser")

@@ -29,6 +29,7 @@ from tcpdelay.cli.options import (
 )
 from tcpdelay.cli.output import (
     format_by_suffix,
+    refuse_missing_folder,
     refuse_other_than_chart,
     refuse_same_file,
     rendered,
@@ -140,6 +141,8 @@ def region(
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_same_file([("--measured", measured)], [("--output", output), ("--chart", chart)])
+    for path, option in ((output, "--output"), (chart, "--chart")):
+        refuse_missing_folder(path, option)
     if chosen == "netcdf" and output is None:
         raise typer.BadParameter("--format: netcdf needs --output, such as -o region.nc")
     if not FEWEST_POINTS <= points <= MOST_POINTS:

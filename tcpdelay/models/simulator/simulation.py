@@ -308,6 +308,8 @@ def simulate(
         raise InvalidValueError("tick_offset", tick_offset, "lie between 0 and 1 s")
     if packets is not None and not 1000 <= packets <= 1e9:
         raise InvalidValueError("packets", packets, "lie between 1000 and 1e9")
+    if seed < 0:
+        raise InvalidValueError("seed", seed, "be 0 or more")
     if trace and packets is None:
         raise InvalidValueError("packets", packets, "be given with a trace")
     segments = segments_in_round_trip(flow, path, stack)
