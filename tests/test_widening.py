@@ -8,7 +8,7 @@ from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION
 from tcpdelay.models.solver.state_space import PHASE, TRANSITION, number_states, reachable_rows
 from tcpdelay.models.solver.stationary import MAX_SWEEPS, from_start, solve_by_sweeps
-from tcpdelay.models.solver.widening import UNDISTURBED, decay, doublings, widen
+from tcpdelay.models.solver.widening import UNDISTURBED, decay, doublings, tail_decay, widen
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -30,6 +30,29 @@ def test_the_decay_of_a_random_walk_is_the_ratio_of_its_steps(up):
     rows = reachable_rows(phases, transitions, 0, 50)
     geometric = (up / (1 - up)) ** np.arange(51)
     assert decay(phases, rows, geometric / geometric.sum()) == pytest.approx(up / (1 - up), rel=1e-12)
+
+
+@pytest.mark.parametrize("up", [0.1, 0.3, 0.45, 0.4999])
+def test_the_tail_of_a_random_walk_follows_from_its_steps(up):
+    # Two phases, of which the second follows each step upwards: one event at most leads back to its own phase.
+    phases, transitions = np.zeros(3, PHASE), np.zeros(4, TRANSITION)
+    phases["first_transition"] = [0, 2, 4]
+    transitions["target"] = transitions["target_when_empty"] = [1, 0, 1, 0]
+    transitions["shift"], transitions["probability"] = [1, -1, 1, -1], [up, 1 - up, up, 1 - up]
+    assert tail_decay(phases, transitions, 0) == pytest.approx(up / (1 - up), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flow", "path"), [(Flow(1200, 0.020), Path(0.150, 0.015)), (Flow(1448, 0.004634), Path(0.0301, 0.02))]
+)
+def test_the_tail_of_a_chain_decays_as_its_transitions_say(flow, path):
+    model, profile = DelayModel(flow, path, LINUX), profile_of(flow, path, LINUX)
+    bound = 8 * profile.first_bound
+    rows = rows_within(profile, bound)
+    solution = solve_by_sweeps(*profile.structure, rows, profile.start, MAX_SWEEPS)
+    assert model.backlog_drift < 0
+    measured = decay(profile.structure[0], rows, solution.probability)
+    assert tail_decay(*profile.structure, profile.backlogged) == pytest.approx(measured, rel=1e-4)
 
 
 def test_what_is_wider_goes_on_as_it_decayed():

@@ -112,7 +112,8 @@ def compare(
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_same_file(measurements(options), [("--output", output), ("--chart", chart)])
     for path, option in ((output, "--output"), (chart, "--chart")):
-        refuse_missing_folder(path, option)
+        if path is not None:
+            refuse_missing_folder(path, option)
     scenario = read_scenario(options)
     if not isinstance(scenario.stack, Linux):
         raise typer.BadParameter("--stack: compare simulates --stack linux only")

@@ -142,7 +142,8 @@ def region(
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_same_file([("--measured", measured)], [("--output", output), ("--chart", chart)])
     for path, option in ((output, "--output"), (chart, "--chart")):
-        refuse_missing_folder(path, option)
+        if path is not None:
+            refuse_missing_folder(path, option)
     if chosen == "netcdf" and output is None:
         raise typer.BadParameter("--format: netcdf needs --output, such as -o region.nc")
     if not FEWEST_POINTS <= points <= MOST_POINTS:

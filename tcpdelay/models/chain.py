@@ -41,7 +41,7 @@ from tcpdelay.models.solver.stationary import (
     from_start,
     solve_by_sweeps,
 )
-from tcpdelay.models.solver.widening import UNDISTURBED_DELAYS, decay, doublings, late_share, widen
+from tcpdelay.models.solver.widening import UNDISTURBED_DELAYS, decay, doublings, late_share, tail_decay, widen
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -62,20 +62,21 @@ MOST_DOUBLINGS = 2
 """Doublings of the bound at a time: how far the decay of a backlog that is cut off can be trusted."""
 SETTLED = 1e-3
 """Probability at the bound, relative to what a target allows to be late, at which the target's answer is settled."""
-CLEAR = 2.0
-"""Distance from the allowed share, in changes from the bound before, at which an estimated share decides."""
-CLOSE = 0.05
-"""Change from the bound before, relative to the allowed share, from which on an estimate is not improved further."""
+CLEAR = 4.0
+"""How clearly an estimated share of late packets must differ from the allowed share.
+
+Either by this multiple of the differences between several estimates, or, for every estimate, by this factor.
+"""
 NEARLY = 0.01
 """Difference, relative to the allowed share, up to which an estimated share of late packets does not decide."""
 SAME_DELAY = 1e-5
 """Relative difference up to which two delays may be the same: bins of delays move a little with the backlog's bound."""
-EXTRAPOLATED_SHARE = 20.0
-"""Factor by which a share of late packets may be wrong that is extrapolated beyond the bound."""
 EXTRAPOLATED = 1.5
 """Factor by which an extrapolated probability at the bound may be wrong."""
-TOLERANCE_OF_LATENESS = 1e-5
+TOLERANCE_OF_LATENESS = 1e-4
 """Change per sweep, relative to what a target allows to be late, at which a solution is good enough to compare."""
+TOLERANCE_OF_CUT = 1e-7
+"""Change per sweep at which the probability at the bound is good enough to compare."""
 STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
 
 
@@ -118,6 +119,17 @@ def summary(distribution: DelayDistribution, figures: RequestedFigures) -> Delay
         distribution.sustainable,
         distribution.truncated_mass,
     )
+
+
+def _is_clear(share: float, others: list[float], allowed: float, precise: bool = True) -> bool:
+    """Return whether a share differs clearly from `allowed`, by other estimates of the same share.
+
+    Estimates that are not precise have to differ from `allowed` by a factor.
+    """
+    lowest, highest = min(share, *others), max(share, *others)
+    difference = max(highest - share, share - lowest)
+    by_factor = lowest > CLEAR * allowed or highest < allowed / CLEAR
+    return by_factor or (precise and CLEAR * difference < abs(share - allowed))
 
 
 def _profile(flow: Flow, path: Path, stack: Stack) -> Profile:
@@ -200,6 +212,12 @@ class DelayModel:
         phases, transitions = self._structure
         return backlog_drift(phases, transitions, self._profile.backlogged)
 
+    @cached_property
+    def _tail_decay(self) -> float:
+        """Ratio of the probabilities of backlogs b + 1 and b, far in the tail."""
+        phases, transitions = self._structure
+        return tail_decay(phases, transitions, self._profile.backlogged)
+
     def _solutions(
         self, largest_cut: float = np.inf, tolerance: float = TOLERANCE
     ) -> Iterator[tuple[Rows, Solution, float]]:
@@ -264,6 +282,10 @@ class DelayModel:
         sustainable = cut < NEGLIGIBLE_TRUNCATION or self.backlog_drift < 0
         return DelayDistribution(values, weights, self.path.forward_delay, sustainable, cut)
 
+    def _is_undisturbed(self, delay: float, bound: int) -> bool:
+        """Return whether a bound of the backlog [packets] does not disturb the probability of a delay [s]."""
+        return delay <= self.path.forward_delay + UNDISTURBED_DELAYS * bound * self.flow.interval
+
     def meets(self, limit: float, quantile: float) -> bool:
         """Return whether a share `quantile` of the packets arrives within `limit` [s]."""
         target = Target(limit, quantile)
@@ -274,56 +296,47 @@ class DelayModel:
 
         It is as precise as that comparison takes: exact where the two nearly agree.
         """
-        allowed = 1 - quantile
-        late, at_limit = self._estimated_lateness(limit, quantile)
-        if abs(late - allowed) <= NEARLY * allowed + at_limit:
-            return self.delay_distribution().late_fraction(limit)
-        return late
+        extrapolates = self._profile.grows and not self._profile.lossless
+        estimated = self._estimated_lateness(limit, quantile) if extrapolates else None
+        return self.delay_distribution().late_fraction(limit) if estimated is None else estimated
 
-    def _estimated_lateness(self, limit: float, quantile: float) -> tuple[float, float]:
-        """Return the share of packets later than `limit` [s] as precisely as a comparison with 1 - `quantile` requires.
-
-        The second figure is the share of packets whose delay equals the limit, but for the rounding of delays: with
-        another bound of the backlog they may be late or not.
+    def _estimated_lateness(self, limit: float, quantile: float) -> float | None:
+        """Return an estimate of `lateness` that decides, or None where only the exact share does.
 
         Near saturation an exact share needs backlogs far beyond the limit. Here the probabilities of backlogs beyond a
-        narrower bound are taken to fall geometrically, as they do asymptotically. The estimated share decides once
-        doubling the bound has changed it by less than half its distance from 1 - `quantile`; if the limit is beyond the
-        backlogs that are taken as they are, the two also have to differ by a factor of 20. If the change is small but
-        the distance is small as well, the exact share decides. So it does where little is at the bound, and yet the
-        extrapolation differs by half that distance or more.
+        narrower bound are taken to fall geometrically, as they do asymptotically: with the ratio that follows from the
+        transitions alone, and for comparison with the ratio measured below the bound. The bound widens until the
+        estimates, among them the one with the bound before, agree well enough to decide.
         """
-        allowed, before = 1 - quantile, np.inf
-        for rows, solution, cut in self._solutions(tolerance=TOLERANCE_OF_LATENESS * allowed):
-            distribution, bound = self._distribution(rows, solution), int(rows["bound"][0]) * self.flow.interval
+        allowed = 1 - quantile
+        before: float | None = None
+        tolerance = min(TOLERANCE_OF_LATENESS * allowed, TOLERANCE_OF_CUT)
+        for rows, solution, cut in self._solutions(tolerance=tolerance):
+            distribution, bound = self._distribution(rows, solution), int(rows["bound"][0])
             late = distribution.late_fraction(limit)
-            at_limit = distribution.late_fraction(limit * (1 - SAME_DELAY)) - distribution.late_fraction(
-                limit * (1 + SAME_DELAY)
+            estimate, measured = (
+                late_share(distribution, limit, bound, self.flow.interval, ratio)
+                for ratio in (self._tail_decay, decay(self._structure[0], rows, solution.probability))
             )
-            if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
-                return late, at_limit
-            if distribution.quantile(quantile) > limit * (1 + SAME_DELAY):
+            if cut < NEGLIGIBLE_TRUNCATION:
+                # The exact solution may have another bound, which makes a difference where timeouts are long.
+                decided = _is_clear(late, [estimate, measured], allowed)
+            elif self._is_undisturbed(limit, bound) and distribution.quantile(quantile) > limit * (1 + SAME_DELAY):
                 # A wider bound only lets the backlog grow.
-                return max(late_share(distribution, limit, bound), late), at_limit
-            extrapolated = late_share(distribution, limit, bound)
-            if cut < SETTLED * allowed:
-                # With little at the bound, a backlog that decays slowly may still have much beyond it.
-                if CLEAR * abs(extrapolated - late) >= abs(late - allowed):
-                    return self.delay_distribution().late_fraction(limit), 0.0
+                late, decided = max(late, estimate), True
             else:
-                late = extrapolated
-                change, before = abs(late - before), late
-                beyond_bound = limit > self.path.forward_delay + UNDISTURBED_DELAYS * bound
-                near = beyond_bound and allowed / EXTRAPOLATED_SHARE < late < allowed * EXTRAPOLATED_SHARE
-                if near or change >= abs(late - allowed) / CLEAR:
-                    if near or change > CLOSE * allowed:
-                        continue
-                    return self.delay_distribution().late_fraction(limit), 0.0
-            fits = late > allowed or self._fits(rows, solution, cut)
-            if fits is None:
-                return self.delay_distribution().late_fraction(limit), 0.0
-            return (late, at_limit) if fits else (1.0, 0.0)
-        return 1.0, 0.0
+                late = late if cut < SETTLED * allowed else estimate
+                first, before, previous = before is None, late, before or 0.0
+                # One bound alone shows little: long timeouts may come to light with the next.
+                precise = self._is_undisturbed(limit, bound)
+                if first or not _is_clear(late, [estimate, measured, previous], allowed, precise):
+                    continue
+                fits = late > allowed or self._fits(rows, solution, cut)
+                decided, late = fits is not None, late if fits else 1.0
+            lowest, highest = (distribution.late_fraction(limit * (1 + sign * SAME_DELAY)) for sign in (1, -1))
+            near = abs(late - allowed) <= NEARLY * allowed + highest - lowest
+            return late if decided and not near else None
+        return None if self.backlog_drift < 0 else 1.0
 
     def _fits(self, rows: Rows, solution: Solution, cut: float) -> bool | None:
         """Return whether a backlog bound large enough for this load is within the solver's limit.
@@ -361,7 +374,8 @@ class DelayModel:
             if solution.residual > ACCEPTED_RESIDUAL:
                 solution = self._solve(rows, from_start(rows, self._profile.start), np.inf, TOLERANCE)
             distribution = self._distribution(rows, solution)
-            if distribution.quantile(quantile) > limit and distribution.sustainable:
+            exceeded = self._is_undisturbed(limit, int(rows["bound"][0])) and distribution.quantile(quantile) > limit
+            if exceeded and distribution.sustainable:
                 return distribution
         return DelayDistribution.unsustainable(self.path.forward_delay)
 
@@ -370,7 +384,9 @@ class DelayModel:
         result = np.empty(figures.shares.size + figures.limits.size + 2)
         small = self._profile.least_memory <= PHASES_WORTH_A_LOOK * BYTES_PER_PHASE
         if small and not self._profile.lossless:
-            outcome = self._profile.sum_up(figures, result)
+            undisturbed = self._is_undisturbed(figures.limit, self._profile.first_bound)
+            decisive = figures if undisturbed else figures._replace(limit=np.inf)
+            outcome = self._profile.sum_up(decisive, result)
             if outcome != LEFT:
                 mean, cut = result[-2:].tolist()
                 quantiles, late = result[: figures.shares.size], result[figures.shares.size : -2]

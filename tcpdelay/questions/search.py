@@ -1,13 +1,10 @@
-"""The search for the edge of what works along one quantity: a walk, then root finding between its last two values."""
+"""The search for the edge of what works along one quantity: a walk, then a secant method between two values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import predict
@@ -22,6 +19,8 @@ RELATIVE_TOLERANCE = 0.01
 SMALLEST_SHARE = 1e-3
 """Smallest share of late packets, relative to the share that a target allows, that the search distinguishes."""
 ALL_LATE = 1.0
+NEAR, CLOSING = 0.6, 0.99
+"""A value this near the predicted root needs a partner across the root, and the partner's distance; in tolerances."""
 SMALLEST_EXCESS = 1e-9
 """Excess that stands for 0, so that its sign says on which side of the edge a value lies."""
 
@@ -56,9 +55,10 @@ def bracket(
     """Return both sides of the edge of what works that a walk from `start` meets first.
 
     From a value that works the walk goes up, otherwise down, in ratios of the square root of two. Between its last two
-    values, SciPy's `find_root` (Chandrupatla's method) searches over the logarithm of the value. The walk is our own:
+    values it goes on as a secant method over the logarithm of the value. Both are our own.
     `scipy.optimize.elementwise.bracket_root` doubles its steps, and would step over a range of values that works
-    between two ranges that do not.
+    between two ranges that do not. SciPy's root finders converge on the root, where an answer costs the most; the edge
+    is known sooner from two values on its two sides.
 
     Parameters
     ----------
@@ -76,11 +76,6 @@ def bracket(
     -------
     Bracket
         Both sides of the edge.
-
-    References
-    ----------
-    Chandrupatla, "A new hybrid quadratic/bisection algorithm for finding the zero of a nonlinear function without using
-    derivatives", Advances in Engineering Software 28 (1997).
 
     Examples
     --------
@@ -120,34 +115,35 @@ def _narrowed(
     outside: float,
     tolerance: float,
 ) -> tuple[float, float]:
-    """Bring the two sides of an edge to within a relative `tolerance`; `found` holds what is known."""
-    if outside <= inside * (1 + tolerance):
-        return inside, outside
-    # Imported when needed: SciPy's optimization takes a while to load.
-    from scipy.optimize.elementwise import find_root
+    """Bring the two sides of an edge to within a relative `tolerance`; `found` holds the known excesses.
 
-    value_at = {math.log(inside): inside, math.log(outside): outside}
-
-    def signed(place: float) -> float:
-        value = value_at.setdefault(place, math.exp(place))
-        if value not in found:
-            found[value] = excess(value)
-        distance = found[value]
-        if distance is None:
-            return ALL_LATE
-        return distance if distance > 0 else min(distance, -SMALLEST_EXCESS)
-
-    def all_signed(places: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.array([signed(place) for place in places.ravel().tolist()]).reshape(places.shape)
-
-    low, high = value_at
-    result = find_root(
-        all_signed,
-        (low, high),
-        tolerances={"xatol": math.log1p(tolerance), "xrtol": 0.0, "fatol": 0.0, "frtol": 0.0},
-    )
-    ends = sorted(float(end) for end in result.bracket)
-    return value_at[ends[0]], value_at[ends[1]]
+    The search is a secant method over the logarithm of the value that steps to one side of the root and then to the
+    other. It halves the bracket where the secant does not do so in two steps.
+    """
+    width = math.log1p(tolerance)
+    low, high = math.log(inside), math.log(outside)
+    widths = [math.inf, math.inf]
+    while high - low > width:
+        below, above = found[inside], found[outside]
+        assert below is not None
+        below, above = min(below, -SMALLEST_EXCESS), ALL_LATE if above is None else above
+        root = low + (high - low) * below / (below - above)
+        if high - low > widths[-2] / 2:
+            place = (low + high) / 2
+        elif root - low < NEAR * width:
+            place = low + CLOSING * width
+        elif high - root < NEAR * width:
+            place = high - CLOSING * width
+        else:
+            place = root - (1 - NEAR) * width
+        widths.append(high - low)
+        value = math.exp(place)
+        distance = found[value] = excess(value)
+        if distance is not None and distance <= 0:
+            inside, low = value, place
+        else:
+            outside, high = value, place
+    return inside, outside
 
 
 def excess_lateness(answer: Answer, target: Target) -> float | None:

@@ -16,8 +16,10 @@ from tcpdelay.models.solver.gth import eliminate
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
 from tcpdelay.models.solver.sweeps import NEGLIGIBLE, copy, extrapolate, new_history, remember, scale, total
 
-MAX_SWEEPS = 20_000
+LONGEST_SETTLING = 20_000
 """Largest number of sweeps over a chain of phases."""
+GROWTH_SWEEPS = 200
+"""Sweeps after which the growth of a geometric backlog is taken as it is; near its balance, ten are enough."""
 TOLERANCE = 1e-14
 """Change per sweep at which the chain of phases for the drift has settled."""
 
@@ -103,18 +105,26 @@ def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDAr
 
 
 @kernel()
-def _busy_chain(phases: Phases, transitions: Transitions) -> PhaseChain:
-    """Return the chain of the phases for a backlog that is never empty."""
+def _busy_chain(phases: Phases, transitions: Transitions, decay: float) -> PhaseChain:
+    """Return the chain of the phases for a backlog that is never empty.
+
+    Each event is weighted by `decay` to the power of the packets that the event takes from the backlog. A `decay` of 1
+    leaves the probabilities as they are.
+    """
     count = phases.size - 1
     chain = _new_chain(count, transitions.size)
     filled = 0
     for phase in range(count):
-        stays = False
+        stays, gained = False, 0.0
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
-            target = transitions.target[event]
+            target, chance = transitions.target[event], transitions.probability[event]
+            weighted = chance * decay ** -transitions.shift[event]
             stays |= target == phase
-            filled = _add_move(chain, phase, filled, target, transitions.probability[event])
+            gained += weighted - chance
+            filled = _add_move(chain, phase, filled, target, weighted)
         _close(chain, phase, filled, stays)
+        if stays:
+            chain.leaving[phase] -= gained
     return chain
 
 
@@ -134,18 +144,20 @@ def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArra
 
 
 @kernel()
-def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
+def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float, max_sweeps: int) -> NDArray[np.float64]:
     """Iterate `inflow` of a chain of phases until it changes by at most `tolerance`; return the last visits.
 
-    `inflow` is scaled to a sum of 1.
+    `inflow` is scaled to a sum of 1. The iteration ends after `max_sweeps` at the latest.
     """
     visits, before = np.zeros(inflow.size), np.zeros(inflow.size)
     scale(inflow, 1 / total(inflow))
     copy(inflow, before)
     history = new_history(inflow.size)
     stored = -1
-    for _ in range(MAX_SWEEPS):
+    for _ in range(max_sweeps):
         _sweep_phases(chain, inflow, visits)
+        if not total(inflow) > 0.0:
+            break
         scale(inflow, 1 / total(inflow))
         moved = 0.0
         for i in range(inflow.size):
@@ -167,7 +179,7 @@ def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float
     """
     inflow = np.zeros(phases.size - 1)
     inflow[start] = 1.0
-    visits = settle(_busy_chain(phases, transitions), inflow, TOLERANCE)
+    visits = settle(_busy_chain(phases, transitions, 1.0), inflow, TOLERANCE, LONGEST_SETTLING)
     packets, time = 0.0, 0.0
     for phase in range(visits.size):
         if visits[phase] == 0.0:
@@ -177,6 +189,25 @@ def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float
             packets += share * transitions.shift[event]
             time += share * transitions.duration[event]
     return packets / time
+
+
+@kernel(nogil=True)
+def growth(
+    phases: Phases, transitions: Transitions, decay: float, inflow: NDArray[np.float64], tolerance: float
+) -> float:
+    """Return the factor by which backlogs of probability v decay^b grow in one sweep through the phases.
+
+    v is the eigenvector of the sweep. `inflow` is the first guess of v, and holds v afterwards. The factor is infinite
+    where a phase repeats itself faster than it is left.
+    """
+    chain = _busy_chain(phases, transitions, decay)
+    for phase in range(phases.size - 1):
+        if chain.leaving[phase] <= 0.0:
+            return np.inf
+    visits = settle(chain, inflow, tolerance, GROWTH_SWEEPS)
+    result = inflow.copy()
+    _sweep_phases(chain, result, visits)
+    return total(result)
 
 
 BINS = 64

@@ -8,6 +8,7 @@ geometric tail as well.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.solver.state_space import Phases, Rows
+from tcpdelay.models.solver.aggregation import growth
+from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
 
 if TYPE_CHECKING:
     from tcpdelay.distribution import DelayDistribution
@@ -27,6 +29,10 @@ COMPARED = 0.2
 """Share of the bound over which the decay is measured, against an equal share before it."""
 FASTEST_DECAY = 1e-3
 """Smallest ratio that counts as measured."""
+EIGENVECTOR_TOLERANCE = 1e-10
+FIRST_EXPONENT, SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-3, 1e-9, 5.0
+"""Values of -log eta at which the search for eta begins, and at which it ends with eta = 1 or 0."""
+EXPONENT_TOLERANCE = 1e-6
 UNDISTURBED_DELAYS = 0.7
 """Share of the delay at the bound up to which delays are taken as they are."""
 
@@ -48,6 +54,34 @@ def decay(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float
     if not lower > 0.0:
         return 1.0
     return float(max(min((upper / lower) ** (1 / length), 1.0), FASTEST_DECAY))
+
+
+def tail_decay(phases: Phases, transitions: Transitions, start: int) -> float:
+    """Return the ratio of the probabilities of backlogs b + 1 and b far in the tail, from the transitions alone.
+
+    It is the eta < 1 for which v eta^b is in balance with one v for each phase: neither grows nor shrinks in a sweep
+    through the phases. (Neuts 1981, chapter 3.) The backlog has to drift downwards; `start` is a phase with a backlog.
+    """
+    from scipy.optimize import brentq
+
+    inflow = np.zeros(phases.size - 1)
+    inflow[start] = 1.0
+
+    # Remembered, because the guess that each evaluation leaves would move the next one a little.
+    @functools.cache
+    def excess(exponent: float) -> float:
+        return min(growth(phases, transitions, math.exp(-exponent), inflow, EIGENVECTOR_TOLERANCE), 2.0) - 1
+
+    below = FIRST_EXPONENT
+    while excess(below) >= 0 and below > SMALLEST_EXPONENT:
+        below /= 2
+    if below <= SMALLEST_EXPONENT:
+        return 1.0
+    while excess(2 * below) < 0 and below < LARGEST_EXPONENT:
+        below *= 2
+    if below >= LARGEST_EXPONENT:
+        return 0.0
+    return math.exp(-brentq(excess, below, 2 * below, rtol=EXPONENT_TOLERANCE))
 
 
 @kernel()
@@ -76,7 +110,7 @@ def doublings(cut: float, factor: float, bound: int, goal: float) -> int:
     return max(math.ceil(math.log2(wider / bound)), 1)
 
 
-def late_share(distribution: DelayDistribution, limit: float, bound: float) -> float:
+def late_share(distribution: DelayDistribution, limit: float, bound: int, interval: float, ratio: float) -> float:
     """Return P(delay > limit) as it would be without the bound of the backlog.
 
     Parameters
@@ -85,14 +119,17 @@ def late_share(distribution: DelayDistribution, limit: float, bound: float) -> f
         The delays with backlogs up to the bound.
     limit : float
         Delay [s] in question.
-    bound : float
-        Time [s] that the largest backlog stands for. Delays up to 0.7 of it are taken as they are. Beyond, their
-        probabilities fall by the ratio of the shares of delays from 0.5 to 0.7 of it and from 0.3 to 0.5 of it.
+    bound : int
+        Largest backlog [packets]. Delays up to 0.7 of the time that it stands for are taken as they are.
+    interval : float
+        Interval between packets [s].
+    ratio : float
+        Ratio of the probabilities of delays of one more packet and of one less, beyond; at most 1.
 
     Returns
     -------
     float
-        The share, 0 to 1. Where the delays do not fall, it is the share in `distribution`.
+        The share, 0 to 1.
 
     Examples
     --------
@@ -102,21 +139,17 @@ def late_share(distribution: DelayDistribution, limit: float, bound: float) -> f
     >>> from tcpdelay.distribution import DelayDistribution
     >>> delays, shares = np.arange(0.05, 1.0, 0.1), 0.5 ** np.arange(1.0, 11.0)
     >>> cut = DelayDistribution(delays, shares / shares.sum(), one_way_delay=0.0)
-    >>> [round(late_share(cut, limit, bound=1.0) / 0.5 ** (10 * limit), 3) for limit in (0.4, 2.0)]
+    >>> [round(late_share(cut, limit, 10, interval=0.1, ratio=0.5) / 0.5 ** (10 * limit), 3) for limit in (0.4, 2)]
     [1.0, 1.0]
     """
-    one_way = distribution.one_way_delay
-    end, span = one_way + UNDISTURBED_DELAYS * bound, COMPARED * bound
-    beyond_start, beyond_middle, beyond_end = (
-        distribution.late_fraction(delay) for delay in (end - 2 * span, end - span, end)
-    )
-    earlier, later = beyond_start - beyond_middle, beyond_middle - beyond_end
-    if not 0 < later < earlier:
-        return distribution.late_fraction(limit)
-    ratio = later / earlier
-    tail = later * ratio / (1 - ratio)
+    if ratio >= 1:
+        return 1.0
+    end, span = distribution.one_way_delay + UNDISTURBED_DELAYS * bound * interval, COMPARED * bound * interval
+    beyond_end = distribution.late_fraction(end)
+    fallen = ratio ** (span / interval)
+    tail = (distribution.late_fraction(end - span) - beyond_end) * fallen / (1 - fallen)
     if limit >= end:
-        beyond = tail * ratio ** ((limit - end) / span)
+        beyond = tail * ratio ** ((limit - end) / interval)
     else:
         beyond = distribution.late_fraction(limit) - beyond_end + tail
     return float(beyond / (1 - beyond_end + tail))
