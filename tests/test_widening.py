@@ -112,3 +112,8 @@ def test_a_huge_load_is_refused_by_its_drift_not_for_its_memory():
     assert np.isinf(distribution.mean)
     with pytest.raises(ValueError, match=r"needs about .* GiB for 1e\+06 packets per round-trip time"):
         DelayModel(Flow(1448, 1e-7), Path(0.100, 0.01), LINUX)
+
+
+def test_a_backlog_that_is_bounded_by_itself_has_no_tail():
+    profile = profile_of(Flow(100, 1 / 30), Path(0.100, 0.02), LINUX)
+    assert tail_decay(*profile.structure, profile.backlogged) == 0

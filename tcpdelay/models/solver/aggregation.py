@@ -16,10 +16,10 @@ from tcpdelay.models.solver.gth import eliminate
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
 from tcpdelay.models.solver.sweeps import NEGLIGIBLE, copy, extrapolate, new_history, remember, scale, total
 
-LONGEST_SETTLING = 20_000
+MAX_SWEEPS = 20_000
 """Largest number of sweeps over a chain of phases."""
-GROWTH_SWEEPS = 200
-"""Sweeps after which the growth of a geometric backlog is taken as it is; near its balance, ten are enough."""
+GROWTH_SWEEPS = 500
+"""Sweeps after which the growth of a geometric backlog is taken as it is."""
 TOLERANCE = 1e-14
 """Change per sweep at which the chain of phases for the drift has settled."""
 
@@ -144,20 +144,18 @@ def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArra
 
 
 @kernel()
-def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float, max_sweeps: int) -> NDArray[np.float64]:
+def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
     """Iterate `inflow` of a chain of phases until it changes by at most `tolerance`; return the last visits.
 
-    `inflow` is scaled to a sum of 1. The iteration ends after `max_sweeps` at the latest.
+    `inflow` is scaled to a sum of 1.
     """
     visits, before = np.zeros(inflow.size), np.zeros(inflow.size)
     scale(inflow, 1 / total(inflow))
     copy(inflow, before)
     history = new_history(inflow.size)
     stored = -1
-    for _ in range(max_sweeps):
+    for _ in range(MAX_SWEEPS):
         _sweep_phases(chain, inflow, visits)
-        if not total(inflow) > 0.0:
-            break
         scale(inflow, 1 / total(inflow))
         moved = 0.0
         for i in range(inflow.size):
@@ -179,7 +177,7 @@ def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float
     """
     inflow = np.zeros(phases.size - 1)
     inflow[start] = 1.0
-    visits = settle(_busy_chain(phases, transitions, 1.0), inflow, TOLERANCE, LONGEST_SETTLING)
+    visits = settle(_busy_chain(phases, transitions, 1.0), inflow, TOLERANCE)
     packets, time = 0.0, 0.0
     for phase in range(visits.size):
         if visits[phase] == 0.0:
@@ -197,17 +195,31 @@ def growth(
 ) -> float:
     """Return the factor by which backlogs of probability v decay^b grow in one sweep through the phases.
 
-    v is the eigenvector of the sweep. `inflow` is the first guess of v, and holds v afterwards. The factor is infinite
-    where a phase repeats itself faster than it is left.
+    v is the dominant eigenvector of the sweep. `inflow` is the first guess of v, and holds v afterwards. It is found by
+    power iteration: an extrapolation may lead to another eigenvector. The factor is infinite where a phase repeats
+    itself faster than it is left.
     """
     chain = _busy_chain(phases, transitions, decay)
     for phase in range(phases.size - 1):
         if chain.leaving[phase] <= 0.0:
             return np.inf
-    visits = settle(chain, inflow, tolerance, GROWTH_SWEEPS)
-    result = inflow.copy()
-    _sweep_phases(chain, result, visits)
-    return total(result)
+    visits, before = np.zeros(inflow.size), np.zeros(inflow.size)
+    factor = np.inf
+    for _ in range(GROWTH_SWEEPS):
+        copy(inflow, before)
+        _sweep_phases(chain, inflow, visits)
+        factor = total(inflow)
+        if not 0.0 < factor < np.inf:
+            break
+        scale(inflow, 1 / factor)
+        moved = 0.0
+        for i in range(inflow.size):
+            moved += abs(inflow[i] - before[i])
+            # The mean of two iterates also settles where the phases alternate.
+            inflow[i] = (inflow[i] + before[i]) / 2
+        if moved <= tolerance:
+            break
+    return factor
 
 
 BINS = 64

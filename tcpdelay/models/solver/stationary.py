@@ -18,7 +18,7 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import allocation_free, kernel
-from tcpdelay.models.solver.aggregation import LONGEST_SETTLING, aggregate, correct_backlog, settle
+from tcpdelay.models.solver.aggregation import aggregate, correct_backlog, settle
 from tcpdelay.models.solver.measures import probability_at_bound
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions, compressed_rows, list_states, number_states
 from tcpdelay.models.solver.sweeps import copy, extrapolate, new_history, remember, scale, sweep, total
@@ -123,7 +123,7 @@ def _correct_phases(
         return
     scale(now, 1 / total(now))
     balanced = now.copy()
-    settle(aggregate(phases, transitions, rows, visits), balanced, tolerance, LONGEST_SETTLING)
+    settle(aggregate(phases, transitions, rows, visits), balanced, tolerance)
     for phase in range(phases.size - 1):
         if now[phase] > 0 and balanced[phase] > 0:
             scale(inflow[rows.offset[phase] : rows.offset[phase + 1]], balanced[phase] / now[phase])

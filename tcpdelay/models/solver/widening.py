@@ -33,6 +33,8 @@ EIGENVECTOR_TOLERANCE = 1e-10
 FIRST_EXPONENT, SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-3, 1e-9, 5.0
 """Values of -log eta at which the search for eta begins, and at which it ends with eta = 1 or 0."""
 EXPONENT_TOLERANCE = 1e-6
+STEEPEST_GROWTH = 10.0
+"""Growth in one sweep beyond which only its sign counts."""
 UNDISTURBED_DELAYS = 0.7
 """Share of the delay at the bound up to which delays are taken as they are."""
 
@@ -70,7 +72,14 @@ def tail_decay(phases: Phases, transitions: Transitions, start: int) -> float:
     # Remembered, because the guess that each evaluation leaves would move the next one a little.
     @functools.cache
     def excess(exponent: float) -> float:
-        return min(growth(phases, transitions, math.exp(-exponent), inflow, EIGENVECTOR_TOLERANCE), 2.0) - 1
+        guess = inflow.copy()
+        factor = growth(phases, transitions, math.exp(-exponent), guess, EIGENVECTOR_TOLERANCE)
+        if not factor < STEEPEST_GROWTH:
+            # Far beyond the root the numbers overflow, and the guess is lost.
+            return STEEPEST_GROWTH
+        if factor > 0:
+            inflow[:] = guess
+        return factor - 1
 
     below = FIRST_EXPONENT
     while excess(below) >= 0 and below > SMALLEST_EXPONENT:
