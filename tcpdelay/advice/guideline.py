@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic_core import to_jsonable_python
@@ -18,9 +18,10 @@ from tcpdelay.advice.recommendations import recommendations
 from tcpdelay.advice.rule import Recommendation, Situation
 from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
 from tcpdelay.models.interface import Answer, DelayParts, Requested
-from tcpdelay.models.predict import predict, solved_once
+from tcpdelay.models.predict import AnsweredBy, predict, solved_once
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.validity import ValidatedRange, validated_range
+from tcpdelay.models.verdict import Verdict, judge, late_range
 from tcpdelay.quality.experience import Call, call_experience, video_experience
 from tcpdelay.quality.video import VideoPlayout
 from tcpdelay.questions.margins import Margin, largest_sustainable_rate, margins
@@ -34,8 +35,6 @@ from tcpdelay.units import quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
-
-Verdict = Literal["works", "uncertain", "fails"]
 
 REPORTED_QUANTILES = (0.5, 0.95, 0.99)
 LARGEST_ALTERNATIVE_LOSS = 0.999
@@ -68,7 +67,9 @@ class Findings:
     works : bool
         Whether the prediction meets the target.
     distribution : DelayDistribution
-        The predicted delays.
+        The predicted delays: of the chain, or of a simulation where the chain does not settle the verdict.
+    late_range : tuple of float
+        Smallest and largest share of late packets that the expected error of the prediction allows.
     parts : DelayParts
         Parts of the mean delay [s].
     backlogged_time_fraction : float
@@ -78,8 +79,8 @@ class Findings:
     largest_sustainable_rate : Margin
         Highest bitrate that TCP can carry.
     verdict : {"works", "uncertain", "fails"}
-        Whether the target is met; "uncertain" if the target is met in one part of the measured path's confidence
-        interval and missed in another part.
+        Whether the target is met; "uncertain" if the expected error of the prediction reaches across the limit, or if
+        the target is met in one part of the measured path's confidence interval and missed in another part.
     margins : tuple of Margin
         The margins of loss, round-trip time and bitrate.
     playout : tuple of PlayoutBuffer
@@ -112,6 +113,7 @@ class Findings:
     target: Target
     works: bool
     distribution: DelayDistribution
+    late_range: tuple[float, float]
     parts: DelayParts
     backlogged_time_fraction: float
     fair_rate: float
@@ -130,6 +132,12 @@ class Findings:
     estimate: PathEstimate | None = None
     call: Call | None = None
     video: VideoPlayout | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the expected error of the prediction stays on one side of the limit."""
+        fewest, most = (self.target.allows(share) for share in self.late_range)
+        return fewest == most
 
     @property
     def quantile(self) -> float:
@@ -155,6 +163,7 @@ class Findings:
             **{quantile_name(q): distribution.quantile(q) for q in REPORTED_QUANTILES},
             "target_quantile": self.quantile,
             "late_fraction": self.late_fraction,
+            "method": distribution.method,
             "sustainable": distribution.sustainable,
         }
         plain: dict[str, Any] = to_jsonable_python(
@@ -211,6 +220,8 @@ def findings(
     target: Target | None = None,
     estimate: PathEstimate | None = None,
     application: Application | None = None,
+    method: AnsweredBy = "auto",
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Findings:
     """Return the findings on a scenario; each scenario is solved only once.
 
@@ -224,6 +235,11 @@ def findings(
         The measurement from which the path was made.
     application : Application, optional
         The application that sends the flow; the findings on a call or a video have its quality too.
+    method : {"chain", "simulation", "auto"}
+        The model of the verdict and the delays. "auto" simulates where the chain's expected error reaches across the
+        limit. Margins, parts of the delay and effects of settings are always the chain's.
+    on_progress : callable, optional
+        Function that a simulation calls with the number of packets simulated and the largest number of packets.
 
     Returns
     -------
@@ -241,21 +257,29 @@ def findings(
     True
     """
     with solved_once():
-        return _findings(scenario, Target(DEFAULT_LIMIT) if target is None else target, estimate, application)
+        demand = Target(DEFAULT_LIMIT) if target is None else target
+        return _findings(scenario, demand, estimate, application, method, on_progress)
 
 
 def _findings(
-    scenario: Scenario, target: Target, estimate: PathEstimate | None, application: Application | None
+    scenario: Scenario,
+    target: Target,
+    estimate: PathEstimate | None,
+    application: Application | None,
+    method: AnsweredBy,
+    on_progress: Callable[[int, int], None] | None,
 ) -> Findings:
     flow, path, stack = scenario.flow, scenario.path, scenario.stack
     answer = predict(scenario, Requested(parts=True), method="chain")
-    delays = answer.require()
+    answer.require()
     assert answer.parts is not None
+    judgement = judge(scenario, target, method, Requested(parts=True), on_progress)
+    delays = judgement.answer.require()
     utilization = connection_utilization(flow, path, stack)
     found_margins = margins(flow, path, stack, target)
     situation = Situation(answer, target, utilization, found_margins[-1])
     alternatives = _alternatives(scenario, target, estimate)
-    works = answer.meets(target)
+    works = judgement.answer.meets(target)
     agreed = all(alternative.meets_target == works for alternative in alternatives)
     return Findings(
         flow=flow,
@@ -264,20 +288,21 @@ def _findings(
         target=target,
         works=works,
         distribution=delays,
+        late_range=late_range(judgement.answer, target.latest),
         parts=answer.parts,
         backlogged_time_fraction=answer.backlogged_time_fraction,
         fair_rate=flow.bitrate / utilization if utilization > 0 else math.inf,
         utilization=utilization,
         largest_sustainable_rate=largest_sustainable_rate(flow, path, stack),
-        verdict=("works" if works else "fails") if agreed else "uncertain",
+        verdict=judgement.verdict if agreed else "uncertain",
         margins=found_margins,
         playout=playout_buffers(flow, path, stack, delays),
         recommendations=tuple(recommendations(situation)),
         alternatives=alternatives,
         validity=validated_range(stack),
-        expected_error=answer.expected_error or UNKNOWN_ERROR,
-        notes=_notes(answer),
-        ignored=answer.ignored,
+        expected_error=judgement.answer.expected_error or UNKNOWN_ERROR,
+        notes=_notes(judgement.answer),
+        ignored=judgement.answer.ignored,
         loss_curve=loss_curve(scenario, target, found_margins[0]),
         estimate=estimate,
         call=call_experience(application, flow, target, delays),

@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, one_line, predicting
-from tcpdelay.cli.options import OPTIONS, ScenarioOptions, format_option, make_option, output_option, with_scenario
+from tcpdelay.cli.errors import argument_errors, counting, one_line, predicting
+from tcpdelay.cli.options import (
+    OPTIONS,
+    OUTPUT,
+    ScenarioOptions,
+    format_option,
+    make_option,
+    output_option,
+    with_scenario,
+)
 from tcpdelay.cli.output import format_by_suffix, refuse_same_file, write
 from tcpdelay.cli.scenario import measurements, read_scenario
+from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.result_table import FILE_WIDTH
 from tcpdelay.scenario.fields import Flag
 from tcpdelay.scenario.scenario import FIELDS
@@ -62,6 +71,15 @@ def report(
             metavar="OPTION=VALUE",
         ),
     ] = None,
+    method: Annotated[
+        AnsweredBy,
+        make_option(
+            "--method",
+            OUTPUT,
+            "Model of the verdict and the delays: the chain, the simulator, or auto: the chain, and the simulator "
+            "where the chain's expected error reaches across the limit.",
+        ),
+    ] = "auto",
     output_format: Annotated[Format | None, format_option("Format of the report.")] = None,
     output: Annotated[Path | None, output_option(".txt, .md, .html or .json")] = None,
 ) -> None:
@@ -73,7 +91,19 @@ def report(
     with argument_errors(), predicting():
         from tcpdelay.report.guideline import compare_guidelines, guideline
 
-        found = [guideline(s.flow, s.path, s.stack, s.target, s.estimate, s.application) for s in scenarios]
+        found = [
+            guideline(
+                s.flow,
+                s.path,
+                s.stack,
+                s.target,
+                s.estimate,
+                s.application,
+                method=method,
+                on_progress=counting("Simulating", "packets at most"),
+            )
+            for s in scenarios
+        ]
         findings = compare_guidelines(*found) if against else found[0]
     write_report(findings, chosen, output)
 

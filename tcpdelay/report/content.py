@@ -15,9 +15,10 @@ from tcpdelay.report import phrases
 from tcpdelay.units import NOT_CARRIED, format_delay, format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.advice.guideline import Findings, Verdict
+    from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.rule import Recommendation
     from tcpdelay.capture.estimate import PathEstimate
+    from tcpdelay.models.verdict import Verdict
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.video import VideoPlayout
     from tcpdelay.scenario.path import Path

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.advice.against import Changes
 from tcpdelay.advice.guideline import Findings, findings
+from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import scenario_from_options
@@ -42,6 +44,9 @@ def guideline(
     target: Target | None = None,
     estimate: PathEstimate | None = None,
     application: Application | None = None,
+    *,
+    method: AnsweredBy = "auto",
+    on_progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Guideline:
     """Predict a flow's delay, and return whether it meets the target, with which margins, and what to set or change.
@@ -59,6 +64,11 @@ def guideline(
     application : Application, optional
         The application that sends the flow, such as `tcpdelay.scenario.applications.application("voip")`. It provides
         `flow` and `target` if these are not given. The findings on a call or a video have its quality too.
+    method : {"chain", "simulation", "auto"}
+        The model of the verdict and the delays. "auto" simulates where the chain's expected error reaches across the
+        limit.
+    on_progress : callable, optional
+        Function that a simulation calls with the number of packets simulated and the largest number of packets.
     **options
         The parameters of `Flow` and `Path` by name.
 
@@ -81,7 +91,8 @@ def guideline(
     if application is not None:
         flow = application.flow if flow is None and not {"packet_size", "interval"} & set(options) else flow
         target = application.target if target is None else target
-    found = findings(scenario_from_options(flow, path, stack, options), target, estimate, application)
+    scenario = scenario_from_options(flow, path, stack, options)
+    found = findings(scenario, target, estimate, application, method, on_progress)
     return Guideline(**{field.name: getattr(found, field.name) for field in fields(found)})
 
 

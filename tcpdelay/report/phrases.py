@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.rule import Effect, Recommendation, Status
     from tcpdelay.capture.estimate import PathEstimate
-    from tcpdelay.distribution import ExpectedError
+    from tcpdelay.distribution import DelayDistribution, ExpectedError
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.voice import VoiceQuality
     from tcpdelay.questions.margins import Margin
@@ -67,7 +67,8 @@ def headline(guideline: Findings) -> str:
     """Return the verdict in a few words."""
     spare = guideline.target.limit - guideline.quantile
     if guideline.verdict == "uncertain":
-        return "Uncertain: the measurement does not settle it"
+        cause = "the measurement does not settle it" if guideline.settled else "the prediction does not settle it"
+        return f"Uncertain: {cause}"
     if guideline.verdict == "works":
         room = "nothing" if spare < _NEGLIGIBLE_TIME else format_time(spare)
         return f"Works, with {room} to spare"
@@ -95,12 +96,27 @@ def verdict(guideline: Findings) -> list[str]:
             sentences.append(
                 "But TCP cannot carry this flow: the figures depend on where the published chain cuts off its backlog."
             )
-    if guideline.verdict == "uncertain":
+    if distribution.method == "simulation":
+        sentences.append("These delays are simulated; margins and effects of settings are computed with the chain.")
+    if not guideline.settled:
+        fewest, most = (format_fraction(share) for share in guideline.late_range)
+        sentences.append(
+            f"The expected error of the prediction allows {fewest} to {most} late packets, and the target allows "
+            f"{format_fraction(1 - target.quantile)}. {_deciding(distribution)}"
+        )
+    elif guideline.verdict == "uncertain":
         sentences.append(
             f"On the path as measured it {'works' if guideline.works else 'does not work'}, but not everywhere in the "
             "95 % confidence interval of the measurement. Measure for longer to be sure."
         )
     return sentences
+
+
+def _deciding(delays: DelayDistribution) -> str:
+    """Return in words what would settle a verdict that a prediction leaves open."""
+    if delays.method == "simulation":
+        return "A capture of the flow on this path would decide, or another limit."
+    return "A simulation may decide: `--method auto`."
 
 
 def _capacity(guideline: Findings) -> str:

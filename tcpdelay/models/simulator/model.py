@@ -16,6 +16,7 @@ from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 _HONOURED = frozenset(name for part in (Flow, Linux) for name in declarations(part)) | PATH_FIELDS
 
@@ -30,13 +31,22 @@ class Simulator:
         return Support(_HONOURED, refused=tuple(_refusals(scenario)))
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
-        """Return the simulated delays: the 95th percentile to 2 %, unless a number of packets is requested."""
+        """Return the simulated delays: the target's quantile to 2 %, unless a number of packets is requested.
+
+        Without a target, it is the 95th percentile.
+        """
         answered = partial(Answer, scenario, requested, self.name)
         for refused in self.supports(scenario).refused:
             return answered("unsupported", refusal=refused)
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         found = simulate(
-            flow, path, stack, packets=requested.packets, seed=requested.seed, on_progress=requested.on_progress
+            flow,
+            path,
+            stack,
+            packets=requested.packets,
+            seed=requested.seed,
+            on_progress=requested.on_progress,
+            quantile=(requested.target or Target(DEFAULT_LIMIT)).quantile,
         )
         found = replace(found, scenario=(flow, path, stack))
         parts = DelayParts(
