@@ -6,6 +6,7 @@ over the phases and has few bins of backlogs. It speeds up the iteration near sa
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -105,11 +106,11 @@ def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDAr
 
 
 @kernel()
-def _busy_chain(phases: Phases, transitions: Transitions, decay: float) -> PhaseChain:
+def _busy_chain(phases: Phases, transitions: Transitions, exponent: float) -> PhaseChain:
     """Return the chain of the phases for a backlog that is never empty.
 
-    Each event is weighted by `decay` to the power of the packets that the event takes from the backlog. A `decay` of 1
-    leaves the probabilities as they are.
+    Each event is weighted by e to the power of `exponent` times the packets that the event adds to the backlog. An
+    exponent of 0 leaves the probabilities as they are.
     """
     count = phases.size - 1
     chain = _new_chain(count, transitions.size)
@@ -118,7 +119,7 @@ def _busy_chain(phases: Phases, transitions: Transitions, decay: float) -> Phase
         stays, gained = False, 0.0
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
             target, chance = transitions.target[event], transitions.probability[event]
-            weighted = chance * decay ** -transitions.shift[event]
+            weighted = chance * math.exp(exponent * transitions.shift[event])
             stays |= target == phase
             gained += weighted - chance
             filled = _add_move(chain, phase, filled, target, weighted)
@@ -177,7 +178,7 @@ def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float
     """
     inflow = np.zeros(phases.size - 1)
     inflow[start] = 1.0
-    visits = settle(_busy_chain(phases, transitions, 1.0), inflow, TOLERANCE)
+    visits = settle(_busy_chain(phases, transitions, 0.0), inflow, TOLERANCE)
     packets, time = 0.0, 0.0
     for phase in range(visits.size):
         if visits[phase] == 0.0:
@@ -191,15 +192,15 @@ def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float
 
 @kernel(nogil=True)
 def growth(
-    phases: Phases, transitions: Transitions, decay: float, inflow: NDArray[np.float64], tolerance: float
+    phases: Phases, transitions: Transitions, exponent: float, inflow: NDArray[np.float64], tolerance: float
 ) -> float:
-    """Return the factor by which backlogs of probability v decay^b grow in one sweep through the phases.
+    """Return the factor by which backlogs b of probability v e^(-exponent b) grow in one sweep through the phases.
 
     v is the dominant eigenvector of the sweep. `inflow` is the first guess of v, and holds v afterwards. It is found by
     power iteration: an extrapolation may lead to another eigenvector. The factor is infinite where a phase repeats
     itself faster than it is left.
     """
-    chain = _busy_chain(phases, transitions, decay)
+    chain = _busy_chain(phases, transitions, exponent)
     for phase in range(phases.size - 1):
         if chain.leaving[phase] <= 0.0:
             return np.inf

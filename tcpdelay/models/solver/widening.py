@@ -73,7 +73,7 @@ def tail_decay(phases: Phases, transitions: Transitions, start: int) -> float:
     @functools.cache
     def excess(exponent: float) -> float:
         guess = inflow.copy()
-        factor = growth(phases, transitions, math.exp(-exponent), guess, EIGENVECTOR_TOLERANCE)
+        factor = growth(phases, transitions, exponent, guess, EIGENVECTOR_TOLERANCE)
         if not factor < STEEPEST_GROWTH:
             # Far beyond the root the numbers overflow, and the guess is lost.
             return STEEPEST_GROWTH
