@@ -19,6 +19,7 @@ from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.network.stacks import Classic, Scp, Udp
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.target import Target
 
 VOICE = Flow(174, 0.020)
 STACKS = (Stack.linux(), Stack.linux(congestion_control="reno"), Stack.newreno_2008())
@@ -83,6 +84,7 @@ def call_all_kernels():
     for chain, stack in ((LinuxChain(), STACKS[0]), (PublishedChain(), STACKS[2])):
         scenario = Scenario(VOICE, path, stack)
         chain.answer(scenario, requested)
+        chain.answer(scenario, Requested(precision="decision", target=Target(0.2)))
         chain.capacity(scenario)
     simulate(VOICE, bursts, packets=2000)
     simulate_network(

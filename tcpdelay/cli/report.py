@@ -71,6 +71,8 @@ def report(
             metavar="OPTION=VALUE",
         ),
     ] = None,
+    output_format: Annotated[Format | None, format_option("Format of the report.")] = None,
+    output: Annotated[Path | None, output_option(".txt, .md, .html or .json")] = None,
     method: Annotated[
         AnsweredBy,
         make_option(
@@ -80,8 +82,6 @@ def report(
             "where the chain's expected error reaches across the limit.",
         ),
     ] = "auto",
-    output_format: Annotated[Format | None, format_option("Format of the report.")] = None,
-    output: Annotated[Path | None, output_option(".txt, .md, .html or .json")] = None,
 ) -> None:
     """Print the guideline report: whether the flow works, within which limits, and what to set or change."""
     chosen = output_format or format_by_suffix(output, SUFFIXES)
