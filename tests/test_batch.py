@@ -326,9 +326,33 @@ def test_rows_beyond_the_checked_range_are_counted():
         td.predict_many({"rtt": [0.1, 0.8], "loss": [0.01, 0.0]}, flow="voip", cached=False)
 
 
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"rtt": [80.0, 40.0, 0.02], "loss": [0.01] * 3}, r"like milliseconds \(median 40\): write rtt=rtt:ms"),
+        ({"RTT": ["8", "40", "x"], "loss": ["1%"] * 3}, r"like milliseconds \(median 24\): write rtt=RTT:ms"),
+        ({"rtt_ms": [80, 40], "loss": [2, 1]}, r"like percent \(median 1.5\): write loss=loss:percent"),
+    ],
+)
+def test_a_column_that_looks_like_another_unit_is_refused(table, message):
+    with pytest.raises(ValueError, match=message):
+        td.predict_many(table, flow="voip", cached=False)
+    reader = pa.table(table).to_reader()
+    with pytest.raises(ValueError, match=message):
+        td.predict_many(reader, flow="voip", cached=False).read_all()
+
+
+@pytest.mark.parametrize("columns", [{"rtt": "rtt:s"}, {"rtt": "rtt_s"}])
+def test_a_column_whose_unit_is_stated_is_taken_at_its_word(columns):
+    table = {columns["rtt"].partition(":")[0]: [5.0], "loss": [0.01]}
+    with pytest.warns(td.ValidityWarning):
+        answers = td.predict_many(table, flow="voip", columns=columns, cached=False)
+    assert answers["p50"][0] > 2.5
+
+
 def test_a_chain_that_is_too_large_is_a_reason():
     with pytest.warns(td.ValidityWarning):
-        answers = td.predict_many({"rtt": [50.0], "loss": [1e-9]}, flow=td.Flow(1448, 1e-5), cached=False)
+        answers = td.predict_many({"rtt_s": [50.0], "loss": [1e-9]}, flow=td.Flow(1448, 1e-5), cached=False)
     assert answers["reason"].tolist() == ["the chain is too large to compute"]
     assert np.isnan(answers["p50"][0])
 

@@ -122,11 +122,17 @@ def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
         (["users.csv", "--app", "voip", "--column", "rtt=x"], "--column: must be some of user"),
         (["users.csv", "--app", "voip", "--chart", "a.txt"], "--chart: 'a.txt' does not end in one of"),
         (["users.csv", "--app", "voip", "--limit", "1s", "--threshold", "1s"], "--threshold: is the same as --limit"),
-        (["users.parquet", "--app", "voip"], "TABLE: 'users.parquet' cannot be read"),
+        (["users.parquet", "--app", "voip"], "TABLE: 'users.parquet' cannot be read: it is not a Parquet file\n"),
+        (
+            ["seconds.csv", "--app", "voip", "-o", "parts/"],
+            "--column: must state the unit of rtt, because these look like milliseconds (median 80): "
+            "write rtt=rtt:ms, or rtt=rtt:s if they are seconds",
+        ),
     ],
 )
 def test_mistakes_are_answered_by_one_line(run_batch, users, tmp_path, arguments, message):
     (tmp_path / "users.parquet").write_text(EXAMPLE)
+    (tmp_path / "seconds.csv").write_text("rtt,loss\n80,1%\n")
     (tmp_path / "twice.csv").write_text("isp,isp,rtt_ms,loss\na,b,80,1%\n")
     status, printed, errors = run_batch(*arguments)
     assert (status, printed, errors.count("\n")) == (2, "", 1)
@@ -163,7 +169,10 @@ def test_decimal_commas_are_read_if_they_are_announced(run_batch, tmp_path):
     (tmp_path / "german.csv").write_text("user;rtt_ms;loss\na;80,5;1,5%\nb;80.5;1.5%\n")
     status, _, errors = run_batch("german.csv", "--app", "voip")
     assert status == 0
-    assert errors == "warning: 1 of 2 rows have no prediction: rtt has a comma where a decimal point is needed (1)\n"
+    assert errors.startswith(
+        "warning: 1 of 2 rows have no prediction: rtt has a comma where a decimal point is needed (1); "
+    )
+    assert errors.endswith("if it is a decimal comma, add --decimal-comma\n")
     status, _, errors = run_batch("german.csv", "--app", "voip", "--decimal-comma", "-o", "out.parquet")
     assert (status, errors) == (0, "")
     first, second = pq.read_table(tmp_path / "out.parquet").column("mean").to_pylist()

@@ -153,7 +153,9 @@ def batch(
     decimal_comma: Annotated[
         bool, make_option("--decimal-comma", PATH, "Texts in TABLE have a decimal comma, such as 80,5.")
     ] = False,
-    prefix: Annotated[str, make_option("--prefix", OUTPUT, "Prefix of the names of the added columns.")] = "",
+    prefix: Annotated[
+        str, make_option("--prefix", OUTPUT, "Prefix of the names of the added columns.", False, metavar="TEXT")
+    ] = "",
     table_format: Annotated[
         TableFormat | None, make_option("--table-format", OUTPUT, "Format of TABLE.", "by its suffix")
     ] = None,
@@ -294,12 +296,16 @@ def _run(
 
 
 def _refused(shares: WorkingShares) -> str:
-    """Return the number of rows without a prediction, and the most frequent reasons."""
+    """Return the number of rows without a prediction, the most frequent reasons, and the option that may help."""
+    from tcpdelay.questions.tables.columns import COMMA, QUANTITIES, reasons
+
     commonest = shares.reasons.most_common(MOST_REASONS)
     listed = "; ".join(f"{reason} ({rows})" for reason, rows in commonest)
     more = "; ..." if len(commonest) < len(shares.reasons) else ""
     rows = sum(int(count[0]) for count in shares.counts.values())
-    return f"{shares.reasons.total()} of {rows} rows have no prediction: {listed}{more}"
+    with_comma = any(reasons(quantity)[COMMA - 1] in shares.reasons for quantity in QUANTITIES.values())
+    remedy = "; if it is a decimal comma, add --decimal-comma" if with_comma else ""
+    return f"{shares.reasons.total()} of {rows} rows have no prediction: {listed}{more}{remedy}"
 
 
 def _interrupted(job: Job, cache: bool) -> str:
@@ -316,19 +322,15 @@ def _readable(job: Job) -> Iterator[None]:
     """Turn Arrow's errors about a file into one line."""
     import pyarrow as pa
 
-    from tcpdelay.questions.tables.csv_reading import csv_fault, one_line
-    from tcpdelay.questions.tables.files import OutputError
+    from tcpdelay.questions.tables.files import OutputError, table_fault
 
     table = f"TABLE: {str(job.source)!r} cannot be read"
     try:
         yield
     except OutputError as error:
         raise typer.BadParameter(f"--output: {error}") from error
-    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        fault = csv_fault(job.source, str(error)) if job.source_format == "csv" else one_line(error)
-        raise typer.BadParameter(f"{table}: {fault}") from error
-    except (pa.ArrowException, OSError) as error:
-        raise typer.BadParameter(f"{table}: {one_line(error)}") from error
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        raise typer.BadParameter(f"{table}: {table_fault(job.source, job.source_format, error)}") from error
 
 
 class _Progress:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from tcpdelay import __version__
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.questions.region import question
-from tcpdelay.questions.tables.columns import Source, find_sources, require_one
+from tcpdelay.questions.tables.columns import Source, find_sources, require_credible_units, require_one
 from tcpdelay.questions.tables.csv_reading import one_line
 from tcpdelay.questions.tables.files import (
     ROWS_AT_A_TIME,
@@ -119,6 +119,8 @@ def predict_many(
     rows = RowPredictor(demand, find_sources(given.schema.names, columns), prefix, cached)
     schema = rows.schema(given.schema)
     batches = given.combine_chunks().to_batches(max_chunksize=TABLE_ROWS_AT_A_TIME)
+    for batch in batches[:1]:
+        require_credible_units(batch, rows.sources)
     predicted = pa.Table.from_batches([rows.predict(batch, on_progress) for batch in batches], schema)
     rows.save()
     if rows.unchecked:
@@ -147,7 +149,9 @@ def _stream(
     reader: pa.RecordBatchReader, rows: RowPredictor, on_progress: Callable[[int, int], None] | None
 ) -> Iterator[pa.RecordBatch]:
     try:
-        for batch in reader:
+        for number, batch in enumerate(reader):
+            if number == 0:
+                require_credible_units(batch, rows.sources)
             yield rows.predict(batch, on_progress)
     finally:
         rows.save()
@@ -319,6 +323,10 @@ def run_job(
         If the target cannot be written.
     """
     predictor = RowPredictor(demand, dict(sources), shares.prefix, cached)
+    with reading(job.source, job.source_format) as reader:
+        for batch in chunks(reader, ROWS_AT_A_TIME):
+            require_credible_units(batch, sources)
+            break
     if job.in_parts and job.target is not None:
         with writing(job.target):
             _keep_question(job, job.target, demand, sources, shares.prefix)
