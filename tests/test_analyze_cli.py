@@ -144,6 +144,11 @@ def test_what_cannot_be_is_said_in_one_line(refused, tmp_path):
     assert refused(KEPT / "voice.parquet", SENDER).startswith("CAPTURE: a capture of the testbed goes alone")
     assert refused(KEPT / "voice.parquet", "--same-clock").startswith("CAPTURE: a capture of the testbed goes alone")
     assert refused(SENDER, "--chart", "x.doc").startswith("--chart: 'x.doc' does not end in one of .svg")
+    # Refused before the capture is read.
+    for option, file in (("--chart", "none/x.svg"), ("--output", "none/x.json")):
+        assert refused("no-such.pcap", option, file) == (
+            f"{option}: {file!r} cannot be written: the folder 'none' does not exist"
+        )
     assert refused(SENDER, "--framing", "fixed").startswith("--framing: 'fixed' is not one of")
     assert refused(SENDER, "--message-size", "0").startswith("--message-size: ")
     assert refused(SENDER, "--message-size", "20MB").startswith("--message-size: must lie between 1 and 1e+07 bytes")

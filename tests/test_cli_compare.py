@@ -55,6 +55,7 @@ def test_a_shared_link_shows_what_is_taken_from_the_others(run):
         (["--jitter", "3ms"], "--jitter: must be 0 in a comparison, got 0.003"),
         (["--link", "3Mbit/s", "--queue", "0"], "--queue: must lie between 1 and 65000 packets, got 0"),
         (["--link", "3"], "--link"),
+        (["--duration", "1ms"], "--duration: must be at least 3 s, for 100 packets, got 0.001"),
         (["-o", "ways.exe"], "--output: 'ways.exe' does not end in one of .txt, .md, .html, .json, .csv"),
         (["--seed", "-1"], "--seed: must be 0 or more, got -1"),
         (["--chart", "none/x.svg"], "--chart: 'none/x.svg' cannot be written: the folder 'none' does not exist"),

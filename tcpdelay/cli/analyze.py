@@ -15,6 +15,7 @@ from tcpdelay.cli.errors import argument_errors, counting, erase_progress, predi
 from tcpdelay.cli.options import OUTPUT, chart_option, field_option, format_option, make_option, output_option, quantity
 from tcpdelay.cli.output import (
     format_by_suffix,
+    refuse_missing_folder,
     refuse_other_than_chart,
     refuse_same_file,
     write,
@@ -65,7 +66,7 @@ def analyze(
     captures: Annotated[
         list[Path],
         typer.Argument(
-            metavar="CAPTURE...",
+            metavar="CAPTURE",
             help="One or two pcap or pcapng files, captured at the sender, the receiver, or both; "
             "or one capture of the testbed.",
         ),
@@ -117,6 +118,7 @@ def analyze(
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_other_format(chosen, report)
     refuse_same_file([("CAPTURE", file) for file in captures], [("--output", output), ("--chart", chart)])
+    refuse_missing_folder(output, "--output")
     if not report and (limit is not None or quantile is not None):
         raise typer.BadParameter(f"{'--limit' if limit is not None else '--quantile'}: goes with --report")
     if len(captures) > 2:

@@ -111,9 +111,7 @@ def compare(
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_same_file(measurements(options), [("--output", output), ("--chart", chart)])
-    for path, option in ((output, "--output"), (chart, "--chart")):
-        if path is not None:
-            refuse_missing_folder(path, option)
+    refuse_missing_folder(output, "--output")
     scenario = read_scenario(options)
     if not isinstance(scenario.stack, Linux):
         raise typer.BadParameter("--stack: compare simulates --stack linux only")

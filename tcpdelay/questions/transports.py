@@ -23,7 +23,7 @@ from tcpdelay.network.send_buffer import SendBufferLimit
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import ConstantRate, Source
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
@@ -191,6 +191,8 @@ LINK_PACKETS = 2_000_000
 """Largest number of full packets that a shared link can send in the time simulated."""
 FULL_PACKET = 1500
 """Bytes of a full packet."""
+FEWEST_PACKETS, FEWEST_ROUND_TRIPS = 100, 10
+"""Shortest simulation: fewer packets give no quantiles."""
 WARM_UP = 0.05
 """Share of the time simulated, at its beginning, that is left out."""
 UNLIMITED = Bottleneck(rate=1e12, capacity=60_000)
@@ -285,7 +287,8 @@ def compare(
     others : sequence of Source
         The other sources on the link.
     duration : float, optional
-        Time to simulate [s], above 0 to 1e7. By default the time of a million packets, or less with a fast link.
+        Time to simulate [s], up to 1e7, for at least 100 packets and ten round trips. By default the time of a million
+        packets, or less with a fast link.
     seed : int
         Seed of all random numbers, 0 or more; the same seed gives the same result.
     on_progress : callable, optional
@@ -314,6 +317,9 @@ def compare(
     entered = contenders(flow, path, stack, target)
     if duration is None:
         duration = default_duration(flow, link)
+    shortest = FEWEST_PACKETS * flow.interval + FEWEST_ROUND_TRIPS * path.rtt
+    if is_number(duration) and 0 < duration < shortest:
+        raise InvalidValueError("duration", duration, f"be at least {shortest:g} s, for {FEWEST_PACKETS} packets")
     simulated = [[contender.source, *others] for contender in entered]
     if others:
         simulated.append([*others])
