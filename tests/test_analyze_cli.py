@@ -11,7 +11,6 @@ import pytest
 
 from cli_process import ROOT
 from pcap_files import Connection, Packet, pcap
-from tcpdelay.cli import program
 from tcpdelay.cli.program import main
 
 KEPT = ROOT / "validation" / "pcap"
@@ -160,11 +159,6 @@ def test_what_cannot_be_is_said_in_one_line(refused, tmp_path):
     assert refused(one, "--chart", tmp_path / "x.svg") == (
         "--chart: nothing to draw: no message was delivered within the capture"
     )
-
-
-def test_dpkt_is_asked_for_where_it_is_missing(refused, monkeypatch):
-    monkeypatch.setattr(program.analyze, "find_spec", lambda name: None)
-    assert refused(SENDER) == "analyze needs the package dpkt; run: pip install 'tcpdelay[capture]'"
 
 
 def test_a_predicted_flow_that_never_settles_is_drawn_as_such(run, tmp_path):

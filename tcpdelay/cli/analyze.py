@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -128,8 +127,6 @@ def analyze(
             raise typer.BadParameter("CAPTURE: a capture of the testbed goes alone, without options on packets")
         analyze_testbed(captures[0], chosen, output, chart, find_target(limit, quantile) if report else None)
         return
-    if find_spec("dpkt") is None:
-        raise typer.BadParameter("analyze needs the package dpkt; run: pip install 'tcpdelay[capture]'")
     from tcpdelay.capture.pcap.analysis import analyze_captures, check_message_size
 
     if message_size is not None and framing != "auto":
