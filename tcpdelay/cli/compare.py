@@ -193,14 +193,13 @@ def _draw(comparison: Comparison) -> Figure:
 
 
 def _rendered(comparison: Comparison, chosen: Format) -> str:
-    from tcpdelay.report.transports import comparison_table, to_html, to_json
+    from tcpdelay.report.transports import comparison_table, to_html, to_json, to_markdown, to_text
 
-    table = comparison_table(comparison)
     render: dict[Format, Callable[[], str]] = {
-        "text": lambda: table.to_text(FILE_WIDTH),
-        "markdown": lambda: f"{table.title}\n\n{table.to_page()}",
+        "text": lambda: to_text(comparison, FILE_WIDTH),
+        "markdown": lambda: to_markdown(comparison),
         "html": lambda: to_html(comparison),
         "json": lambda: to_json(comparison),
-        "csv": table.to_csv,
+        "csv": lambda: comparison_table(comparison).to_csv(),
     }
     return render[chosen]().rstrip("\n") + "\n"
