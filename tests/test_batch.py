@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from tcpdelay.quality.voice import CallTarget, voice_quality
 from tcpdelay.questions.region import question
 from tcpdelay.questions.tables.columns import QUANTITIES, Source, find_sources, read_column, reasons
 from tcpdelay.questions.tables.lattice import (
@@ -144,7 +145,11 @@ def test_units_follow_the_name_of_the_column(seconds, named):
         (["rtt", "RTT_ms", "loss"], None, r"columns must say which column is rtt, got \['rtt', 'RTT_ms'\]"),
         (["a", "loss"], {"rtt": "b:ms"}, "columns must be some of a, loss for rtt, got 'b'"),
         (["a", "loss"], {"rtt": "a:min"}, "columns must be in s, ms, us for rtt, got 'min'"),
-        (["a", "loss"], {"delay": "a"}, "columns must name some of rtt, loss, packet_size, interval, got 'delay'"),
+        (
+            ["a", "loss"],
+            {"delay": "a"},
+            "columns must name some of rtt, loss, packet_size, interval, limit, quantile, got 'delay'",
+        ),
     ],
 )
 def test_columns_that_cannot_be_told_are_refused(names, chosen, message):
@@ -367,3 +372,30 @@ def test_a_stream_needs_no_more_memory_however_long_it_is():
     # All answers together would be 200 MB.
     assert rows == 4_000_000
     assert most < 20e6
+
+
+def test_a_row_may_have_its_own_target():
+    table = {
+        "rtt_ms": [100] * 4,
+        "loss": [0.02] * 4,
+        "limit_ms": [200, 100, 150, 150],
+        "quantile": [0.95, 0.95, 0.95, 0.99],
+    }
+    answers = td.predict_many(table, flow="voip", cached=False)
+    delays = td.predict_delay(VOIP.flow, td.Path(0.1, 0.02))
+    assert answers["late"] == pytest.approx([delays.late_fraction(ms / 1000) for ms in table["limit_ms"]], rel=1e-9)
+    wanted = [delays.meets(td.Target(ms / 1000, share)) for ms, share in zip(*list(table.values())[2:], strict=True)]
+    assert answers["works"].tolist() == wanted
+    assert set(wanted) == {True, False}
+
+
+def test_a_call_is_rated_where_it_plays_out():
+    table = {"rtt_ms": [20, 100, 300, 400], "loss": [0.001, 0.02, 0.05, 0.1], "limit": [0.15, 0.2, 0.2, 0.3]}
+    answers = td.predict_many(table, flow="voip", call=CallTarget("g711", mos=3.6), cached=False)
+    for row, (rtt, loss, limit) in enumerate(zip(*table.values(), strict=True)):
+        delays = td.predict_delay(VOIP.flow, td.Path(rtt / 1000, loss))
+        mos = voice_quality(delays, "g711", playout_delay=limit).mos
+        assert answers["mos"][row] == pytest.approx(mos, rel=1e-6)
+        assert answers["works"][row] == (mos >= 3.6)
+    assert set(answers["works"]) == {True, False}
+    assert "mos" not in td.predict_many(table, flow="voip", cached=False)

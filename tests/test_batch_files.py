@@ -430,3 +430,32 @@ def test_chunks_keep_all_rows_in_their_order():
             cut = list(chunks(table.to_reader(size), rows))
             assert all(batch.num_rows == rows for batch in cut[:-1])
             assert pa.Table.from_batches(cut).equals(table)
+
+
+def test_rows_are_counted_by_the_score_of_a_call(run_batch, users, tmp_path):
+    shares = {}
+    for mos in ("1.5", "4.2"):
+        status, printed, errors = run_batch(
+            users, "--app", "voip", "--mos", mos, "-o", "out.parquet", "--format", "json"
+        )
+        assert status == 0, errors
+        shares[mos] = json.loads(printed)[-1]["works"]
+        table = pq.read_table(tmp_path / "out.parquet").to_pylist()
+        assert [row["works"] for row in table if row["works"] is not None] == [
+            row["mos"] >= float(mos) for row in table if row["works"] is not None
+        ]
+    assert shares["1.5"] > shares["4.2"]
+    assert run_batch(users, "--app", "voip", "--mos", "4")[1].startswith("MOS of at least 4, played out after 200 ms")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mos", "7"], "--mos: must lie between 1 and 4.5, got 7"),
+        (["--codec", "mp3"], "--codec: must be one of g711,"),
+    ],
+)
+def test_scores_and_codecs_are_checked(run_batch, users, arguments, message):
+    status, printed, errors = run_batch(users, "--app", "voip", *arguments)
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
+    assert message in errors

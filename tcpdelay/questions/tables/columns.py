@@ -252,11 +252,11 @@ class ColumnQuantity:
 QUANTITIES = {
     name: ColumnQuantity(name, declared)
     for name, (part, declared) in FIELDS.items()
-    if part in ("flow", "path") and isinstance(declared, Quantity)
+    if part in ("flow", "path", "target") and isinstance(declared, Quantity)
 }
 """The fields that a column may hold, by name."""
-PATH, FLOW = ("rtt", "loss"), ("packet_size", "interval")
-ROW = (*PATH, *FLOW)
+PATH, FLOW, TARGET = ("rtt", "loss"), ("packet_size", "interval"), ("limit", "quantile")
+ROW = (*PATH, *FLOW, *TARGET)
 """The fields that each row of a table may have; the other fields are the same for all rows."""
 
 
@@ -288,8 +288,8 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
     Parameters
     ----------
     names : iterable of str
-        The columns. Columns named rtt, loss, packet_size or interval, in upper or lower case, hold seconds, fractions
-        or bytes. A name may end in another unit: rtt_ms, rtt_us, loss_percent, interval_ms.
+        The columns. Columns named rtt, loss, packet_size, interval, limit or quantile, in upper or lower case, hold
+        seconds, fractions or bytes. A name may end in another unit: rtt_ms, rtt_us, loss_percent, interval_ms.
     chosen : mapping, optional
         Columns with other names, and their units: {"rtt": "latency:ms"}. Without a unit, the name determines it.
 
@@ -357,6 +357,8 @@ def _chosen(quantity: ColumnQuantity, where: str, present: list[str]) -> Source:
 _DOUBTFUL = {
     "rtt": (2.0, "ms", "milliseconds", "s", "seconds"),
     "loss": (1.0, "percent", "percent", "fraction", "fractions"),
+    "limit": (20.0, "ms", "milliseconds", "s", "seconds"),
+    "quantile": (1.0, "percent", "percent", "fraction", "fractions"),
 }
 """Smallest median with which a column without a unit looks like it has another unit; this unit; the default unit."""
 
@@ -381,8 +383,8 @@ def require_credible_units(batch: pa.RecordBatch, sources: Mapping[str, Source])
     >>> require_credible_units(batch, find_sources(batch.schema.names, {"rtt": "rtt:ms"}))
     """
     for name, (smallest, unit, words, default, default_words) in _DOUBTFUL.items():
-        source = sources[name]
-        if source.unit_given:
+        source = sources.get(name)
+        if source is None or source.unit_given:
             continue
         cells = read_column(batch, QUANTITIES[name], source)
         numbers = cells.values[((cells.faults == 0) | (cells.faults == OUTSIDE)) & np.isfinite(cells.values)]
