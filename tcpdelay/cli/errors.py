@@ -12,7 +12,6 @@ from types import FrameType
 
 import typer
 
-from tcpdelay.models.interface import SIMULATED
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.scenario.fields import InvalidValueError
 
@@ -189,6 +188,9 @@ def argument_errors(option: str | None = None) -> Iterator[None]:
     try:
         yield
     except InvalidValueError as error:
+        # Imported here: it loads NumPy, which the help does without.
+        from tcpdelay.models.interface import SIMULATED
+
         # The hint says how to write the value in Python.
         own = option_name(error.name)
         named = f"{own}:" if option in (None, own) else f"{option}: {error.name}"
