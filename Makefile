@@ -64,10 +64,10 @@ else
 endif
 
 lock: $(STAMPS)/dev ## write locks/ anew from pyproject.toml; LOCK_FLAGS=--upgrade takes the newest versions
-	$(LOCK) pyproject.toml --group build --extra capture --extra cluster --extra dev --extra docs --extra notebooks \
+	$(LOCK) pyproject.toml --group build --extra cluster --extra dev --extra docs --extra notebooks \
 	  --extra test --extra testbed -o locks/dev.lock
-	$(LOCK) pyproject.toml --group build --extra capture --extra testbed --constraints locks/dev.lock -o locks/runtime.lock
-	$(LOCK) pyproject.toml --group build --extra bench --extra capture --extra test --extra testbed \
+	$(LOCK) pyproject.toml --group build --extra testbed --constraints locks/dev.lock -o locks/runtime.lock
+	$(LOCK) pyproject.toml --group build --extra bench --extra test --extra testbed \
 	  --constraints locks/dev.lock -o locks/bench.lock
 	echo uv | $(LOCK) - --constraints locks/dev.lock -o locks/uv.lock
 

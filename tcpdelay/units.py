@@ -153,8 +153,11 @@ def parse_fraction(text: str, name: str, *, allow_zero: bool = True) -> float:
     if unit not in ("", "%"):
         raise ValueError(f"{name}: unknown unit {unit!r} of a fraction; {_FRACTION_EXAMPLE}")
     if unit == "" and number >= 1:
-        hint = f"write {number:g}% or {number / 100:g}" if number < 100 else _FRACTION_EXAMPLE
-        raise ValueError(f"{name}: {number:g} is neither a fraction below 1 nor a percentage; {hint}")
+        if number >= 100:
+            raise ValueError(f"{name}: {number:g} is too large: write a percentage below 100%, or a fraction below 1")
+        raise ValueError(
+            f"{name}: {number:g} is neither a fraction below 1 nor a percentage; write {number:g}% or {number / 100:g}"
+        )
     # Decimal arithmetic gives the float nearest to the decimal number: 99.9 % is 0.999.
     value = float(Decimal(repr(number)) / 100) if unit else number
     if value >= 1:

@@ -11,7 +11,6 @@ import pytest
 
 from cli_process import ROOT
 from pcap_files import Connection, Packet, pcap
-from tcpdelay.cli import program
 from tcpdelay.cli.program import main
 
 KEPT = ROOT / "validation" / "pcap"
@@ -144,6 +143,11 @@ def test_what_cannot_be_is_said_in_one_line(refused, tmp_path):
     assert refused(KEPT / "voice.parquet", SENDER).startswith("CAPTURE: a capture of the testbed goes alone")
     assert refused(KEPT / "voice.parquet", "--same-clock").startswith("CAPTURE: a capture of the testbed goes alone")
     assert refused(SENDER, "--chart", "x.doc").startswith("--chart: 'x.doc' does not end in one of .svg")
+    # Refused before the capture is read.
+    for option, file in (("--chart", "none/x.svg"), ("--output", "none/x.json")):
+        assert refused("no-such.pcap", option, file) == (
+            f"{option}: {file!r} cannot be written: the folder 'none' does not exist"
+        )
     assert refused(SENDER, "--framing", "fixed").startswith("--framing: 'fixed' is not one of")
     assert refused(SENDER, "--message-size", "0").startswith("--message-size: ")
     assert refused(SENDER, "--message-size", "20MB").startswith("--message-size: must lie between 1 and 1e+07 bytes")
@@ -155,11 +159,6 @@ def test_what_cannot_be_is_said_in_one_line(refused, tmp_path):
     assert refused(one, "--chart", tmp_path / "x.svg") == (
         "--chart: nothing to draw: no message was delivered within the capture"
     )
-
-
-def test_dpkt_is_asked_for_where_it_is_missing(refused, monkeypatch):
-    monkeypatch.setattr(program.analyze, "find_spec", lambda name: None)
-    assert refused(SENDER) == "analyze needs the package dpkt; run: pip install 'tcpdelay[capture]'"
 
 
 def test_a_predicted_flow_that_never_settles_is_drawn_as_such(run, tmp_path):

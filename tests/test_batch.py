@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from tcpdelay.quality.voice import CallTarget, voice_quality
 from tcpdelay.questions.region import question
 from tcpdelay.questions.tables.columns import QUANTITIES, Source, find_sources, read_column, reasons
 from tcpdelay.questions.tables.lattice import (
@@ -144,7 +145,11 @@ def test_units_follow_the_name_of_the_column(seconds, named):
         (["rtt", "RTT_ms", "loss"], None, r"columns must say which column is rtt, got \['rtt', 'RTT_ms'\]"),
         (["a", "loss"], {"rtt": "b:ms"}, "columns must be some of a, loss for rtt, got 'b'"),
         (["a", "loss"], {"rtt": "a:min"}, "columns must be in s, ms, us for rtt, got 'min'"),
-        (["a", "loss"], {"delay": "a"}, "columns must name some of rtt, loss, packet_size, interval, got 'delay'"),
+        (
+            ["a", "loss"],
+            {"delay": "a"},
+            "columns must name some of rtt, loss, packet_size, interval, limit, quantile, got 'delay'",
+        ),
     ],
 )
 def test_columns_that_cannot_be_told_are_refused(names, chosen, message):
@@ -326,9 +331,33 @@ def test_rows_beyond_the_checked_range_are_counted():
         td.predict_many({"rtt": [0.1, 0.8], "loss": [0.01, 0.0]}, flow="voip", cached=False)
 
 
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"rtt": [80.0, 40.0, 0.02], "loss": [0.01] * 3}, r"like milliseconds \(median 40\): write rtt=rtt:ms"),
+        ({"RTT": ["8", "40", "x"], "loss": ["1%"] * 3}, r"like milliseconds \(median 24\): write rtt=RTT:ms"),
+        ({"rtt_ms": [80, 40], "loss": [2, 1]}, r"like percent \(median 1.5\): write loss=loss:percent"),
+    ],
+)
+def test_a_column_that_looks_like_another_unit_is_refused(table, message):
+    with pytest.raises(ValueError, match=message):
+        td.predict_many(table, flow="voip", cached=False)
+    reader = pa.table(table).to_reader()
+    with pytest.raises(ValueError, match=message):
+        td.predict_many(reader, flow="voip", cached=False).read_all()
+
+
+@pytest.mark.parametrize("columns", [{"rtt": "rtt:s"}, {"rtt": "rtt_s"}])
+def test_a_column_whose_unit_is_stated_is_taken_at_its_word(columns):
+    table = {columns["rtt"].partition(":")[0]: [5.0], "loss": [0.01]}
+    with pytest.warns(td.ValidityWarning):
+        answers = td.predict_many(table, flow="voip", columns=columns, cached=False)
+    assert answers["p50"][0] > 2.5
+
+
 def test_a_chain_that_is_too_large_is_a_reason():
     with pytest.warns(td.ValidityWarning):
-        answers = td.predict_many({"rtt": [50.0], "loss": [1e-9]}, flow=td.Flow(1448, 1e-5), cached=False)
+        answers = td.predict_many({"rtt_s": [50.0], "loss": [1e-9]}, flow=td.Flow(1448, 1e-5), cached=False)
     assert answers["reason"].tolist() == ["the chain is too large to compute"]
     assert np.isnan(answers["p50"][0])
 
@@ -343,3 +372,30 @@ def test_a_stream_needs_no_more_memory_however_long_it_is():
     # All answers together would be 200 MB.
     assert rows == 4_000_000
     assert most < 20e6
+
+
+def test_a_row_may_have_its_own_target():
+    table = {
+        "rtt_ms": [100] * 4,
+        "loss": [0.02] * 4,
+        "limit_ms": [200, 100, 150, 150],
+        "quantile": [0.95, 0.95, 0.95, 0.99],
+    }
+    answers = td.predict_many(table, flow="voip", cached=False)
+    delays = td.predict_delay(VOIP.flow, td.Path(0.1, 0.02))
+    assert answers["late"] == pytest.approx([delays.late_fraction(ms / 1000) for ms in table["limit_ms"]], rel=1e-9)
+    wanted = [delays.meets(td.Target(ms / 1000, share)) for ms, share in zip(*list(table.values())[2:], strict=True)]
+    assert answers["works"].tolist() == wanted
+    assert set(wanted) == {True, False}
+
+
+def test_a_call_is_rated_where_it_plays_out():
+    table = {"rtt_ms": [20, 100, 300, 400], "loss": [0.001, 0.02, 0.05, 0.1], "limit": [0.15, 0.2, 0.2, 0.3]}
+    answers = td.predict_many(table, flow="voip", call=CallTarget("g711", mos=3.6), cached=False)
+    for row, (rtt, loss, limit) in enumerate(zip(*table.values(), strict=True)):
+        delays = td.predict_delay(VOIP.flow, td.Path(rtt / 1000, loss))
+        mos = voice_quality(delays, "g711", playout_delay=limit).mos
+        assert answers["mos"][row] == pytest.approx(mos, rel=1e-6)
+        assert answers["works"][row] == (mos >= 3.6)
+    assert set(answers["works"]) == {True, False}
+    assert "mos" not in td.predict_many(table, flow="voip", cached=False)

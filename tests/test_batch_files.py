@@ -122,11 +122,17 @@ def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
         (["users.csv", "--app", "voip", "--column", "rtt=x"], "--column: must be some of user"),
         (["users.csv", "--app", "voip", "--chart", "a.txt"], "--chart: 'a.txt' does not end in one of"),
         (["users.csv", "--app", "voip", "--limit", "1s", "--threshold", "1s"], "--threshold: is the same as --limit"),
-        (["users.parquet", "--app", "voip"], "TABLE: 'users.parquet' cannot be read"),
+        (["users.parquet", "--app", "voip"], "TABLE: 'users.parquet' cannot be read: it is not a Parquet file\n"),
+        (
+            ["seconds.csv", "--app", "voip", "-o", "parts/"],
+            "--column: must state the unit of rtt, because these look like milliseconds (median 80): "
+            "write rtt=rtt:ms, or rtt=rtt:s if they are seconds",
+        ),
     ],
 )
 def test_mistakes_are_answered_by_one_line(run_batch, users, tmp_path, arguments, message):
     (tmp_path / "users.parquet").write_text(EXAMPLE)
+    (tmp_path / "seconds.csv").write_text("rtt,loss\n80,1%\n")
     (tmp_path / "twice.csv").write_text("isp,isp,rtt_ms,loss\na,b,80,1%\n")
     status, printed, errors = run_batch(*arguments)
     assert (status, printed, errors.count("\n")) == (2, "", 1)
@@ -163,7 +169,10 @@ def test_decimal_commas_are_read_if_they_are_announced(run_batch, tmp_path):
     (tmp_path / "german.csv").write_text("user;rtt_ms;loss\na;80,5;1,5%\nb;80.5;1.5%\n")
     status, _, errors = run_batch("german.csv", "--app", "voip")
     assert status == 0
-    assert errors == "warning: 1 of 2 rows have no prediction: rtt has a comma where a decimal point is needed (1)\n"
+    assert errors.startswith(
+        "warning: 1 of 2 rows have no prediction: rtt has a comma where a decimal point is needed (1); "
+    )
+    assert errors.endswith("if it is a decimal comma, add --decimal-comma\n")
     status, _, errors = run_batch("german.csv", "--app", "voip", "--decimal-comma", "-o", "out.parquet")
     assert (status, errors) == (0, "")
     first, second = pq.read_table(tmp_path / "out.parquet").column("mean").to_pylist()
@@ -421,3 +430,32 @@ def test_chunks_keep_all_rows_in_their_order():
             cut = list(chunks(table.to_reader(size), rows))
             assert all(batch.num_rows == rows for batch in cut[:-1])
             assert pa.Table.from_batches(cut).equals(table)
+
+
+def test_rows_are_counted_by_the_score_of_a_call(run_batch, users, tmp_path):
+    shares = {}
+    for mos in ("1.5", "4.2"):
+        status, printed, errors = run_batch(
+            users, "--app", "voip", "--mos", mos, "-o", "out.parquet", "--format", "json"
+        )
+        assert status == 0, errors
+        shares[mos] = json.loads(printed)[-1]["works"]
+        table = pq.read_table(tmp_path / "out.parquet").to_pylist()
+        assert [row["works"] for row in table if row["works"] is not None] == [
+            row["mos"] >= float(mos) for row in table if row["works"] is not None
+        ]
+    assert shares["1.5"] > shares["4.2"]
+    assert run_batch(users, "--app", "voip", "--mos", "4")[1].startswith("MOS of at least 4, played out after 200 ms")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mos", "7"], "--mos: must lie between 1 and 4.5, got 7"),
+        (["--codec", "mp3"], "--codec: must be one of g711,"),
+    ],
+)
+def test_scores_and_codecs_are_checked(run_batch, users, arguments, message):
+    status, printed, errors = run_batch(users, "--app", "voip", *arguments)
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
+    assert message in errors

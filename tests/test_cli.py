@@ -375,6 +375,15 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
             ["report", *PATH, "--interval", "1min", "--bitrate", "9e300Gbit/s"],
             "tcpdelay report: --bitrate: '9e300Gbit/s' is too large for a rate",
         ),
+        (
+            ["predict", *VOIP, "--quantile", "101"],
+            "tcpdelay predict: --quantile: 101 is too large: write a ",
+        ),
+        (
+            ["predict", *VOIP, "--jitter", "10ms"],
+            "tcpdelay predict: --jitter: must be 0 in the chain, got 0.01; "
+            "tcpdelay predict --stack linux --method simulation models it",
+        ),
         (["report", *VOIP, "--quantile", "100%"], "tcpdelay report: --quantile: '100%' is not below 100%;"),
         (["report", *VOIP, "--quantile", "0%"], "tcpdelay report: --quantile: '0%' is 0, but the fraction must be abo"),
         (["report", *VOIP, "--limit", "0ms"], "tcpdelay report: --limit: '0ms' is 0, but the time must be above 0"),
@@ -504,8 +513,8 @@ def test_an_output_that_cannot_be_written_is_refused(run, tmp_path, command):
     (tmp_path / "file").touch()
     (tmp_path / f"directory{suffix}").mkdir()
     for name, reason in [
-        (f"missing/x{suffix}", "cannot be written: No such file or directory"),
-        (f"file/x{suffix}", "cannot be written: Not a directory"),
+        (f"missing/x{suffix}", "cannot be written: the folder 'missing' does not exist"),
+        (f"file/x{suffix}", "cannot be written: 'file' is no folder"),
         (f"directory{suffix}", "cannot be written: Is a directory"),
         ("x" * 300 + suffix, "cannot be written: File name too long"),
     ]:

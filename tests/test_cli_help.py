@@ -9,6 +9,7 @@ import pytest
 from cli_process import process
 from tcpdelay.cli.options import OPTIONS
 from tcpdelay.cli.program import main
+from tcpdelay.scenario.applications import APPLICATIONS
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -17,7 +18,9 @@ EXAMPLES = ROOT / "examples"
 def examples(printed):
     """Return the arguments of each command in a help text; a line that ends in a backslash goes on."""
     joined = re.sub(r" *\\\n +", " ", printed)
-    return [shlex.split(line)[1:] for line in joined.splitlines() if line.strip().startswith("tcpdelay ")]
+    return [
+        shlex.split(line, comments=True)[1:] for line in joined.splitlines() if line.strip().startswith("tcpdelay ")
+    ]
 
 
 @pytest.mark.parametrize("command", [[], ["report"], ["predict"], ["solve"]])
@@ -38,12 +41,30 @@ def test_every_example_of_the_help_runs_as_written(run, tmp_path, command):
 
 
 def test_the_help_names_every_option_in_full(run):
-    _, printed, _ = run("report", "--help")
-    for name in OPTIONS:
-        assert f"--{name.replace('_', '-')}" in printed
-    assert "\nWhat is sent:\n  --app " in printed
-    assert "\nOutput:\n  --format " in printed
-    assert "[default: (grow)]" in " ".join(printed.split())
+    _, usual, _ = run("report", "--help")
+    _, everything, _ = run("report", "--help-all")
+    for printed in (usual, everything):
+        for name in OPTIONS:
+            assert f"--{name.replace('_', '-')}" in printed
+        assert "\nWhat is sent:\n  --app " in printed
+        assert "\nOutput:\n  --format " in printed
+    assert "[default: (grow)]" in " ".join(everything.split())
+    assert "[default: (grow)]" not in " ".join(usual.split())
+    assert len(usual.splitlines()) < 0.75 * len(everything.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["predict", "--help"], ["batch", "--help"], ["region", "--help"]])
+def test_the_help_gives_packets_and_target_of_each_application(run, arguments):
+    printed = " ".join(run(*arguments)[1].split())
+    assert "voip Telephony, G.711: 174 B every 20 ms (69.6 kbit/s); 95 % within 200 ms" in printed
+    assert all(f" {name} {preset.title}: " in printed for name, preset in APPLICATIONS.items())
+
+
+@pytest.mark.parametrize("arguments", [["analyze"], ["batch"], ["sweep"], ["validate"], ["testbed", "show"]])
+def test_the_help_of_an_argument_has_no_type_of_the_language(run, arguments):
+    status, printed, _ = run(*arguments, "--help")
+    assert status == 0
+    assert not re.search(r"<(list|path|str)\b", printed, flags=re.IGNORECASE)
 
 
 def test_alone_it_explains_itself(run):

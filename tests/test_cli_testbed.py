@@ -116,7 +116,7 @@ def test_wrong_commands_and_options_are_told(refused):
     assert refused("walk") == "tcpdelay testbed: no such command 'walk'"
     assert refused("check", "--fast").startswith("tcpdelay testbed check: no such option: --fast")
     assert refused("run").startswith("tcpdelay testbed run: missing argument 'SPEC.toml'")
-    assert refused("show").startswith("tcpdelay testbed show: missing argument 'CAPTURE...'")
+    assert refused("show").startswith("tcpdelay testbed show: missing argument 'CAPTURE'")
 
 
 def test_without_a_command_there_is_help(run):

@@ -7,7 +7,7 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.report.transports import comparison_table, to_html, to_json
+from tcpdelay.report.transports import comparison_table, conclusion, to_html, to_json, to_markdown, to_text
 
 VOICE = td.Flow(174, 0.020)
 PATH = td.Path(rtt=0.100, loss=0.02)
@@ -88,8 +88,9 @@ def test_a_backlog_that_grows_never_settles(beside_bulk):
 
 def test_json_has_every_contender_and_no_number_that_json_does_not_know(beside_bulk):
     record = json.loads(to_json(beside_bulk), parse_constant=pytest.fail)
-    assert [row["name"] for row in record["contenders"]] == [row.contender.name for row in beside_bulk.rows]
-    assert record["contenders"][0]["p95"] is None
+    rows = {row["name"]: row for row in record["contenders"]}
+    assert rows.keys() == rows_of(beside_bulk).keys()
+    assert rows["tcp"]["p95"] is None
     assert record["scenario"]["link"] == 1.5e6
 
 
@@ -117,3 +118,35 @@ def test_what_cannot_be_compared_is_refused_in_one_line(arguments, complaint):
     with pytest.raises(ValueError, match=complaint) as refused:
         td.compare(**{"flow": VOICE, "path": PATH} | arguments)
     assert "\n" not in str(refused.value)
+
+
+def test_contenders_are_ranked_by_lost_and_late_packets(alone, beside_bulk):
+    for comparison in (alone, beside_bulk):
+        ranks = [rank for rank, _ in comparison.ranked()]
+        shares = [float(f"{comparison.missed(row):.3g}") for _, row in comparison.ranked()]
+        assert shares == sorted(shares)
+        assert ranks == [1 + shares.index(share) for share in shares]
+        assert {row.contender.name for _, row in comparison.ranked()} == rows_of(comparison).keys()
+        assert [row["rank"] for row in comparison_table(comparison).rows] == ranks
+
+
+def test_the_conclusion_names_plain_tcp_and_the_best(alone, beside_bulk):
+    said = conclusion(alone)
+    rows = comparison_table(alone).rows
+    count = sum(row["meets_target"] for row in rows)
+    assert said.startswith(f"{count} of 14 meet the target, 95 % of the packets within 200 ms.")
+    assert f"Plain TCP (tcp) meets it: {100 * rows[0]['late_fraction']:.3g} % of the packets are lost or late." in said
+    assert (rows[0]["name"], said.endswith("No other way has fewer.")) == ("tcp", True)
+    said = conclusion(beside_bulk)
+    best = comparison_table(beside_bulk).rows[0]
+    assert "Plain TCP (tcp) misses it: 100 % of the packets are lost or late." in said
+    assert f"The fewest has {best['name']} ({best['title']}): " in said
+    assert " over the same TCP" in said
+
+
+@pytest.mark.parametrize("written", [lambda found: to_text(found, 140), to_markdown, to_html])
+def test_every_name_is_explained_and_the_conclusion_is_given(alone, written):
+    text = " ".join(written(alone).split())
+    assert all(row.contender.title in text for row in alone.rows)
+    assert conclusion(alone) in text
+    assert json.loads(to_json(alone))["conclusion"] == conclusion(alone)

@@ -37,7 +37,7 @@ from tcpdelay.questions.sweep.run import sweep_runs
 from tcpdelay.questions.sweep.specification import read_sweep
 from tcpdelay.questions.tables.columns import QUANTITIES, Source, read_column
 
-main(["predict", "--help"])
+main(["predict", "--help-all"])
 main(["predict", "--rtt", "100ms", "--loss", "2%", "--app", "voip", "--queueing", "3s"])
 print(read_scenario(ScenarioOptions.of(rtt=0.1, loss=0.02, bitrate=1e6, queueing=0.005)).path.queueing)
 sweep = read_sweep({

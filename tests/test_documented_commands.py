@@ -150,9 +150,10 @@ def test_every_command_of_a_page_runs_as_written(run, source, page):
         elif program == "python":
             require_script(words)
         elif program == "pip":
-            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-            (extra,) = re.findall(r"\[(.+)\]", words[-1])
-            assert extra in extras
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            name, _, extra = words[-1].removesuffix("]").partition("[")
+            assert name in (project["name"], "."), words
+            assert not extra or extra in project["optional-dependencies"], words
         else:
             assert program in OTHER_PROGRAMS, words
 

@@ -113,7 +113,7 @@ def test_size_is_read_in_whole_bytes(text, size):
         (parse_time, "1" * 500, "500 characters are too many for a time; write 100ms or 0.1s"),
         (parse_fraction, "2", "2 is neither a fraction below 1 nor a percentage; write 2% or 0.02"),
         (parse_fraction, "1", "1 is neither a fraction below 1 nor a percentage; write 1% or 0.01"),
-        (parse_fraction, "200", "200 is neither a fraction below 1 nor a percentage; write 2% or 0.02"),
+        (parse_fraction, "200", "200 is too large: write a percentage below 100%, or a fraction below 1"),
         (parse_fraction, "100%", "'100%' is not below 100%; write 2% or 0.02"),
         (parse_fraction, "2 percent", "unknown unit 'percent' of a fraction; write 2% or 0.02"),
         (parse_rate, "64000", "'64000' has no unit; write 64kbit/s or 2.5Mbit/s"),

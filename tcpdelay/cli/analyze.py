@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,6 +14,7 @@ from tcpdelay.cli.errors import argument_errors, counting, erase_progress, predi
 from tcpdelay.cli.options import OUTPUT, chart_option, field_option, format_option, make_option, output_option, quantity
 from tcpdelay.cli.output import (
     format_by_suffix,
+    refuse_missing_folder,
     refuse_other_than_chart,
     refuse_same_file,
     write,
@@ -65,7 +65,7 @@ def analyze(
     captures: Annotated[
         list[Path],
         typer.Argument(
-            metavar="CAPTURE...",
+            metavar="CAPTURE",
             help="One or two pcap or pcapng files, captured at the sender, the receiver, or both; "
             "or one capture of the testbed.",
         ),
@@ -117,6 +117,7 @@ def analyze(
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_other_format(chosen, report)
     refuse_same_file([("CAPTURE", file) for file in captures], [("--output", output), ("--chart", chart)])
+    refuse_missing_folder(output, "--output")
     if not report and (limit is not None or quantile is not None):
         raise typer.BadParameter(f"{'--limit' if limit is not None else '--quantile'}: goes with --report")
     if len(captures) > 2:
@@ -126,8 +127,6 @@ def analyze(
             raise typer.BadParameter("CAPTURE: a capture of the testbed goes alone, without options on packets")
         analyze_testbed(captures[0], chosen, output, chart, find_target(limit, quantile) if report else None)
         return
-    if find_spec("dpkt") is None:
-        raise typer.BadParameter("analyze needs the package dpkt; run: pip install 'tcpdelay[capture]'")
     from tcpdelay.capture.pcap.analysis import analyze_captures, check_message_size
 
     if message_size is not None and framing != "auto":

@@ -33,6 +33,7 @@ from tcpdelay.cli.options import (
     ScenarioOptions,
     chart_option,
     make_option,
+    number,
     quantity,
     range_option,
     with_scenario,
@@ -50,9 +51,11 @@ from tcpdelay.cli.scenario import read_demand
 from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
+    from tcpdelay.quality.voice import CallTarget
     from tcpdelay.questions.tables.columns import Source
     from tcpdelay.questions.tables.predict_many import Job
     from tcpdelay.questions.tables.rows import Demand, WorkingShares
+    from tcpdelay.scenario.applications import Application
 
 Format = Literal["text", "csv", "json"]
 TableFormat = Literal["parquet", "csv", "arrow"]
@@ -68,13 +71,14 @@ Examples:
   tcpdelay batch examples/users.csv --app voip
   tcpdelay batch users.parquet -o predicted.parquet --app voip --group region
   tcpdelay batch users.csv -o out.parquet --app game --column rtt=ping:ms
+  tcpdelay batch users.csv --app voip --mos 3.6 --group region
   tcpdelay batch big/ -o predicted/ --app voip
 
 \b
 Columns are rtt and loss, in seconds and fractions unless their names end in
 a unit: rtt_ms, rtt_us, loss_percent. A text may have its own unit, such as
-100ms or 2%. The columns packet_size and interval (interval_ms) override the
-options. If the output is a folder, the rows are written in parts, and the
+100ms or 2%. The columns packet_size, interval, limit and quantile (limit_ms,
+quantile_percent) override the options. If the output is a folder, the rows are written in parts, and the
 same command continues an interrupted run.
 """
 
@@ -150,10 +154,32 @@ def batch(
         ),
     ] = None,
     threshold: Annotated[float | None, quantity("--threshold", "time", TARGET, "The same as --limit.")] = None,
+    mos: Annotated[
+        float | None,
+        number(
+            "--mos",
+            TARGET,
+            "A row works if a call that plays out at --limit has at least this score (E-model), whatever the "
+            "--quantile. Adds the column mos.",
+            False,
+        ),
+    ] = None,
+    codec: Annotated[
+        str | None,
+        make_option(
+            "--codec",
+            TARGET,
+            "Codec of the call: g711, g729a, opus-wb-15 ... Adds the column mos.",
+            "that of --app, or g711",
+            metavar="NAME",
+        ),
+    ] = None,
     decimal_comma: Annotated[
         bool, make_option("--decimal-comma", PATH, "Texts in TABLE have a decimal comma, such as 80,5.")
     ] = False,
-    prefix: Annotated[str, make_option("--prefix", OUTPUT, "Prefix of the names of the added columns.")] = "",
+    prefix: Annotated[
+        str, make_option("--prefix", OUTPUT, "Prefix of the names of the added columns.", False, metavar="TEXT")
+    ] = "",
     table_format: Annotated[
         TableFormat | None, make_option("--table-format", OUTPUT, "Format of TABLE.", "by its suffix")
     ] = None,
@@ -197,12 +223,12 @@ def batch(
             sources = find_sources(names, _columns(column or ()))
         if decimal_comma:
             sources = {name: replace(source, decimal=",") for name, source in sources.items()}
-        demand = _demand(options.changed(limit=threshold or options["limit"]), sources)
+        demand = _demand(options.changed(limit=threshold or options["limit"]), sources, _call(options.app, codec, mos))
         shares = WorkingShares(group or (), prefix)
         _run(job, demand, sources, shares, cache, raise_swallowed)
     from tcpdelay.report.region_charts import chart_height, plot_working_shares, working_shares_table
 
-    counted = working_shares_table(shares, _title(demand))
+    counted = working_shares_table(shares, _title(demand, sources))
     if chart is not None:
         from matplotlib.figure import Figure
 
@@ -238,7 +264,17 @@ def _job(table: Path, table_format: TableFormat | None, output: Path | None, out
         )
 
 
-def _demand(options: ScenarioOptions, sources: Mapping[str, Source]) -> Demand:
+def _call(app: Application | None, codec: str | None, mos: float | None) -> CallTarget | None:
+    """Return the call of --mos and --codec; None without these options."""
+    from tcpdelay.quality.voice import CallTarget
+
+    if codec is None and mos is None:
+        return None
+    with argument_errors():
+        return CallTarget(codec or (app.codec if app is not None else None) or "g711", mos)
+
+
+def _demand(options: ScenarioOptions, sources: Mapping[str, Source], call: CallTarget | None) -> Demand:
     """Return the demand of all rows; options may be missing for quantities that the table has."""
     from tcpdelay.questions.tables.columns import FLOW
     from tcpdelay.questions.tables.rows import Demand
@@ -254,7 +290,7 @@ def _demand(options: ScenarioOptions, sources: Mapping[str, Source]) -> Demand:
         interval = 1.0 if "interval" in sources and options["interval"] is None else options["interval"]
         options = options.changed(packet_size=size, interval=interval)
     flow, stack, target = read_demand(options)
-    return Demand(flow, stack, target)
+    return Demand(flow, stack, target, call)
 
 
 def _run(
@@ -294,12 +330,16 @@ def _run(
 
 
 def _refused(shares: WorkingShares) -> str:
-    """Return the number of rows without a prediction, and the most frequent reasons."""
+    """Return the number of rows without a prediction, the most frequent reasons, and the option that may help."""
+    from tcpdelay.questions.tables.columns import COMMA, QUANTITIES, reasons
+
     commonest = shares.reasons.most_common(MOST_REASONS)
     listed = "; ".join(f"{reason} ({rows})" for reason, rows in commonest)
     more = "; ..." if len(commonest) < len(shares.reasons) else ""
     rows = sum(int(count[0]) for count in shares.counts.values())
-    return f"{shares.reasons.total()} of {rows} rows have no prediction: {listed}{more}"
+    with_comma = any(reasons(quantity)[COMMA - 1] in shares.reasons for quantity in QUANTITIES.values())
+    remedy = "; if it is a decimal comma, add --decimal-comma" if with_comma else ""
+    return f"{shares.reasons.total()} of {rows} rows have no prediction: {listed}{more}{remedy}"
 
 
 def _interrupted(job: Job, cache: bool) -> str:
@@ -316,19 +356,15 @@ def _readable(job: Job) -> Iterator[None]:
     """Turn Arrow's errors about a file into one line."""
     import pyarrow as pa
 
-    from tcpdelay.questions.tables.csv_reading import csv_fault, one_line
-    from tcpdelay.questions.tables.files import OutputError
+    from tcpdelay.questions.tables.files import OutputError, table_fault
 
     table = f"TABLE: {str(job.source)!r} cannot be read"
     try:
         yield
     except OutputError as error:
         raise typer.BadParameter(f"--output: {error}") from error
-    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        fault = csv_fault(job.source, str(error)) if job.source_format == "csv" else one_line(error)
-        raise typer.BadParameter(f"{table}: {fault}") from error
-    except (pa.ArrowException, OSError) as error:
-        raise typer.BadParameter(f"{table}: {one_line(error)}") from error
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        raise typer.BadParameter(f"{table}: {table_fault(job.source, job.source_format, error)}") from error
 
 
 class _Progress:
@@ -364,10 +400,15 @@ class _Progress:
             print(f"{self.rows} rows in {seconds:.3g} s, {self.rows / seconds:.3g} a second", file=sys.stderr)
 
 
-def _title(demand: Demand) -> str:
+def _title(demand: Demand, sources: Mapping[str, Source]) -> str:
+    """Return the demand in words; columns of the table take precedence over options."""
     from tcpdelay.units import format_time, quantile_name
 
-    return f"{quantile_name(demand.target.quantile)} within {format_time(demand.target.limit)}"
+    limit = "the limit of the row" if "limit" in sources else format_time(demand.target.limit)
+    if demand.call is not None and demand.call.mos is not None:
+        return f"MOS of at least {demand.call.mos:g}, played out after {limit}"
+    quantile = "quantile of the row" if "quantile" in sources else quantile_name(demand.target.quantile)
+    return f"{quantile} within {limit}"
 
 
 @partial(with_scenario, left_out=PATH_OPTIONS)

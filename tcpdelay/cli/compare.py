@@ -111,9 +111,7 @@ def compare(
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_same_file(measurements(options), [("--output", output), ("--chart", chart)])
-    for path, option in ((output, "--output"), (chart, "--chart")):
-        if path is not None:
-            refuse_missing_folder(path, option)
+    refuse_missing_folder(output, "--output")
     scenario = read_scenario(options)
     if not isinstance(scenario.stack, Linux):
         raise typer.BadParameter("--stack: compare simulates --stack linux only")
@@ -195,14 +193,13 @@ def _draw(comparison: Comparison) -> Figure:
 
 
 def _rendered(comparison: Comparison, chosen: Format) -> str:
-    from tcpdelay.report.transports import comparison_table, to_html, to_json
+    from tcpdelay.report.transports import comparison_table, to_html, to_json, to_markdown, to_text
 
-    table = comparison_table(comparison)
     render: dict[Format, Callable[[], str]] = {
-        "text": lambda: table.to_text(FILE_WIDTH),
-        "markdown": lambda: f"{table.title}\n\n{table.to_page()}",
+        "text": lambda: to_text(comparison, FILE_WIDTH),
+        "markdown": lambda: to_markdown(comparison),
         "html": lambda: to_html(comparison),
         "json": lambda: to_json(comparison),
-        "csv": table.to_csv,
+        "csv": lambda: comparison_table(comparison).to_csv(),
     }
     return render[chosen]().rstrip("\n") + "\n"

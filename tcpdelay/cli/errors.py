@@ -162,6 +162,10 @@ def option_name(argument: str) -> str:
     return _OPTIONS.get(argument) or f"--{argument.replace('_', '-')}"
 
 
+SIMULATION_HINT = "tcpdelay predict --stack linux --method simulation models it"
+"""Hint for a value that the chain refuses and the simulator accepts."""
+
+
 @contextmanager
 def argument_errors(option: str | None = None) -> Iterator[None]:
     """Turn a ValueError of the library into an error of the command line.
@@ -184,10 +188,14 @@ def argument_errors(option: str | None = None) -> Iterator[None]:
     try:
         yield
     except InvalidValueError as error:
+        # Imported here: it loads NumPy, which the help does without.
+        from tcpdelay.models.interface import SIMULATED
+
         # The hint says how to write the value in Python.
         own = option_name(error.name)
         named = f"{own}:" if option in (None, own) else f"{option}: {error.name}"
-        raise typer.BadParameter(f"{named} {error.fault}") from error
+        hint = f"; {SIMULATION_HINT}" if error.hint == SIMULATED else ""
+        raise typer.BadParameter(f"{named} {error.fault}{hint}") from error
     except ValueError as error:
         raise typer.BadParameter(f"{error}" if option is None else f"{option}: {error}") from error
 

@@ -9,9 +9,9 @@ from functools import partial, wraps
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
 from tcpdelay.cli.errors import argument_errors, option_name
+from tcpdelay.cli.help import HelpAll
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
 from tcpdelay.scenario.fields import PARSERS, WHOLE, Choice, Field, Flag, Kind, Quantity
@@ -298,22 +298,6 @@ OPTIONS = _options()
 """The options of a scenario: the fields of its parts, and the options of `ScenarioOptions`."""
 
 
-class GroupedHelp(TyperCommand):
-    """A command whose help groups the options by the headings of their declarations."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options into the help."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for option in self.get_params(ctx):
-            entry = option.get_help_record(ctx)
-            if entry is not None:
-                alone = "Arguments" if option.param_type_name == "argument" else "Other"
-                groups.setdefault(getattr(option, "rich_help_panel", None) or alone, []).append(entry)
-        for heading, entries in groups.items():
-            with formatter.section(heading):
-                formatter.write_dl(entries)
-
-
 def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
     """Give `command` the options of a scenario, except the options in `left_out`.
 
@@ -330,11 +314,13 @@ def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) 
         for name, parameter in list(inspect.signature(command).parameters.items())[1:]
     ]
 
+    whole_help = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
+
     @wraps(command)
-    def take_options(**values: Any) -> None:
+    def take_options(help_all: bool, **values: Any) -> None:
         command(ScenarioOptions.of(**{name: values.pop(name) for name in offered}), **values)
 
-    take_options.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
+    take_options.__signature__ = inspect.Signature([*shared, *own, whole_help])  # type: ignore[attr-defined]
     return take_options
 
 

@@ -27,9 +27,12 @@ CHART_SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def refuse_other_than_chart(path: Path | None, option: str) -> None:
-    """Raise typer.BadParameter if the file that `option` names does not have the suffix of a chart."""
-    if path is not None and path.suffix.lower() not in CHART_SUFFIXES:
+    """Raise typer.BadParameter if `option` names a file without the suffix of a chart, or in a missing folder."""
+    if path is None:
+        return
+    if path.suffix.lower() not in CHART_SUFFIXES:
         raise typer.BadParameter(f"{option}: {str(path)!r} does not end in one of {', '.join(CHART_SUFFIXES)}")
+    refuse_missing_folder(path, option)
 
 
 def write_chart(path: Path, figure: Figure, option: str) -> None:
@@ -65,8 +68,10 @@ def refuse_directory(path: Path, option: str) -> None:
             raise typer.BadParameter(f"{option}: {str(path)!r} is a directory; name a file")
 
 
-def refuse_missing_folder(path: Path, option: str) -> None:
+def refuse_missing_folder(path: Path | None, option: str) -> None:
     """Raise typer.BadParameter if `option` names a file in a folder that does not exist."""
+    if path is None:
+        return
     # Any other fault, such as too long a name, is reported when the file is written.
     with suppress(OSError):
         # For a symbolic link, the folder of its target counts.

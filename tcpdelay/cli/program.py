@@ -27,7 +27,7 @@ from tcpdelay.cli import (
     validate,
 )
 from tcpdelay.cli.errors import INTERRUPTED, one_line, print_warning, printable
-from tcpdelay.cli.options import GroupedHelp
+from tcpdelay.cli.help import GroupedHelp, ProgramHelp
 from tcpdelay.models.validity import ValidityWarning
 
 EXAMPLES = """
@@ -38,11 +38,13 @@ Examples:
   tcpdelay compare --rtt 100ms --loss 2% --app voip
   tcpdelay solve loss --rtt 100ms --app voip
   tcpdelay region --app voip
-  tcpdelay report --help
+  tcpdelay report --help      # the usual options
+  tcpdelay report --help-all  # all options
 """
 
 # Rich would draw frames around the help, and cut off the names of options to fit 80 columns.
 app = typer.Typer(
+    cls=ProgramHelp,
     help="How late are the packets of a real-time flow over TCP, and what helps?",
     epilog=EXAMPLES,
     rich_markup_mode=None,

@@ -141,9 +141,7 @@ def region(
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_same_file([("--measured", measured)], [("--output", output), ("--chart", chart)])
-    for path, option in ((output, "--output"), (chart, "--chart")):
-        if path is not None:
-            refuse_missing_folder(path, option)
+    refuse_missing_folder(output, "--output")
     if chosen == "netcdf" and output is None:
         raise typer.BadParameter("--format: netcdf needs --output, such as -o region.nc")
     if not FEWEST_POINTS <= points <= MOST_POINTS:

@@ -21,7 +21,7 @@ from tcpdelay.cli.options import (
     output_option,
     with_scenario,
 )
-from tcpdelay.cli.output import format_by_suffix, refuse_same_file, write
+from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, refuse_same_file, write
 from tcpdelay.cli.scenario import measurements, read_scenario
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.result_table import FILE_WIDTH
@@ -87,6 +87,7 @@ def report(
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     asked = [options, changed_options(options, against)] if against else [options]
     refuse_same_file((file for own in asked for file in measurements(own)), [("--output", output)])
+    refuse_missing_folder(output, "--output")
     scenarios = [read_scenario(own) for own in asked]
     with argument_errors(), predicting():
         from tcpdelay.report.guideline import compare_guidelines, guideline

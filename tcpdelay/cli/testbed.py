@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import StatusLine, argument_errors, erase_progress
+from tcpdelay.cli.help import GroupedHelp
 from tcpdelay.cli.options import OUTPUT, make_option, quantity
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.report.analysis import capture_record, captures_text, draw_captures
@@ -159,9 +160,9 @@ def run(
         print(file)
 
 
-@app.command("show")
+@app.command("show", cls=GroupedHelp)
 def show(
-    captures: Annotated[list[Path], typer.Argument(metavar="CAPTURE...", help="Captures of the testbed.")],
+    captures: Annotated[list[Path], typer.Argument(metavar="CAPTURE", help="Captures of the testbed.")],
     chart: Annotated[
         Path | None,
         typer.Option(

@@ -34,6 +34,10 @@ class UnsupportedError(InvalidValueError):
     """A model refuses the value of a field."""
 
 
+SIMULATED = "tcpdelay.simulate takes it into account"
+"""Hint of a chain's `UnsupportedError` at the simulator."""
+
+
 class TooLargeError(ValueError):
     """A scenario needs more memory than a model may use."""
 

@@ -23,7 +23,7 @@ from tcpdelay.network.send_buffer import SendBufferLimit
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import ConstantRate, Source
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
@@ -128,31 +128,32 @@ def _contenders(flow: Flow, path: Path, stack: Linux, target: Target) -> Iterato
     for pieces in (2, 4):
         yield Contender(
             f"split-{pieces}",
-            f"the same, each packet in {pieces} writes",
+            f"TCP of a Linux kernel, each packet in {pieces} writes",
             carry(stack=stack, pieces=pieces),
             partial(split_delay, flow, path, stack, pieces),
         )
     yield Contender(
         "par-2-blind",
-        "two connections that take turns",
+        "TCP of a Linux kernel, two connections that take turns",
         carry(stack=stack, connections=2),
         partial(parallel_delay, flow, path, stack, 2),
     )
     for connections in (2, 5):
         yield Contender(
             f"par-{connections}",
-            f"{connections} connections, each packet over the least busy connection",
+            f"TCP of a Linux kernel, {connections} connections, each packet over the least busy connection",
             carry(stack=stack, connections=connections, scheduling="intelligent"),
         )
     yield Contender(
         "discard",
-        f"TCP; the sender discards packets that would probably arrive later than {format_time(target.limit)}",
+        "TCP of a Linux kernel; the sender discards packets that would probably arrive later than "
+        f"{format_time(target.limit)}",
         carry(stack=stack, discard_after=target.limit),
     )
     for extra in (0, 3):
         yield Contender(
             f"min-buf-1-{extra}",
-            f"TCP with a send buffer of one window and {extra} more packets (Goel et al. 2002)",
+            f"TCP of a Linux kernel with a send buffer of one window and {extra} more packets (Goel et al. 2002)",
             carry(stack=stack, min_buf=SendBufferLimit(1, extra)),
         )
     if flow.packet_size <= stack.mss:
@@ -171,7 +172,7 @@ def _published(carry: Callable[..., ConstantRate], path: Path, target: Target, m
     yield Contender("sack", f"TCP as published, SACK, {OLD_TIMERS}", carry(stack=classic))
     yield Contender(
         "tcp-rc",
-        f"the same, with a receiver that replaces late packets (McCreary et al. 2005), {OLD_TIMERS}",
+        f"TCP as published, SACK, with a receiver that replaces late packets (McCreary et al. 2005), {OLD_TIMERS}",
         carry(stack=classic, forging=True),
     )
     deadline = max(target.limit - path.forward_delay, SHORTEST_DEADLINE)
@@ -191,6 +192,10 @@ LINK_PACKETS = 2_000_000
 """Largest number of full packets that a shared link can send in the time simulated."""
 FULL_PACKET = 1500
 """Bytes of a full packet."""
+FEWEST_PACKETS, FEWEST_ROUND_TRIPS = 100, 10
+"""Shortest simulation: fewer packets give no quantiles."""
+RANKED_DIGITS = 3
+"""Significant digits of the shares by which contenders are ranked."""
 WARM_UP = 0.05
 """Share of the time simulated, at its beginning, that is left out."""
 UNLIMITED = Bottleneck(rate=1e12, capacity=60_000)
@@ -251,6 +256,23 @@ class Comparison:
     seed: int
     rows: tuple[Carried, ...]
 
+    def missed(self, row: Carried) -> float:
+        """Return the share of the packets that are lost or later than the limit; 1 if the backlog grows for ever."""
+        return row.result.late_fraction(self.target.limit) if row.result.sustainable else 1.0
+
+    def meets(self, row: Carried) -> bool:
+        """Return whether a contender meets the target; a lost packet is a late packet."""
+        return self.target.allows(self.missed(row))
+
+    def ranked(self) -> list[tuple[int, Carried]]:
+        """Return the contenders with their ranks, those with the fewest lost or late packets first.
+
+        Contenders whose shares agree in three digits have the same rank, and stay in their order.
+        """
+        shares = {row.contender.name: float(f"{self.missed(row):.{RANKED_DIGITS}g}") for row in self.rows}
+        ranked = [(1 + sum(share < shares[row.contender.name] for share in shares.values()), row) for row in self.rows]
+        return sorted(ranked, key=lambda each: each[0])
+
     def taken(self, row: Carried) -> float:
         """Return the throughput that a contender takes from the other sources [bit/s]; NaN without other sources."""
         return self.undisturbed - row.others if self.others else math.nan
@@ -285,7 +307,8 @@ def compare(
     others : sequence of Source
         The other sources on the link.
     duration : float, optional
-        Time to simulate [s], above 0 to 1e7. By default the time of a million packets, or less with a fast link.
+        Time to simulate [s], up to 1e7, for at least 100 packets and ten round trips. By default the time of a million
+        packets, or less with a fast link.
     seed : int
         Seed of all random numbers, 0 or more; the same seed gives the same result.
     on_progress : callable, optional
@@ -314,6 +337,9 @@ def compare(
     entered = contenders(flow, path, stack, target)
     if duration is None:
         duration = default_duration(flow, link)
+    shortest = FEWEST_PACKETS * flow.interval + FEWEST_ROUND_TRIPS * path.rtt
+    if is_number(duration) and 0 < duration < shortest:
+        raise InvalidValueError("duration", duration, f"be at least {shortest:g} s, for {FEWEST_PACKETS} packets")
     simulated = [[contender.source, *others] for contender in entered]
     if others:
         simulated.append([*others])

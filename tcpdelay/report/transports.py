@@ -11,7 +11,7 @@ from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, 
 from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME
 from tcpdelay.report.html import environment, inline_svg
 from tcpdelay.report.prediction import scenario_in_words
-from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.report.result_table import Cell, Column, ResultTable, as_text, facts_table
 from tcpdelay.units import NEVER_SETTLES, format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -28,9 +28,10 @@ MOST_DECADES = 1.3
 
 
 def comparison_table(comparison: Comparison) -> ResultTable:
-    """Return all figures of a comparison, with one row per contender, in seconds, bit/s and fractions."""
+    """Return all figures of a comparison, one row per contender by rank, in seconds, bit/s and fractions."""
     columns = [
         Column("name", "carried by"),
+        Column("rank", "rank", "count"),
         Column("mean", "mean", "time"),
         Column("p50", "p50", "time"),
         Column("p95", "p95", "time"),
@@ -48,7 +49,7 @@ def comparison_table(comparison: Comparison) -> ResultTable:
         "comparison",
         scenario_in_words(comparison.flow, comparison.path),
         columns,
-        [_cells(comparison, row) for row in comparison.rows],
+        [{"rank": rank, **_cells(comparison, row)} for rank, row in comparison.ranked()],
         _note(comparison),
     )
 
@@ -56,6 +57,7 @@ def comparison_table(comparison: Comparison) -> ResultTable:
 def _note(comparison: Comparison) -> str:
     """Return the explanation of the table."""
     words = (
+        "Ranked by the share of packets that are lost or late. "
         f"Each simulated for {format_time(comparison.duration)}. "
         "Delays are those of packets that arrive; lost ones never did, and some were given up on purpose."
     )
@@ -68,7 +70,7 @@ def _note(comparison: Comparison) -> str:
 def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     """Return the figures of one contender."""
     result, delays = row.result, row.result.delays
-    late = late_fraction(comparison, row)
+    late = comparison.missed(row)
     cells: dict[str, Cell] = {
         "name": row.contender.name,
         "title": row.contender.title,
@@ -89,7 +91,7 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     cells |= {
         "late_fraction": late,
         "lost_fraction": result.lost / result.offered if result.offered else math.nan,
-        "meets_target": comparison.target.allows(float(late)),
+        "meets_target": comparison.meets(row),
         "throughput": result.throughput,
         "retransmission_fraction": result.retransmissions / result.segments_sent if result.segments_sent else math.nan,
         "sender_delay": result.sender_delay,
@@ -103,9 +105,44 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     return cells
 
 
-def late_fraction(comparison: Comparison, row: Carried) -> float:
-    """Return the share of the packets that are lost or later than the limit; 1 if the backlog grows for ever."""
-    return row.result.late_fraction(comparison.target.limit) if row.result.sustainable else 1.0
+def conclusion(comparison: Comparison) -> str:
+    """Return what a comparison shows: how many contenders meet the target, plain TCP, and the best contender."""
+    target, plain, (_, best) = comparison.target, comparison.rows[0], comparison.ranked()[0]
+    meeting = [row for _, row in comparison.ranked() if comparison.meets(row)]
+    demand = f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"
+    said = [f"{len(meeting)} of {len(comparison.rows)} meet the target, {demand}."]
+    missed = format_fraction(comparison.missed(plain))
+    verb = "meets" if comparison.meets(plain) else "misses"
+    said.append(f"Plain TCP ({plain.contender.name}) {verb} it: {missed} of the packets are lost or late.")
+    if plain is best:
+        said.append("No other way has fewer.")
+    else:
+        fewest = format_fraction(comparison.missed(best))
+        said.append(f"The fewest has {best.contender.name} ({best.contender.title}): {fewest}.")
+    if not comparison.meets(plain):
+        over_tcp = [row for row in meeting if row.contender.source.stack == comparison.stack]
+        said.append(
+            f"Of the ways over the same TCP, {over_tcp[0].contender.name} meets it best."
+            if over_tcp
+            else "No way over the same TCP meets it."
+        )
+    return " ".join(said)
+
+
+def to_text(comparison: Comparison, width: int) -> str:
+    """Return the comparison as text: the table, the meaning of each name, and the conclusion."""
+    from rich.text import Text
+
+    names = facts_table([(row.contender.name, row.contender.title) for row in comparison.rows])
+    said = as_text(names, Text(""), Text(conclusion(comparison)), width=width)
+    return f"{comparison_table(comparison).to_text(width)}\n{said}"
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """Return the comparison in Markdown: the table, the meaning of each name, and the conclusion."""
+    table = comparison_table(comparison)
+    names = "\n".join(f"- `{row.contender.name}`: {row.contender.title}" for row in comparison.rows)
+    return f"{table.title}\n\n{table.to_page()}\n{names}\n\n{conclusion(comparison)}\n"
 
 
 def to_json(comparison: Comparison) -> str:
@@ -128,6 +165,7 @@ def to_json(comparison: Comparison) -> str:
             "seed": comparison.seed,
         },
         "contenders": comparison_table(comparison).to_records(),
+        "conclusion": conclusion(comparison),
     }
     return json.dumps(record, indent=2, allow_nan=False)
 
@@ -139,15 +177,15 @@ def to_html(comparison: Comparison) -> str:
         lambda ax: plot_comparison(comparison, ax),
         "comparison-chart",
         "Delays by what carries the flow",
-        "; ".join(_described(row) for row in comparison.rows),
+        "; ".join(_described(row) for _, row in comparison.ranked()),
         size,
     )
-    table, target = comparison_table(comparison), comparison.target
+    table = comparison_table(comparison)
     template = environment().get_template("comparison.html.j2")
     return template.render(
         heading=table.title,
         note=table.note,
-        target=f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}",
+        conclusion=conclusion(comparison),
         chart=chart,
         columns=[(column.heading, column.kind != "text") for column in table.columns],
         rows=[[column.shown(cells) for column in table.columns] for cells in table.rows],
@@ -179,8 +217,8 @@ def plot_comparison(comparison: Comparison, ax: Axes) -> Axes:
     Returns
     -------
     Axes
-        Delays [s], logarithmic, one row per contender. Contenders that meet the target are blue, the others orange. The
-        share of lost and late packets is at the right.
+        Delays [s], logarithmic, one row per contender by rank. Contenders that meet the target are blue, the others
+        orange. The share of lost and late packets is at the right.
     """
     limit = comparison.target.limit
     label = partial(
@@ -192,9 +230,10 @@ def plot_comparison(comparison: Comparison, ax: Axes) -> Axes:
     tidy(ax)
     ax.set_xscale("log")
     reach = []
-    for place, row in enumerate(comparison.rows):
-        delays, late = row.result.delays, late_fraction(comparison, row)
-        color = BLUE if comparison.target.allows(late) else ORANGE
+    ranked = [row for _, row in comparison.ranked()]
+    for place, row in enumerate(ranked):
+        delays, late = row.result.delays, comparison.missed(row)
+        color = BLUE if comparison.meets(row) else ORANGE
         if not row.result.sustainable:
             label(NEVER_SETTLES, (0.0, place), (4, 0), va="center", color=color)
         elif delays is not None:
@@ -207,7 +246,7 @@ def plot_comparison(comparison: Comparison, ax: Axes) -> Axes:
             ax.plot([middle, middle], [place - BAR_HEIGHT / 2, place + BAR_HEIGHT / 2], color="white", linewidth=1.2)
             reach += [start, p99]
         label(format_fraction(late), (1.0, place), (8, 0), va="center", color=color)
-    names = [row.contender.name for row in comparison.rows]
+    names = [row.contender.name for row in ranked]
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.spines["left"].set_visible(False)

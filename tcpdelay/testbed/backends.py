@@ -366,6 +366,18 @@ def _console(directory: Path) -> str:
     return "its console ends with: " + " | ".join(lines[-CONSOLE_TAIL:]) if lines else "its console is empty"
 
 
+def kernel_refusal(error: Exception) -> str:
+    """Return what the kernel refused, from an error of the system or of netlink: its number and its text.
+
+    Examples
+    --------
+    >>> kernel_refusal(OSError(2, "No such file or directory")).partition("; ")[0]
+    'this kernel refuses a namespace with veth and netem (No such file or directory)'
+    """
+    reason = error.args[1] if len(error.args) > 1 else error
+    return f"this kernel refuses a namespace with veth and netem ({reason}); the module sch_netem is often missing"
+
+
 def _main(arguments: list[str]) -> int:
     """Run the session in a directory; without a directory, test whether the kernel supports sessions."""
     from pyroute2 import NetlinkError
@@ -381,10 +393,7 @@ def _main(arguments: list[str]) -> int:
     try:
         Network.build(Experiment(rtt=0.01)).close()
     except (OSError, NetlinkError) as error:
-        missing = (
-            f"this kernel refuses a namespace with veth and netem ({error}); the module sch_netem is often missing"
-        )
-        print(missing, file=sys.stderr)
+        print(kernel_refusal(error), file=sys.stderr)
         return 1
     return 0
 

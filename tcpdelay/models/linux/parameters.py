@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tcpdelay.models import tcp
-from tcpdelay.models.interface import UnsupportedError, unknown_fields
+from tcpdelay.models.interface import SIMULATED, UnsupportedError, unknown_fields
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -166,7 +166,6 @@ def _losses(path: Path, load: float) -> _Losses:
 
 PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst"})
 """Fields of a path that the chain takes into account. It refuses any other field unless it has its default."""
-SIMULATED = "tcpdelay.simulate takes it into account"
 
 
 def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:

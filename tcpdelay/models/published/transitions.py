@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tcpdelay.models.compilation import kernel, records
-from tcpdelay.models.interface import UnsupportedError, unknown_fields
+from tcpdelay.models.interface import SIMULATED, UnsupportedError, unknown_fields
 from tcpdelay.models.published.events import VARIANT_CODES, loss_events
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.models.solver.state_space import (
@@ -81,7 +81,7 @@ def published_refusals(flow: Flow, path: Path, stack: NewReno2008) -> Iterator[U
     >>> [refused.name for refused in published_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), NewReno2008())]
     ['jitter']
     """
-    yield from unknown_fields(path, PATH_FIELDS, "in a Markov chain", "tcpdelay.simulate takes it into account")
+    yield from unknown_fields(path, PATH_FIELDS, "in a Markov chain", SIMULATED)
     if path.bottleneck == "bytes" and path.loss * flow.packet_size >= stack.mss:
         allowed = f"be below mss / loss = {stack.mss / path.loss:g} bytes behind a byte-based bottleneck"
         yield UnsupportedError("packet_size", flow.packet_size, allowed)

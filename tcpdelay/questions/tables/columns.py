@@ -252,11 +252,11 @@ class ColumnQuantity:
 QUANTITIES = {
     name: ColumnQuantity(name, declared)
     for name, (part, declared) in FIELDS.items()
-    if part in ("flow", "path") and isinstance(declared, Quantity)
+    if part in ("flow", "path", "target") and isinstance(declared, Quantity)
 }
 """The fields that a column may hold, by name."""
-PATH, FLOW = ("rtt", "loss"), ("packet_size", "interval")
-ROW = (*PATH, *FLOW)
+PATH, FLOW, TARGET = ("rtt", "loss"), ("packet_size", "interval"), ("limit", "quantile")
+ROW = (*PATH, *FLOW, *TARGET)
 """The fields that each row of a table may have; the other fields are the same for all rows."""
 
 
@@ -272,11 +272,14 @@ class Source:
         How many of its unit make one second, one byte or the whole.
     decimal : str
         Decimal separator in texts.
+    unit_given : bool
+        Whether the name of the column, or the user, states the unit.
     """
 
     column: str
     per_unit: float
     decimal: str = "."
+    unit_given: bool = True
 
 
 def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) -> dict[str, Source]:
@@ -285,8 +288,8 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
     Parameters
     ----------
     names : iterable of str
-        The columns. Columns named rtt, loss, packet_size or interval, in upper or lower case, hold seconds, fractions
-        or bytes. A name may end in another unit: rtt_ms, rtt_us, loss_percent, interval_ms.
+        The columns. Columns named rtt, loss, packet_size, interval, limit or quantile, in upper or lower case, hold
+        seconds, fractions or bytes. A name may end in another unit: rtt_ms, rtt_us, loss_percent, interval_ms.
     chosen : mapping, optional
         Columns with other names, and their units: {"rtt": "latency:ms"}. Without a unit, the name determines it.
 
@@ -303,9 +306,9 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
     Examples
     --------
     >>> find_sources(["user", "rtt_ms", "Loss"])["rtt"]
-    Source(column='rtt_ms', per_unit=1000.0, decimal='.')
+    Source(column='rtt_ms', per_unit=1000.0, decimal='.', unit_given=True)
     >>> find_sources(["ping", "plr"], {"rtt": "ping:ms", "loss": "plr:percent"})["loss"]
-    Source(column='plr', per_unit=100.0, decimal='.')
+    Source(column='plr', per_unit=100.0, decimal='.', unit_given=True)
     """
     given: Any = {} if chosen is None else chosen
     if not (isinstance(given, Mapping) and all(isinstance(each, str) for each in given.values())):
@@ -326,7 +329,8 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
         if len(found) > 1:
             raise InvalidValueError("columns", found, f"say which column is {name}")
         if found:
-            sources[name] = Source(found[0], quantity.units[spelled[found[0].strip().lower()]])
+            spelling = found[0].strip().lower()
+            sources[name] = Source(found[0], quantity.units[spelled[spelling]], unit_given=spelling != name)
     for name in PATH:
         if name not in sources:
             units = ", ".join(f"{name}_{unit}" for unit in QUANTITIES[name].units)
@@ -343,11 +347,53 @@ def _chosen(quantity: ColumnQuantity, where: str, present: list[str]) -> Source:
     require_one("columns", column or where, present)
     if not column or not unit:
         lower = where.lower()
-        ending = next((unit for unit in quantity.units if lower.endswith(f"_{unit}")), next(iter(quantity.units)))
-        return Source(where, quantity.units[ending])
+        ending = next((unit for unit in quantity.units if lower.endswith(f"_{unit}")), None)
+        return Source(where, quantity.units[ending or next(iter(quantity.units))], unit_given=ending is not None)
     if unit not in quantity.units:
         raise InvalidValueError("columns", unit, f"be in {', '.join(quantity.units)} for {quantity.name}")
     return Source(column, quantity.units[unit])
+
+
+_DOUBTFUL = {
+    "rtt": (2.0, "ms", "milliseconds", "s", "seconds"),
+    "loss": (1.0, "percent", "percent", "fraction", "fractions"),
+    "limit": (20.0, "ms", "milliseconds", "s", "seconds"),
+    "quantile": (1.0, "percent", "percent", "fraction", "fractions"),
+}
+"""Smallest median with which a column without a unit looks like it has another unit; this unit; the default unit."""
+
+
+def require_credible_units(batch: pa.RecordBatch, sources: Mapping[str, Source]) -> None:
+    """Raise ValueError if the unit of a column is not stated, and its values look like milliseconds or percent.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        The first rows of a table.
+    sources : mapping of str to Source
+        Columns of the quantities.
+
+    Examples
+    --------
+    >>> batch = pa.record_batch({"rtt": [80, 40, 20], "loss": [0.01, 0.02, 0.02]})
+    >>> require_credible_units(batch, find_sources(batch.schema.names))
+    Traceback (most recent call last):
+    tcpdelay.scenario.fields.InvalidValueError: columns must state the unit of rtt, because these look like
+    milliseconds (median 40): write rtt=rtt:ms, or rtt=rtt:s if they are seconds, got 'rtt'
+    >>> require_credible_units(batch, find_sources(batch.schema.names, {"rtt": "rtt:ms"}))
+    """
+    for name, (smallest, unit, words, default, default_words) in _DOUBTFUL.items():
+        source = sources.get(name)
+        if source is None or source.unit_given:
+            continue
+        cells = read_column(batch, QUANTITIES[name], source)
+        numbers = cells.values[((cells.faults == 0) | (cells.faults == OUTSIDE)) & np.isfinite(cells.values)]
+        if numbers.size and (middle := float(np.median(numbers))) >= smallest:
+            allowed = (
+                f"state the unit of {name}, because these look like {words} (median {middle:g}): "
+                f"write {name}={source.column}:{unit}, or {name}={source.column}:{default} if they are {default_words}"
+            )
+            raise InvalidValueError("columns", source.column, allowed)
 
 
 def require_one(argument: str, name: str, present: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import codecs
 import mmap
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
+LONGEST_MESSAGE = 300
+"""Largest number of characters of a message of Arrow; some repeat a whole row."""
 CSV_BLOCK = 16 * 2**20
 HEADER_BLOCK = 2**20
 """Bytes that are read at a time, and bytes that are read for the header."""
@@ -228,4 +231,4 @@ def one_line(error: Exception | str) -> str:
     """
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
-    return " ".join(str(error).split())[:200]
+    return textwrap.shorten(str(error), LONGEST_MESSAGE, placeholder=" ...")

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
-from tcpdelay.questions.tables.csv_reading import csv_columns, one_line, reading_csv
+from tcpdelay.questions.tables.csv_reading import csv_columns, csv_fault, one_line, reading_csv
 
 FileFormat = Literal["parquet", "csv", "arrow"]
 
@@ -19,6 +19,8 @@ SUFFIXES: dict[str, FileFormat] = {
 }  # fmt: skip
 ROWS_AT_A_TIME = 262_144
 """Rows that are read at a time; memory holds at most a few times as many."""
+_PARQUET = b"PAR1"
+"""First bytes of a Parquet file."""
 IN_FOLDER = (".parquet", ".pq", "")
 """Suffixes of the files of a folder that are read; some programs write files without a suffix."""
 
@@ -96,6 +98,36 @@ def reading(
     else:
         with pa.memory_map(str(path)) as file:
             yield _arrow(file)
+
+
+def table_fault(path: Path, chosen: FileFormat, error: Exception) -> str:
+    """Return in one line why a table cannot be read.
+
+    Parameters
+    ----------
+    path : Path
+        The file or folder.
+    chosen : {"parquet", "csv", "arrow"}
+        The format in which it was read.
+    error : Exception
+        The error of Arrow or of the system.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "users.parquet"
+    ...     _ = path.write_text("rtt_ms,loss")
+    ...     table_fault(path, "parquet", pa.ArrowInvalid("Parquet magic bytes not found in footer."))
+    'it is not a Parquet file'
+    """
+    if chosen == "csv" and isinstance(error, (pa.ArrowInvalid, UnicodeDecodeError)):
+        return csv_fault(path, str(error))
+    if chosen == "parquet" and isinstance(error, pa.ArrowInvalid) and path.is_file():
+        with path.open("rb") as file:
+            if file.read(len(_PARQUET)) != _PARQUET:
+                return "it is not a Parquet file"
+    return one_line(error)
 
 
 def _parquet_files(path: Path) -> list[str]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from tcpdelay import __version__
 from tcpdelay.models.validity import ValidityWarning
+from tcpdelay.quality.voice import CallTarget
 from tcpdelay.questions.region import question
-from tcpdelay.questions.tables.columns import Source, find_sources, require_one
+from tcpdelay.questions.tables.columns import Source, find_sources, require_credible_units, require_one
 from tcpdelay.questions.tables.csv_reading import one_line
 from tcpdelay.questions.tables.files import (
     ROWS_AT_A_TIME,
@@ -51,6 +52,7 @@ def predict_many(
     flow: Flow | str | None = None,
     threshold: float | None = None,
     quantile: float | None = None,
+    call: CallTarget | None = None,
     columns: Mapping[str, str] | None = None,
     prefix: str = "",
     cached: bool = True,
@@ -65,8 +67,9 @@ def predict_many(
     Parameters
     ----------
     table : pyarrow.Table, RecordBatch or RecordBatchReader, pandas.DataFrame, or mapping of str to array_like
-        Columns rtt [s] and loss [fraction], and, if rows differ in them, packet_size [bytes] and interval [s]. The name
-        of a column may end in another unit, as in rtt_ms and loss_percent. All other columns are passed through.
+        Columns rtt [s] and loss [fraction], and, if rows differ in them, packet_size [bytes], interval [s], limit [s]
+        (the threshold) and quantile [fraction]. The name of a column may end in another unit, as in rtt_ms and
+        loss_percent. All other columns are passed through.
     stack : Stack, optional
         The TCP stack; by default the stack of a current Linux kernel.
     flow : Flow or str, optional
@@ -76,6 +79,9 @@ def predict_many(
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
+    call : CallTarget, optional
+        The call that is rated by the E-model: it plays out each packet at the threshold. With a score in `call`, a row
+        works if the call has this score, whatever the quantile.
     columns : mapping, optional
         Columns with other names, and their units: {"rtt": "ping:ms", "loss": "plr:percent"}.
     prefix : str
@@ -89,8 +95,9 @@ def predict_many(
     -------
     pyarrow.Table, RecordBatch or RecordBatchReader, pandas.DataFrame, or dict of ndarray
         The table, with the additional columns p50, p95, p99 and mean [s], late (fraction of the packets later than the
-        threshold), works, sustainable, and reason. Rows without a prediction keep their place: `reason` explains why
-        there is no prediction, and the other columns are null, NaN or False. A reader is read while its result is read.
+        threshold), with `call` the score mos, works, sustainable, and reason. Rows without a prediction keep their
+        place: `reason` explains why there is no prediction, and the other columns are null, NaN or False. A reader is
+        read while its result is read.
 
     Raises
     ------
@@ -110,7 +117,7 @@ def predict_many(
     >>> print(answers["reason"][2])
     loss must be a fraction from 0 to below 1
     """
-    demand = demand_for(flow, stack, threshold, quantile)
+    demand = replace(demand_for(flow, stack, threshold, quantile), call=call)
     if isinstance(table, pa.RecordBatchReader):
         rows = RowPredictor(demand, find_sources(table.schema.names, columns), prefix, cached)
         schema = rows.schema(table.schema)
@@ -119,6 +126,8 @@ def predict_many(
     rows = RowPredictor(demand, find_sources(given.schema.names, columns), prefix, cached)
     schema = rows.schema(given.schema)
     batches = given.combine_chunks().to_batches(max_chunksize=TABLE_ROWS_AT_A_TIME)
+    for batch in batches[:1]:
+        require_credible_units(batch, rows.sources)
     predicted = pa.Table.from_batches([rows.predict(batch, on_progress) for batch in batches], schema)
     rows.save()
     if rows.unchecked:
@@ -147,7 +156,9 @@ def _stream(
     reader: pa.RecordBatchReader, rows: RowPredictor, on_progress: Callable[[int, int], None] | None
 ) -> Iterator[pa.RecordBatch]:
     try:
-        for batch in reader:
+        for number, batch in enumerate(reader):
+            if number == 0:
+                require_credible_units(batch, rows.sources)
             yield rows.predict(batch, on_progress)
     finally:
         rows.save()
@@ -319,6 +330,10 @@ def run_job(
         If the target cannot be written.
     """
     predictor = RowPredictor(demand, dict(sources), shares.prefix, cached)
+    with reading(job.source, job.source_format) as reader:
+        for batch in chunks(reader, ROWS_AT_A_TIME):
+            require_credible_units(batch, sources)
+            break
     if job.in_parts and job.target is not None:
         with writing(job.target):
             _keep_question(job, job.target, demand, sources, shares.prefix)

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tcpdelay.models.validity import validated_range
+from tcpdelay.quality.voice import CallTarget, voice_mos
 from tcpdelay.questions.region import Question
-from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, Source, read_column, reasons
+from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
 from tcpdelay.questions.tables.lattice import COLUMNS, Lattice, load_lattice, save_lattice
 from tcpdelay.scenario.fields import InvalidValueError, require_flag
 from tcpdelay.scenario.source import Flow
@@ -40,12 +41,16 @@ class Demand:
     stack : KnownStack
         The TCP implementation.
     target : Target
-        Latest useful arrival, and the share of the packets that must arrive by then.
+        Latest useful arrival, and the share of the packets that must arrive by then, of rows without their own.
+    call : CallTarget, optional
+        The call that is rated: it plays out each packet at its latest useful arrival. With a score in `call`, a row
+        works if the call has this score, whatever the share of the target.
     """
 
     flow: Flow | None
     stack: KnownStack
     target: Target
+    call: CallTarget | None = None
 
 
 class RowPredictor:
@@ -93,8 +98,9 @@ class RowPredictor:
             raise ValueError(f"flow must be given, as the table has no {' and no '.join(missing)}")
         self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
         self.unchecked = 0
-        self._lattices: OrderedDict[Flow, Lattice] = OrderedDict()
-        self._kept: dict[Flow, int] = {}
+        self._columns = COLUMNS if demand.call is None else (*COLUMNS, "mos")
+        self._lattices: OrderedDict[tuple[Flow, Target], Lattice] = OrderedDict()
+        self._kept: dict[tuple[Flow, Target], int] = {}
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the columns of a table, followed by the added columns.
@@ -104,7 +110,7 @@ class RowPredictor:
         ValueError
             If the table already has an added column.
         """
-        added: list[Any] = [pa.field(self.prefix + name, pa.float64()) for name in COLUMNS]
+        added: list[Any] = [pa.field(self.prefix + name, pa.float64()) for name in self._columns]
         added += [pa.field(self.prefix + name, pa.bool_()) for name in FLAGS]
         added.append(pa.field(self.prefix + "reason", pa.string()))
         taken = [field.name for field in added if field.name in given.names]
@@ -133,10 +139,10 @@ class RowPredictor:
                 values[name], faults = read_column(batch, QUANTITIES[name], self.sources[name])
                 if faults.any():
                     reason = np.where((reason == 0) & (faults > 0), faults + FAULTS * place, reason).astype(np.int8)
-        columns = np.full((len(COLUMNS), batch.num_rows), np.nan)
+        columns = np.full((len(self._columns), batch.num_rows), np.nan)
         flags = np.zeros((len(FLAGS), batch.num_rows), np.bool_)
-        for flow, rows in self._flows(values, reason == 0):
-            self._predict_flow(flow, rows, values["rtt"], values["loss"], columns, flags, on_progress)
+        for flow, target, rows in self._flows(values, reason == 0):
+            self._predict_flow(flow, target, rows, values["rtt"], values["loss"], columns, flags, on_progress)
         reason[(reason == 0) & np.isnan(columns[0])] = len(_REASONS) - 1
         bad = reason > 0
         nulls = bad if bad.any() else None
@@ -147,47 +153,51 @@ class RowPredictor:
 
     def save(self, growth: float = 1.0) -> None:
         """Write the lattices that have grown by more than a factor `growth` since they were last written."""
-        for flow, lattice in self._lattices.items():
-            self._save(flow, lattice, growth)
+        for key, lattice in self._lattices.items():
+            self._save(key, lattice, growth)
 
-    def _save(self, flow: Flow, lattice: Lattice, growth: float = 1.0) -> None:
-        if self.cached and lattice.size > growth * self._kept[flow] and save_lattice(lattice):
-            self._kept[flow] = lattice.size
+    def _save(self, key: tuple[Flow, Target], lattice: Lattice, growth: float = 1.0) -> None:
+        if self.cached and lattice.size > growth * self._kept[key] and save_lattice(lattice):
+            self._kept[key] = lattice.size
 
-    def _lattice(self, flow: Flow) -> Lattice:
-        if flow not in self._lattices:
-            asked = Question(flow, self.demand.stack, self.demand.target)
+    def _lattice(self, flow: Flow, target: Target) -> Lattice:
+        key = flow, target
+        if key not in self._lattices:
+            asked = Question(flow, self.demand.stack, target)
             lattice = load_lattice(asked) if self.cached else Lattice(asked)
-            self._lattices[flow], self._kept[flow] = lattice, lattice.size
+            self._lattices[key], self._kept[key] = lattice, lattice.size
             if len(self._lattices) > MOST_LATTICES:
                 self._save(*self._lattices.popitem(last=False))
-        self._lattices.move_to_end(flow)
-        return self._lattices[flow]
+        self._lattices.move_to_end(key)
+        return self._lattices[key]
 
     def _flows(
         self, values: dict[str, NDArray[np.float64]], right: NDArray[np.bool_]
-    ) -> list[tuple[Flow, NDArray[np.int64] | None]]:
-        """Return the flows of the valid rows, and the rows of each flow; None means all rows."""
-        flow = self.demand.flow
+    ) -> list[tuple[Flow, Target, NDArray[np.int64] | None]]:
+        """Return the flows and targets of the valid rows, and the rows of each; None means all rows."""
+        flow, target = self.demand.flow, self.demand.target
         if not right.any():
             return []
-        if flow is not None and not set(FLOW) & set(values):
-            return [(flow, None if right.all() else np.flatnonzero(right))]
+        if flow is not None and not {*FLOW, *TARGET} & set(values):
+            return [(flow, target, None if right.all() else np.flatnonzero(right))]
         rows = np.flatnonzero(right)
         default = (0, 0.0) if flow is None else (flow.packet_size, flow.interval)
         own = [
             values[name][rows] if name in values else np.full(rows.size, given)
-            for name, given in zip(FLOW, default, strict=True)
+            for name, given in zip((*FLOW, *TARGET), (*default, target.limit, target.quantile), strict=True)
         ]
-        both = np.stack(own, axis=1)
-        flows, which = np.unique(both, axis=0, return_inverse=True)
+        different, which = np.unique(np.stack(own, axis=1), axis=0, return_inverse=True)
         order = np.argsort(which.ravel(), kind="stable")
         parts = np.split(rows[order], np.cumsum(np.bincount(which.ravel()))[:-1])
-        return [(Flow(int(size), float(interval)), part) for (size, interval), part in zip(flows, parts, strict=True)]
+        return [
+            (Flow(int(size), interval), Target(limit, quantile), part)
+            for (size, interval, limit, quantile), part in zip(different.tolist(), parts, strict=True)
+        ]
 
     def _predict_flow(
         self,
         flow: Flow,
+        target: Target,
         rows: NDArray[np.int64] | None,
         rtt: NDArray[np.float64],
         loss: NDArray[np.float64],
@@ -197,10 +207,17 @@ class RowPredictor:
     ) -> None:
         if rows is not None:
             rtt, loss = rtt[rows], loss[rows]
-        answers = self._lattice(flow).answer(rtt, loss, on_progress)
+        answers = self._lattice(flow, target).answer(rtt, loss, on_progress)
         everything = slice(None) if rows is None else rows
-        columns[:, everything] = answers.columns
+        columns[: len(COLUMNS), everything] = answers.columns
         flags[0, everything], flags[1, everything] = answers.works, answers.sustainable
+        call = self.demand.call
+        if call is not None:
+            codec, late = call.codec_of(flow.interval), answers.columns[COLUMNS.index("late")]
+            scores = voice_mos(target.limit + codec.delay, np.nan_to_num(late, nan=1.0), codec)
+            columns[len(COLUMNS), everything] = np.where(np.isnan(late), np.nan, scores)
+            if call.mos is not None:
+                flags[0, everything] = answers.sustainable & (scores >= call.mos)
         known = validated_range(self.demand.stack)
         inside = (rtt >= known.rtt[0]) & (rtt <= known.rtt[1]) & (loss >= known.loss[0]) & (loss <= known.loss[1])
         unusual = not (

@@ -1,0 +1,99 @@
+"""The help of the commands: usual options first, rare options on request, and the presets of `--app`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from tcpdelay.scenario.applications import APPLICATIONS
+from tcpdelay.scenario.scenario import FIELDS
+from tcpdelay.units import format_fraction, format_rate, format_time
+
+USUAL_FIELDS = frozenset(
+    {"packet_size", "interval", "rtt", "loss", "limit", "quantile", "congestion_control"},
+)
+"""Fields of a scenario whose options `--help` explains; it only names the options of the other fields."""
+_EVERYTHING = "tcpdelay: help of all options"
+"""Key in the context of a command whose help explains all options."""
+
+
+def presets() -> list[tuple[str, str]]:
+    """Return name, packets and target of each application.
+
+    Examples
+    --------
+    >>> presets()[0]
+    ('voip', 'Telephony, G.711: 174 B every 20 ms (69.6 kbit/s); 95 % within 200 ms')
+    """
+    return [
+        (
+            preset.name,
+            f"{preset.title}: {preset.flow.packet_size} B every {format_time(preset.flow.interval)} "
+            f"({format_rate(preset.flow.bitrate)}); {format_fraction(preset.target.quantile)} within "
+            f"{format_time(preset.target.limit)}",
+        )
+        for preset in APPLICATIONS.values()
+    ]
+
+
+def _print_everything(context: typer.Context, requested: bool) -> None:
+    if requested:
+        context.meta[_EVERYTHING] = True
+        print(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option("--help-all", callback=_print_everything, is_eager=True, help="Explain all options and exit."),
+]
+"""Annotation of the parameter `help_all`: the option that explains rare options too."""
+
+
+class GroupedHelp(TyperCommand):
+    """A command whose help groups the options by the headings of their declarations.
+
+    Of a command with `HelpAll`, `--help` explains the usual options and names the rest; `--help-all` explains all.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, options and presets into the help."""
+        folded = any(option.name == "help_all" for option in self.params) and _EVERYTHING not in ctx.meta
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        only_named = []
+        for option in self.get_params(ctx):
+            entry = option.get_help_record(ctx)
+            if entry is None:
+                continue
+            if option.param_type_name == "argument":
+                # Typer adds the type of the language to the name.
+                groups["Arguments"].append((option.metavar or option.name, entry[1]))
+            elif folded and option.name in FIELDS and option.name not in USUAL_FIELDS:
+                only_named.append(option.opts[0])
+            else:
+                groups.setdefault(getattr(option, "rich_help_panel", None) or "Other", []).append(entry)
+        for heading, entries in groups.items():
+            if entries:
+                with formatter.section(heading):
+                    formatter.write_dl(entries)
+        if only_named:
+            with formatter.section("More options (explained by --help-all)"):
+                formatter.write_text(", ".join(only_named))
+        if any(option.name == "app" for option in self.params):
+            _write_presets(formatter)
+
+
+class ProgramHelp(TyperGroup):
+    """The program, whose help lists the presets below the commands."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write commands and presets into the help."""
+        super().format_commands(ctx, formatter)
+        _write_presets(formatter)
+
+
+def _write_presets(formatter: Any) -> None:
+    with formatter.section("Applications of --app"):
+        formatter.write_dl(presets())

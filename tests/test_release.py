@@ -1,0 +1,60 @@
+"""What a release consists of: metadata of the wheel, the citation, and the workflow that builds and tests both."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email import message_from_bytes
+from email.policy import default
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def metadata(tmp_path_factory):
+    """Return the metadata of the wheel."""
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = [name for name in opened.namelist() if name.endswith("METADATA")]
+        return message_from_bytes(opened.read(name), policy=default)
+
+
+def test_the_readme_of_the_wheel_needs_no_other_file(metadata):
+    readme = metadata.get_payload()
+    links = re.findall(r"\]\(([^)]+)\)", readme)
+    assert links
+    assert all(link.startswith("https://") for link in links)
+    assert "pip install tcpdelay" in readme
+    for word in ("<!--", "make ", "examples/", "docs/", ".md"):
+        assert word not in readme, word
+
+
+def test_a_plain_installation_reads_packet_captures(metadata):
+    required = [each for each in metadata.get_all("Requires-Dist") if "extra ==" not in each]
+    assert any(each.startswith("dpkt") for each in required)
+    pinned = (ROOT / "locks" / "runtime.lock").read_text()
+    for each in required:
+        assert re.search(rf"^{re.match('[a-z0-9-]+', each)[0]}==", pinned, re.MULTILINE), each
+
+
+def test_the_citation_is_that_of_this_version():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {PROJECT['version']}\n" in citation
+    assert f"\nlicense: {PROJECT['license']}\n" in citation
+
+
+def test_a_release_is_tested_on_three_systems():
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    jobs = workflow["jobs"]
+    assert jobs["test"]["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
+    assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == ("build", "test")
