@@ -66,7 +66,7 @@ def working_boundary(
     *,
     rtt: ArrayLike | None = None,
     loss: ArrayLike | None = None,
-    threshold: float | None = None,
+    limit: float | None = None,
     quantile: float | None = None,
     searched: Searched = "loss",
     tolerance: float = DEFAULT_TOLERANCE,
@@ -83,14 +83,14 @@ def working_boundary(
     ----------
     flow : Flow or str
         The flow, or the name of an application in `tcpdelay.scenario.applications`, which also sets the default
-        threshold and quantile.
+        limit and quantile.
     stack : Stack, optional
         The TCP stack; by default the stack of a current Linux kernel.
     rtt : array_like, optional
         Round-trip times [s], ascending; by default 40 from 10 ms to 400 ms.
     loss : array_like, optional
         Losses, ascending fractions above 0 and below 1; by default 40 from 0.1 % to 10 %.
-    threshold : float, optional
+    limit : float, optional
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
@@ -121,7 +121,7 @@ def working_boundary(
         raise InvalidValueError("searched", searched, f"be one of {', '.join(map(repr, get_args(Searched)))}")
     if not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
         raise InvalidValueError("tolerance", tolerance, f"lie between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}")
-    asked = question(flow, stack, threshold, quantile)
+    asked = question(flow, stack, limit, quantile)
     rtts, lost = round_trip_times(rtt), losses(loss)
     points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)
     results = work_out(_BoundarySearch(asked, searched, points, grid, tolerance), on_progress=on_progress)

@@ -23,6 +23,7 @@ from tcpdelay.network.send_buffer import SendBufferLimit
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import ConstantRate, Source
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
+from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -257,7 +258,7 @@ class Comparison:
 
 
 def compare(
-    flow: Flow,
+    flow: Flow | str,
     path: Path,
     stack: Linux | None = None,
     target: Target | None = None,
@@ -272,14 +273,15 @@ def compare(
 
     Parameters
     ----------
-    flow : Flow
-        The flow; all contenders send the same packets.
+    flow : Flow or str
+        The flow, or the name of an application in `tcpdelay.scenario.applications`; all contenders send the same
+        packets.
     path : Path
         The path. Its losses are random or in bursts. Packets are lost before they reach the link.
     stack : Linux, optional
         The kernel's TCP; `Stack.linux()` by default.
     target : Target, optional
-        The demand on the delay; 95 % within 200 ms by default.
+        The demand on the delay; by default that of the application, or 95 % within 0.2 s.
     link : Bottleneck, optional
         A shared link on the way; by default a link without queueing delay.
     others : sequence of Source
@@ -310,7 +312,7 @@ def compare(
     """
     if others and link is None:
         raise ValueError("others need a link that they share with the flow")
-    stack, target = stack or Linux(), target or Target(0.2)
+    flow, stack, target = flow_of(flow), stack or Linux(), target_of(flow, target)
     entered = contenders(flow, path, stack, target)
     if duration is None:
         duration = default_duration(flow, link)

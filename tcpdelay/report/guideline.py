@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tcpdelay.advice.against import Changes
 from tcpdelay.advice.guideline import Findings, findings
 from tcpdelay.models.predict import AnsweredBy
-from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.applications import APPLICATIONS, Application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import scenario_from_options
 from tcpdelay.scenario.source import Flow
@@ -38,7 +38,7 @@ class Guideline(Findings):
 
 
 def guideline(
-    flow: Flow | None = None,
+    flow: Flow | str | None = None,
     path: Path | None = None,
     stack: Stack | None = None,
     target: Target | None = None,
@@ -54,7 +54,8 @@ def guideline(
     Parameters
     ----------
     flow, path : Flow and Path, optional
-        The scenario. Alternatively, give the parameters of `Flow` and `Path` by name, as for `predict_delay`.
+        The scenario. Alternatively, give the parameters of `Flow` and `Path` by name, as for `predict_delay`. The flow
+        may be the name of an application, such as "voip", which is then the `application` too.
     stack : Stack, optional
         The TCP implementation; by default a current Linux kernel.
     target : Target, optional
@@ -88,6 +89,8 @@ def guideline(
     >>> g.verdict, round(g.quantile, 3)
     ('works', 0.14)
     """
+    if isinstance(flow, str):
+        application = APPLICATIONS.get(flow, application)
     if application is not None:
         flow = application.flow if flow is None and not {"packet_size", "interval"} & set(options) else flow
         target = application.target if target is None else target

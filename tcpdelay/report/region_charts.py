@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Fill = Literal["delay", "mos"]
 
 LEVELS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
-"""Delays at which the colour changes, in multiples of the threshold; blue up to the threshold, orange above it."""
+"""Delays at which the colour changes, in multiples of the limit; blue up to the limit, orange above it."""
 SCORES = (2.58, 3.10, 3.60, 4.03, 4.34)
 """Lowest scores of the classes of user satisfaction of narrowband calls, from "nearly all users dissatisfied" to "very
 satisfied" (ITU-T G.107, table B.1); blue from the third score."""
@@ -55,7 +55,7 @@ def plot_region(
     ax : Axes, optional
         Where to draw; the current axes of pyplot by default.
     fill : {"delay", "mos"}
-        Meaning of the colours: the delay in multiples of the threshold, or the mean opinion score in the classes of
+        Meaning of the colours: the delay in multiples of the limit, or the mean opinion score in the classes of
         user satisfaction of ITU-T G.107, Annex B.
 
     Returns
@@ -84,7 +84,7 @@ def plot_region(
     if fill == "mos" and "mos" not in region:
         raise InvalidValueError("fill", fill, "be 'delay' for a region without scores")
     ax = current_axes() if ax is None else ax
-    limit = float(region.attrs["threshold"])
+    limit = float(region.attrs["limit"])
     colors: tuple[str, ...]
     if fill == "delay":
         levels, colors, values = [limit * level for level in LEVELS], _COLORS, region["quantile"]

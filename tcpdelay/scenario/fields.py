@@ -137,6 +137,11 @@ def require_flag(name: str, value: object) -> None:
         raise InvalidValueError(name, value, "be True or False")
 
 
+def _has_several(value: object) -> bool:
+    """Return whether a value is a list, an array or a column of a table."""
+    return isinstance(value, (list, tuple)) or bool(getattr(value, "ndim", 0))
+
+
 def _as_number(value: object) -> float:
     """Return a number as a float; raise ValueError, which pydantic catches, if the value is not a number."""
     if not is_number(value) or _is_huge(value):
@@ -294,7 +299,8 @@ class Quantity(Field):
         if self.allowed:
             return InvalidValueError(name, value, self.allowed)
         if not is_number(value):
-            return InvalidValueError(name, value, f"be a number in {self.unit}")
+            hint = "for several values call tcpdelay.predict_many, which takes a table" if _has_several(value) else ""
+            return InvalidValueError(name, value, f"be a number in {self.unit}", hint)
         if _is_huge(value) or not math.isfinite(value):
             return InvalidValueError(name, value, "be finite")
         number = float(value)
