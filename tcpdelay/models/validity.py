@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING
 
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack, checked_profile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 
 class ValidityWarning(UserWarning):
@@ -65,6 +67,9 @@ class ValidatedRange:
         >>> LINUX_RANGE.exceeded_by_paths(Flow(174, 0.020), [0.1, 0.1, 0.1], [0, 0.00005, 0.02]).tolist()
         [False, True, False]
         """
+        # Not needed, and not loaded, where the command line only prints its help.
+        import numpy as np
+
         rtts, losses = np.asarray(rtt, np.float64), np.asarray(loss, np.float64)
         known = (rtts >= self.rtt[0]) & (rtts <= self.rtt[1])
         known &= ((losses >= self.loss[0]) & (losses <= self.loss[1])) | (losses == 0)

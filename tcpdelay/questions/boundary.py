@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,10 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.units import format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Searched = Literal["loss", "rtt"]
 
@@ -54,6 +58,18 @@ class WorkingBoundary:
     works_up_to: NDArray[np.float64]
     fails_from: NDArray[np.float64]
     tolerance: float
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the boundary into the given axes, by default the current axes of pyplot; the flow works below it."""
+        from tcpdelay.report.region_charts import plot_boundaries
+
+        return plot_boundaries({f"works below, {format_time(self.target.limit)}": self}, ax)
+
+    def _repr_html_(self) -> str:
+        """Return both sides of the boundary as a table for notebooks."""
+        from tcpdelay.report.notebook import boundary_html
+
+        return boundary_html(self)
 
     def path(self, point: int, value: float) -> Path:
         """Return the path at a point, with a `value` of the searched parameter."""

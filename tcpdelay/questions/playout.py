@@ -102,7 +102,7 @@ def playout_for_late_fraction(
     if value == np.inf:
         raise ValueError(
             f"no playout buffer has a late fraction of {format_fraction(late_fraction)} or less: "
-            f"at best, {format_fraction(distribution.late_fraction(1e9))} are late"
+            f"at best, {format_fraction(float(distribution.weights[-1]))} are late"
         )
     return _buffer(answer, value, None)
 

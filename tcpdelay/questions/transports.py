@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FINE_TICK, SHORT_TIMEOUT = 0.01, 0.2
 """Timers of the published transports [s], as in current systems: the published timers of half a second would hide all
@@ -251,6 +255,18 @@ class Comparison:
     duration: float
     seed: int
     rows: tuple[Carried, ...]
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the delays of all contenders into the given axes, by default the current axes of pyplot."""
+        from tcpdelay.report.transports import plot_comparison
+
+        return plot_comparison(self, ax)
+
+    def _repr_html_(self) -> str:
+        """Return all contenders as a table for notebooks."""
+        from tcpdelay.report.transports import table_html
+
+        return table_html(self)
 
     def taken(self, row: Carried) -> float:
         """Return the throughput that a contender takes from the other sources [bit/s]; NaN without other sources."""

@@ -34,6 +34,21 @@ class Delays(Protocol):
         """Their probabilities."""
         ...
 
+    @property
+    def mean(self) -> float:
+        """The mean delay [s]."""
+        ...
+
+    @property
+    def jitter(self) -> float:
+        """The standard deviation of the delay [s]."""
+        ...
+
+    @property
+    def sustainable(self) -> bool:
+        """Whether TCP can carry the flow."""
+        ...
+
     def quantile(self, probability: float) -> float:
         """Return the quantile of a probability [s]."""
         ...

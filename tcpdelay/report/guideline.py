@@ -17,7 +17,17 @@ from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from tcpdelay.capture.estimate import PathEstimate
+    from tcpdelay.report.content import Content
+
+
+def content_html(report: Content) -> str:
+    """Return headline, explanation and key figures of a report for notebooks."""
+    from tcpdelay.report.notebook import html_table
+
+    return html_table(report.headline, ("", ""), report.key_figures, " ".join(report.explanation))
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,16 @@ class Guideline(Findings):
         from tcpdelay.report.markdown import to_markdown
 
         return to_markdown(self)
+
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw the delays with a mark at the limit; the parameters are those of `DelayDistribution.plot`."""
+        return self.distribution.plot(ax, **{"thresholds": {"limit": self.target.limit}, **options})
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the delays as a table for notebooks; `to_html` has the whole report."""
+        from tcpdelay.report.content import content
+
+        return content_html(content(self))
 
     def to_html(self) -> str:
         """Return the report as one self-contained HTML page."""
@@ -115,6 +135,18 @@ class GuidelineComparison(Changes):
         from tcpdelay.report.markdown import in_markdown
 
         return in_markdown(changes_content(self))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw both distributions into the given axes, by default the current axes of pyplot."""
+        from tcpdelay.report.against import plot_both
+
+        return plot_both(self, ax)
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the main figures as a table for notebooks; `to_html` has the whole report."""
+        from tcpdelay.report.against import changes_content
+
+        return content_html(changes_content(self))
 
     def to_html(self) -> str:
         """Return the report on the differences as one self-contained HTML page."""

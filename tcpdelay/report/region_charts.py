@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,8 +20,37 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-    from tcpdelay.questions.boundary import WorkingBoundary
     from tcpdelay.questions.tables.rows import WorkingShares
+    from tcpdelay.scenario.target import Target
+
+
+class Boundary(Protocol):
+    """The boundary of a working region: a `tcpdelay.questions.boundary.WorkingBoundary`."""
+
+    @property
+    def target(self) -> Target:
+        """The demand on the delay."""
+        ...
+
+    @property
+    def searched(self) -> Literal["loss", "rtt"]:
+        """The parameter that grows until the target is missed."""
+        ...
+
+    @property
+    def at(self) -> NDArray[np.float64]:
+        """The values of the other parameter [s or fraction]."""
+        ...
+
+    @property
+    def works_up_to(self) -> NDArray[np.float64]:
+        """Largest value that works at each point; NaN if there is none."""
+        ...
+
+    @property
+    def fails_from(self) -> NDArray[np.float64]:
+        """Smallest value that fails at each point; NaN if there is none."""
+        ...
 
 
 Fill = Literal["delay", "mos"]
@@ -42,7 +71,7 @@ _STYLES = ("-", "--", "-.", ":")
 
 
 def plot_region(
-    region: xr.Dataset, boundary: WorkingBoundary | None = None, ax: Axes | None = None, *, fill: Fill = "delay"
+    region: xr.Dataset, boundary: Boundary | None = None, ax: Axes | None = None, *, fill: Fill = "delay"
 ) -> Axes:
     """Draw the target's quantile of the delay, or the score of a call, over round-trip time and loss.
 
@@ -116,7 +145,7 @@ def plot_region(
     return ax
 
 
-def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None = None) -> Axes:
+def plot_boundaries(boundaries: Mapping[str, Boundary], ax: Axes | None = None) -> Axes:
     """Draw the boundaries of the working regions of several flows or stacks.
 
     Parameters
@@ -215,19 +244,19 @@ def _widen(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> 
             round_ticks(axis, low, high)
 
 
-def _sides(boundary: WorkingBoundary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _sides(boundary: Boundary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return round-trip times [s] and losses of a boundary."""
     if boundary.searched == "loss":
         return boundary.at, boundary.works_up_to
     return boundary.works_up_to, boundary.at
 
 
-def _draw_boundary(ax: Axes, boundary: WorkingBoundary, color: str, style: str, label: str | None = None) -> None:
+def _draw_boundary(ax: Axes, boundary: Boundary, color: str, style: str, label: str | None = None) -> None:
     rtts, losses = _sides(boundary)
     ax.plot(rtts, losses, color=color, linewidth=LINE_WIDTH, linestyle=style, label=label)
 
 
-def _middle(boundary: WorkingBoundary) -> tuple[float, float] | None:
+def _middle(boundary: Boundary) -> tuple[float, float] | None:
     """Return the middle point of a boundary; None if the boundary has no point."""
     rtts, losses = _sides(boundary)
     known = np.flatnonzero(np.isfinite(boundary.fails_from) & np.isfinite(boundary.works_up_to))

@@ -103,6 +103,10 @@ class InvalidValueError(ValueError):
         return f"{self.name} {self.fault}" + (f"; {self.hint}" if self.hint else "")
 
 
+class UnitWarning(UserWarning):
+    """A value is so large that it is probably given in another unit, such as milliseconds for seconds."""
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether a value is a real number; neither a text nor True is one.
 
