@@ -143,7 +143,7 @@ def best_split(
     >>> best_split(Flow(1448, 0.020), Path(rtt=0.100, loss=0.01), Stack.linux(), Target(0.2)).value > 1
     True
     """
-    demand = target_of(flow, target)
+    demand: Target | CallTarget = target_of(flow) if target is None else target
     flow, stack = flow_of(flow), checked_profile(stack)
     ways = []
     for number in whole_numbers("pieces", pieces):
@@ -201,7 +201,7 @@ def best_connections(
     >>> best_connections(Flow(1448, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(), Target(0.2)).value > 1
     True
     """
-    demand = target_of(flow, target)
+    demand: Target | CallTarget = target_of(flow) if target is None else target
     flow, stack = flow_of(flow), checked_profile(stack)
     ways = []
     for number in whole_numbers("connections", connections):

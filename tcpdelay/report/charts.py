@@ -20,6 +20,8 @@ from tcpdelay.units import NOT_CARRIED, format_time
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from tcpdelay.scenario.target import Target
+
 
 class Delays(Protocol):
     """Delays [s] with their probabilities, such as a `DelayDistribution`."""
@@ -59,6 +61,35 @@ class Delays(Protocol):
 
     def cdf(self, delay: Any) -> Any:
         """Return the share of packets up to each delay [s]."""
+        ...
+
+
+class Boundary(Protocol):
+    """The boundary of a working region: a `tcpdelay.questions.boundary.WorkingBoundary`."""
+
+    @property
+    def target(self) -> Target:
+        """The demand on the delay."""
+        ...
+
+    @property
+    def searched(self) -> Literal["loss", "rtt"]:
+        """The parameter that grows until the target is missed."""
+        ...
+
+    @property
+    def at(self) -> NDArray[np.float64]:
+        """The values of the other parameter [s or fraction]."""
+        ...
+
+    @property
+    def works_up_to(self) -> NDArray[np.float64]:
+        """Largest value that works at each point; NaN if there is none."""
+        ...
+
+    @property
+    def fails_from(self) -> NDArray[np.float64]:
+        """Smallest value that fails at each point; NaN if there is none."""
         ...
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from tcpdelay.units import NOT_CARRIED, format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.report.charts import Delays
-    from tcpdelay.report.region_charts import Boundary
+    from tcpdelay.report.charts import Boundary, Delays
 
 QUANTILES = (0.5, 0.95, 0.99)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,36 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tcpdelay.questions.tables.rows import WorkingShares
-    from tcpdelay.scenario.target import Target
-
-
-class Boundary(Protocol):
-    """The boundary of a working region: a `tcpdelay.questions.boundary.WorkingBoundary`."""
-
-    @property
-    def target(self) -> Target:
-        """The demand on the delay."""
-        ...
-
-    @property
-    def searched(self) -> Literal["loss", "rtt"]:
-        """The parameter that grows until the target is missed."""
-        ...
-
-    @property
-    def at(self) -> NDArray[np.float64]:
-        """The values of the other parameter [s or fraction]."""
-        ...
-
-    @property
-    def works_up_to(self) -> NDArray[np.float64]:
-        """Largest value that works at each point; NaN if there is none."""
-        ...
-
-    @property
-    def fails_from(self) -> NDArray[np.float64]:
-        """Smallest value that fails at each point; NaN if there is none."""
-        ...
+    from tcpdelay.report.charts import Boundary
 
 
 Fill = Literal["delay", "mos"]

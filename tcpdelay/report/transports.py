@@ -67,16 +67,47 @@ class Carried(Protocol):
 
 
 class Comparison(Protocol):
-    """All contenders on one path: a `tcpdelay.questions.transports.Comparison`, which has more about its attributes."""
+    """All contenders on one path: a `tcpdelay.questions.transports.Comparison`."""
 
-    flow: Flow
-    path: Path
-    target: Target
-    link: Bottleneck | None
-    others: tuple[Source, ...]
-    undisturbed: float
-    duration: float
-    seed: int
+    @property
+    def flow(self) -> Flow:
+        """The flow."""
+        ...
+
+    @property
+    def path(self) -> Path:
+        """The path."""
+        ...
+
+    @property
+    def target(self) -> Target:
+        """The demand on the delay."""
+        ...
+
+    @property
+    def link(self) -> Bottleneck | None:
+        """The shared link, if there is one."""
+        ...
+
+    @property
+    def others(self) -> tuple[Source, ...]:
+        """The other sources on the link."""
+        ...
+
+    @property
+    def undisturbed(self) -> float:
+        """Throughput of the other sources without the flow [bit/s]."""
+        ...
+
+    @property
+    def duration(self) -> float:
+        """Time simulated for each contender [s]."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Seed of all random numbers."""
+        ...
 
     @property
     def rows(self) -> Sequence[Carried]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
-
-Demand = TypeVar("Demand")
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ def flow_of(flow: Flow | str) -> Flow:
     return flow
 
 
-def target_of(flow: Flow | str, target: Demand | None = None) -> Demand | Target:
+def target_of(flow: Flow | str, target: Target | None = None) -> Target:
     """Return the target; if it is not given, the target of the application, or 95 % within 200 ms for a `Flow`.
 
     Examples
