@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 from matplotlib.text import Annotation
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -122,7 +124,7 @@ _SIDES: tuple[tuple[tuple[float, float], Align], ...] = (
 """Offsets of a note from its point [points]: below or above, at its right or left, and farther away."""
 _SAMPLES = 2.0
 """Distance of the points at which a line is sampled [points]."""
-_CLEARANCE = 6.0
+_CLEARANCE = 3.0
 """Free space around a note [points]."""
 
 
@@ -171,9 +173,16 @@ Box = tuple[float, float, float, float]
 def _box(ax: Axes, text: str, xy: tuple[float, float], offset: tuple[float, float], align: Align) -> Box:
     """Return the space that a note takes."""
     x, y = _in_points(ax, ax.transData.transform(np.array([xy])))[0] + offset
-    left = x - {"left": 0.0, "center": 0.5, "right": 1.0}[align] * _length(text)
+    length = _drawn_length(text)
+    left = x - {"left": 0.0, "center": 0.5, "right": 1.0}[align] * length
     lower = y - _LINE_HEIGHT if offset[1] < 0 else y
-    return left, left + _length(text), lower, lower + _LINE_HEIGHT
+    return left, left + length, lower, lower + _LINE_HEIGHT
+
+
+@cache
+def _drawn_length(text: str) -> float:
+    """Return the length of a text in matplotlib's own font [points], which is wider than the fonts of most pages."""
+    return float(TextPath((0, 0), text, size=LABEL_SIZE).get_extents().width)
 
 
 def _covered(ax: Axes, drawn: NDArray[np.float64], box: Box) -> int:

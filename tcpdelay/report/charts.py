@@ -182,7 +182,7 @@ def plot_distribution(
 
 Name = tuple[str, list[tuple[float, float]], str]
 """The name of a curve, points at which it may stand, the best first, and its colour."""
-SHARES_ALONG = (0.42, 0.6, 0.3, 0.75, 0.5, 0.2, 0.85, 0.1)
+SHARES_ALONG = (0.42, 0.6, 0.3, 0.75, 0.5, 0.2, 0.85, 0.1, 0.05, 0.02)
 """Places of a name, as shares of the range of delays, in the order in which they are tried."""
 HEIGHTS_ABOVE = (0.0, 0.1, 0.2)
 """Heights of the name of the bars, as shares of the packets."""
@@ -241,7 +241,7 @@ def _draw_shares(
     along = [(place, distribution.cdf(place)) for place in places]
     if kind == "both":
         below = [(place, height) for height in HEIGHTS_ABOVE for place in places]
-        return farthest, [(label or "arrived by then", along, color), ("share with this delay", below, density_color)]
+        return farthest, [(label or "arrived by then", along, color), ("with this delay", below, density_color)]
     if not label:
         return farthest, []
     return farthest, [(label, along if kind == "cdf" else [(distribution.quantile(0.5), highest)], color)]
