@@ -266,7 +266,7 @@ class DelayDistribution:
         """
         limit = np.asarray(playout_delay, np.float64)
         longest, slowest = (float(np.max(times, where=np.isfinite(times), initial=0)) for times in (limit, self.values))
-        if np.isfinite(self.values[0]) and longest > max(slowest, bounds(Path, "rtt")[1]):
+        if np.isfinite(self.values[0]) and longest > max(slowest, Target(bounds(Path, "rtt")[1]).latest):
             told = f"playout_delay is in seconds, got {longest:.12g}; for {longest:.12g} ms write {longest / 1e3:.12g}"
             warnings.warn(told, UnitWarning, stacklevel=2)
         if np.any(np.isnan(limit)):
