@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CUMULATION_NOISE = 1e-12
 """Rounding error up to which a cumulative weight counts as having reached a probability."""
+LONGEST_PLAYOUT = 1.001 * bounds(Path, "rtt")[1]
+"""Playout delay above which the unit is probably wrong [s]: the longest round-trip time, and what searches add."""
 WEIGHT_SUM_TOLERANCE = 1e-9
 """Largest difference between the sum of the weights and 1."""
 
@@ -266,7 +268,7 @@ class DelayDistribution:
         """
         limit = np.asarray(playout_delay, np.float64)
         longest, slowest = (float(np.max(times, where=np.isfinite(times), initial=0)) for times in (limit, self.values))
-        if np.isfinite(self.values[0]) and longest > max(slowest, Target(bounds(Path, "rtt")[1]).latest):
+        if np.isfinite(self.values[0]) and longest > max(slowest, LONGEST_PLAYOUT):
             told = f"playout_delay is in seconds, got {longest:.12g}; for {longest:.12g} ms write {longest / 1e3:.12g}"
             warnings.warn(told, UnitWarning, stacklevel=2)
         if np.any(np.isnan(limit)):
