@@ -24,7 +24,7 @@ TASKS = {
     ),
     "region of 100 x 100 cells [s]": (
         "td.working_region(td.Flow(174, 0.02), td.Stack.linux(), rtt=np.geomspace(0.01, 0.4, 100), "
-        "loss=np.geomspace(1e-3, 0.1, 100), threshold=0.2, quantile=0.95)",
+        "loss=np.geomspace(1e-3, 0.1, 100), limit=0.2, quantile=0.95)",
         1.0,
     ),
     "simulator, a million packets [s]": (

@@ -27,6 +27,7 @@ from .questions.tables.predict_many import predict_many
 from .questions.transports import Comparison, compare
 from .questions.ways import best_connections, best_interval, best_split
 from .report.guideline import Guideline, GuidelineComparison, compare_guidelines, guideline
+from .report.region_charts import plot_boundaries, plot_region
 from .scenario.path import Path
 from .scenario.source import Flow
 from .scenario.stack import Stack
@@ -71,6 +72,8 @@ __all__ = [
     "loss_rtt_frontier",
     "playout_for_call",
     "playout_for_late_fraction",
+    "plot_boundaries",
+    "plot_region",
     "predict_delay",
     "predict_many",
     "prepare_surface",

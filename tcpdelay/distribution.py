@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import InvalidValueError, UnitWarning, bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 CUMULATION_NOISE = 1e-12
 """Rounding error up to which a cumulative weight counts as having reached a probability."""
+LONGEST_PLAYOUT = 1.001 * bounds(Path, "rtt")[1]
+"""Playout delay above which the unit is probably wrong [s]: the longest round-trip time, and what searches add."""
 WEIGHT_SUM_TOLERANCE = 1e-9
 """Largest difference between the sum of the weights and 1."""
 
@@ -256,8 +259,18 @@ class DelayDistribution:
         ------
         ValueError
             If a playout delay is NaN.
+
+        Warns
+        -----
+        UnitWarning
+            If a finite playout delay is longer than all delays and than 60 s, the longest round-trip time of a path: it
+            is probably in milliseconds.
         """
         limit = np.asarray(playout_delay, np.float64)
+        longest, slowest = (float(np.max(times, where=np.isfinite(times), initial=0)) for times in (limit, self.values))
+        if np.isfinite(self.values[0]) and longest > max(slowest, LONGEST_PLAYOUT):
+            told = f"playout_delay is in seconds, got {longest:.12g}; for {longest:.12g} ms write {longest / 1e3:.12g}"
+            warnings.warn(told, UnitWarning, stacklevel=2)
         if np.any(np.isnan(limit)):
             raise InvalidValueError("playout_delay", np.nan, "be a number of seconds")
         slack = CUMULATION_NOISE * np.where(np.isfinite(limit), np.abs(limit), 0.0)
@@ -283,6 +296,12 @@ class DelayDistribution:
         from tcpdelay.report.charts import plot_distribution
 
         return plot_distribution(self, ax, **options)
+
+    def _repr_html_(self) -> str:
+        """Return the main figures as a table for notebooks."""
+        from tcpdelay.report.notebook import distribution_html
+
+        return distribution_html(self, self.method)
 
     def __repr__(self) -> str:
         if not self.sustainable and not np.isfinite(self.mean):

@@ -51,7 +51,7 @@ def test_the_text_says_path_flow_and_delays(run):
     assert any(line.startswith("loss             0 % (0 of 3000 packets; 95 % confidence 0 % to 0.1") for line in lines)
     assert "packet size      174 B always" in lines
     assert "interval         20 ms always, which is 69.6 kbit/s" in lines
-    assert "99 % within      50 ms" in lines
+    assert "99 % within      50 ms, predicted 50 ms" in lines
 
 
 @pytest.mark.parametrize("output_format", ["json", "csv"])
@@ -64,6 +64,19 @@ def test_numbers_for_programs(run, output_format):
     assert float(row["p99"]) == pytest.approx(0.050, abs=1e-4)
     assert row["clock_offset"] in (None, "")
     assert row["captured_at"] == "sender"
+
+
+def test_a_call_is_rated_as_measured_and_as_predicted(run):
+    lossy = KEPT / "voice.sender.pcap.gz"
+    status, printed, errors = run(lossy, "--app", "voip", "--limit", "150ms", "--format", "json")
+    row = json.loads(printed)
+    assert (status, errors) == (0, "")
+    assert 0 < abs(row["p95"] - row["predicted_p95"]) < 0.01
+    assert row["mos"] == pytest.approx(row["predicted_mos"], abs=0.3)
+    text = run(lossy, "--app", "voip", "--limit", "150ms")[1]
+    assert f"MOS              {row['mos']:.2f}, predicted {row['predicted_mos']:.2f}, played after 150 ms" in text
+    assert "MOS" not in run(lossy, "--app", "live-video")[1]
+    assert json.loads(run(lossy, "--app", "voip", "--report", "--format", "json")[1])["call"] is not None
 
 
 def test_what_is_not_known_is_null(run, tmp_path):
@@ -136,7 +149,7 @@ def test_what_cannot_be_is_said_in_one_line(refused, tmp_path):
     assert refused(SENDER, SENDER, SENDER) == "CAPTURE: takes one or two files, got 3"
     assert "captured at the same place" in refused(SENDER, SENDER)
     assert refused(SENDER, "--connection", "1.2.3.4").startswith(f"CAPTURE: {SENDER}: no connection matches '1.2.3.4'")
-    assert refused(SENDER, "--limit", "1s") == "--limit: goes with --report"
+    assert refused(SENDER, "--limit", "1s") == "--limit: goes with --report or --app"
     assert refused(SENDER, "--report", "--format", "csv").startswith("--report: is written as text, markdown, html")
     assert refused(SENDER, "-o", "report.html").startswith("--format: html goes with --report; ")
     assert refused(SENDER, "-o", "report.doc").startswith("--output: 'report.doc' does not end in one of .txt, ")

@@ -29,7 +29,13 @@ ORDER = (
     ("__main__",),
 )
 """Folders and modules of the package, from the bottom up: each imports only itself and what is in earlier lines."""
-DRAWN_BY_METHODS = ("tcpdelay.distribution -> tcpdelay.report.charts",)
+DRAWN_BY_METHODS = (
+    "tcpdelay.distribution -> tcpdelay.report.charts",
+    "tcpdelay.distribution -> tcpdelay.report.notebook",
+    "tcpdelay.questions.boundary -> tcpdelay.report.region_charts",
+    "tcpdelay.questions.boundary -> tcpdelay.report.notebook",
+    "tcpdelay.questions.transports -> tcpdelay.report.transports",
+)
 """Imports within a method, for users' convenience, of a module that does not import the class back."""
 CHAIN_CLASSES = {
     "DelayModel",

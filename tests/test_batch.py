@@ -245,6 +245,21 @@ def test_bad_rows_keep_their_place_and_harm_no_other():
     assert answers.column("p95").to_pylist()[::2] == pytest.approx([0.14] * (len(BAD) + 1))
 
 
+def test_a_row_without_a_prediction_neither_works_nor_fails():
+    rows = {"rtt": [0.1, 0.3, -1.0], "loss": [0.02, 0.1, 0.02]}
+    options = {"flow": "voip", "cached": False}
+    arrays = td.predict_many(rows, **options)
+    frame = td.predict_many(pd.DataFrame(rows, index=[3, 5, 7]), **options)
+    table = td.predict_many(pa.table(rows), **options)
+    for name in ("works", "sustainable"):
+        assert arrays[name].tolist() == table.column(name).to_pylist()
+        assert arrays[name][2] is None
+        assert frame[name].dtype == "boolean"
+        assert frame[name].isna().tolist() == [False, False, True]
+    assert frame["works"].sum() == 1
+    assert (frame["works"].mean(), arrays["works"][:2].tolist()) == (0.5, [True, False])
+
+
 def test_what_comes_back_is_of_the_kind_that_was_given():
     plain = {"rtt_ms": [100.0, 20.0], "loss_percent": [2.0, 0.1], "user": ["a", "b"]}
     options = {"flow": "voip", "cached": False}
@@ -295,8 +310,8 @@ def test_what_comes_back_is_of_the_kind_that_was_given():
         ({"rtt": [0.1], "loss": [0.0]}, {"columns": "rtt"}, "columns must be a mapping .* got 'rtt'"),
         ({"rtt": [0.1], "loss": [0.0]}, {"columns": {"rtt": 3}}, "columns must be a mapping .* got {'rtt': 3}"),
         ({"rtt": [True], "loss": [0.0]}, {}, "columns must hold numbers or texts, got 'rtt: bool'"),
-        ({"rtt": [0.1], "loss": [0.0]}, {"threshold": -1.0}, "threshold must be a number of seconds above 0"),
-        ({"rtt": [0.1], "loss": [0.0]}, {"threshold": "50ms"}, "threshold must be a number .* above 0, got '50ms'$"),
+        ({"rtt": [0.1], "loss": [0.0]}, {"limit": -1.0}, "limit must be a number of seconds above 0"),
+        ({"rtt": [0.1], "loss": [0.0]}, {"limit": "50ms"}, "limit must be a number .* above 0, got '50ms'$"),
         ({"rtt": [0.1], "loss": [0.0]}, {"quantile": "95%"}, "^quantile must lie between 0 and 1, got '95%'$"),
         ({"rtt": [0.1], "loss": [0.0]}, {"prefix": 3}, "^prefix must be a text, got 3$"),
         ({"rtt": [0.1], "loss": [0.0]}, {"cached": "no"}, "^cached must be True or False, got 'no'$"),

@@ -107,7 +107,7 @@ def test_a_value_out_of_range_is_answered_with_its_option(run, name):
 
 
 @pytest.mark.parametrize(
-    ("argument", "option"), [("ack_loss", "--ack-loss"), ("threshold", "--limit"), ("columns", "--column")]
+    ("argument", "option"), [("ack_loss", "--ack-loss"), ("late_after", "--limit"), ("columns", "--column")]
 )
 def test_an_error_names_the_option_of_its_argument(argument, option):
     import typer

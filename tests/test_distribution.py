@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.scenario.fields import UnitWarning
 
 samples = st.lists(st.integers(0, 400).map(lambda n: n / 1000), min_size=1, max_size=200)
 
@@ -83,3 +84,13 @@ def test_late_fraction_of_nan_is_refused():
 def test_empty_samples_are_refused():
     with pytest.raises(ValueError, match="samples must hold at least one delay"):
         DelayDistribution.from_samples([], 0.1)
+
+
+def test_a_playout_delay_in_milliseconds_warns_with_the_value_to_write():
+    found = DelayDistribution(np.array([0.05, 90.0]), np.array([0.9, 0.1]), one_way_delay=0.05)
+    with pytest.warns(UnitWarning, match=r"playout_delay is in seconds, got 200; for 200 ms write 0\.2"):
+        assert found.late_fraction(200) == 0
+    with pytest.warns(UnitWarning, match="got 300"):
+        found.late_fraction([0.1, 300, np.inf])
+    # Neither a delay that occurs nor infinity is a slip.
+    assert found.late_fraction([59.0, 90.0, np.inf]).tolist() == pytest.approx([0.1, 0, 0])

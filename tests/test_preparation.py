@@ -63,7 +63,7 @@ def test_tables_begin_with_the_prepared_answers():
         ({"left": True}, "left must lie above 0 and below 1, got True"),
         ({"rtt": (True, 2)}, r"rtt must be a range, .* got \(True, 2\)"),
         ({"rtt": "ab"}, "rtt must be a range, .* within 0.0001 to 2 s, got 'ab'"),
-        ({"threshold": "50ms"}, "threshold must be a number of seconds above 0, got '50ms'"),
+        ({"limit": "50ms"}, "limit must be a number of seconds above 0, got '50ms'"),
     ],
 )
 def test_regions_that_make_no_sense_are_refused(options, message):

@@ -67,7 +67,7 @@ def test_every_exact_cell_is_what_a_prediction_says(region, stack):
 @example(size=174, interval=0.020, rtt=0.19, loss=0.02, stack=STACKS["linux"])  # a wider bound makes it exact
 def test_a_cell_is_what_a_prediction_says_to_rounding(size, interval, rtt, loss, stack):
     flow = td.Flow(size, interval)
-    cell = td.working_region(flow, stack, rtt=rtt, loss=loss, threshold=0.15, codec=None).squeeze()
+    cell = td.working_region(flow, stack, rtt=rtt, loss=loss, limit=0.15, codec=None).squeeze()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", td.ValidityWarning)
         predicted = td.predict_delay(flow, td.Path(rtt, loss), stack)
@@ -149,7 +149,7 @@ def test_the_edge_is_where_predictions_change_sides(stack):
     assert (edge.fails_from <= 1.002 * edge.works_up_to).all()
     for i in range(3):
         below, above = (edge.path(i, sides[i]) for sides in (edge.works_up_to, edge.fails_from))
-        # A delay of exactly the threshold carries the rounding of its bin.
+        # A delay of exactly the limit carries the rounding of its bin.
         assert td.predict_delay(VOIP, below, stack).quantile(0.95) <= 0.2 + 1e-8
         assert td.predict_delay(VOIP, above, stack).quantile(0.95) > 0.2
 
@@ -164,8 +164,8 @@ def test_both_searches_meet_at_the_same_edge():
 def test_a_stricter_target_never_works_further(stack):
     rtts = np.array([0.04, 0.06, 0.08, 0.1, 0.2])
 
-    def edge(threshold, quantile):
-        found = td.working_boundary(VOIP, stack, rtt=rtts, threshold=threshold, quantile=quantile, tolerance=1e-3)
+    def edge(limit, quantile):
+        found = td.working_boundary(VOIP, stack, rtt=rtts, limit=limit, quantile=quantile, tolerance=1e-3)
         return np.nan_to_num(found.works_up_to)
 
     assert (edge(0.4, 0.95) >= edge(0.2, 0.95) / 1.001).all()
@@ -218,9 +218,9 @@ def test_a_region_has_the_shape_that_was_asked_for(rtt, loss, codec):
 
 def test_an_application_brings_its_target_and_arguments_override_it():
     game = td.working_region("game", rtt=0.05, loss=0.01)
-    assert (game.attrs["threshold"], game.attrs["quantile"], game.attrs["packet_size"]) == (0.1, 0.95, 100)
-    own = td.working_region("game", rtt=0.05, loss=0.01, threshold=0.03, quantile=0.5)
-    assert (own.attrs["threshold"], own.attrs["quantile"]) == (0.03, 0.5)
+    assert (game.attrs["limit"], game.attrs["quantile"], game.attrs["packet_size"]) == (0.1, 0.95, 100)
+    own = td.working_region("game", rtt=0.05, loss=0.01, limit=0.03, quantile=0.5)
+    assert (own.attrs["limit"], own.attrs["quantile"]) == (0.03, 0.5)
     assert own["quantile"].item() == own.p50.item()
 
 
@@ -242,19 +242,19 @@ def test_progress_counts_every_round_trip_time():
         ({"rtt": [0.1, np.nan]}, "rtt must be between 1e-06 and 60 s, got nan"),
         ({"rtt": [0.2, 0.1]}, "rtt must ascend, got array([0.2, 0.1])"),
         ({"loss": 2}, "loss must be fractions from 0 and below 1, got 2"),
-        ({"threshold": 0}, "threshold must be a number of seconds above 0, got 0"),
+        ({"limit": 0}, "limit must be a number of seconds above 0, got 0"),
         ({"quantile": 95}, "quantile must lie between 0 and 1, got 95"),
         ({"beyond": "x"}, "beyond must be one of 'bound', 'exact', got 'x'"),
         ({"rtt": np.arange(1, 1100) / 1e3, "loss": np.arange(1000) / 1e3}, "at most 1000000 cells, got 1099 x 1000"),
-        ({"threshold": "50ms"}, "threshold must be a number of seconds above 0, got '50ms'"),
-        ({"threshold": True}, "threshold must be a number of seconds above 0, got True"),
+        ({"limit": "50ms"}, "limit must be a number of seconds above 0, got '50ms'"),
+        ({"limit": True}, "limit must be a number of seconds above 0, got True"),
         ({"quantile": "95%"}, "quantile must lie between 0 and 1, got '95%'"),
         ({"quantile": [0.9, 0.95]}, "quantile must lie between 0 and 1, got [0.9, 0.95]"),
         ({"flow": "tv"}, "flow must be a Flow or one of voip, opus, "),
         ({"flow": 174}, "remote-control, game, got 174"),
         ({"codec": "mp3"}, "codec must be one of"),
-        ({"playout_delay": 0}, "playout_delay must be a number of seconds above 0, 'threshold' or 'best', got 0"),
-        ({"playout_delay": "soon"}, "playout_delay must be a number of seconds above 0, 'threshold' or 'best'"),
+        ({"playout_delay": 0}, "playout_delay must be a number of seconds above 0, 'limit' or 'best', got 0"),
+        ({"playout_delay": "soon"}, "playout_delay must be a number of seconds above 0, 'limit' or 'best'"),
         ({"stack": "linux"}, "stack must come from one of the profiles"),
     ],
 )

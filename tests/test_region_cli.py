@@ -60,7 +60,7 @@ def test_the_limit_and_the_stack_are_those_of_the_options(run):
     status, _, errors = run(*options, "-o", "own.nc")
     assert (status, errors) == (0, "")
     with xr.open_dataset("own.nc", engine="scipy") as region:
-        assert (region.threshold, region.attrs["quantile"]) == (0.15, 0.99)
+        assert (region.limit, region.attrs["quantile"]) == (0.15, 0.99)
         assert region.attrs["stack"] == repr(td.Stack.newreno_2008(backlog_bound="grow"))
         assert region.p95.shape == (3, 3)
 

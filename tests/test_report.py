@@ -290,6 +290,13 @@ def test_page_is_well_formed(pages, case):
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_contents_lead_to_every_section(pages, case):
+    contents = re.search(r'<nav class="contents".*?</nav>', pages[case], re.DOTALL)[0]
+    links = re.findall(r'href="#([^"]+)"', contents)
+    assert links == re.findall(r'<section id="([^"]+)"', pages[case])
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_page_needs_nothing_from_elsewhere(pages, case):
     page = Page(pages[case])
     names = {element["attributes"].get("id") for element in page.elements}

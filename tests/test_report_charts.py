@@ -4,11 +4,14 @@ import math
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.path import Path
 
 from report_cases import guidelines
+from tcpdelay import guideline
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.predict import capacity
 from tcpdelay.report import charts, guideline_charts
+from tcpdelay.report.html import CHART_HEIGHT, CHART_WIDTH
 from tcpdelay.scenario.scenario import Scenario
 
 
@@ -81,6 +84,34 @@ def test_labels_above_the_axes_do_not_overlap():
     boxes = [text.get_window_extent() for text in ax.texts]
     assert len(boxes) == 4
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def covered(ax):
+    """Return the names in the axes that lie on a dashed line, a curve or another name."""
+    ax.get_figure().draw_without_rendering()
+    boxes = {text.get_text(): text.get_window_extent() for text in ax.texts if text.get_text()}
+    found = [(one, other) for one in boxes for other in boxes if one < other and boxes[one].overlaps(boxes[other])]
+    for name, box in boxes.items():
+        for line in ax.lines:
+            corners = np.column_stack([line.get_xdata(), line.get_ydata()])
+            if line.get_drawstyle() == "steps-post":
+                corners = np.column_stack([np.repeat(corners[:, 0], 2)[1:], np.repeat(corners[:, 1], 2)[:-1]])
+            path = Path(line.get_transform().transform(corners))
+            if line.get_marker() == "None" and path.intersects_bbox(box, filled=False):
+                found.append((name, line.get_label()))
+    return found
+
+
+REPORTED = [(0.100, 0.02), (0.200, 0.03), (0.250, 0.03), (0.150, 0.004), (0.050, 0.08), (0.300, 0.0005), (0.130, 0.02)]
+
+
+@pytest.mark.parametrize(("rtt", "loss"), REPORTED)
+def test_no_name_lies_on_a_line_or_another_name(rtt, loss):
+    found = guideline("voip", rtt=rtt, loss=loss)
+    size = {"figsize": (CHART_WIDTH, CHART_HEIGHT), "layout": "constrained"}
+    ax = Figure(**size).subplots()
+    assert covered(charts.plot_distribution(found.distribution, ax, thresholds={"limit": 0.2})) == []
+    assert covered(guideline_charts.plot_quantile_against_loss(found, Figure(**size).subplots())) == []
 
 
 def test_second_curve_has_another_colour_and_keeps_the_first_in_view():

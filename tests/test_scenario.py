@@ -54,8 +54,8 @@ def test_wrong_values_are_named(make, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("voip", Path(0.1, 0.02)), "flow must be a Flow, got 'voip'"),
-        ((0, Path(0.1, 0.02)), "flow must be a Flow, got 0"),
+        (("chess", Path(0.1, 0.02)), "flow must be a Flow or one of voip, .*, game, got 'chess'"),
+        ((0, Path(0.1, 0.02)), "flow must be a Flow or one of voip, .*, game, got 0"),
         ((Flow(174, 0.02), 0.1), "path must be a Path, got 0.1"),
     ],
 )

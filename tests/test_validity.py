@@ -7,6 +7,7 @@ import pytest
 
 from scoring import error_map
 from tcpdelay.models.predict import predict_delay
+from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.validity import LINUX_RANGE, PUBLISHED_RANGE, ValidityWarning, validated_range
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -68,3 +69,17 @@ def test_the_linux_range_is_what_the_map_is_drawn_from():
     sizes = (error_map.SINGLE_SEGMENT_SIZE[0], error_map.SEVERAL_SEGMENTS_SIZE[1])
     drawn = (error_map.RTT, error_map.LOSS, sizes, error_map.INTERVAL)
     assert (LINUX_RANGE.rtt, LINUX_RANGE.loss, LINUX_RANGE.packet_size, LINUX_RANGE.interval) == drawn
+
+
+@pytest.mark.parametrize("stack", [Stack.linux(), Stack.newreno_2008(backlog_bound="grow")])
+def test_a_path_without_loss_is_in_the_range(stack):
+    found = predict_delay("voip", rtt=0.1, loss=0, stack=stack)
+    assert (found.mean, found.worst) == (0.05, 0.05)
+    known = validated_range(stack)
+    assert not known.exceeded_by_paths(Flow(174, 0.020), [0.1, 0.3], [0, 0.1]).any()
+    assert known.exceeded_by_paths(Flow(174, 0.020), [0.5, 0.1], [0, 0.5]).all()
+
+
+def test_the_simulator_too_has_no_delay_but_the_networks_without_loss():
+    found = simulate("voip", Path(rtt=0.1, loss=0), packets=2000)
+    assert found.worst == pytest.approx(0.05, abs=2e-6)

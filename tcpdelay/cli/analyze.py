@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from tcpdelay.cli.errors import argument_errors, counting, erase_progress, predicting
-from tcpdelay.cli.options import OUTPUT, chart_option, field_option, format_option, make_option, output_option, quantity
+from tcpdelay.cli.options import (
+    OUTPUT,
+    application_option,
+    chart_option,
+    field_option,
+    format_option,
+    make_option,
+    output_option,
+    quantity,
+)
 from tcpdelay.cli.output import (
     format_by_suffix,
     refuse_missing_folder,
@@ -22,6 +32,8 @@ from tcpdelay.cli.output import (
 )
 from tcpdelay.cli.scenario import DEFAULT_TARGET
 from tcpdelay.report.analysis import (
+    UNKNOWN,
+    Expected,
     analysis_text,
     capture_record,
     captures_text,
@@ -36,6 +48,7 @@ if TYPE_CHECKING:
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.report.guideline import Guideline
+    from tcpdelay.scenario.applications import Application
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.stack import KnownStack
     from tcpdelay.scenario.target import Target
@@ -109,8 +122,13 @@ def analyze(
     report: Annotated[
         bool, make_option("--report", OUTPUT, "Write the guideline report for the measured path and flow.")
     ] = False,
-    limit: Annotated[float | None, field_option("limit", more=" For --report.", default="200ms")] = None,
-    quantile: Annotated[float | None, field_option("quantile", more=" For --report.", default="95%")] = None,
+    app: Annotated[Any, application_option(" Here: the target, and the codec of a call, which is then rated.")] = None,
+    limit: Annotated[
+        float | None, field_option("limit", more=" For --report and --app.", default="the limit of --app, or 200ms")
+    ] = None,
+    quantile: Annotated[
+        float | None, field_option("quantile", more=" For --report.", default="the quantile of --app, or 95%")
+    ] = None,
 ) -> None:
     """Measure round-trip time, loss, packets and delays of one TCP connection in packet captures."""
     refuse_other_than_chart(chart, "--chart")
@@ -118,14 +136,14 @@ def analyze(
     refuse_other_format(chosen, report)
     refuse_same_file([("CAPTURE", file) for file in captures], [("--output", output), ("--chart", chart)])
     refuse_missing_folder(output, "--output")
-    if not report and (limit is not None or quantile is not None):
-        raise typer.BadParameter(f"{'--limit' if limit is not None else '--quantile'}: goes with --report")
+    if not (report or app) and (limit is not None or quantile is not None):
+        raise typer.BadParameter(f"{'--limit' if limit is not None else '--quantile'}: goes with --report or --app")
     if len(captures) > 2:
         raise typer.BadParameter(f"CAPTURE: takes one or two files, got {len(captures)}")
     if any(map(is_of_testbed, captures)):
-        if len(captures) > 1 or connection or message_size or same_clock or framing != "auto":
+        if len(captures) > 1 or connection or message_size or same_clock or app or framing != "auto":
             raise typer.BadParameter("CAPTURE: a capture of the testbed goes alone, without options on packets")
-        analyze_testbed(captures[0], chosen, output, chart, find_target(limit, quantile) if report else None)
+        analyze_testbed(captures[0], chosen, output, chart, find_target(None, limit, quantile) if report else None)
         return
     from tcpdelay.capture.pcap.analysis import analyze_captures, check_message_size
 
@@ -150,15 +168,19 @@ def analyze(
             predicted = predict(analysis)
         write_chart(chart, draw_analysis(analysis, predicted), "--chart")
 
+    target = find_target(app, limit, quantile)
+    with predicting():
+        expected = find_expected(analysis, app, target)
+
     def written(chosen: Literal["text", "json", "csv"]) -> str:
-        return analysis_text(analysis) if chosen == "text" else record_text(record(analysis), chosen)
+        if chosen == "text":
+            return analysis_text(analysis, expected)
+        return record_text(record(analysis, expected), chosen)
 
     findings = None
     if report:
         with argument_errors("--report"):
-            findings = find_guideline(
-                analysis.flow(), analysis.estimate(), analysis.stack(), find_target(limit, quantile)
-            )
+            findings = find_guideline(analysis.flow(), analysis.estimate(), analysis.stack(), target, app)
     write_results(written, findings, chosen, output)
 
 
@@ -234,15 +256,44 @@ def predict(analysis: ConnectionAnalysis) -> DelayDistribution:
     return predict_delay(analysis.flow(), analysis.estimate().path(), analysis.stack())
 
 
-def find_target(limit: float | None, quantile: float | None) -> Target:
-    """Return the target of the report."""
+def find_expected(analysis: ConnectionAnalysis, app: Application | None, target: Target) -> Expected:
+    """Return the prediction for the measured path and flow, and the ratings of a call, as far as they are known."""
+    from tcpdelay.models.validity import ValidityWarning, validated_range
+    from tcpdelay.quality.experience import call_experience
+
+    if analysis.delays is None:
+        return UNKNOWN
+    try:
+        with warnings.catch_warnings():
+            # The range is named in a note of the analysis.
+            warnings.simplefilter("ignore", ValidityWarning)
+            flow, predicted = analysis.flow(), predict(analysis)
+    except ValueError:
+        return UNKNOWN
+    path, stack = analysis.estimate().path(), analysis.stack()
+    beyond = validated_range(stack).exceeded_by(flow, path)
+    return Expected(
+        predicted,
+        call_experience(app, flow, target, analysis.delays),
+        call_experience(app, flow, target, predicted),
+        tuple(f"prediction: {text}" for text in beyond),
+    )
+
+
+def find_target(app: Application | None, limit: float | None, quantile: float | None) -> Target:
+    """Return the target of the report and of the ratings."""
     given = {"limit": limit, "quantile": quantile}
-    return replace(DEFAULT_TARGET, **{name: value for name, value in given.items() if value is not None})
+    return replace(
+        DEFAULT_TARGET if app is None else app.target,
+        **{name: value for name, value in given.items() if value is not None},
+    )
 
 
-def find_guideline(flow: Flow, estimate: PathEstimate, stack: KnownStack, target: Target) -> Guideline:
+def find_guideline(
+    flow: Flow, estimate: PathEstimate, stack: KnownStack, target: Target, app: Application | None = None
+) -> Guideline:
     """Return the guideline for a measured path and flow."""
     with predicting():
         from tcpdelay.report.guideline import guideline
 
-        return guideline(flow, estimate.path(), stack, target, estimate)
+        return guideline(flow, estimate.path(), stack, target, estimate, app)

@@ -436,7 +436,7 @@ def prepare(
             prepared = prepare_surface(
                 flow,
                 stack,
-                threshold=target.limit,
+                limit=target.limit,
                 quantile=target.quantile,
                 rtt=None if rtt is None else (rtt.low, rtt.high),
                 loss=None if loss is None else (loss.low, loss.high),

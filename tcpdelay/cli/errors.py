@@ -135,7 +135,6 @@ class StatusLine:
 
 
 _OPTIONS = {
-    "threshold": "--limit",
     "columns": "--column",
     "table": "TABLE",
     "captures": "CAPTURE",
@@ -156,7 +155,7 @@ def option_name(argument: str) -> str:
 
     Examples
     --------
-    >>> option_name("ack_loss"), option_name("threshold")
+    >>> option_name("ack_loss"), option_name("late_after")
     ('--ack-loss', '--limit')
     """
     return _OPTIONS.get(argument) or f"--{argument.replace('_', '-')}"

@@ -166,7 +166,7 @@ def region(
 
     ends = {"rtt": rtt or Range(SHORTEST_RTT, LONGEST_RTT), "loss": loss or Range(LOWEST_LOSS, HIGHEST_LOSS)}
     grid: dict[str, Any] = {name: np.geomspace(own.low, own.high, points) for name, own in ends.items()}
-    call: dict[str, Any] = {"codec": codec or DEFAULT_CODEC, "playout_delay": playout or "threshold"}
+    call: dict[str, Any] = {"codec": codec or DEFAULT_CODEC, "playout_delay": playout or "limit"}
     edges = [
         Edge(own.app.name if own.app else None, own.stack or "", _boundary(flow, carried_by, target, grid))
         for own, flow, carried_by, target in demands
@@ -225,7 +225,7 @@ def _boundary(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any
             flow,
             stack,
             **grid,
-            threshold=target.limit,
+            limit=target.limit,
             quantile=target.quantile,
             on_progress=counting("Searching", "round-trip times"),
         )
@@ -241,7 +241,7 @@ def _cells(boundary: WorkingBoundary, grid: dict[str, Any], call: dict[str, Any]
             boundary.stack,
             **grid,
             **call,
-            threshold=target.limit,
+            limit=target.limit,
             quantile=target.quantile,
             on_progress=counting("Solving", "round-trip times"),
         )

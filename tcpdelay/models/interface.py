@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Literal, Protocol
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from tcpdelay.scenario.fields import InvalidValueError, declarations, shown
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Status = Literal["exact", "bound", "estimated", "not carried", "too large", "unsupported"]
 """The kind of an answer's figures.
@@ -271,6 +275,16 @@ class Answer:
             late_fractions=found.late_fraction(np.array(requested.late_after)),
             lateness=np.nan if target is None else found.late_fraction(target.latest),
         )
+
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw the delays; the parameters are those of `DelayDistribution.plot`."""
+        return self.require().plot(ax, **options)
+
+    def _repr_html_(self) -> str:
+        """Return the main figures as a table for notebooks, or as text if the distribution was not requested."""
+        if self.distribution is None:
+            return f"<pre>{escape(str(self.refusal or self))}</pre>"
+        return self.distribution._repr_html_()
 
     def require(self) -> DelayDistribution:
         """Return the distribution.

@@ -208,7 +208,7 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
 
 
 def predict_delay(
-    flow: Flow | None = None,
+    flow: Flow | str | None = None,
     path: Path | None = None,
     stack: Stack | None = None,
     *,
@@ -221,8 +221,9 @@ def predict_delay(
 
     Parameters
     ----------
-    flow : Flow, optional
-        Packet size [bytes] and interval [s]; instead, give `packet_size` and `interval`.
+    flow : Flow or str, optional
+        Packet size [bytes] and interval [s], or the name of an application in `tcpdelay.scenario.applications`, such as
+        "voip"; instead, give `packet_size` and `interval`.
     path : Path, optional
         Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.
     stack : Stack, optional

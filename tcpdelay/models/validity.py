@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
+from tcpdelay.scenario.stack import Linux, Stack, checked_profile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 
 class ValidityWarning(UserWarning):
     """The inputs lie outside the range in which the model has been checked, or the result depends on a bound."""
 
 
-KnownStack: TypeAlias = NewReno2008 | Linux
-"""A stack whose predictions have been checked."""
-
-
 @dataclass(frozen=True)
 class ValidatedRange:
     """Range of scenarios, including both ends, in which a profile has been compared with measurements.
+
+    A path without loss is in the range: every packet then takes the one-way delay, in the models as on the path.
 
     Parameters
     ----------
@@ -55,8 +56,26 @@ class ValidatedRange:
         return [
             f"{name} {value:g}{unit} lies outside the validated range of {low:g} to {high:g}{unit}"
             for name, value, (low, high), unit in inputs
-            if not low <= value <= high
+            if not (low <= value <= high or (name == "loss" and value == 0))
         ]
+
+    def exceeded_by_paths(self, flow: Flow, rtt: ArrayLike, loss: ArrayLike) -> NDArray[np.bool_]:
+        """Return whether the scenario lies outside the range, for each round-trip time [s] and loss.
+
+        Examples
+        --------
+        >>> LINUX_RANGE.exceeded_by_paths(Flow(174, 0.020), [0.1, 0.1, 0.1], [0, 0.00005, 0.02]).tolist()
+        [False, True, False]
+        """
+        # Not needed, and not loaded, where the command line only prints its help.
+        import numpy as np
+
+        rtts, losses = np.asarray(rtt, np.float64), np.asarray(loss, np.float64)
+        known = (rtts >= self.rtt[0]) & (rtts <= self.rtt[1])
+        known &= ((losses >= self.loss[0]) & (losses <= self.loss[1])) | (losses == 0)
+        known &= self.packet_size[0] <= flow.packet_size <= self.packet_size[1]
+        known &= self.interval[0] <= flow.interval <= self.interval[1]
+        return ~known
 
 
 PUBLISHED_RANGE = ValidatedRange(
@@ -73,19 +92,6 @@ LINUX_RANGE = ValidatedRange(
     interval=(0.005, 0.100),
     source="simulations of random scenarios, validation/error-map; the simulator itself in captures of Linux 6.1",
 )
-
-
-def checked_profile(stack: Stack) -> KnownStack:
-    """Return the stack if it comes from one of the profiles.
-
-    Raises
-    ------
-    ValueError
-        If it is of no known profile.
-    """
-    if not isinstance(stack, KnownStack):
-        raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.newreno_2008()")
-    return stack
 
 
 def validated_range(stack: Stack) -> ValidatedRange:

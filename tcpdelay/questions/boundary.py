@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,10 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.units import format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Searched = Literal["loss", "rtt"]
 
@@ -55,6 +59,18 @@ class WorkingBoundary:
     fails_from: NDArray[np.float64]
     tolerance: float
 
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the boundary into the given axes, by default the current axes of pyplot; the flow works below it."""
+        from tcpdelay.report.region_charts import plot_boundaries
+
+        return plot_boundaries({f"works below, {format_time(self.target.limit)}": self}, ax)
+
+    def _repr_html_(self) -> str:
+        """Return both sides of the boundary as a table for notebooks."""
+        from tcpdelay.report.notebook import boundary_html
+
+        return boundary_html(self)
+
     def path(self, point: int, value: float) -> Path:
         """Return the path at a point, with a `value` of the searched parameter."""
         return _path(self.searched, float(self.at[point]), value)
@@ -66,7 +82,7 @@ def working_boundary(
     *,
     rtt: ArrayLike | None = None,
     loss: ArrayLike | None = None,
-    threshold: float | None = None,
+    limit: float | None = None,
     quantile: float | None = None,
     searched: Searched = "loss",
     tolerance: float = DEFAULT_TOLERANCE,
@@ -83,14 +99,14 @@ def working_boundary(
     ----------
     flow : Flow or str
         The flow, or the name of an application in `tcpdelay.scenario.applications`, which also sets the default
-        threshold and quantile.
+        limit and quantile.
     stack : Stack, optional
         The TCP stack; by default the stack of a current Linux kernel.
     rtt : array_like, optional
         Round-trip times [s], ascending; by default 40 from 10 ms to 400 ms.
     loss : array_like, optional
         Losses, ascending fractions above 0 and below 1; by default 40 from 0.1 % to 10 %.
-    threshold : float, optional
+    limit : float, optional
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
@@ -121,7 +137,7 @@ def working_boundary(
         raise InvalidValueError("searched", searched, f"be one of {', '.join(map(repr, get_args(Searched)))}")
     if not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
         raise InvalidValueError("tolerance", tolerance, f"lie between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}")
-    asked = question(flow, stack, threshold, quantile)
+    asked = question(flow, stack, limit, quantile)
     rtts, lost = round_trip_times(rtt), losses(loss)
     points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)
     results = work_out(_BoundarySearch(asked, searched, points, grid, tolerance), on_progress=on_progress)

@@ -25,6 +25,7 @@ from tcpdelay.questions.quantities import (
     rtt_axis,
 )
 from tcpdelay.questions.search import edge_of
+from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -204,19 +205,22 @@ def _nothing_meets(axis: Axis, stack: KnownStack, target: Target) -> str:
     return f"{nothing}: at best, with {FORMATS[axis.quantity](best)}, {share} come within {reached}, not within {limit}"
 
 
-def largest_bitrate(flow: Flow, path: Path, stack: Stack, target: Target, grow: Growth = "segments") -> Edge:
+def largest_bitrate(
+    flow: Flow | str, path: Path, stack: Stack | None = None, target: Target | None = None, grow: Growth = "segments"
+) -> Edge:
     """Return the largest bitrate that meets a target.
 
     Parameters
     ----------
-    flow : Flow
-        The flow; only its interval is used, or with ``grow="rate"`` only its packet size.
+    flow : Flow or str
+        The flow, or the name of an application; only its interval is used, or with ``grow="rate"`` only its packet
+        size.
     path : Path
         The path.
-    stack : Stack
-        The TCP implementation.
-    target : Target
-        The demand on the delay.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    target : Target, optional
+        The demand on the delay; by default that of the application, or 95 % within 0.2 s.
     grow : {"segments", "size", "rate"}
         "segments": packets at the flow's interval grow up to one segment; beyond, packets of one segment become more
         frequent (as with ``--app ... --bitrate``). "size": packets at the flow's interval grow without limit. "rate":
@@ -243,22 +247,23 @@ def largest_bitrate(flow: Flow, path: Path, stack: Stack, target: Target, grow: 
     >>> edge.delay <= 0.2 < edge.delay_beyond, edge.tolerance <= 0.01
     (True, True)
     """
+    flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
     return largest(bitrate_axis(flow, path, stack, grow), stack, target)
 
 
-def largest_packet_rate(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
+def largest_packet_rate(flow: Flow | str, path: Path, stack: Stack | None = None, target: Target | None = None) -> Edge:
     """Return the largest rate of packets of one size that meets a target.
 
     Parameters
     ----------
-    flow : Flow
-        The flow; only its packet size is used.
+    flow : Flow or str
+        The flow, or the name of an application; only its packet size is used.
     path : Path
         The path.
-    stack : Stack
-        The TCP implementation.
-    target : Target
-        The demand on the delay.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    target : Target, optional
+        The demand on the delay; by default that of the application, or 95 % within 0.2 s.
 
     Returns
     -------
@@ -280,22 +285,23 @@ def largest_packet_rate(flow: Flow, path: Path, stack: Stack, target: Target) ->
     >>> edge.value > 50, edge.at[0].packet_size
     (True, 174)
     """
+    flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
     return largest(packet_rate_axis(flow, path, stack), stack, target)
 
 
-def largest_loss(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
+def largest_loss(flow: Flow | str, path: Path, stack: Stack | None = None, target: Target | None = None) -> Edge:
     """Return the largest loss with which a target is met.
 
     Parameters
     ----------
-    flow : Flow
-        The flow.
+    flow : Flow or str
+        The flow, or the name of an application.
     path : Path
         The path; its loss is not used.
-    stack : Stack
-        The TCP implementation.
-    target : Target
-        The demand on the delay.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    target : Target, optional
+        The demand on the delay; by default that of the application, or 95 % within 0.2 s.
 
     Returns
     -------
@@ -317,22 +323,23 @@ def largest_loss(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
     >>> 0.05 < edge.value < edge.fails < 0.07, edge.limited_by
     (True, 'delay')
     """
+    flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
     return largest(loss_axis(flow, path), stack, target)
 
 
-def largest_rtt(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
+def largest_rtt(flow: Flow | str, path: Path, stack: Stack | None = None, target: Target | None = None) -> Edge:
     """Return the longest round-trip time with which a target is met.
 
     Parameters
     ----------
-    flow : Flow
-        The flow.
+    flow : Flow or str
+        The flow, or the name of an application.
     path : Path
         The path. Its round-trip time is only used for the share that a given one-way delay has in it.
-    stack : Stack
-        The TCP implementation.
-    target : Target
-        The demand on the delay.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    target : Target, optional
+        The demand on the delay; by default that of the application, or 95 % within 0.2 s.
 
     Returns
     -------
@@ -354,6 +361,7 @@ def largest_rtt(flow: Flow, path: Path, stack: Stack, target: Target) -> Edge:
     >>> 0.12 < edge.value < edge.fails < 0.15
     True
     """
+    flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
     return largest(rtt_axis(flow, path), stack, target)
 
 
@@ -388,10 +396,10 @@ class Frontier:
 
 
 def loss_rtt_frontier(
-    flow: Flow,
+    flow: Flow | str,
     path: Path,
-    stack: Stack,
-    target: Target,
+    stack: Stack | None = None,
+    target: Target | None = None,
     rtts: Sequence[float] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Frontier:
@@ -399,14 +407,14 @@ def loss_rtt_frontier(
 
     Parameters
     ----------
-    flow : Flow
-        The flow.
+    flow : Flow or str
+        The flow, or the name of an application.
     path : Path
         The path. Its loss is not used, and its round-trip time only for the share that a given one-way delay has in it.
-    stack : Stack
-        The TCP implementation.
-    target : Target
-        The demand on the delay.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    target : Target, optional
+        The demand on the delay; by default that of the application, or 95 % within 0.2 s.
     rtts : sequence of float, optional
         Round-trip times [s], 1e-6 to 60, at least one; by default twelve, from 10 ms to the round-trip time whose
         one-way delay is nine tenths of the limit.
@@ -434,17 +442,18 @@ def loss_rtt_frontier(
     >>> found.losses[0] > found.losses[1] > found.losses[2] > found.losses[3]
     True
     """
+    flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
     chosen = _default_rtts(path, target) if rtts is None else tuple(rtts)
     if not chosen:
         raise InvalidValueError("rtts", chosen, "hold at least one round-trip time")
     edges: list[Edge | None] = []
     axes = [loss_axis(flow, at_rtt(path, rtt)) for rtt in chosen]
     for done, axis in enumerate(axes, 1):
-        edges.append(_largest(axis, checked_profile(stack), target))
+        edges.append(_largest(axis, stack, target))
         if on_progress is not None:
             on_progress(done, len(chosen))
     if not any(edges):
-        raise ValueError(_nothing_meets(axes[0], checked_profile(stack), target))
+        raise ValueError(_nothing_meets(axes[0], stack, target))
     return Frontier(chosen, tuple(edges), target)
 
 

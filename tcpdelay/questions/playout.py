@@ -13,6 +13,7 @@ from tcpdelay.models.predict import predict
 from tcpdelay.models.validity import validated_range
 from tcpdelay.quality.video import smallest_buffer
 from tcpdelay.quality.voice import CallTarget, VoiceQuality, best_playout_delay, voice_mos, voice_quality
+from tcpdelay.scenario.applications import flow_of
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -67,13 +68,15 @@ class SmallestBuffer:
         return (*validated_range(self.stack).exceeded_by(self.flow, self.path), *self.assumptions)
 
 
-def playout_for_late_fraction(flow: Flow, path: Path, stack: Stack, late_fraction: float) -> SmallestBuffer:
+def playout_for_late_fraction(
+    flow: Flow | str, path: Path, stack: Stack | None, late_fraction: float
+) -> SmallestBuffer:
     """Return the smallest playout buffer with at most a given share of late packets.
 
     Parameters
     ----------
     flow, path, stack
-        The scenario.
+        The scenario; the flow may be the name of an application, and None stands for the default stack.
     late_fraction : float
         Largest share of late packets, from 0 to below 1.
 
@@ -93,24 +96,26 @@ def playout_for_late_fraction(flow: Flow, path: Path, stack: Stack, late_fractio
     >>> found.late_fraction <= 0.01 < found.late_beyond, found.fails < found.value
     (True, True)
     """
-    answer = _carried(flow, path, stack, f"a late fraction of {format_fraction(late_fraction)}")
+    answer = _carried(flow_of(flow), path, stack, f"a late fraction of {format_fraction(late_fraction)}")
     distribution = answer.require()
     value = smallest_buffer(distribution, late_fraction)
     if value == np.inf:
         raise ValueError(
             f"no playout buffer has a late fraction of {format_fraction(late_fraction)} or less: "
-            f"at best, {format_fraction(distribution.late_fraction(1e9))} are late"
+            f"at best, {format_fraction(float(distribution.weights[-1]))} are late"
         )
     return _buffer(answer, value, None)
 
 
-def playout_for_call(flow: Flow, path: Path, stack: Stack, target: CallTarget | None = None) -> SmallestBuffer:
+def playout_for_call(
+    flow: Flow | str, path: Path, stack: Stack | None = None, target: CallTarget | None = None
+) -> SmallestBuffer:
     """Return the smallest playout buffer for a given score of a call, or for its best score.
 
     Parameters
     ----------
     flow, path, stack
-        The scenario; the codec sends one packet per interval of the flow.
+        The scenario; the flow may be the name of an application. The codec sends one packet per interval of the flow.
     target : CallTarget, optional
         Codec and smallest score; by default G.711 with its best score.
 
@@ -136,7 +141,7 @@ def playout_for_call(flow: Flow, path: Path, stack: Stack, target: CallTarget | 
     >>> enough.value < best.value, enough.quality.mos >= 3.8 > enough.quality_beyond.mos
     (True, True)
     """
-    target = target or CallTarget()
+    flow, target = flow_of(flow), target or CallTarget()
     codec = target.codec_of(flow.interval)
     answer = _carried(flow, path, stack, "a call")
     distribution = answer.require()
@@ -153,7 +158,7 @@ def playout_for_call(flow: Flow, path: Path, stack: Stack, target: CallTarget | 
     return _buffer(answer, float(buffers[np.argmax(scores >= target.mos)]), target)
 
 
-def _carried(flow: Flow, path: Path, stack: Stack, demand: str) -> Answer:
+def _carried(flow: Flow, path: Path, stack: Stack | None, demand: str) -> Answer:
     """Return the prediction; raise ValueError if TCP cannot carry the flow."""
     answer = predict(Scenario(flow, path, checked_profile(stack)), method="chain")
     if not answer.require().sustainable:

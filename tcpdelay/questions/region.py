@@ -17,13 +17,13 @@ from tcpdelay.models.throughput import utilization_map
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
 from tcpdelay.questions.execution import MOST_USEFUL_THREADS, Progress, processors, threads
 from tcpdelay.questions.grid import Grid, Meaning, Variables, evaluate
-from tcpdelay.scenario.applications import APPLICATIONS
-from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
+from tcpdelay.scenario.applications import flow_of, target_of
+from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Stack, checked_profile
-from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
+from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
+from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -47,7 +47,7 @@ class Question:
     target: Target
 
 
-def question(flow: Flow | str, stack: Stack | None, threshold: float | None, quantile: float | None) -> Question:
+def question(flow: Flow | str, stack: Stack | None, limit: float | None, quantile: float | None) -> Question:
     """Return the checked question; its default target is the target of the application, or 95 % within 200 ms.
 
     Parameters
@@ -56,7 +56,7 @@ def question(flow: Flow | str, stack: Stack | None, threshold: float | None, qua
         The flow, or the name of an application in `tcpdelay.scenario.applications`.
     stack : Stack, optional
         The TCP stack; by default the stack of a current Linux kernel.
-    threshold : float, optional
+    limit : float, optional
         Latest useful arrival [s], above 0.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1.
@@ -76,17 +76,12 @@ def question(flow: Flow | str, stack: Stack | None, threshold: float | None, qua
     >>> question("voip", None, None, 0.99).target
     Target(limit=0.2, quantile=0.99)
     """
-    target = Target(DEFAULT_LIMIT)
-    preset = APPLICATIONS.get(flow) if isinstance(flow, str) else None
-    if preset is not None:
-        flow, target = preset.flow, preset.target
-    if not isinstance(flow, Flow):
-        raise InvalidValueError("flow", flow, f"be a Flow or one of {', '.join(APPLICATIONS)}")
-    limit = target.limit if threshold is None else threshold
-    if not (is_number(limit) and 0 < limit < float("inf")):
-        raise InvalidValueError("threshold", limit, "be a number of seconds above 0")
-    share = target.quantile if quantile is None else quantile
-    return Question(flow, DEFAULT_STACK if stack is None else checked_profile(stack), Target(limit, share))
+    default = target_of(flow)
+    target = Target(
+        default.limit if limit is None else limit,
+        default.quantile if quantile is None else quantile,
+    )
+    return Question(flow_of(flow), checked_profile(stack), target)
 
 
 def round_trip_times(rtt: ArrayLike | None) -> NDArray[np.float64]:
@@ -190,10 +185,10 @@ def working_region(
     *,
     rtt: ArrayLike | None = None,
     loss: ArrayLike | None = None,
-    threshold: float | None = None,
+    limit: float | None = None,
     quantile: float | None = None,
     codec: str | None = "g711",
-    playout_delay: float | Literal["threshold", "best"] = "threshold",
+    playout_delay: float | Literal["limit", "best"] = "limit",
     beyond: Beyond = "bound",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> xr.Dataset:
@@ -203,20 +198,20 @@ def working_region(
     ----------
     flow : Flow or str
         The flow, or the name of an application in `tcpdelay.scenario.applications`, which also sets the default
-        threshold and quantile.
+        limit and quantile.
     stack : Stack, optional
         The TCP stack; by default the stack of a current Linux kernel.
     rtt : array_like, optional
         Round-trip times [s], ascending; by default 40 from 10 ms to 400 ms. The one-way delay is half of each.
     loss : array_like, optional
         Losses, ascending fractions from 0 to below 1; by default 40 from 0.1 % to 10 %.
-    threshold : float, optional
+    limit : float, optional
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
     codec : str, optional
         Codec of the call that is rated, as in `tcpdelay.quality`; with None, no call is rated.
-    playout_delay : float or {"threshold", "best"}
+    playout_delay : float or {"limit", "best"}
         Time from write to playout of the call that is rated [s], above 0. "best" is the delay with the best rating in
         each cell, as in `tcpdelay.quality.voice.best_playout_delay`; it takes two to four times as long.
     beyond : {"bound", "exact"}
@@ -229,7 +224,7 @@ def working_region(
     -------
     xarray.Dataset
         Over rtt and loss: p50, p95, p99, the chosen quantile and the mean delay [s], infinite where TCP cannot carry
-        the flow; late_fraction at the threshold; mos and playout_delay [s] of the call; utilization, sustainable,
+        the flow; late_fraction at the limit; mos and playout_delay [s] of the call; utilization, sustainable,
         works; median, mean and 90 % quantile of the expected relative error of the 95th percentile; and accuracy. It
         marks exact cells (0), lower bounds of delays, with an upper bound of the score (1), flows that TCP cannot carry
         (2) and chains too large to compute (3, all NaN).
@@ -250,7 +245,7 @@ def working_region(
     """
     if beyond not in get_args(Beyond):
         raise InvalidValueError("beyond", beyond, f"be one of {', '.join(map(repr, get_args(Beyond)))}")
-    asked = question(flow, stack, threshold, quantile)
+    asked = question(flow, stack, limit, quantile)
     rtts, lost = round_trip_times(rtt), losses(loss, allow_zero=True)
     if rtts.size * lost.size > LARGEST_REGION:
         raise ValueError(f"rtt and loss may span at most {LARGEST_REGION} cells, got {rtts.size} x {lost.size}")
@@ -309,10 +304,10 @@ DIMENSIONS = ("rtt", "loss")
 
 def _playout_delay(given: float | str, limit: float) -> float | None:
     """Return the time from write to playout [s], or None for the best one."""
-    if given in ("threshold", "best"):
-        return limit if given == "threshold" else None
+    if given in ("limit", "best"):
+        return limit if given == "limit" else None
     if isinstance(given, str) or not 0 < given < float("inf"):
-        raise InvalidValueError("playout_delay", given, "be a number of seconds above 0, 'threshold' or 'best'")
+        raise InvalidValueError("playout_delay", given, "be a number of seconds above 0, 'limit' or 'best'")
     return float(given)
 
 
@@ -380,7 +375,7 @@ def _attributes(asked: Question, codec: str | None, playout_delay: float | str, 
         "packet_size": asked.flow.packet_size,
         "interval": asked.flow.interval,
         "stack": repr(asked.stack),
-        "threshold": asked.target.limit,
+        "limit": asked.target.limit,
         "quantile": asked.target.quantile,
         "codec": codec or "none",
         "playout_delay": playout_delay,

@@ -12,6 +12,7 @@ from tcpdelay.models.interface import Answer
 from tcpdelay.models.predict import predict
 from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.quantities import at_rtt
+from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -128,10 +129,10 @@ class Sensitivities:
 
 
 def sensitivities(
-    flow: Flow,
+    flow: Flow | str,
     path: Path,
-    stack: Stack,
-    target: Target,
+    stack: Stack | None = None,
+    target: Target | None = None,
     step: float = STEP,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Sensitivities:
@@ -141,10 +142,15 @@ def sensitivities(
 
     Parameters
     ----------
-    flow, path, stack
-        The scenario.
-    target : Target
-        The quantile of the delay, and the limit beyond which packets are late.
+    flow : Flow or str
+        The flow, or the name of an application in `tcpdelay.scenario.applications`.
+    path : Path
+        The path.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    target : Target, optional
+        The quantile of the delay, and the limit beyond which packets are late; by default that of the application, or
+        95 % within 0.2 s.
     step : float
         Share by which an input decreases and increases, 0.001 to 0.5.
     on_progress : callable, optional
@@ -168,7 +174,7 @@ def sensitivities(
     """
     if not 0.001 <= step <= LARGEST_STEP:
         raise InvalidValueError("step", step, f"lie between 0.001 and {LARGEST_STEP:g}")
-    stack = checked_profile(stack)
+    flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
     places: dict[Input, tuple[float, Callable[[float], tuple[Flow, Path]]]] = {
         "rtt": (path.rtt, lambda value: (flow, at_rtt(path, value))),
         "loss": (path.loss, lambda value: (flow, replace(path, loss=value))),

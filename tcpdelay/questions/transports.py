@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,12 +24,16 @@ from tcpdelay.network.send_buffer import SendBufferLimit
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import ConstantRate, Source
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
+from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FINE_TICK, SHORT_TIMEOUT = 0.01, 0.2
 """Timers of the published transports [s], as in current systems: the published timers of half a second would hide all
@@ -272,6 +277,17 @@ class Comparison:
         shares = {row.contender.name: float(f"{self.missed(row):.{RANKED_DIGITS}g}") for row in self.rows}
         ranked = [(1 + sum(share < shares[row.contender.name] for share in shares.values()), row) for row in self.rows]
         return sorted(ranked, key=lambda each: each[0])
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the delays of all contenders into the given axes, by default the current axes of pyplot."""
+        from tcpdelay.report.transports import plot_comparison
+
+        return plot_comparison(self, ax)
+
+    def _repr_html_(self) -> str:
+        """Return all contenders as a table for notebooks."""
+        from tcpdelay.report.transports import table_html
+
+        return table_html(self)
 
     def taken(self, row: Carried) -> float:
         """Return the throughput that a contender takes from the other sources [bit/s]; NaN without other sources."""
@@ -279,7 +295,7 @@ class Comparison:
 
 
 def compare(
-    flow: Flow,
+    flow: Flow | str,
     path: Path,
     stack: Linux | None = None,
     target: Target | None = None,
@@ -294,14 +310,15 @@ def compare(
 
     Parameters
     ----------
-    flow : Flow
-        The flow; all contenders send the same packets.
+    flow : Flow or str
+        The flow, or the name of an application in `tcpdelay.scenario.applications`; all contenders send the same
+        packets.
     path : Path
         The path. Its losses are random or in bursts. Packets are lost before they reach the link.
     stack : Linux, optional
         The kernel's TCP; `Stack.linux()` by default.
     target : Target, optional
-        The demand on the delay; 95 % within 200 ms by default.
+        The demand on the delay; by default that of the application, or 95 % within 0.2 s.
     link : Bottleneck, optional
         A shared link on the way; by default a link without queueing delay.
     others : sequence of Source
@@ -333,7 +350,7 @@ def compare(
     """
     if others and link is None:
         raise ValueError("others need a link that they share with the flow")
-    stack, target = stack or Linux(), target or Target(0.2)
+    flow, stack, target = flow_of(flow), stack or Linux(), target_of(flow, target)
     entered = contenders(flow, path, stack, target)
     if duration is None:
         duration = default_duration(flow, link)

@@ -8,11 +8,12 @@ from functools import partial
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
 from tcpdelay.quality.voice import CallTarget
 from tcpdelay.questions.best import Choice, Way, best, whole_numbers, wire_rate
+from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack, checked_profile
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 INTERVALS = (0.010, 0.020, 0.030, 0.040, 0.060)
 """Common packetization intervals of voice [s] (RFC 3551)."""
@@ -23,8 +24,8 @@ RTP_HEADER = 14
 def best_interval(
     bitrate: float,
     path: Path,
-    stack: Stack,
-    target: Target | CallTarget,
+    stack: Stack | None = None,
+    target: Target | CallTarget | None = None,
     intervals: Sequence[float] = INTERVALS,
     header: int = RTP_HEADER,
     on_progress: Callable[[int, int], None] | None = None,
@@ -42,10 +43,11 @@ def best_interval(
         Bit rate of the data without headers [bit/s], above 0.
     path : Path
         The path.
-    stack : Stack
-        The TCP implementation.
-    target : Target or CallTarget
-        The demand on the delay from write to read, without the interval; or the demand on a call.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    target : Target or CallTarget, optional
+        The demand on the delay from write to read, without the interval; or the demand on a call; by default 95 %
+        within 0.2 s.
     intervals : sequence of float
         Candidates [s], each 1e-7 to 60.
     header : int
@@ -79,7 +81,7 @@ def best_interval(
         raise InvalidValueError("header", header, "be a whole number of bytes from 0 on")
     if not intervals:
         raise InvalidValueError("intervals", tuple(intervals), "hold at least one interval")
-    stack = checked_profile(stack)
+    stack, target = checked_profile(stack), Target(DEFAULT_LIMIT) if target is None else target
     flows = [_packed(bitrate, interval, header) for interval in sorted(set(intervals))]
     ways = [Way(flow.interval, flow, flow, wire_rate(flow, stack.mss), lambda delays: delays) for flow in flows]
     return best("interval", ways, path, stack, target, on_progress)
@@ -97,10 +99,10 @@ PIECES = (1, 2, 4)
 
 
 def best_split(
-    flow: Flow,
+    flow: Flow | str,
     path: Path,
-    stack: Stack,
-    target: Target | CallTarget,
+    stack: Stack | None = None,
+    target: Target | CallTarget | None = None,
     pieces: Sequence[int] = PIECES,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Choice:
@@ -108,14 +110,14 @@ def best_split(
 
     Parameters
     ----------
-    flow : Flow
-        The application's packets.
+    flow : Flow or str
+        The application's packets, or the name of an application in `tcpdelay.scenario.applications`.
     path : Path
         The path.
-    stack : Stack
-        The TCP implementation.
-    target : Target or CallTarget
-        The demand on the delay or on the call.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    target : Target or CallTarget, optional
+        The demand on the delay or on the call; by default that of the application, or 95 % within 0.2 s.
     pieces : sequence of int
         Candidates, each from 1 to 64 and at most the packet size in bytes.
     on_progress : callable, optional
@@ -141,13 +143,14 @@ def best_split(
     >>> best_split(Flow(1448, 0.020), Path(rtt=0.100, loss=0.01), Stack.linux(), Target(0.2)).value > 1
     True
     """
-    stack = checked_profile(stack)
+    demand: Target | CallTarget = target_of(flow) if target is None else target
+    flow, stack = flow_of(flow), checked_profile(stack)
     ways = []
     for number in whole_numbers("pieces", pieces):
         piece = piece_of(flow, number)
         combined = partial(joined_delay, interval=flow.interval, pieces=number)
         ways.append(Way(number, flow, piece, wire_rate(piece, stack.mss), combined))
-    return best("pieces", ways, path, stack, target, on_progress)
+    return best("pieces", ways, path, stack, demand, on_progress)
 
 
 CONNECTIONS = (1, 2, 4)
@@ -155,10 +158,10 @@ CONNECTIONS = (1, 2, 4)
 
 
 def best_connections(
-    flow: Flow,
+    flow: Flow | str,
     path: Path,
-    stack: Stack,
-    target: Target | CallTarget,
+    stack: Stack | None = None,
+    target: Target | CallTarget | None = None,
     connections: Sequence[int] = CONNECTIONS,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Choice:
@@ -166,14 +169,14 @@ def best_connections(
 
     Parameters
     ----------
-    flow : Flow
-        The application's packets.
+    flow : Flow or str
+        The application's packets, or the name of an application in `tcpdelay.scenario.applications`.
     path : Path
         The path.
-    stack : Stack
-        The TCP implementation.
-    target : Target or CallTarget
-        The demand on the delay or on the call.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    target : Target or CallTarget, optional
+        The demand on the delay or on the call; by default that of the application, or 95 % within 0.2 s.
     connections : sequence of int
         Candidates, each from 1 to 64.
     on_progress : callable, optional
@@ -198,10 +201,11 @@ def best_connections(
     >>> best_connections(Flow(1448, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(), Target(0.2)).value > 1
     True
     """
-    stack = checked_profile(stack)
+    demand: Target | CallTarget = target_of(flow) if target is None else target
+    flow, stack = flow_of(flow), checked_profile(stack)
     ways = []
     for number in whole_numbers("connections", connections):
         share = share_of(flow, number)
         combined = partial(striped_delay, interval=flow.interval, connections=number)
         ways.append(Way(number, flow, share, wire_rate(flow, stack.mss), combined))
-    return best("connections", ways, path, stack, target, on_progress)
+    return best("connections", ways, path, stack, demand, on_progress)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tcpdelay.advice.guideline import REPORTED_QUANTILES
 from tcpdelay.report import phrases
-from tcpdelay.report.charts import plot_distribution
+from tcpdelay.report.charts import current_axes, plot_distribution
 from tcpdelay.report.content import Content, Section, Table, key_figures, scenario_table
 from tcpdelay.units import NEVER_SETTLES, format_delay, format_fraction, format_time, quantile_name
 
@@ -162,21 +162,22 @@ def changes_charts(changes: Changes) -> dict[str, list[Chart]]:
     return {"delays": [drawn]}
 
 
-def plot_both(changes: Changes, ax: Axes) -> Axes:
+def plot_both(changes: Changes, ax: Axes | None = None) -> Axes:
     """Draw both cumulative distributions, except that of a flow that TCP cannot carry.
 
     Parameters
     ----------
     changes : Changes
         The findings.
-    ax : Axes
-        Where to draw.
+    ax : Axes, optional
+        Where to draw; the current axes of pyplot by default.
 
     Returns
     -------
     Axes
         Delays [s] against shares of the packets.
     """
+    ax = current_axes() if ax is None else ax
     limit = {"limit": changes.after.target.limit}
     for name, found in (("before", changes.before), ("after", changes.after)):
         if math.isfinite(found.distribution.mean):

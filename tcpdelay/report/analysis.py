@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
@@ -15,9 +17,33 @@ if TYPE_CHECKING:
     from tcpdelay.capture.flow_capture import FlowCapture
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.quality.experience import Call
 
 
-def record(analysis: ConnectionAnalysis) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Expected:
+    """What the models say of a measured connection.
+
+    Parameters
+    ----------
+    delays : DelayDistribution, optional
+        The predicted delays for the measured path and flow; None if there is no prediction.
+    measured_call, predicted_call : Call, optional
+        The ratings of the call with the measured and with the predicted delays; None if the application is no call.
+    notes : tuple of str
+        Measured values outside the range in which the model has been checked.
+    """
+
+    delays: DelayDistribution | None = None
+    measured_call: Call | None = None
+    predicted_call: Call | None = None
+    notes: tuple[str, ...] = ()
+
+
+UNKNOWN = Expected()
+
+
+def record(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) -> dict[str, Any]:
     """Return the analysis as one record, in seconds, bytes and fractions; a value that is not known is None."""
     from tcpdelay.advice.guideline import REPORTED_QUANTILES
 
@@ -71,19 +97,33 @@ def record(analysis: ConnectionAnalysis) -> dict[str, Any]:
         "mean": delays and delays.mean,
         "jitter": delays and delays.jitter,
         **{quantile_name(q): delays and delays.quantile(q) for q in REPORTED_QUANTILES},
-        "notes": "; ".join(analysis.notes),
+        **_expected_record(expected),
+        "notes": "; ".join((*analysis.notes, *expected.notes)),
     }
     return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
 
 
-def analysis_text(analysis: ConnectionAnalysis) -> str:
-    """Return the analysis as text."""
-    facts = [*_path_rows(analysis), *_tcp_rows(analysis), *_flow_rows(analysis), *_delay_rows(analysis)]
+def _expected_record(expected: Expected) -> dict[str, Any]:
+    """Return the predicted figures, and the scores of a call at the limit, as entries of a record."""
+    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+
+    delays, measured, predicted = expected.delays, expected.measured_call, expected.predicted_call
+    return {
+        "predicted_mean": delays and delays.mean,
+        **{f"predicted_{quantile_name(q)}": delays and delays.quantile(q) for q in REPORTED_QUANTILES},
+        "mos": measured and measured.at_limit.mos,
+        "predicted_mos": predicted and predicted.at_limit.mos,
+    }
+
+
+def analysis_text(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) -> str:
+    """Return the analysis as text, with the predicted figures after the measured ones."""
+    facts = [*_path_rows(analysis), *_tcp_rows(analysis), *_flow_rows(analysis), *_delay_rows(analysis, expected)]
     heading = (
         f"{analysis.sender} -> {analysis.receiver}, captured at the {' and at the '.join(analysis.captured_at)}: "
         f"{analysis.payload} bytes in {format_time(analysis.duration)}\n"
     )
-    notes = "".join(f"note: {note}\n" for note in analysis.notes)
+    notes = "".join(f"note: {note}\n" for note in (*analysis.notes, *expected.notes))
     return heading + as_text(facts_table(facts), width=UNBROKEN) + notes
 
 
@@ -156,18 +196,31 @@ def _flow_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
     ]
 
 
-def _delay_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
+def _delay_rows(analysis: ConnectionAnalysis, expected: Expected) -> list[tuple[str, str]]:
     from tcpdelay.advice.guideline import REPORTED_QUANTILES
 
     delays = analysis.delays
     if delays is None or analysis.delay_kind is None:
         return [("delay", f"not known: {analysis.delay_measured}")]
-    return [
-        ("delay", f"{analysis.delay_kind}: {analysis.delay_measured}"),
-        ("mean", format_time(delays.mean)),
-        ("jitter", format_time(delays.jitter)),
-        *((f"{format_fraction(q)} within", format_time(delays.quantile(q))) for q in REPORTED_QUANTILES),
+    figures: list[tuple[str, Callable[[DelayDistribution], float]]] = [
+        ("mean", lambda found: found.mean),
+        ("jitter", lambda found: found.jitter),
+        *((f"{format_fraction(q)} within", partial(_quantile, q)) for q in REPORTED_QUANTILES),
     ]
+    rows = [("delay", f"{analysis.delay_kind}: {analysis.delay_measured}")]
+    for name, figure in figures:
+        predicted = "" if expected.delays is None else f", predicted {format_time(figure(expected.delays))}"
+        rows.append((name, format_time(figure(delays)) + predicted))
+    if expected.measured_call is not None:
+        at_limit = expected.measured_call.at_limit
+        call = expected.predicted_call
+        predicted = "" if call is None else f", predicted {call.at_limit.mos:.2f}"
+        rows.append(("MOS", f"{at_limit.mos:.2f}{predicted}, played after {format_time(at_limit.playout_delay)}"))
+    return rows
+
+
+def _quantile(probability: float, delays: DelayDistribution) -> float:
+    return delays.quantile(probability)
 
 
 def capture_record(capture: FlowCapture) -> dict[str, Any]:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.report.chart_labels import fraction_axis, linear_time_axis, mark, message, note, tidy
+from tcpdelay.report.chart_labels import fraction_axis, linear_time_axis, mark, message, note_where_free, tidy
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.units import NOT_CARRIED, format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from tcpdelay.scenario.target import Target
 
 
 class Delays(Protocol):
@@ -34,6 +36,21 @@ class Delays(Protocol):
         """Their probabilities."""
         ...
 
+    @property
+    def mean(self) -> float:
+        """The mean delay [s]."""
+        ...
+
+    @property
+    def jitter(self) -> float:
+        """The standard deviation of the delay [s]."""
+        ...
+
+    @property
+    def sustainable(self) -> bool:
+        """Whether TCP can carry the flow."""
+        ...
+
     def quantile(self, probability: float) -> float:
         """Return the quantile of a probability [s]."""
         ...
@@ -44,6 +61,35 @@ class Delays(Protocol):
 
     def cdf(self, delay: Any) -> Any:
         """Return the share of packets up to each delay [s]."""
+        ...
+
+
+class Boundary(Protocol):
+    """The boundary of a working region: a `tcpdelay.questions.boundary.WorkingBoundary`."""
+
+    @property
+    def target(self) -> Target:
+        """The demand on the delay."""
+        ...
+
+    @property
+    def searched(self) -> Literal["loss", "rtt"]:
+        """The parameter that grows until the target is missed."""
+        ...
+
+    @property
+    def at(self) -> NDArray[np.float64]:
+        """The values of the other parameter [s or fraction]."""
+        ...
+
+    @property
+    def works_up_to(self) -> NDArray[np.float64]:
+        """Largest value that works at each point; NaN if there is none."""
+        ...
+
+    @property
+    def fails_from(self) -> NDArray[np.float64]:
+        """Smallest value that fails at each point; NaN if there is none."""
         ...
 
 
@@ -125,14 +171,27 @@ def plot_distribution(
     draw = _draw_survival if kind == "survival" else _draw_shares
     named = _named(thresholds)
     marked = max([SMALLEST_TIME, *(delay for _, delay in named if math.isfinite(delay))])
-    farthest = max(marked, draw(distribution, ax, kind, label, color, marked))
-    ax.set_xlim(0.0, max([1.06 * farthest, *limits_before]))
+    farthest, names = draw(distribution, ax, kind, label, color, marked)
+    ax.set_xlim(0.0, max([1.06 * max(marked, farthest), *limits_before]))
     mark(ax, named)
+    # A name must not lie on a curve or a mark, so it is written last.
+    for text, points, its_color in names:
+        note_where_free(ax, text, points, its_color)
     return ax
 
 
-def _draw_survival(distribution: Delays, ax: Axes, kind: Kind, label: str | None, color: str, marked: float) -> float:
-    """Draw P(delay > d) and return the delay [s] at which the curve leaves the chart."""
+Name = tuple[str, list[tuple[float, float]], str]
+"""The name of a curve, points at which it may stand, the best first, and its colour."""
+SHARES_ALONG = (0.42, 0.6, 0.3, 0.75, 0.5, 0.2, 0.85, 0.1, 0.05, 0.02)
+"""Places of a name, as shares of the range of delays, in the order in which they are tried."""
+HEIGHTS_ABOVE = (0.0, 0.1, 0.2)
+"""Heights of the name of the bars, as shares of the packets."""
+
+
+def _draw_survival(
+    distribution: Delays, ax: Axes, kind: Kind, label: str | None, color: str, marked: float
+) -> tuple[float, list[Name]]:
+    """Draw P(delay > d), and return the delay [s] at which the curve leaves the chart, and the curve's name."""
     delays = distribution.values[np.isfinite(distribution.values)]
     later = distribution.late_fraction(delays)
     shown = int(np.count_nonzero(later >= SMALLEST_SURVIVAL)) + 1
@@ -144,15 +203,19 @@ def _draw_survival(distribution: Delays, ax: Axes, kind: Kind, label: str | None
     ax.set_ylim(SMALLEST_SURVIVAL, 1.0)
     fraction_axis(ax.yaxis)
     ax.set_ylabel("packets later than that")
+    names: list[Name] = []
     if label:
         # The curve does not fall below the share of packets that never arrive.
-        halfway = math.sqrt(max(SMALLEST_SURVIVAL, float(later[-1])))
-        note(ax, label, (distribution.quantile(1 - halfway), halfway), (6, 5), "left", color)
-    return float(delays[:shown][-1])
+        lowest = max(SMALLEST_SURVIVAL, float(later[-1]))
+        heights = [lowest**share for share in SHARES_ALONG]
+        names.append((label, [(distribution.quantile(1 - height), height) for height in heights], color))
+    return float(delays[:shown][-1]), names
 
 
-def _draw_shares(distribution: Delays, ax: Axes, kind: Kind, label: str | None, color: str, marked: float) -> float:
-    """Draw density, cdf or both, and return the delay [s] up to which nearly all packets arrive."""
+def _draw_shares(
+    distribution: Delays, ax: Axes, kind: Kind, label: str | None, color: str, marked: float
+) -> tuple[float, list[Name]]:
+    """Draw density, cdf or both, and return the delay [s] up to which nearly all packets arrive, and the names."""
     finite = np.isfinite(distribution.values)
     values, weights = distribution.values[finite], distribution.weights[finite]
     reached = np.cumsum(weights)
@@ -174,15 +237,14 @@ def _draw_shares(distribution: Delays, ax: Axes, kind: Kind, label: str | None, 
     if kind != "density":
         steps = [0.0, *values, 2 * max(values[-1], marked)]
         ax.plot(steps, [0.0, *reached, reached[-1]], color=color, drawstyle=_STEPS, linewidth=LINE_WIDTH)
-    middle = float(values[0] + 0.42 * (farthest - values[0]))
+    places = [float(values[0] + share * (farthest - values[0])) for share in SHARES_ALONG]
+    along = [(place, distribution.cdf(place)) for place in places]
     if kind == "both":
-        note(ax, label or "arrived by then", (middle, distribution.cdf(middle)), (6, -5), "left", color)
-        note(ax, "share with this delay", (middle, 0.0), (6, 5), "left", density_color)
-    elif label and kind == "cdf":
-        note(ax, label, (middle, distribution.cdf(middle)), (6, -5), "left", color)
-    elif label:
-        note(ax, label, (distribution.quantile(0.5), highest), (12, -5), "left", color)
-    return farthest
+        below = [(place, height) for height in HEIGHTS_ABOVE for place in places]
+        return farthest, [(label or "arrived by then", along, color), ("with this delay", below, density_color)]
+    if not label:
+        return farthest, []
+    return farthest, [(label, along if kind == "cdf" else [(distribution.quantile(0.5), highest)], color)]
 
 
 def current_axes() -> Axes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tcpdelay.advice.against import Changes
 from tcpdelay.advice.guideline import Findings, findings
 from tcpdelay.models.predict import AnsweredBy
-from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.applications import APPLICATIONS, Application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import scenario_from_options
 from tcpdelay.scenario.source import Flow
@@ -17,7 +17,17 @@ from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from tcpdelay.capture.estimate import PathEstimate
+    from tcpdelay.report.content import Content
+
+
+def content_html(report: Content) -> str:
+    """Return headline, explanation and key figures of a report for notebooks."""
+    from tcpdelay.report.notebook import html_table
+
+    return html_table(report.headline, ("", ""), report.key_figures, " ".join(report.explanation))
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,16 @@ class Guideline(Findings):
 
         return to_markdown(self)
 
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw the delays with a mark at the limit; the parameters are those of `DelayDistribution.plot`."""
+        return self.distribution.plot(ax, **{"thresholds": {"limit": self.target.limit}, **options})
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the delays as a table for notebooks; `to_html` has the whole report."""
+        from tcpdelay.report.content import content
+
+        return content_html(content(self))
+
     def to_html(self) -> str:
         """Return the report as one self-contained HTML page."""
         from tcpdelay.report.html import to_html
@@ -38,7 +58,7 @@ class Guideline(Findings):
 
 
 def guideline(
-    flow: Flow | None = None,
+    flow: Flow | str | None = None,
     path: Path | None = None,
     stack: Stack | None = None,
     target: Target | None = None,
@@ -54,7 +74,8 @@ def guideline(
     Parameters
     ----------
     flow, path : Flow and Path, optional
-        The scenario. Alternatively, give the parameters of `Flow` and `Path` by name, as for `predict_delay`.
+        The scenario. Alternatively, give the parameters of `Flow` and `Path` by name, as for `predict_delay`. The flow
+        may be the name of an application, such as "voip", which is then the `application` too.
     stack : Stack, optional
         The TCP implementation; by default a current Linux kernel.
     target : Target, optional
@@ -88,6 +109,8 @@ def guideline(
     >>> g.verdict, round(g.quantile, 3)
     ('works', 0.14)
     """
+    if isinstance(flow, str):
+        application = APPLICATIONS.get(flow, application)
     if application is not None:
         flow = application.flow if flow is None and not {"packet_size", "interval"} & set(options) else flow
         target = application.target if target is None else target
@@ -112,6 +135,18 @@ class GuidelineComparison(Changes):
         from tcpdelay.report.markdown import in_markdown
 
         return in_markdown(changes_content(self))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw both distributions into the given axes, by default the current axes of pyplot."""
+        from tcpdelay.report.against import plot_both
+
+        return plot_both(self, ax)
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the main figures as a table for notebooks; `to_html` has the whole report."""
+        from tcpdelay.report.against import changes_content
+
+        return content_html(changes_content(self))
 
     def to_html(self) -> str:
         """Return the report on the differences as one self-contained HTML page."""

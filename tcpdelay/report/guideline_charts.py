@@ -14,7 +14,7 @@ from tcpdelay.report.chart_labels import (
     mark,
     message,
     names_of_parts,
-    note,
+    note_where_free,
     round_ticks,
     tidy,
     time_axis,
@@ -104,9 +104,6 @@ def plot_quantile_against_loss(guideline: Findings, ax: Axes | None = None) -> A
     time_axis(ax.yaxis)
     ax.set_xlabel("loss")
     ax.set_ylabel(f"{quantile_name(target.quantile)} delay")
-    # The delay rises with the loss, so there is free space above or below the right end of the limit's line.
-    side = -3 if max(shown) > target.limit or math.isinf(guideline.quantile) else 3
-    note(ax, f"limit {format_time(target.limit)}", (curve.highest, target.limit), (-2, side), "right", ORANGE)
     marks = []
     edge = next(margin for margin in guideline.margins if margin.quantity == "loss")
     if edge.edge is not None and not edge.at_least and edge.edge <= curve.highest:
@@ -116,9 +113,11 @@ def plot_quantile_against_loss(guideline: Findings, ax: Axes | None = None) -> A
         marks.append((f"TCP cannot carry it from {format_fraction(curve.critical)}", curve.critical))
     if math.isinf(guideline.quantile):
         marks.append((f"here: {format_fraction(here)}, {NEVER_SETTLES}", here))
-    else:
-        _draw_scenario(guideline, ax, curve)
     mark(ax, marks)
+    if math.isfinite(guideline.quantile):
+        _draw_scenario(guideline, ax, curve)
+    ends = [curve.highest, curve.lowest, math.sqrt(curve.lowest * curve.highest)]
+    note_where_free(ax, f"limit {format_time(target.limit)}", [(loss, target.limit) for loss in ends], ORANGE)
     return ax
 
 
@@ -130,7 +129,4 @@ def _draw_scenario(guideline: Findings, ax: Axes, curve: LossCurve) -> None:
         ax.plot(*joint, color=BLUE, linewidth=LINE_WIDTH, linestyle=DOTTED)
     ax.plot([loss], [quantile], marker="o", markersize=7, color=BLUE, clip_on=False)
     text = f"here: {format_fraction(guideline.path.loss)}, {format_time(guideline.quantile)}"
-    if loss > math.sqrt(curve.lowest * curve.highest):
-        note(ax, text, (loss, quantile), (-7, 7), "right", BLUE)
-    else:
-        note(ax, text, (loss, quantile), (7, -7), "left", BLUE)
+    note_where_free(ax, text, [(loss, quantile)], BLUE)

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-    from tcpdelay.questions.boundary import WorkingBoundary
     from tcpdelay.questions.tables.rows import WorkingShares
+    from tcpdelay.report.charts import Boundary
 
 
 Fill = Literal["delay", "mos"]
 
 LEVELS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
-"""Delays at which the colour changes, in multiples of the threshold; blue up to the threshold, orange above it."""
+"""Delays at which the colour changes, in multiples of the limit; blue up to the limit, orange above it."""
 SCORES = (2.58, 3.10, 3.60, 4.03, 4.34)
 """Lowest scores of the classes of user satisfaction of narrowband calls, from "nearly all users dissatisfied" to "very
 satisfied" (ITU-T G.107, table B.1); blue from the third score."""
@@ -42,7 +42,7 @@ _STYLES = ("-", "--", "-.", ":")
 
 
 def plot_region(
-    region: xr.Dataset, boundary: WorkingBoundary | None = None, ax: Axes | None = None, *, fill: Fill = "delay"
+    region: xr.Dataset, boundary: Boundary | None = None, ax: Axes | None = None, *, fill: Fill = "delay"
 ) -> Axes:
     """Draw the target's quantile of the delay, or the score of a call, over round-trip time and loss.
 
@@ -55,7 +55,7 @@ def plot_region(
     ax : Axes, optional
         Where to draw; the current axes of pyplot by default.
     fill : {"delay", "mos"}
-        Meaning of the colours: the delay in multiples of the threshold, or the mean opinion score in the classes of
+        Meaning of the colours: the delay in multiples of the limit, or the mean opinion score in the classes of
         user satisfaction of ITU-T G.107, Annex B.
 
     Returns
@@ -84,7 +84,7 @@ def plot_region(
     if fill == "mos" and "mos" not in region:
         raise InvalidValueError("fill", fill, "be 'delay' for a region without scores")
     ax = current_axes() if ax is None else ax
-    limit = float(region.attrs["threshold"])
+    limit = float(region.attrs["limit"])
     colors: tuple[str, ...]
     if fill == "delay":
         levels, colors, values = [limit * level for level in LEVELS], _COLORS, region["quantile"]
@@ -116,7 +116,7 @@ def plot_region(
     return ax
 
 
-def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None = None) -> Axes:
+def plot_boundaries(boundaries: Mapping[str, Boundary], ax: Axes | None = None) -> Axes:
     """Draw the boundaries of the working regions of several flows or stacks.
 
     Parameters
@@ -215,19 +215,19 @@ def _widen(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> 
             round_ticks(axis, low, high)
 
 
-def _sides(boundary: WorkingBoundary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _sides(boundary: Boundary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return round-trip times [s] and losses of a boundary."""
     if boundary.searched == "loss":
         return boundary.at, boundary.works_up_to
     return boundary.works_up_to, boundary.at
 
 
-def _draw_boundary(ax: Axes, boundary: WorkingBoundary, color: str, style: str, label: str | None = None) -> None:
+def _draw_boundary(ax: Axes, boundary: Boundary, color: str, style: str, label: str | None = None) -> None:
     rtts, losses = _sides(boundary)
     ax.plot(rtts, losses, color=color, linewidth=LINE_WIDTH, linestyle=style, label=label)
 
 
-def _middle(boundary: WorkingBoundary) -> tuple[float, float] | None:
+def _middle(boundary: Boundary) -> tuple[float, float] | None:
     """Return the middle point of a boundary; None if the boundary has no point."""
     rtts, losses = _sides(boundary)
     known = np.flatnonzero(np.isfinite(boundary.fails_from) & np.isfinite(boundary.works_up_to))

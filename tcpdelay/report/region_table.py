@@ -49,7 +49,7 @@ class Edge:
 def edge_table(edges: Sequence[Edge], call: Mapping[str, Any] | None = None) -> ResultTable:
     """Return a table with a row for each edge and round-trip time, and with the score of a call, if `call` is given.
 
-    `call` has the entries "codec" and "playout_delay". The playout delay is in seconds, "threshold" or "best".
+    `call` has the entries "codec" and "playout_delay". The playout delay is in seconds, "limit" or "best".
     """
     rows = [row for edge in edges for row in _rows(edge, call)]
     first = edges[0].boundary
@@ -105,6 +105,6 @@ def _scored(delays: DelayDistribution, limit: float, call: Mapping[str, Any]) ->
     # Imported here, because the command line's help must not wait for numpy.
     from tcpdelay.quality.voice import voice_quality
 
-    playout = {"threshold": limit, "best": None}.get(call["playout_delay"], call["playout_delay"])
+    playout = {"limit": limit, "best": None}.get(call["playout_delay"], call["playout_delay"])
     quality = voice_quality(delays, call["codec"], playout)
     return {"mos_there": quality.mos, "playout_there": quality.playout_delay}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, tidy, time_axis
-from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME
+from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME, current_axes
 from tcpdelay.report.html import environment, inline_svg
+from tcpdelay.report.notebook import html_table
 from tcpdelay.report.prediction import scenario_in_words
 from tcpdelay.report.result_table import Cell, Column, ResultTable, as_text, facts_table
 from tcpdelay.units import NEVER_SETTLES, format_fraction, format_rate, format_time, quantile_name
@@ -17,7 +19,105 @@ from tcpdelay.units import NEVER_SETTLES, format_fraction, format_rate, format_t
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tcpdelay.questions.transports import Carried, Comparison
+    from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.network.bottleneck import Bottleneck
+    from tcpdelay.network.result import FlowResult
+    from tcpdelay.network.sources import Source
+    from tcpdelay.scenario.path import Path
+    from tcpdelay.scenario.source import Flow
+    from tcpdelay.scenario.target import Target
+
+
+class Contender(Protocol):
+    """One way to carry the flow."""
+
+    @property
+    def name(self) -> str:
+        """A short name."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """A description in a few words."""
+        ...
+
+
+class Carried(Protocol):
+    """The result of one contender: a `tcpdelay.questions.transports.Carried`."""
+
+    @property
+    def contender(self) -> Contender:
+        """The contender."""
+        ...
+
+    @property
+    def result(self) -> FlowResult:
+        """The packets of the flow."""
+        ...
+
+    @property
+    def others(self) -> float:
+        """Throughput of all other sources [bit/s]."""
+        ...
+
+    @property
+    def predicted(self) -> DelayDistribution | None:
+        """The predicted delays, if known."""
+        ...
+
+
+class Comparison(Protocol):
+    """All contenders on one path: a `tcpdelay.questions.transports.Comparison`."""
+
+    @property
+    def flow(self) -> Flow:
+        """The flow."""
+        ...
+
+    @property
+    def path(self) -> Path:
+        """The path."""
+        ...
+
+    @property
+    def target(self) -> Target:
+        """The demand on the delay."""
+        ...
+
+    @property
+    def link(self) -> Bottleneck | None:
+        """The shared link, if there is one."""
+        ...
+
+    @property
+    def others(self) -> tuple[Source, ...]:
+        """The other sources on the link."""
+        ...
+
+    @property
+    def undisturbed(self) -> float:
+        """Throughput of the other sources without the flow [bit/s]."""
+        ...
+
+    @property
+    def duration(self) -> float:
+        """Time simulated for each contender [s]."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Seed of all random numbers."""
+        ...
+
+    @property
+    def rows(self) -> Sequence[Carried]:
+        """The contenders, in their order."""
+        ...
+
+    def taken(self, row: Any) -> float:
+        """Return the throughput that a contender takes from the other sources [bit/s]."""
+        ...
+
 
 CHART_WIDTH, ROW_HEIGHT, CHART_EDGES = 6.4, 0.29, 0.9
 """Sizes of the chart [inches]: its width, the height of a row, and the height above and below the rows."""
@@ -52,6 +152,13 @@ def comparison_table(comparison: Comparison) -> ResultTable:
         [{"rank": rank, **_cells(comparison, row)} for rank, row in comparison.ranked()],
         _note(comparison),
     )
+
+
+def table_html(comparison: Comparison) -> str:
+    """Return the table of a comparison for notebooks."""
+    table = comparison_table(comparison)
+    rows = [[column.shown(row) for column in table.columns] for row in table.rows]
+    return html_table(table.title, [column.heading for column in table.columns], rows, table.note)
 
 
 def _note(comparison: Comparison) -> str:
@@ -204,15 +311,15 @@ def _described(row: Carried) -> str:
     return f"{row.contender.name}: p95 {format_time(delays.quantile(0.95))}"
 
 
-def plot_comparison(comparison: Comparison, ax: Axes) -> Axes:
+def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
     """Draw the delays of each contender: a bar from the smallest to the 95th percentile, a line on to the 99th.
 
     Parameters
     ----------
     comparison : Comparison
         The comparison.
-    ax : Axes
-        Where to draw.
+    ax : Axes, optional
+        Where to draw; the current axes of pyplot by default.
 
     Returns
     -------
@@ -220,6 +327,7 @@ def plot_comparison(comparison: Comparison, ax: Axes) -> Axes:
         Delays [s], logarithmic, one row per contender by rank. Contenders that meet the target are blue, the others
         orange. The share of lost and late packets is at the right.
     """
+    ax = current_axes() if ax is None else ax
     limit = comparison.target.limit
     label = partial(
         ax.annotate,

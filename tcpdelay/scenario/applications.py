@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 
 @dataclass(frozen=True)
@@ -113,3 +113,38 @@ def application(name: str) -> Application:
     if name not in APPLICATIONS:
         raise InvalidValueError("app", name, f"be one of {', '.join(APPLICATIONS)}")
     return APPLICATIONS[name]
+
+
+def flow_of(flow: Flow | str) -> Flow:
+    """Return a flow that is given as a `Flow` or as the name of an application.
+
+    Raises
+    ------
+    InvalidValueError
+        If `flow` is neither a flow nor the name of a preset.
+
+    Examples
+    --------
+    >>> flow_of("game").packet_size, flow_of(Flow(174, 0.020)).packet_size
+    (100, 174)
+    """
+    preset = APPLICATIONS.get(flow) if isinstance(flow, str) else None
+    if preset is not None:
+        return preset.flow
+    if not isinstance(flow, Flow):
+        raise InvalidValueError("flow", flow, f"be a Flow or one of {', '.join(APPLICATIONS)}")
+    return flow
+
+
+def target_of(flow: Flow | str, target: Target | None = None) -> Target:
+    """Return the target; if it is not given, the target of the application, or 95 % within 200 ms for a `Flow`.
+
+    Examples
+    --------
+    >>> target_of("game"), target_of(Flow(174, 0.020)), target_of("game", Target(0.15)).limit
+    (Target(limit=0.1, quantile=0.95), Target(limit=0.2, quantile=0.95), 0.15)
+    """
+    if target is not None:
+        return target
+    preset = APPLICATIONS.get(flow) if isinstance(flow, str) else None
+    return Target(DEFAULT_LIMIT) if preset is None else preset.target

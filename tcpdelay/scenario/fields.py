@@ -103,6 +103,10 @@ class InvalidValueError(ValueError):
         return f"{self.name} {self.fault}" + (f"; {self.hint}" if self.hint else "")
 
 
+class UnitWarning(UserWarning):
+    """A value is so large that it is probably given in another unit, such as milliseconds for seconds."""
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether a value is a real number; neither a text nor True is one.
 
@@ -135,6 +139,11 @@ def require_flag(name: str, value: object) -> None:
     """Raise InvalidValueError if an argument is neither True nor False."""
     if not isinstance(value, bool):
         raise InvalidValueError(name, value, "be True or False")
+
+
+def _has_several(value: object) -> bool:
+    """Return whether a value is a list, an array or a column of a table."""
+    return isinstance(value, (list, tuple)) or bool(getattr(value, "ndim", 0))
 
 
 def _as_number(value: object) -> float:
@@ -294,7 +303,8 @@ class Quantity(Field):
         if self.allowed:
             return InvalidValueError(name, value, self.allowed)
         if not is_number(value):
-            return InvalidValueError(name, value, f"be a number in {self.unit}")
+            hint = "for several values call tcpdelay.predict_many, which takes a table" if _has_several(value) else ""
+            return InvalidValueError(name, value, f"be a number in {self.unit}", hint)
         if _is_huge(value) or not math.isfinite(value):
             return InvalidValueError(name, value, "be finite")
         number = float(value)

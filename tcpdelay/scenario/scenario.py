@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tcpdelay.scenario.applications import flow_of
 from tcpdelay.scenario.fields import Field, InvalidValueError, declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -74,9 +75,11 @@ FIELDS: Mapping[str, tuple[Part, Field]] = {
 
 
 def scenario_from_options(
-    flow: Flow | None, path: Path | None, stack: Stack | None, options: Mapping[str, Any]
+    flow: Flow | str | None, path: Path | None, stack: Stack | None, options: Mapping[str, Any]
 ) -> Scenario:
     """Return the scenario; if the flow or the path is not given, make it from the keyword arguments in `options`.
+
+    The flow may be the name of an application.
 
     Raises
     ------
@@ -88,9 +91,10 @@ def scenario_from_options(
     >>> scenario_from_options(Flow(174, 0.020), None, None, {"rtt": 0.1, "loss": 0.02}).path.rtt
     0.1
     """
+    flow = None if flow is None else flow_of(flow)
     if flow is None or path is None or options:
         flow, path = _flow_and_path(flow, path, options)
-    return Scenario(flow, path, DEFAULT_STACK if stack is None else checked_profile(stack))
+    return Scenario(flow, path, checked_profile(stack))
 
 
 def _flow_and_path(flow: Flow | None, path: Path | None, options: Mapping[str, Any]) -> tuple[Flow, Path]:

@@ -211,14 +211,16 @@ def profiles_with(setting: str) -> list[StackName]:
     return [name for name, stack in PROFILES.items() if setting in declarations(type(stack))]
 
 
-def checked_profile(stack: Stack) -> KnownStack:
-    """Return the stack if it comes from one of the profiles.
+def checked_profile(stack: Stack | None) -> KnownStack:
+    """Return the stack if it comes from one of the profiles; without a stack, that of a current Linux kernel.
 
     Raises
     ------
     InvalidValueError
         If the stack does not come from a profile.
     """
+    if stack is None:
+        return DEFAULT_STACK
     if not isinstance(stack, KnownStack):
         raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()")
     return stack

@@ -22,10 +22,11 @@ from tcpdelay.models.simulator.records import Rules, Wire
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
 from tcpdelay.models.simulator.window import PUBLIC_EVENT, public_events
 from tcpdelay.models.tcp import SECOND
+from tcpdelay.scenario.applications import flow_of
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.scenario.stack import Linux, Stack, checked_profile
 
 MOST_BATCHES = 64
 """Number of batches at which neighbouring batches are merged."""
@@ -213,7 +214,7 @@ class Simulation(DelayDistribution):
 
 
 def simulate(
-    flow: Flow,
+    flow: Flow | str,
     path: Path,
     stack: Stack | None = None,
     *,
@@ -231,8 +232,8 @@ def simulate(
 
     Parameters
     ----------
-    flow : Flow
-        The packets.
+    flow : Flow or str
+        The packets, or the name of an application in `tcpdelay.scenario.applications`.
     path : Path
         The network: random losses, single or in bursts, of segments and of acknowledgements; constant delays or jitter.
     stack : Stack, optional
@@ -294,7 +295,7 @@ def simulate(
     0.128 s: retransmitted
     0.228 s: acknowledged
     """
-    stack = Stack.linux() if stack is None else stack
+    flow, stack = flow_of(flow), checked_profile(stack)
     if not isinstance(stack, Linux):
         raise InvalidValueError("stack", stack, "be one of Stack.linux(...)")
     if path.loss_pattern != "random":

@@ -370,7 +370,7 @@ def prepare_surface(
     flow: Flow | str,
     stack: Stack | None = None,
     *,
-    threshold: float | None = None,
+    limit: float | None = None,
     quantile: float | None = None,
     rtt: tuple[float, float] | None = None,
     loss: tuple[float, float] | None = None,
@@ -389,7 +389,7 @@ def prepare_surface(
         default target.
     stack : Stack, optional
         The TCP stack; by default the stack of a current Linux kernel.
-    threshold : float, optional
+    limit : float, optional
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
@@ -419,7 +419,7 @@ def prepare_surface(
     >>> prepare_surface("voip", rtt=(0.02, 0.021), loss=(0.001, 0.0011), left=0.1).left
     0.0
     """
-    asked = question(flow, stack, threshold, quantile)
+    asked = question(flow, stack, limit, quantile)
     known = validated_range(asked.stack)
     rtt = known.rtt if rtt is None else _checked("rtt", rtt, SMALLEST_RTT, LARGEST_RTT, " s")
     loss = known.loss if loss is None else _checked("loss", loss, 0.0, LARGEST_LOSS)

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,10 +36,6 @@ from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 TABLE_ROWS_AT_A_TIME = 1_000_000
 _NOT_FOR_ARROW = (pa.ArrowException, ValueError, TypeError, OverflowError)
 """Exceptions of NumPy and Arrow for cells that fit into no column."""
@@ -50,7 +46,7 @@ def predict_many(
     stack: Stack | None = None,
     *,
     flow: Flow | str | None = None,
-    threshold: float | None = None,
+    limit: float | None = None,
     quantile: float | None = None,
     call: CallTarget | None = None,
     columns: Mapping[str, str] | None = None,
@@ -74,8 +70,8 @@ def predict_many(
         The TCP stack; by default the stack of a current Linux kernel.
     flow : Flow or str, optional
         Packet size and interval for tables without these columns, or the name of an application in
-        `tcpdelay.scenario.applications`, which also sets the default threshold and quantile.
-    threshold : float, optional
+        `tcpdelay.scenario.applications`, which also sets the default limit and quantile.
+    limit : float, optional
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
@@ -95,9 +91,10 @@ def predict_many(
     -------
     pyarrow.Table, RecordBatch or RecordBatchReader, pandas.DataFrame, or dict of ndarray
         The table, with the additional columns p50, p95, p99 and mean [s], late (fraction of the packets later than the
-        threshold), with `call` the score mos, works, sustainable, and reason. Rows without a prediction keep their
-        place: `reason` explains why there is no prediction, and the other columns are null, NaN or False. A reader is
-        read while its result is read.
+        limit), with `call` the score mos, works, sustainable, and reason. Rows without a prediction keep their place:
+        `reason` explains why there is no prediction, and the other columns are null: pandas.NA in `works` and
+        `sustainable` of a DataFrame, None in those of a mapping, NaN in columns of numbers. A reader is read while its
+        result is read.
 
     Raises
     ------
@@ -113,11 +110,11 @@ def predict_many(
     --------
     >>> answers = predict_many({"rtt_ms": [100, 20, 100], "loss": [0.02, 0.001, 7]}, flow="voip", cached=False)
     >>> answers["p95"].round(3), answers["works"]
-    (array([0.14, 0.01, nan]), array([ True,  True, False]))
+    (array([0.14, 0.01, nan]), array([True, True, None], dtype=object))
     >>> print(answers["reason"][2])
     loss must be a fraction from 0 to below 1
     """
-    demand = replace(demand_for(flow, stack, threshold, quantile), call=call)
+    demand = replace(demand_for(flow, stack, limit, quantile), call=call)
     if isinstance(table, pa.RecordBatchReader):
         rows = RowPredictor(demand, find_sources(table.schema.names, columns), prefix, cached)
         schema = rows.schema(table.schema)
@@ -135,7 +132,7 @@ def predict_many(
     return _like(table, predicted, given.num_columns)
 
 
-def demand_for(flow: Flow | str | None, stack: Stack | None, threshold: float | None, quantile: float | None) -> Demand:
+def demand_for(flow: Flow | str | None, stack: Stack | None, limit: float | None, quantile: float | None) -> Demand:
     """Return flow, stack and target of all rows, with the defaults of `predict_many` filled in.
 
     Examples
@@ -143,7 +140,7 @@ def demand_for(flow: Flow | str | None, stack: Stack | None, threshold: float | 
     >>> demand_for("game", None, None, None).target
     Target(limit=0.1, quantile=0.95)
     """
-    asked = question(flow if flow is not None else application("voip").flow, stack, threshold, quantile)
+    asked = question(flow if flow is not None else application("voip").flow, stack, limit, quantile)
     return Demand(None if flow is None else asked.flow, asked.stack, asked.target)
 
 
@@ -214,17 +211,18 @@ def _like(given: Any, predicted: pa.Table, columns: int) -> Any:
         batches = predicted.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], predicted.schema)
     added = predicted.select(range(columns, predicted.num_columns))
-    arrays = {name: _array(added.column(name)) for name in added.column_names}
+    arrays = {name: added.column(name).to_numpy() for name in added.column_names}
     if isinstance(given, Mapping):
         return {**{name: np.asarray(column) for name, column in given.items()}, **arrays}
-    frame: pd.DataFrame = given.assign(**arrays)
-    return frame
+    import pandas as pd
 
-
-def _array(column: Any) -> Any:
-    if pa.types.is_boolean(column.type):
-        return column.fill_null(False).to_numpy()
-    return column.to_numpy()
+    # A column of pandas has one type, whether or not a row of this table is without a prediction.
+    flags = {
+        field.name: pd.array(arrays[field.name], dtype="boolean")
+        for field in added.schema
+        if pa.types.is_boolean(field.type)
+    }
+    return given.assign(**{**arrays, **flags})
 
 
 ROWS_PER_PART = 4 * ROWS_AT_A_TIME

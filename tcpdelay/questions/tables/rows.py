@@ -218,13 +218,8 @@ class RowPredictor:
             columns[len(COLUMNS), everything] = np.where(np.isnan(late), np.nan, scores)
             if call.mos is not None:
                 flags[0, everything] = answers.sustainable & (scores >= call.mos)
-        known = validated_range(self.demand.stack)
-        inside = (rtt >= known.rtt[0]) & (rtt <= known.rtt[1]) & (loss >= known.loss[0]) & (loss <= known.loss[1])
-        unusual = not (
-            known.packet_size[0] <= flow.packet_size <= known.packet_size[1]
-            and known.interval[0] <= flow.interval <= known.interval[1]
-        )
-        self.unchecked += rtt.size if unusual else int(rtt.size - inside.sum())
+        outside = validated_range(self.demand.stack).exceeded_by_paths(flow, rtt, loss)
+        self.unchecked += int(np.count_nonzero(outside))
 
 
 class WorkingShares:

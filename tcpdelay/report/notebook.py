@@ -1,0 +1,74 @@
+"""Results as HTML fragments for notebooks, which show what `_repr_html_` of a result returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from tcpdelay.units import NOT_CARRIED, format_fraction, format_time, quantile_name
+
+if TYPE_CHECKING:
+    from tcpdelay.report.charts import Boundary, Delays
+
+QUANTILES = (0.5, 0.95, 0.99)
+
+
+def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
+    """Return a table of formatted cells; the first cell of a row names the row.
+
+    Examples
+    --------
+    >>> html_table("Delays", ["", "p95"], [["tcp", "< 1 s"]])[:44]
+    '<table><caption>Delays</caption><thead><tr><'
+    """
+    headings = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+        for first, *cells in rows
+    )
+    below = f"<p>{escape(note)}</p>" if note else ""
+    head = f"<thead><tr>{headings}</tr></thead>" if any(columns) else ""
+    return f"<table><caption>{escape(caption)}</caption>{head}<tbody>{body}</tbody></table>{below}"
+
+
+def distribution_html(distribution: Delays, method: str) -> str:
+    r"""Return mean, jitter and quantiles of the delay; `method` names the model.
+
+    Examples
+    --------
+    >>> from tcpdelay.models.predict import predict_delay
+    >>> d = predict_delay("voip", rtt=0.100, loss=0.02)
+    >>> '<th scope="row">p95</th><td>140 ms</td>' in distribution_html(d, d.method)
+    True
+    """
+    delays = [("mean", distribution.mean), ("jitter", distribution.jitter)]
+    delays += [(quantile_name(q), distribution.quantile(q)) for q in QUANTILES]
+    rows = [(name, format_time(delay)) for name, delay in delays]
+    return html_table(f"Delay from write to in-order read, by {method}", ("", ""), rows, _carried(distribution))
+
+
+def _carried(distribution: Delays) -> str:
+    return "" if distribution.sustainable else NOT_CARRIED
+
+
+def boundary_html(boundary: Boundary) -> str:
+    """Return both sides of a boundary at each of its points."""
+    target = boundary.target
+    demand = f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"
+    formats, names = [format_time, format_fraction], ["round-trip time", "loss"]
+    if boundary.searched == "rtt":
+        formats, names = formats[::-1], names[::-1]
+    at, searched = formats
+    rows = [
+        (
+            at(point),
+            "–" if works != works else searched(works),
+            "–" if fails != fails else searched(fails),
+        )
+        for point, works, fails in zip(
+            boundary.at.tolist(), boundary.works_up_to.tolist(), boundary.fails_from.tolist(), strict=True
+        )
+    ]
+    columns = (names[0], f"{names[1]}: works up to", f"{names[1]}: fails from")
+    return html_table(f"Boundary of the working region, {demand}", columns, rows)
