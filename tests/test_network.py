@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from tcpdelay.models.simulator.batches import DIGITS
 from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.simulation import DIGITS
 from tcpdelay.models.throughput import padhye_rate, square_root_rate
 from tcpdelay.network import result as delays_module
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath

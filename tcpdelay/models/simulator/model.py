@@ -8,7 +8,15 @@ from functools import partial
 
 import numpy as np
 
-from tcpdelay.models.interface import Answer, DelayParts, Requested, Support, UnsupportedError, unknown_fields
+from tcpdelay.models.interface import (
+    Answer,
+    DelayParts,
+    NotSettledError,
+    Requested,
+    Support,
+    UnsupportedError,
+    unknown_fields,
+)
 from tcpdelay.models.simulator.path import PATH_FIELDS
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
 from tcpdelay.models.simulator.simulation import segments_in_round_trip, simulate
@@ -38,6 +46,8 @@ class Simulator:
         found = simulate(
             flow, path, stack, packets=requested.packets, seed=requested.seed, on_progress=requested.on_progress
         )
+        if not found.settled:
+            return answered("not settled", refusal=NotSettledError(found.packets, found.carried))
         found = replace(found, scenario=(flow, path, stack))
         parts = DelayParts(
             path.forward_delay + path.jitter / 2, found.sender_delay, found.head_of_line_delay, timeouts=0.0
