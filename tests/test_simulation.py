@@ -192,13 +192,13 @@ def test_the_delays_of_a_light_load_are_settled(packets):
     for seed in range(10):
         found = simulate(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02), packets=packets, seed=seed)
         assert found.settled
-        assert found.carried.low < 1 < found.carried.high
+        assert found.carried.value == pytest.approx(1, abs=0.01)
 
 
-def test_timeouts_without_a_mean_are_not_settled():
-    """A burst outlasts a timeout more often than the next timeout is half as long: the mean wait has no bound."""
-    found = [simulate(td.Flow(174, 0.020), td.Path(0.1, 0.02, loss_burst=4), packets=20_000, seed=s) for s in range(3)]
-    assert not any(each.settled and each.sustainable for each in found)
+def test_a_short_simulation_of_a_flow_that_tcp_carries_does_not_call_it_endless():
+    # Losses make TCP read several packets at once, so that more packets are read than a chunk has.
+    for seed in range(10):
+        assert simulate(td.Flow(160, 0.020), td.Path(rtt=0.300, loss=0.05), packets=2000, seed=seed).sustainable
 
 
 def test_the_share_that_tcp_carries_is_that_of_its_capacity():

@@ -17,8 +17,10 @@ from tcpdelay.models.tcp import SECOND
 
 SUBBATCHES = 4
 """Equal parts of a chunk of packets whose mean delays show whether the delays have settled."""
-FEWEST_SHARES = 8
-"""Smallest number of chunks from which the share that TCP carries is estimated."""
+FEWEST_SHARES = 16
+"""Smallest number of chunks from which the share that TCP carries is estimated: fewer may be one long episode."""
+FEWEST_SHARE_BLOCKS = 8
+"""Number of blocks to which the chunks are merged if their times are correlated."""
 CERTAIN = 0.999
 """Confidence of the interval that decides whether a backlog grows for ever; it is looked at many times in a run."""
 UNKNOWN = Interval(np.nan, np.nan, np.nan)
@@ -109,31 +111,29 @@ def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:
     return result
 
 
-def carried_share(written: Sequence[int], read: int) -> Interval:
+def carried_share(written_per_read: Sequence[float]) -> Interval:
     """Return the rate that TCP carries, relative to the rate of the flow, and its 99.9 % interval.
 
     Parameters
     ----------
-    written : sequence of int
-        Packets written while each chunk of packets was read; at least `FEWEST_SHARES` chunks.
-    read : int
-        Number of packets in a chunk.
+    written_per_read : sequence of float
+        Packets written while a packet is read, for each chunk of packets; at least `FEWEST_SHARES` chunks.
 
     Returns
     -------
     Interval
         The share, and its interval by batch means over blocks of chunks that are long enough to be independent, or over
-        `FEWEST_SHARES` blocks. It lies below 1 if the backlog certainly grows; without a backlog, it is close to 1
-        whatever TCP can carry.
+        `FEWEST_SHARE_BLOCKS` blocks. It lies below 1 if the backlog certainly grows. Without a backlog, it is close
+        to 1 whatever TCP can carry.
 
     Examples
     --------
-    >>> [round(share, 3) for share in carried_share([1100, 1090, 1110, 1100, 1090, 1110, 1100, 1100], 1000)]
-    [0.909, 0.897, 0.921]
+    >>> [round(share, 3) for share in carried_share([1.10, 1.09, 1.11, 1.10] * 4)]
+    [0.909, 0.903, 0.915]
     """
-    # The packets are written at a constant rate: this is the time in which a packet is read, in intervals.
-    times = np.array(written, np.float64) / read
-    blocks = merged(times, independent_block(times, FEWEST_SHARES) or times.size // FEWEST_SHARES)
+    # Packets are written at a constant rate: this is also the time in which a packet is read, in intervals.
+    times = np.array(written_per_read, np.float64)
+    blocks = merged(times, independent_block(times, FEWEST_SHARE_BLOCKS) or times.size // FEWEST_SHARE_BLOCKS)
     time, half_width = student(np.ones(blocks.size), blocks, CERTAIN)
     return Interval(1 / time, 1 / (time + half_width), 1 / (time - half_width) if time > half_width else np.inf)
 

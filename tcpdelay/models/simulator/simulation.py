@@ -32,7 +32,7 @@ MOST_PACKETS, MOST_SEGMENTS = 20_000_000, 100_000_000
 """Packets, and segments, after which a simulation ends at any precision; this takes some ten seconds."""
 HALF_WIDTH = 0.02
 """Half width of the confidence interval of the quantile by default, relative to the quantile."""
-LARGEST_HALF_WIDTH = 0.5
+LARGEST_HALF_WIDTH = 1.0
 """Largest half width of the quantile's interval with which the delays count as settled, relative to the quantile."""
 MORE_PER_LOOK = 1.1
 """Growth of the number of packets between two estimates of the precision, which take time."""
@@ -61,8 +61,8 @@ class Simulation(DelayDistribution):
     seed : int
         Seed of all random numbers.
     settled : bool
-        False if the delays are correlated over the whole simulation, or the quantile is not known to 50 %, as where the
-        load is close to the rate that TCP carries. The delays are then those of this run: a longer run has others.
+        False if the delays are correlated over the whole simulation, or the quantile is not known to 100 %, as where
+        the load is close to the rate that TCP carries. The delays are then those of this run: a longer run has others.
     carried : Interval
         Rate that TCP carries, relative to the flow's rate, with its 99.9 % interval: 1 with a narrow interval where TCP
         carries the flow, below 1 where the backlog grows for ever.
@@ -239,7 +239,7 @@ def _run(
 ) -> Simulation:
     """Simulate until `most_packets` are counted or the quantile's interval is narrow enough; return the result."""
     batches, sums, traces = Batches(), np.zeros(2), []
-    written: list[int] = []
+    written_per_read: list[float] = []
     carried = UNKNOWN
     chunk = min(CHUNK, -(-most_packets // 20))
     counted, looked = 0, 0
@@ -257,11 +257,12 @@ def _run(
         sums += delays.sum(axis=1)
         if trace:
             traces.append(delays)
-        if size == chunk:
-            written.append(int(connection.packets_written) - written_before)
-        if len(written) >= FEWEST_SHARES and (counted >= MORE_PER_LOOK * looked or counted == most_packets):
+        # A call may read more packets than it has to: those that waited for the same segment.
+        read = int(connection.packets_read) - first
+        written_per_read.append((int(connection.packets_written) - written_before) / read)
+        if len(written_per_read) >= FEWEST_SHARES and (counted >= MORE_PER_LOOK * looked or counted == most_packets):
             looked = counted
-            carried = carried_share(written, chunk)
+            carried = carried_share(written_per_read)
             if carried.high < 1:
                 return _unsustainable(path, counted, seed, connection, carried)
             sought = half_width if batches.enough else None
