@@ -418,6 +418,14 @@ def test_a_message_needs_as_many_datagrams_as_it_has_without_parity(size, payloa
     assert flow.lost / flow.offered == pytest.approx(lost, abs=4 * math.sqrt(lost * (1 - lost) / flow.offered))
 
 
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_backlog_beyond_the_records_of_a_dispatcher_grows_for_ever(pieces):
+    path = SharedPath(0.04, loss=0.005)
+    source = ConstantRate(flow=td.Flow(14_000, 0.010), path=path, stack=td.Stack.linux(), pieces=pieces)
+    flow = simulate_network([source], FAST, duration=2000, warm_up=100).flows[0]
+    assert not flow.sustainable
+
+
 def test_the_datagrams_of_a_message_follow_each_other_over_the_link():
     source = ConstantRate(flow=td.Flow(3000, 0.1), path=SharedPath(0.05), stack=Udp(largest_payload=1000))
     flow = simulate_network([source], Bottleneck(1e6, 100), duration=10).flows[0]

@@ -9,7 +9,6 @@ from tcpdelay.cli.errors import argument_errors, counting, predicting, print_war
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, make_option, number, with_scenario
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.scenario import measurements, read_scenario
-from tcpdelay.models.interface import NotSettledError
 from tcpdelay.models.predict import AnsweredBy, predict_delay
 from tcpdelay.report.prediction import (
     draw_prediction,
@@ -66,6 +65,9 @@ def predict(
     chart: Annotated[Path | None, chart_option("the distribution")] = None,
 ) -> None:
     """Predict the delay from write to in-order read: mean, jitter, quantiles, and the share of late packets."""
+    # Imported here, because the help waits for no NumPy.
+    from tcpdelay.models.interface import NotSettledError
+
     refuse_other_than_chart(chart, "--chart")
     refuse_same_file(measurements(options), [("--chart", chart)])
     scenario = read_scenario(options)
