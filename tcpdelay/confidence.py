@@ -12,6 +12,10 @@ from tcpdelay.scenario.fields import InvalidValueError
 
 BATCHES = 20
 CONFIDENCE = 0.95
+FEWEST_BLOCKS = 16
+"""Smallest number of blocks that show by default whether they are independent; fewer show a long correlation rarely."""
+CORRELATION_QUANTILE = 2.326
+"""Quantile of the normal distribution beyond which blocks count as correlated: 99 %, one-sided."""
 
 
 class Interval(NamedTuple):
@@ -163,6 +167,89 @@ def share_interval(count: int, of: int, confidence: float = CONFIDENCE) -> Inter
     low = float(betaincinv(count, of - count + 1, beyond)) if count else 0.0
     high = float(betaincinv(count + 1, of - count, 1 - beyond)) if count < of else 1.0
     return Interval(count / of if of else float("nan"), low, high)
+
+
+def are_independent(means: NDArray[np.float64]) -> bool:
+    r"""Return whether consecutive block means show no positive serial correlation.
+
+    The test is that of von Neumann's ratio. For n independent means :math:`x_i`,
+
+    .. math:: \frac{1}{2} \frac{\sum (x_{i+1} - x_i)^2}{\sum (x_i - \bar x)^2}
+
+    has the mean 1 and the variance :math:`(n - 2) / (n^2 - 1)`. A trend, or a correlation that is as long as a block,
+    makes the ratio smaller.
+
+    Parameters
+    ----------
+    means : ndarray, shape (n,)
+        Means of blocks of one size, in the order of time; at least 3.
+
+    Returns
+    -------
+    bool
+        False if independent means have a ratio as small as this with a probability below 1 %.
+
+    References
+    ----------
+    von Neumann, "Distribution of the Ratio of the Mean Square Successive Difference to the Variance", Annals of
+    Mathematical Statistics 12(4), 1941. Fishman, "Grouping Observations in Digital Simulation", Management Science
+    24(5), 1978: the test as a rule for the size of a block.
+
+    Examples
+    --------
+    >>> are_independent(np.arange(20.0)), are_independent(np.random.default_rng(1).normal(size=20))
+    (False, True)
+    """
+    count = means.size
+    squares = float(((means - means.mean()) ** 2).sum())
+    if squares == 0:
+        return True
+    ratio = float((np.diff(means) ** 2).sum()) / squares / 2
+    return ratio >= 1 - CORRELATION_QUANTILE * float(np.sqrt((count - 2) / (count**2 - 1)))
+
+
+def independent_block(means: NDArray[np.float64], fewest: int = FEWEST_BLOCKS) -> int | None:
+    """Return the size of the smallest blocks whose means are independent.
+
+    Parameters
+    ----------
+    means : ndarray, shape (n,)
+        Means of short blocks of one size, in the order of time.
+    fewest : int
+        Smallest number of blocks that may remain, at least 3.
+
+    Returns
+    -------
+    int or None
+        Number of consecutive means to merge: the smallest power of 2 for which `are_independent` holds. None if no
+        block is long enough: the samples have a trend, or they change as slowly as the sampling lasts, so that no
+        confidence interval follows from them.
+
+    Examples
+    --------
+    >>> noise = np.random.default_rng(1).normal(size=64)
+    >>> independent_block(noise), independent_block(np.repeat(noise, 2)), independent_block(noise.cumsum())
+    (1, 2, None)
+    """
+    size = 1
+    while means.size >= fewest * size:
+        if are_independent(merged(means, size)):
+            return size
+        size *= 2
+    return None
+
+
+def merged(means: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Return the means of blocks of `size` consecutive means each; the first means that fill no block are left out.
+
+    Examples
+    --------
+    >>> merged(np.array([9.0, 1.0, 3.0, 5.0, 7.0]), 2).tolist()
+    [2.0, 6.0]
+    """
+    count = means.size // size
+    result: NDArray[np.float64] = means[means.size - count * size :].reshape(count, size).mean(axis=1)
+    return result
 
 
 def _quantile(ordered: NDArray[np.float64], probability: float) -> float:

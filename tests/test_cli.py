@@ -57,6 +57,10 @@ def test_predict_prints_what_the_library_predicts(predicted):
         "target_quantile": expected.quantile(0.999),
         "late_fraction": expected.late_fraction(0.15),
         "sustainable": True,
+        "settled": True,
+        "carried_low": None,
+        "carried_high": None,
+        "carried_by_chain": None,
         "method": "chain",
         "expected_error_source": error.source,
         "expected_error_cases": error.cases,
@@ -100,7 +104,7 @@ def test_the_published_chain_says_how_far_off_it_was_in_captures(predicted):
 def test_csv_holds_the_same_row_as_json(run, predicted):
     _, printed, _ = run("predict", *VOIP, "--format", "csv")
     (row,) = csv.DictReader(io.StringIO(printed))
-    assert {key: str(value or "") if key == "ignored" else str(value) for key, value in predicted(*VOIP).items()} == row
+    assert {key: "" if value in ({}, None) else str(value) for key, value in predicted(*VOIP).items()} == row
 
 
 def test_text_shows_rounded_numbers_and_the_wanted_quantile(run, predicted):
@@ -226,7 +230,7 @@ def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypa
     assert row["method"] == "simulation"
     assert 0 < row["expected_error_p95_median"] < row["expected_error_p95_p90"] < 0.2
     assert "simulated packets" in row["expected_error_source"]
-    _, printed, _ = run("predict", *linux, "--loss-burst", "3", "--method", "auto")
+    _, printed, _ = run("predict", *linux, "--jitter", "5ms", "--method", "auto")
     lines = dict(re.split(r" {2,}", line) for line in printed.splitlines()[1:])
     assert lines["method"] == "simulation"
     assert lines["expected error"].startswith("p95 ")
@@ -236,18 +240,48 @@ def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypa
 
 
 def test_a_simulation_that_ends_before_it_is_precise_says_how_to_get_more(run, monkeypatch):
-    bursts = ["predict", *VOIP, "--loss-burst", "4", "--method", "auto"]
-    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_PACKETS", 20_000)
-    status, _, errors = run(*bursts)
+    jitter = ["predict", *VOIP, "--jitter", "5ms", "--method", "auto"]
+    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_PACKETS", 5000)
+    status, _, errors = run(*jitter)
     assert status == 0
     assert re.fullmatch(
-        r"warning: after 20000 packets the 95th percentile is known to [\d.]+ % only, not to 2 %: .+ s to .+ s; "
-        r"--packets 100000 would tell more\n",
+        r"warning: after 5000 packets the 95th percentile is known to [\d.]+ % only, not to 2 %: .+ ms to .+ ms; "
+        r"--packets 25000 would tell more\n",
         errors,
     )
-    status, printed, errors = run(*bursts, "--packets", "3000")
+    status, printed, errors = run(*jitter, "--packets", "3000")
     assert (status, errors) == (0, "")
     assert "the statistical error of 3000 simulated packets" in printed
+
+
+NEAR_CAPACITY = ["--rtt", "80ms", "--loss", "0.5%", "--app", "live-video", "--method", "simulation"]
+
+
+def test_a_simulation_near_capacity_prints_no_delay_that_depends_on_its_length(run, predicted):
+    short = [*NEAR_CAPACITY, "--packets", "200000"]
+    row = predicted(*short)
+    assert (row["p50"], row["p95"], row["mean"], row["late_fraction"], row["sustainable"]) == (None,) * 5
+    assert not row["settled"]
+    assert row["carried_low"] < row["carried_by_chain"] < 1 < row["carried_high"]
+    status, printed, _ = run("predict", *short)
+    lines = dict(re.split(r" {2,}", line) for line in printed.splitlines()[1:])
+    assert status == 0
+    assert set(lines) == {"delay", "sustainable", "method"}
+    assert lines["delay"].startswith("not settled: after 200000 packets")
+    assert re.fullmatch(
+        r"not settled: TCP carries between \S+ % and 1\S+ % of this rate; "
+        r"the chain decides: with \S+ %, the backlog grows for ever",
+        lines["sustainable"],
+    )
+    # A longer simulation shows it without the chain.
+    assert predicted(*NEAR_CAPACITY, "--packets", "2650000")["sustainable"] is False
+
+
+def test_a_simulation_that_has_not_settled_has_no_chart(run, tmp_path):
+    chart = tmp_path / "delays.svg"
+    status, printed, errors = run("predict", *NEAR_CAPACITY, "--packets", "200000", "--chart", chart)
+    assert (status, printed, chart.exists()) == (2, "", False)
+    assert errors.startswith("tcpdelay predict: not settled after 200000 packets: TCP carries between")
 
 
 def test_packets_are_for_simulations(run):

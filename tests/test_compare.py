@@ -51,6 +51,15 @@ def test_datagrams_are_as_late_as_the_path_and_lose_what_it_loses(alone):
     assert 1 - udp.delivered_fraction == pytest.approx(0.02, abs=3 * math.sqrt(0.02 * 0.98 / 95_000))
 
 
+def test_a_message_is_lost_if_any_of_its_datagrams_is():
+    frame, path = td.Flow(14_000, 0.100), td.Path(rtt=0.080, loss=0.005)
+    table = {row["name"]: row for row in comparison_table(td.compare(frame, path, duration=2000)).rows}
+    # 14 000 bytes are 10 datagrams of up to 1472 bytes; three standard deviations of a binomial share.
+    lost = 1 - 0.995**10
+    assert table["udp"]["lost_fraction"] == pytest.approx(lost, abs=3 * math.sqrt(lost * (1 - lost) / 19_000))
+    assert table["udp"]["late_fraction"] == pytest.approx(table["udp"]["lost_fraction"])
+
+
 def test_the_plain_flow_is_what_the_simulator_of_one_flow_says(alone):
     simulated = td.simulate(VOICE, PATH, td.Stack.linux(), packets=200_000, seed=1)
     plain = rows_of(alone)["tcp"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import signal, stats
 
-from tcpdelay.confidence import BATCHES, Interval, mean_interval, quantile_interval
+from tcpdelay.confidence import BATCHES, Interval, are_independent, independent_block, mean_interval, quantile_interval
 
 SEEDS = 400
 
@@ -156,6 +156,25 @@ def test_infinite_samples_make_the_mean_infinite_and_quantiles_beyond_them():
 def test_fewer_samples_than_batches_are_refused(interval, runs, batches, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         interval(runs, batches=batches)
+
+
+def test_one_in_a_hundred_independent_series_counts_as_correlated():
+    rng = np.random.default_rng(3)
+    rejected = np.mean([not are_independent(rng.normal(size=20)) for _ in range(5000)])
+    assert 0.005 < rejected < 0.015
+
+
+@pytest.mark.parametrize(("correlation", "block"), [(0.0, 1), (0.9, 16), (0.9999, None)])
+def test_blocks_grow_with_the_correlation(correlation, block):
+    rng, value, series = np.random.default_rng(4), 0.0, []
+    for noise in rng.normal(size=2048):
+        value = correlation * value + noise
+        series.append(value)
+    found = independent_block(np.array(series))
+    if block is None:
+        assert found is None
+    else:
+        assert block / 2 <= found <= 8 * block
 
 
 def test_the_relative_half_width():

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 import tcpdelay as td
+from tcpdelay.models.simulator.batches import DIGITS
 from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.simulation import DIGITS
 from tcpdelay.models.throughput import padhye_rate, square_root_rate
 from tcpdelay.network import result as delays_module
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
@@ -402,3 +403,31 @@ def test_delays_of_many_values_take_bounded_room_and_keep_mean_and_quantiles(mon
     assert rounded_mean == pytest.approx(mean, rel=2.0**-DIGITS)
     for share in (0.05, 0.5, 0.95):
         assert few.quantile(share) == pytest.approx(exact.quantile(share), rel=2.0**-DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("size", "payload", "parity"), [(1472, 1472, 0), (1473, 1472, 0), (6000, 1200, 2), (100, 40, 1)]
+)
+def test_a_message_needs_as_many_datagrams_as_it_has_without_parity(size, payload, parity):
+    loss, stack = 0.1, Udp(largest_payload=payload, parity=parity)
+    source = ConstantRate(flow=td.Flow(size, 0.01), path=SharedPath(0.05, loss=loss), stack=stack)
+    flow = simulate_network([source], FAST, duration=300).flows[0]
+    needed = math.ceil(size / payload)
+    assert flow.segments_sent == (needed + parity) * flow.offered
+    lost = binom.sf(parity, needed + parity, loss)
+    assert flow.lost / flow.offered == pytest.approx(lost, abs=4 * math.sqrt(lost * (1 - lost) / flow.offered))
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_backlog_beyond_the_records_of_a_dispatcher_grows_for_ever(pieces):
+    path = SharedPath(0.04, loss=0.005)
+    source = ConstantRate(flow=td.Flow(14_000, 0.010), path=path, stack=td.Stack.linux(), pieces=pieces)
+    flow = simulate_network([source], FAST, duration=2000, warm_up=100).flows[0]
+    assert not flow.sustainable
+
+
+def test_the_datagrams_of_a_message_follow_each_other_over_the_link():
+    source = ConstantRate(flow=td.Flow(3000, 0.1), path=SharedPath(0.05), stack=Udp(largest_payload=1000))
+    flow = simulate_network([source], Bottleneck(1e6, 100), duration=10).flows[0]
+    # Three datagrams with headers of 28 bytes at 1 Mbit/s.
+    assert flow.delays.quantile([0.0, 1.0]) == pytest.approx(0.05 + 3 * 1028 * 8 / 1e6, abs=5e-6)

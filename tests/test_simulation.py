@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.confidence import quantile_interval
+from tcpdelay.models.interface import NotSettledError, Requested
+from tcpdelay.models.predict import predict
+from tcpdelay.models.simulator.batches import Batches
 from tcpdelay.models.simulator.engine import advance, new_connection
 from tcpdelay.models.simulator.records import wheel_expiry
-from tcpdelay.models.simulator.simulation import Batches, simulate
+from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.simulator.window import cube_root
+from tcpdelay.scenario.scenario import Scenario
 
 CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss"
 
@@ -172,6 +176,60 @@ def test_a_load_that_tcp_cannot_carry_is_told():
     assert simulated.quantile(0.5) == np.inf
 
 
+NEAR_CAPACITY = td.Flow(1448, 0.0046336), td.Path(rtt=0.078, loss=0.005)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_delays_that_depend_on_the_length_of_a_simulation_are_not_settled(seed):
+    found = simulate(*NEAR_CAPACITY, packets=200_000, seed=seed)
+    assert not found.settled
+    assert found.expected_error is None
+    assert found.carried.low < 1 < found.carried.high
+
+
+@pytest.mark.parametrize("packets", [20_000, 200_000])
+def test_the_delays_of_a_light_load_are_settled(packets):
+    for seed in range(10):
+        found = simulate(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02), packets=packets, seed=seed)
+        assert found.settled
+        assert found.carried.value == pytest.approx(1, abs=0.01)
+
+
+def test_a_short_simulation_of_a_flow_that_tcp_carries_does_not_call_it_endless():
+    # Losses make TCP read several packets at once, so that more packets are read than a chunk has.
+    for seed in range(10):
+        assert simulate(td.Flow(160, 0.020), td.Path(rtt=0.300, loss=0.05), packets=2000, seed=seed).sustainable
+
+
+def test_the_share_that_tcp_carries_is_that_of_its_capacity():
+    # Four times the rate of a flow that TCP carries at about its capacity.
+    flow, path = NEAR_CAPACITY
+    found = simulate(td.Flow(flow.packet_size, flow.interval / 4), path, packets=200_000)
+    assert not found.sustainable
+    assert found.carried.low < 0.25 < found.carried.high
+
+
+def test_the_answer_of_a_simulation_that_has_not_settled_has_no_delays():
+    answer = predict(Scenario(*NEAR_CAPACITY), Requested(packets=200_000), "simulation")
+    assert (answer.status, answer.answered, answer.meets(td.Target(10.0))) == ("not settled", False, False)
+    with pytest.raises(NotSettledError, match="TCP carries between"):
+        answer.require()
+
+
+def test_correlated_batches_count_as_fewer():
+    rng = np.random.default_rng(1)
+    independent, correlated = Batches(), Batches()
+    for level in np.repeat(rng.integers(50_000, 60_000, 16), 4):
+        independent.add(rng.integers(50_000, 60_000, 1000))
+        correlated.add(np.full(1000, level))
+    # 16 independent levels, not 64 batches.
+    levels = np.unique(correlated.histogram()[0]) / 1e6
+    expected = 2.1314 * levels.std(ddof=1) / 4
+    low, high = correlated.mean()[1:]
+    assert (high - low) / 2 == pytest.approx(expected, rel=1e-3)
+    assert independent.mean().relative_half_width < 0.001
+
+
 def test_more_loss_means_more_delay():
     means = [
         simulate(td.Flow(174, 0.02), td.Path(rtt=0.1, loss=p), packets=200_000).mean for p in (0.0, 0.01, 0.03, 0.1)
@@ -214,7 +272,7 @@ def test_batches_hold_what_was_put_in():
 
 
 def test_very_many_different_delays_are_rounded_and_none_is_lost(monkeypatch):
-    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_VALUES", 5000)
+    monkeypatch.setattr("tcpdelay.models.simulator.batches.MOST_VALUES", 5000)
     rng = np.random.default_rng(2)
     delays = np.rint(1e6 * 0.05 * (1 + rng.pareto(0.7, (150, 6000)))).astype(np.int64)
     batches = Batches()

@@ -10,7 +10,13 @@ from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, make_opt
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.scenario import measurements, read_scenario
 from tcpdelay.models.predict import AnsweredBy, predict_delay
-from tcpdelay.report.prediction import draw_prediction, prediction_record, prediction_text
+from tcpdelay.report.prediction import (
+    draw_prediction,
+    not_settled_record,
+    not_settled_text,
+    prediction_record,
+    prediction_text,
+)
 from tcpdelay.report.result_table import record_text
 from tcpdelay.units import format_fraction, format_time, told_apart
 
@@ -59,23 +65,36 @@ def predict(
     chart: Annotated[Path | None, chart_option("the distribution")] = None,
 ) -> None:
     """Predict the delay from write to in-order read: mean, jitter, quantiles, and the share of late packets."""
+    # Imported here, because the help waits for no NumPy.
+    from tcpdelay.models.interface import NotSettledError
+
     refuse_other_than_chart(chart, "--chart")
     refuse_same_file(measurements(options), [("--chart", chart)])
     scenario = read_scenario(options)
-    with argument_errors(), predicting():
-        distribution = predict_delay(
-            scenario.flow,
-            scenario.path,
-            scenario.stack,
-            method=method,
-            packets=packets,
-            on_progress=counting("Simulating", "packets at most"),
-        )
+    asked = (scenario.flow, scenario.path, scenario.target)
+    with argument_errors():
+        try:
+            with predicting():
+                distribution = predict_delay(
+                    scenario.flow,
+                    scenario.path,
+                    scenario.stack,
+                    method=method,
+                    packets=packets,
+                    on_progress=counting("Simulating", "packets at most"),
+                )
+        except NotSettledError as refusal:
+            if chart is not None:
+                raise
+            if output_format == "text":
+                print(not_settled_text(scenario.flow, scenario.path, refusal), end="")
+            else:
+                print(record_text(not_settled_record(*asked, refusal), output_format), end="")
+            return
     if packets is None and distribution.method == "simulation":
         warn_of_precision(cast("Simulation", distribution))
     if chart is not None:
         write_chart(chart, draw_prediction(distribution, scenario.target.limit), "--chart")
-    asked = (scenario.flow, scenario.path, scenario.target)
     if output_format == "text":
         print(prediction_text(*asked, distribution), end="")
     else:

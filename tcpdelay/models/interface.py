@@ -14,22 +14,24 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.scenario.fields import InvalidValueError, declarations, shown
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
+from tcpdelay.units import format_fraction, told_apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Status = Literal["exact", "bound", "estimated", "not carried", "too large", "unsupported"]
+Status = Literal["exact", "bound", "estimated", "not carried", "not settled", "too large", "unsupported"]
 """The kind of an answer's figures.
 
 "exact": the figures of the model, to rounding error. "bound": lower bounds of delays that certainly miss the target.
-"estimated": simulated, with a statistical error. "not carried": the backlog grows as long as the flow sends, and delays
-are infinite. "too large": the scenario needs more memory than the model may use. "unsupported": the model refuses a
-field.
+"estimated": simulated, with a statistical error. "not carried": the backlog grows as long as the flow sends, and
+delays are infinite. "not settled": simulated, but the delays depend on the length of the simulation. "too large": the
+scenario needs more memory than the model may use. "unsupported": the model refuses a field.
 """
 Precision = Literal["exact", "bound", "decision"]
 
@@ -44,6 +46,49 @@ SIMULATED = "tcpdelay.simulate takes it into account"
 
 class TooLargeError(ValueError):
     """A scenario needs more memory than a model may use."""
+
+
+MOST_CARRIED = 10.0
+"""Share of the rate above which the end of an interval says nothing."""
+
+
+class NotSettledError(ValueError):
+    """The delays of a simulation depend on its length, because the load is close to the rate that TCP carries.
+
+    Parameters
+    ----------
+    packets : int
+        Number of packets simulated.
+    carried : Interval
+        Rate that TCP carries, relative to the flow's rate, with its 99.9 % interval.
+    capacity : float
+        The same share by the chain; NaN if the chain does not know it.
+
+    Examples
+    --------
+    >>> print(NotSettledError(500_000, Interval(0.968, 0.925, 1.014)))
+    not settled after 500000 packets: TCP carries between 92.5 % and 101 % of this rate
+    >>> print(NotSettledError(500_000, Interval(0.968, 0.925, 1.014), capacity=0.93).in_words)
+    TCP carries between 92.5 % and 101 % of this rate; the chain decides: with 93 %, the backlog grows for ever
+    """
+
+    def __init__(self, packets: int, carried: Interval, capacity: float = np.nan) -> None:
+        self.packets, self.carried, self.capacity = packets, carried, capacity
+        super().__init__(f"not settled after {packets} packets: {self.in_words}")
+
+    @property
+    def in_words(self) -> str:
+        """What is known of the rate that TCP carries."""
+        low, high, _ = told_apart(format_fraction, self.carried.low, min(self.carried.high, MOST_CARRIED), 1.0)
+        between = f"between {low} and {high}" if self.carried.high < MOST_CARRIED else f"{low} or more"
+        words = f"TCP carries {between} of this rate"
+        if np.isnan(self.capacity):
+            return words
+        share, _ = told_apart(format_fraction, self.capacity, 1.0)
+        if not self.carried.low <= self.capacity <= self.carried.high:
+            return f"{words}; the chain does not decide: its {share} lies outside"
+        follows = "TCP carries the flow" if self.capacity > 1 else "the backlog grows for ever"
+        return f"{words}; the chain decides: with {share}, {follows}"
 
 
 def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = "") -> Iterator[UnsupportedError]:
@@ -214,7 +259,7 @@ class Answer:
     ignored : mapping of str to str
         Fields that the model ignored, with the values that it assumed.
     refusal : ValueError, optional
-        Why there is no answer, for "too large" and "unsupported".
+        Why there is no answer, for "not settled", "too large" and "unsupported".
     look_up_error : callable, optional
         Returns the expected error of the answer.
     """
@@ -332,7 +377,7 @@ class Model(Protocol):
         ...
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
-        """Return the answer; its status says if the scenario is refused or too large."""
+        """Return the answer; its status says if there is none."""
         ...
 
     def capacity(self, scenario: Scenario) -> float:

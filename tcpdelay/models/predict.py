@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -193,18 +193,31 @@ def predict(scenario: Scenario, requested: Requested | None = None, method: Answ
 
 def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) -> Answer:
     """Ask the model, or the models in turn for "auto"."""
+    if method == "simulation":
+        return _simulated(scenario, asked)
     chain = model_for(scenario, method)
     if method != "auto" or simulator().supports(scenario).refused:
         return chain.answer(scenario, asked)
     if validated_range(scenario.stack).exceeded_by(scenario.flow, scenario.path):
-        return simulator().answer(scenario, asked)
+        return _simulated(scenario, asked)
     answer = chain.answer(scenario, asked)
     if not answer.answered:
-        return simulator().answer(scenario, asked)
+        return _simulated(scenario, asked)
     expected = answer.expected_error
     if expected is None or not expected.mean < LARGEST_CHAIN_ERROR:
-        return simulator().answer(scenario, asked)
+        return _simulated(scenario, asked)
     return answer
+
+
+def _simulated(scenario: Scenario, asked: Requested) -> Answer:
+    """Ask the simulator; where it has not settled, the refusal also has the capacity by the chain."""
+    from tcpdelay.models.interface import NotSettledError
+
+    answer = simulator().answer(scenario, asked)
+    if not isinstance(answer.refusal, NotSettledError):
+        return answer
+    share = capacity(scenario) / scenario.flow.packet_rate
+    return replace(answer, refusal=NotSettledError(answer.refusal.packets, answer.refusal.carried, share))
 
 
 def predict_delay(
@@ -248,6 +261,9 @@ def predict_delay(
 
     Raises
     ------
+    NotSettledError
+        If the delays of a simulation depend on its length, because the load is close to the rate that TCP carries; a
+        ValueError.
     ValueError
         If an argument is missing, unknown or out of its range, or the method does not go with the scenario.
 

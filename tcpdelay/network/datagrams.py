@@ -1,4 +1,4 @@
-"""UDP: a datagram that arrives is read at once, a datagram that is lost is never sent again."""
+"""UDP: a message is read when enough of its datagrams have arrived; a datagram that is lost is never sent again."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.network.bottleneck import DROPPED
+from tcpdelay.network.bottleneck import DROPPED, SharedPath
 from tcpdelay.network.records import cross, is_write_due, note_lost, note_read, note_write
+from tcpdelay.network.stacks import Udp
 from tcpdelay.network.transport import IP_HEADER, UDP_HEADER, Transport
 
-UDP = np.dtype([("unused", np.int64)])
-"""UDP keeps no state."""
+DATAGRAMS = np.dtype([(name, np.int64) for name in ("largest_payload", "datagrams", "parity")])
+"""Largest payload of a datagram [bytes], datagrams of a message without parity, and its parity datagrams."""
 
 
 @kernel()
@@ -23,23 +24,38 @@ def next_time(flow: Any, connection: Any, wire: Any) -> int:
 
 @kernel()
 def step(flow: Any, connection: Any, wire: Any, link: Any, samples: Any) -> int:
-    """Send the datagram that is due; return when the application writes the next one."""
+    """Send the message that is due in datagrams; return when the application writes the next message."""
     now = flow.next_write
     if is_write_due(flow, link):
         note_write(flow, now)
-        arrival = cross(flow, link, now, flow.message)
-        if arrival == DROPPED:
+        arrived, recovered, rest = 0, DROPPED, flow.message
+        for number in range(connection.datagrams + connection.parity):
+            # A parity datagram is as large as the largest datagram of the message.
+            size = min(rest if number < connection.datagrams else flow.message, connection.largest_payload)
+            rest -= size
+            arrival = cross(flow, link, now, size)
+            if arrival != DROPPED:
+                arrived += 1
+                if arrived == connection.datagrams:
+                    recovered = arrival
+        if recovered == DROPPED:
             note_lost(flow)
         else:
-            note_read(flow, samples, now, arrival, arrival)
+            note_read(flow, samples, now, recovered, recovered)
     return int(flow.next_write)
 
 
+def prepare(stack: Udp, path: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+    """Set the fields of a connection."""
+    connection.largest_payload, connection.parity = stack.largest_payload, stack.parity
+    connection.datagrams = -(-flow.message // stack.largest_payload)
+
+
 TRANSPORT = Transport(
-    state=UDP,
+    state=DATAGRAMS,
     header=IP_HEADER + UDP_HEADER,
     features=frozenset({"constant rate", "ecn"}),
-    prepare=lambda stack, path, flow, connection, phase: None,
+    prepare=prepare,
     next_time=next_time,
     step=step,
 )

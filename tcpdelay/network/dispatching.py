@@ -31,7 +31,7 @@ NOBODY = -1
 
 _INTEGERS = (
     "leader first_member connections intelligent discard_after keepalive_size suppressing talking phase_end "
-    "next_connection accepted released last_read"
+    "next_connection accepted released overflows last_read"
 )
 DISPATCHER = np.dtype(
     [(name, np.float64) for name in ("mean_talk", "mean_silence")]
@@ -43,7 +43,8 @@ DISPATCHER = np.dtype(
 
 The first connection belongs to the flow `leader`, which keeps the application's clock and counts its packets. The
 further connections belong to the flows from `first_member` on. Packets are numbered in the order of writing: `accepted`
-packets have been written or discarded, and `released` of these have been read in order or skipped.
+packets have been written or discarded, and `released` of these have been read in order or skipped. `overflows` packets
+were not written because the backlog is longer than the records.
 
 `written`, `sent`, `arrived` and `read` have an entry per packet, at its number modulo `UNREAD`: the times of its write,
 first transmission, arrival and read (`NEVER` before it is read, `DISCARDED` if it is not written). `following` has the
@@ -193,7 +194,9 @@ def dispatch(d: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: 
     if talking:
         size, pieces = flow.message, flow.pieces
         delay = call_for_number(carrier.delay_of_next, flow, carrier.connection, ())
-        if delay == NEVER or delay > d.discard_after or is_full(d, flow):
+        full = is_full(d, flow)
+        d.overflows += full
+        if delay == NEVER or delay > d.discard_after or full:
             discard(d, leader, samples, now)
             return NOBODY
     end = call_for_number(carrier.write, flow, carrier.connection, (wires[number], now, size, pieces))

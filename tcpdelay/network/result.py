@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.simulator.simulation import UNKNOWN, Histogram, mean_of, merge, quantile_of, to_digits
+from tcpdelay.models.simulator.batches import UNKNOWN, Histogram, mean_of, merge, quantile_of, to_digits
 from tcpdelay.network.records import DELAY_BITS
 
 MOST_VALUES = 1 << 17

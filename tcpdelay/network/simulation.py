@@ -132,6 +132,7 @@ def _flow_result(network: Network, number: int, source: Source, delays: SlicedDe
             end(network.flows[member], network.connections[member])
     totals = {name: int(network.flows[members][name].sum()) for name in TOTALS}
     delivered = int(flow.delivered)
+    overflows = network.dispatchers[flow.dispatcher - 1].overflows if flow.dispatcher else 0
     share = 1 / (SECOND * delivered) if delivered else float("nan")
     values, counts = delays.histogram(number)
     distribution = None
@@ -150,6 +151,6 @@ def _flow_result(network: Network, number: int, source: Source, delays: SlicedDe
         lost=int(flow.lost),
         unfinished=int(flow.offered - flow.delivered - flow.lost),
         throughput=8 * int(flow.bytes_read) / time,
-        sustainable=not delays.grows(number),
+        sustainable=not (delays.grows(number) or overflows),
         **totals,
     )

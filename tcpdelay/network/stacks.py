@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 from tcpdelay.network.bottleneck import SMALLEST_PACKET
@@ -13,6 +12,7 @@ Recovery = Literal["reno", "newreno", "sack"]
 
 LARGEST_CLASSIC_WINDOW = 2000
 LARGEST_SEGMENT = 65_495
+LARGEST_DATAGRAM = 65_507
 
 
 def _time(meaning: str, low: float, high: float, example: str) -> Quantity:
@@ -140,9 +140,54 @@ class TimeLined(Classic):
     deadline: Annotated[float, _time("Time after its write until which a section may be sent.", 0.001, 1e5, "5s")] = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@described
 class Udp(Stack):
-    """UDP: no acknowledgements and no retransmissions."""
+    """UDP: no acknowledgements and no retransmissions.
+
+    A message larger than a datagram is sent in several datagrams, all at once. It is lost if too many of them are lost,
+    and read when the last that it needs arrives.
+
+    Parameters
+    ----------
+    largest_payload : int
+        Largest payload of a datagram [bytes], 40 to 65 507; by default that of an MTU of 1500 bytes.
+    parity : int
+        Parity datagrams that are sent after each message, 0 to 255. With an erasure code (RFC 5510), the receiver
+        recovers a message of n datagrams from any n of the n + `parity` datagrams.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    Examples
+    --------
+    >>> Udp().largest_payload
+    1472
+    """
+
+    largest_payload: Annotated[
+        int,
+        Quantity(
+            kind="size",
+            meaning="Largest payload of a datagram.",
+            low=SMALLEST_PACKET,
+            high=LARGEST_DATAGRAM,
+            unit="bytes",
+            example="1472B",
+        ),
+    ] = 1472
+    parity: Annotated[
+        int,
+        Quantity(
+            kind="count",
+            meaning="Parity datagrams that are sent after each message.",
+            low=0,
+            high=255,
+            unit="datagrams",
+            example="2",
+        ),
+    ] = 0
 
 
 @described

@@ -24,6 +24,7 @@ from tcpdelay.network.send_buffer import SendBufferLimit
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import ConstantRate, Source
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
+from tcpdelay.network.transport import TCP_HEADER, TIMESTAMPS, UDP_HEADER
 from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
@@ -165,8 +166,8 @@ def _contenders(flow: Flow, path: Path, stack: Linux, target: Target) -> Iterato
         yield from _published(carry, path, target, max(stack.mss, Classic().mss))
     yield Contender(
         "udp",
-        "datagrams without retransmissions",
-        carry(stack=Udp()),
+        "datagrams without retransmissions; a packet is lost if any of its datagrams is",
+        carry(stack=Udp(largest_payload=stack.mss + TCP_HEADER + TIMESTAMPS - UDP_HEADER)),
         lambda: DelayDistribution(np.array([path.forward_delay]), np.ones(1), path.forward_delay),
     )
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tcpdelay.distribution import DelayDistribution, ExpectedError
+    from tcpdelay.models.interface import NotSettledError
     from tcpdelay.scenario.path import Path
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.target import Target
@@ -64,22 +65,60 @@ def ignored_in_words(ignored: Mapping[str, str], method: str) -> list[tuple[str,
 
 def prediction_record(flow: Flow, path: Path, target: Target, distribution: DelayDistribution) -> dict[str, Any]:
     """Return scenario and prediction as one record, in seconds, bytes, bit/s and fractions."""
-    from tcpdelay.advice.guideline import REPORTED_QUANTILES
-
     return {
         **scenario_record(flow, path),
         "limit": target.limit,
         "quantile": target.quantile,
+        **_figures(target, distribution),
+        **_settled(None),
+        "method": distribution.method,
+        **expected_errors(distribution.expected_error),
+        "ignored": dict(distribution.ignored),
+    }
+
+
+def not_settled_record(flow: Flow, path: Path, target: Target, refusal: NotSettledError) -> dict[str, Any]:
+    """Return the record of `prediction_record` for a simulation that has not settled: its figures are None."""
+    from tcpdelay.distribution import DelayDistribution
+
+    record = prediction_record(flow, path, target, DelayDistribution.unsustainable(path.forward_delay))
+    unknown = dict.fromkeys(_figures(target, DelayDistribution.unsustainable(path.forward_delay)))
+    return record | unknown | _settled(refusal) | {"method": "simulation"}
+
+
+def _figures(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
+    """Return the predicted figures as entries of a record."""
+    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+
+    return {
         "mean": distribution.mean,
         "jitter": distribution.jitter,
         **{quantile_name(q): distribution.quantile(q) for q in REPORTED_QUANTILES},
         "target_quantile": distribution.quantile(target.quantile),
         "late_fraction": distribution.late_fraction(target.limit),
         "sustainable": distribution.sustainable,
-        "method": distribution.method,
-        **expected_errors(distribution.expected_error),
-        "ignored": dict(distribution.ignored),
     }
+
+
+def _settled(refusal: NotSettledError | None) -> dict[str, Any]:
+    """Return whether a prediction has settled, and if not, the rate that TCP carries relative to the flow's rate.
+
+    This rate is the 99.9 % interval of the simulation, and the figure of the chain; None if it is not known.
+    """
+    shares = (None, None, None) if refusal is None else (refusal.carried.low, refusal.carried.high, refusal.capacity)
+    known = [None if share is None or math.isnan(share) else share for share in shares]
+    names = ("carried_low", "carried_high", "carried_by_chain")
+    return {"settled": refusal is None} | dict(zip(names, known, strict=True))
+
+
+def not_settled_text(flow: Flow, path: Path, refusal: NotSettledError) -> str:
+    """Return as text what is known from a simulation that has not settled."""
+    facts = [
+        ("delay", f"not settled: after {refusal.packets} packets it still depends on how many are simulated"),
+        ("sustainable", f"not settled: {refusal.in_words}"),
+        ("method", "simulation"),
+    ]
+    return f"{scenario_in_words(flow, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
 
 
 def prediction_text(flow: Flow, path: Path, target: Target, distribution: DelayDistribution) -> str:

@@ -21,7 +21,7 @@ from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.confidence import student
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
-from tcpdelay.models.simulator.simulation import merge
+from tcpdelay.models.simulator.batches import merge
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.result import FlowResult
 from tcpdelay.network.simulation import simulate_network

@@ -19,7 +19,7 @@ from tcpdelay.capture.pcap.clocks import ClockFit
 from tcpdelay.capture.pcap.round_trips import Side
 from tcpdelay.capture.pcap.trace import NANOSECONDS, Integers
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.simulator.simulation import Histogram, merge, to_digits
+from tcpdelay.models.simulator.batches import Histogram, merge, to_digits
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux

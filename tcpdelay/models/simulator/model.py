@@ -8,7 +8,15 @@ from functools import partial
 
 import numpy as np
 
-from tcpdelay.models.interface import Answer, DelayParts, Requested, Support, UnsupportedError, unknown_fields
+from tcpdelay.models.interface import (
+    Answer,
+    DelayParts,
+    NotSettledError,
+    Requested,
+    Support,
+    UnsupportedError,
+    unknown_fields,
+)
 from tcpdelay.models.simulator.path import PATH_FIELDS
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
 from tcpdelay.models.simulator.simulation import segments_in_round_trip, simulate
@@ -48,6 +56,8 @@ class Simulator:
             on_progress=requested.on_progress,
             quantile=(requested.target or Target(DEFAULT_LIMIT)).quantile,
         )
+        if not found.settled:
+            return answered("not settled", refusal=NotSettledError(found.packets, found.carried))
         found = replace(found, scenario=(flow, path, stack))
         parts = DelayParts(
             path.forward_delay + path.jitter / 2, found.sender_delay, found.head_of_line_delay, timeouts=0.0

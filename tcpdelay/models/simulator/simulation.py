@@ -1,22 +1,19 @@
-"""The entry point of the simulator: the delays of a flow's packets, with their statistical error.
-
-Delays are kept in one histogram per batch of packets, so memory does not grow with the length of a simulation.
-"""
+"""The entry point of the simulator: the delays of a flow's packets, with their statistical error."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.confidence import Interval, student
+from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import statistical_error
+from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share
 from tcpdelay.models.simulator.engine import ALL_RULES, advance, new_connection
 from tcpdelay.models.simulator.records import Rules, Wire
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
@@ -28,113 +25,6 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack, checked_profile
 
-MOST_BATCHES = 64
-"""Number of batches at which neighbouring batches are merged."""
-FEWEST_BATCHES = 20
-"""Smallest number of batches for a confidence interval."""
-MOST_VALUES = 65_536
-"""Largest number of different delays in a batch that are kept to the microsecond."""
-DIGITS = 12
-"""Binary digits of a rounded delay; the rounding error is at most 0.02 %."""
-
-Histogram: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
-
-
-class Batches:
-    """Histograms of consecutive batches of packets. All batches are of one size; it doubles at `MOST_BATCHES` batches.
-
-    Delays are exact to the microsecond. In a batch with more than `MOST_VALUES` different delays, `to_digits` rounds
-    them.
-    """
-
-    def __init__(self) -> None:
-        self._histograms: list[Histogram] = []
-        self._pending: list[Histogram] = []
-        self._merged = 1
-
-    def add(self, delays: NDArray[np.int64]) -> None:
-        """Add the delays [us] of a chunk of packets; all chunks should have the same length."""
-        self._pending.append(np.unique(delays, return_counts=True))
-        if len(self._pending) == self._merged:
-            self._histograms.append(_bounded(merge(self._pending)))
-            self._pending = []
-        if len(self._histograms) == MOST_BATCHES:
-            pairs = zip(self._histograms[::2], self._histograms[1::2], strict=True)
-            self._histograms = [_bounded(merge(list(pair))) for pair in pairs]
-            self._merged *= 2
-
-    def histogram(self) -> Histogram:
-        """Return all delays [us], ascending, and the number of packets with each delay."""
-        return merge([*self._histograms, *self._pending])
-
-    @property
-    def enough(self) -> bool:
-        """Whether there are enough batches for a confidence interval."""
-        return len(self._histograms) >= FEWEST_BATCHES
-
-    def mean(self) -> Interval:
-        """Return the mean delay [s] and its 95 % interval."""
-        return mean_of(self._histograms)
-
-    def quantile(self, probability: float) -> Interval:
-        """Return a quantile of the delay [s] and its 95 % interval."""
-        return quantile_of(self._histograms, self.histogram(), probability)
-
-
-def _bounded(histogram: Histogram) -> Histogram:
-    """Return a histogram of at most `MOST_VALUES` different delays; more are rounded."""
-    values, counts = histogram
-    return histogram if values.size <= MOST_VALUES else merge([(to_digits(values), counts)])
-
-
-def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return delays, whole numbers from 0, rounded to `DIGITS` binary digits.
-
-    Examples
-    --------
-    >>> to_digits(np.array([4095, 4099, 1_000_001])).tolist()
-    [4095, 4100, 999936]
-    """
-    _, digits = np.frexp(delays.astype(np.float64))
-    step = np.int64(1) << np.maximum(digits.astype(np.int64) - DIGITS, 0)
-    result: NDArray[np.int64] = (delays + step // 2) // step * step
-    return result
-
-
-def mean_of(batches: list[Histogram]) -> Interval:
-    """Return the mean [s] of the delays [us] in batches, and its 95 % interval."""
-    counts = np.array([float(count.sum()) for _, count in batches])
-    means = np.array([float(value @ count) for value, count in batches]) / counts / SECOND
-    value, half_width = student(counts, means)
-    return Interval(value, value - half_width, value + half_width)
-
-
-def quantile_of(batches: list[Histogram], together: Histogram, probability: float) -> Interval:
-    """Return a quantile [s] of the delays [us] in `together`, and its 95 % interval from the spread of the batches."""
-    values, counts = together
-    reached = np.cumsum(counts) / counts.sum()
-
-    def at(share: float) -> int:
-        return int(values[min(int(np.searchsorted(reached, share - 1e-12)), values.size - 1)])
-
-    middle = at(probability)
-    sizes = np.array([float(count.sum()) for _, count in batches])
-    below = np.array([float(count[value <= middle].sum()) for value, count in batches]) / sizes
-    _, half_width = student(sizes, below)
-    ends = (middle, at(max(probability - half_width, 0.0)), at(min(probability + half_width, 1.0)))
-    return Interval(*(end / SECOND for end in ends))
-
-
-def merge(histograms: list[Histogram]) -> Histogram:
-    """Return the sum of histograms: the values, ascending, and their counts."""
-    if not histograms:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    values, places = np.unique(np.concatenate([value for value, _ in histograms]), return_inverse=True)
-    counts = np.zeros(values.size, np.int64)
-    np.add.at(counts, places, np.concatenate([count for _, count in histograms]))
-    return values, counts
-
-
 CHUNK = 50_000
 """Packets that one call of the compiled code simulates."""
 WARM_UP = 2_000
@@ -143,13 +33,10 @@ MOST_PACKETS, MOST_SEGMENTS = 20_000_000, 100_000_000
 """Packets, and segments, after which a simulation ends at any precision; this takes some ten seconds."""
 HALF_WIDTH = 0.02
 """Half width of the confidence interval of the quantile by default, relative to the quantile."""
+LARGEST_HALF_WIDTH = 1.0
+"""Largest half width of the quantile's interval with which the delays count as settled, relative to the quantile."""
 MORE_PER_LOOK = 1.1
 """Growth of the number of packets between two estimates of the precision, which take time."""
-LONG_RUN = 8
-"""Consecutive chunks in which a backlog must grow to count as unbounded."""
-GROWTH = 0.005
-"""Smallest growth of an unbounded backlog over these chunks, as a share of the packets written."""
-UNKNOWN = Interval(np.nan, np.nan, np.nan)
 COUNTS = (
     "segments_sent",
     "segments_lost",
@@ -174,10 +61,16 @@ class Simulation(DelayDistribution):
         Number of packets counted.
     seed : int
         Seed of all random numbers.
+    settled : bool
+        False if the delays are correlated over the whole simulation, or the quantile is not known to 100 %, as where
+        the load is close to the rate that TCP carries. The delays are then those of this run: a longer run has others.
+    carried : Interval
+        Rate that TCP carries, relative to the flow's rate, with its 99.9 % interval: 1 with a narrow interval where TCP
+        carries the flow, below 1 where the backlog grows for ever.
     mean_interval : Interval
-        Mean delay [s] with its 95 % interval.
+        Mean delay [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
     quantile_interval : Interval
-        The requested quantile [s] with its 95 % interval.
+        The requested quantile [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
     sender_delay, head_of_line_delay : float
         Parts of the mean delay beyond the network's one-way delay [s]: waiting in the send buffer, and waiting at the
         receiver for a lost segment, which may be the packet's own.
@@ -196,6 +89,8 @@ class Simulation(DelayDistribution):
     method: str = "simulation"
     packets: int = 0
     seed: int = 0
+    settled: bool = True
+    carried: Interval = UNKNOWN
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
     sender_delay: float = 0.0
@@ -207,8 +102,8 @@ class Simulation(DelayDistribution):
 
     @cached_property
     def expected_error(self) -> ExpectedError | None:
-        """Statistical error of the requested quantile and of the mean; None where no delay is finite."""
-        if not self.sustainable:
+        """Statistical error of the quantile and of the mean; None where no delay is finite or none has settled."""
+        if not (self.sustainable and self.settled):
             return None
         return statistical_error(self.quantile_interval, self.mean_interval, self.packets)
 
@@ -268,7 +163,8 @@ def simulate(
     Returns
     -------
     Simulation
-        The delays. Where the backlog grows without bound, every quantile is infinite.
+        The delays. Where the backlog grows without bound, every quantile is infinite. A simulation in which it is not
+        certain whether the backlog grows is marked by `settled`.
 
     Raises
     ------
@@ -343,13 +239,15 @@ def _run(
     on_progress: Callable[[int, int], None] | None,
 ) -> Simulation:
     """Simulate until `most_packets` are counted or the quantile's interval is narrow enough; return the result."""
-    batches, sums, backlogs, traces = Batches(), np.zeros(2), [], []
+    batches, sums, traces = Batches(), np.zeros(2), []
+    written_per_read: list[float] = []
+    carried = UNKNOWN
     chunk = min(CHUNK, -(-most_packets // 20))
     counted, looked = 0, 0
     connection.tracing = int(trace)
     start = int(connection.packets_read)
     while counted < most_packets:
-        first = int(connection.packets_read)
+        first, written_before = int(connection.packets_read), int(connection.packets_written)
         size = min(chunk, most_packets - counted)
         if drifting:
             connection.tick_phase += int(wire.random.integers(connection.tick))
@@ -360,16 +258,21 @@ def _run(
         sums += delays.sum(axis=1)
         if trace:
             traces.append(delays)
-        backlogs.append(int(connection.packets_written - connection.packets_read))
-        if _grows(backlogs, counted):
-            return _unsustainable(path, counted, seed, connection)
-        if half_width is not None and batches.enough and counted >= MORE_PER_LOOK * looked:
+        # A call may read more packets than it has to: those that waited for the same segment.
+        read = int(connection.packets_read) - first
+        written_per_read.append((int(connection.packets_written) - written_before) / read)
+        if len(written_per_read) >= FEWEST_SHARES and (counted >= MORE_PER_LOOK * looked or counted == most_packets):
             looked = counted
-            if batches.quantile(quantile).relative_half_width <= half_width:
+            carried = carried_share(written_per_read)
+            if carried.high < 1:
+                return _unsustainable(path, counted, seed, connection, carried)
+            sought = half_width if batches.enough else None
+            if sought is not None and batches.quantile(quantile).relative_half_width <= sought:
                 break
         if on_progress is not None:
             on_progress(counted, most_packets)
     values, counts = batches.histogram()
+    quantile_interval = batches.quantile(quantile)
     mean_delay, mean_sender = sums / counted / SECOND
     kept = np.concatenate(traces, axis=1) / SECOND if trace else np.empty((2, 0))
     events = wire.record.events[: connection.events]
@@ -379,8 +282,10 @@ def _run(
         path.forward_delay,
         packets=counted,
         seed=seed,
+        settled=quantile_interval.relative_half_width <= LARGEST_HALF_WIDTH,
+        carried=carried,
         mean_interval=batches.mean(),
-        quantile_interval=batches.quantile(quantile),
+        quantile_interval=quantile_interval,
         sender_delay=float(mean_sender),
         head_of_line_delay=float(mean_delay - mean_sender - path.forward_delay - path.jitter / 2),
         counts=_counts(connection),
@@ -395,16 +300,7 @@ def _counts(connection: Any) -> dict[str, int]:
     return {name: int(connection[name]) for name in COUNTS}
 
 
-def _grows(backlogs: list[int], packets: int) -> bool:
-    """Return whether the number of packets written but not read grows without bound."""
-    if len(backlogs) < LONG_RUN:
-        return False
-    recent = backlogs[-LONG_RUN:]
-    rising = all(later > earlier for earlier, later in pairwise(recent))
-    return rising and recent[-1] - recent[0] > GROWTH * packets
-
-
-def _unsustainable(path: Path, packets: int, seed: int, connection: Any) -> Simulation:
+def _unsustainable(path: Path, packets: int, seed: int, connection: Any, carried: Interval) -> Simulation:
     """Return the result for a flow that TCP cannot carry: all delays are infinite."""
     never = Interval(np.inf, np.inf, np.inf)
     return Simulation(
@@ -414,6 +310,7 @@ def _unsustainable(path: Path, packets: int, seed: int, connection: Any) -> Simu
         sustainable=False,
         packets=packets,
         seed=seed,
+        carried=carried,
         mean_interval=never,
         quantile_interval=never,
         sender_delay=np.inf,

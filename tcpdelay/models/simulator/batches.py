@@ -1,0 +1,172 @@
+"""The delays of a simulation in batches of packets: their distribution, its error, and whether they have settled.
+
+Delays are kept in one histogram per batch, so memory does not grow with the length of a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.confidence import Interval, independent_block, merged, student
+from tcpdelay.models.tcp import SECOND
+
+SUBBATCHES = 4
+"""Equal parts of a chunk of packets whose mean delays show whether the delays have settled."""
+FEWEST_SHARES = 16
+"""Smallest number of chunks from which the share that TCP carries is estimated: fewer may be one long episode."""
+FEWEST_SHARE_BLOCKS = 8
+"""Number of blocks to which the chunks are merged if their times are correlated."""
+CERTAIN = 0.999
+"""Confidence of the interval that decides whether a backlog grows for ever; it is looked at many times in a run."""
+UNKNOWN = Interval(np.nan, np.nan, np.nan)
+MOST_BATCHES = 64
+"""Number of batches at which neighbouring batches are merged."""
+FEWEST_BATCHES = 20
+"""Smallest number of batches for a confidence interval."""
+MOST_VALUES = 65_536
+"""Largest number of different delays in a batch that are kept to the microsecond."""
+DIGITS = 12
+"""Binary digits of a rounded delay; the rounding error is at most 0.02 %."""
+
+Histogram: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+class Batches:
+    """Histograms of consecutive batches of packets. All batches are of one size; it doubles at `MOST_BATCHES` batches.
+
+    Delays are exact to the microsecond. In a batch with more than `MOST_VALUES` different delays, `to_digits` rounds
+    them.
+    """
+
+    def __init__(self) -> None:
+        self._histograms: list[Histogram] = []
+        self._pending: list[Histogram] = []
+        self._merged = 1
+        self._means: list[float] = []
+
+    def add(self, delays: NDArray[np.int64]) -> None:
+        """Add the delays [us] of a chunk of packets; all chunks should have the same length."""
+        self._means += [float(part.mean()) for part in np.array_split(delays, SUBBATCHES)]
+        self._pending.append(np.unique(delays, return_counts=True))
+        if len(self._pending) == self._merged:
+            self._histograms.append(_bounded(merge(self._pending)))
+            self._pending = []
+        if len(self._histograms) == MOST_BATCHES:
+            pairs = zip(self._histograms[::2], self._histograms[1::2], strict=True)
+            self._histograms = [_bounded(merge(list(pair))) for pair in pairs]
+            self._merged *= 2
+
+    def histogram(self) -> Histogram:
+        """Return all delays [us], ascending, and the number of packets with each delay."""
+        return merge([*self._histograms, *self._pending])
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough batches for a confidence interval."""
+        return len(self._histograms) >= FEWEST_BATCHES
+
+    def mean(self) -> Interval:
+        """Return the mean delay [s] and its 95 % interval; NaN if all batches are correlated."""
+        batches = self._independent()
+        return UNKNOWN if batches is None else mean_of(batches)
+
+    def quantile(self, probability: float) -> Interval:
+        """Return a quantile of the delay [s] and its 95 % interval; NaN if all batches are correlated."""
+        batches = self._independent()
+        return UNKNOWN if batches is None else quantile_of(batches, self.histogram(), probability)
+
+    def _independent(self) -> list[Histogram] | None:
+        """Return the histograms of the shortest batches with independent means; None if there are none."""
+        block = independent_block(np.array(self._means))
+        if block is None:
+            return None
+        size = -(-block // (SUBBATCHES * self._merged))
+        # The first batch also takes the batches that are left over.
+        starts = [0, *range(len(self._histograms) % size + size, len(self._histograms), size), len(self._histograms)]
+        return [merge(self._histograms[start:end]) for start, end in pairwise(starts)]
+
+
+def _bounded(histogram: Histogram) -> Histogram:
+    """Return a histogram of at most `MOST_VALUES` different delays; more are rounded."""
+    values, counts = histogram
+    return histogram if values.size <= MOST_VALUES else merge([(to_digits(values), counts)])
+
+
+def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return delays, whole numbers from 0, rounded to `DIGITS` binary digits.
+
+    Examples
+    --------
+    >>> to_digits(np.array([4095, 4099, 1_000_001])).tolist()
+    [4095, 4100, 999936]
+    """
+    _, digits = np.frexp(delays.astype(np.float64))
+    step = np.int64(1) << np.maximum(digits.astype(np.int64) - DIGITS, 0)
+    result: NDArray[np.int64] = (delays + step // 2) // step * step
+    return result
+
+
+def carried_share(written_per_read: Sequence[float]) -> Interval:
+    """Return the rate that TCP carries, relative to the rate of the flow, and its 99.9 % interval.
+
+    Parameters
+    ----------
+    written_per_read : sequence of float
+        Packets written while a packet is read, for each chunk of packets; at least `FEWEST_SHARES` chunks.
+
+    Returns
+    -------
+    Interval
+        The share, and its interval by batch means over blocks of chunks that are long enough to be independent, or over
+        `FEWEST_SHARE_BLOCKS` blocks. It lies below 1 if the backlog certainly grows. Without a backlog, it is close
+        to 1 whatever TCP can carry.
+
+    Examples
+    --------
+    >>> [round(share, 3) for share in carried_share([1.10, 1.09, 1.11, 1.10] * 4)]
+    [0.909, 0.903, 0.915]
+    """
+    # Packets are written at a constant rate: this is also the time in which a packet is read, in intervals.
+    times = np.array(written_per_read, np.float64)
+    blocks = merged(times, independent_block(times, FEWEST_SHARE_BLOCKS) or times.size // FEWEST_SHARE_BLOCKS)
+    time, half_width = student(np.ones(blocks.size), blocks, CERTAIN)
+    return Interval(1 / time, 1 / (time + half_width), 1 / (time - half_width) if time > half_width else np.inf)
+
+
+def mean_of(batches: list[Histogram]) -> Interval:
+    """Return the mean [s] of the delays [us] in batches, and its 95 % interval."""
+    counts = np.array([float(count.sum()) for _, count in batches])
+    means = np.array([float(value @ count) for value, count in batches]) / counts / SECOND
+    value, half_width = student(counts, means)
+    return Interval(value, value - half_width, value + half_width)
+
+
+def quantile_of(batches: list[Histogram], together: Histogram, probability: float) -> Interval:
+    """Return a quantile [s] of the delays [us] in `together`, and its 95 % interval from the spread of the batches."""
+    values, counts = together
+    reached = np.cumsum(counts) / counts.sum()
+
+    def at(share: float) -> int:
+        return int(values[min(int(np.searchsorted(reached, share - 1e-12)), values.size - 1)])
+
+    middle = at(probability)
+    sizes = np.array([float(count.sum()) for _, count in batches])
+    below = np.array([float(count[value <= middle].sum()) for value, count in batches]) / sizes
+    _, half_width = student(sizes, below)
+    ends = (middle, at(max(probability - half_width, 0.0)), at(min(probability + half_width, 1.0)))
+    return Interval(*(end / SECOND for end in ends))
+
+
+def merge(histograms: list[Histogram]) -> Histogram:
+    """Return the sum of histograms: the values, ascending, and their counts."""
+    if not histograms:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    values, places = np.unique(np.concatenate([value for value, _ in histograms]), return_inverse=True)
+    counts = np.zeros(values.size, np.int64)
+    np.add.at(counts, places, np.concatenate([count for _, count in histograms]))
+    return values, counts
