@@ -32,6 +32,8 @@ FASTEST_DECAY = 1e-3
 EIGENVECTOR_TOLERANCE = 1e-10
 FIRST_EXPONENT, SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-3, 1e-9, 5.0
 """Values of -log eta at which the search for eta begins, and at which it ends with eta = 1 or 0."""
+SMALLEST_FACTOR = 1e-30
+"""Smallest factor of a sweep at which the search goes on; below it, probabilities become too small for floats."""
 EXPONENT_TOLERANCE = 1e-6
 UNDISTURBED_DELAYS = 0.7
 """Share of the delay at the bound up to which delays are taken as they are."""
@@ -69,16 +71,22 @@ def tail_decay(phases: Phases, transitions: Transitions, start: int) -> float:
 
     # Remembered, because the guess that each evaluation leaves would move the next one a little.
     @functools.cache
+    def factor(exponent: float) -> float:
+        return growth(phases, transitions, math.exp(-exponent), inflow, EIGENVECTOR_TOLERANCE)
+
     def excess(exponent: float) -> float:
-        return min(growth(phases, transitions, math.exp(-exponent), inflow, EIGENVECTOR_TOLERANCE), 2.0) - 1
+        return min(factor(exponent), 2.0) - 1
 
     below = FIRST_EXPONENT
     while excess(below) >= 0 and below > SMALLEST_EXPONENT:
         below /= 2
     if below <= SMALLEST_EXPONENT:
         return 1.0
-    while excess(2 * below) < 0 and below < LARGEST_EXPONENT:
+    while below < LARGEST_EXPONENT and not excess(2 * below) >= 0:
         below *= 2
+        # The factor is not a number if the probabilities have become too small.
+        if not factor(below) >= SMALLEST_FACTOR:
+            return 0.0
     if below >= LARGEST_EXPONENT:
         return 0.0
     return math.exp(-brentq(excess, below, 2 * below, rtol=EXPONENT_TOLERANCE))
