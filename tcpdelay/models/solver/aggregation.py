@@ -6,6 +6,7 @@ over the phases and has few bins of backlogs. It speeds up the iteration near sa
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -104,6 +105,10 @@ def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDAr
     return chain
 
 
+LARGEST_LOGARITHM = 700.0
+"""Logarithm of the largest weight of an event; that of the largest float is 709."""
+
+
 @kernel()
 def _busy_chain(phases: Phases, transitions: Transitions, decay: float) -> PhaseChain:
     """Return the chain of the phases for a backlog that is never empty.
@@ -113,12 +118,14 @@ def _busy_chain(phases: Phases, transitions: Transitions, decay: float) -> Phase
     """
     count = phases.size - 1
     chain = _new_chain(count, transitions.size)
+    exponent = -math.log(decay)
     filled = 0
     for phase in range(count):
         stays, gained = False, 0.0
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
             target, chance = transitions.target[event], transitions.probability[event]
-            weighted = chance * decay ** -transitions.shift[event]
+            # A power of an integer would divide by zero where decay ** shift is too small for a float.
+            weighted = chance * math.exp(min(exponent * transitions.shift[event], LARGEST_LOGARITHM))
             stays |= target == phase
             gained += weighted - chance
             filled = _add_move(chain, phase, filled, target, weighted)
