@@ -21,7 +21,7 @@ from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.models import chain_models
 from tcpdelay.quality.voice import voice_quality
 from tcpdelay.report import phrases
-from tcpdelay.report.content import content
+from tcpdelay.report.content import NOT_TO_DO, content
 from tcpdelay.report.guideline import compare_guidelines
 from tcpdelay.report.html import VARIABLES
 from tcpdelay.report.markdown import escape
@@ -207,6 +207,7 @@ def test_unsustainable_flow_reads_sensibly(findings, output_format):
     assert "p50" not in report
     assert "none found" in report
     assert "not enough alone: TCP still cannot carry the flow" in report
+    assert "No single change is computed to meet the target." in report
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
@@ -229,17 +230,43 @@ def test_recommendations_that_apply_come_first_with_their_setting(findings, outp
         report = re.sub(r"\s+", " ", Page(report).all("main")[0]["text"])
     else:
         report = report.replace("`", "")
-    help_here = {rule.key: rule.applies and not phrases.is_worse(rule.effect) for rule in found.recommendations}
-    assert set(help_here.values()) == {True, False}
-    if output_format == "text":
-        report = report.replace("WHAT DOES NOT HELP HERE", "What does not help here")
-    divide = report.index("What does not help here")
-    for rule in found.recommendations:
-        place = report.index(rule.title)
-        assert (place < divide) == help_here[rule.key]
-        assert (rule.setting.replace("`", "") in report) == help_here[rule.key]
-    assert report.index("In TCP") < report.index("Switch Nagle") < report.index("In the application") < divide
-    assert report.index("set it") < report.index("already the default") < report.index("no longer exists")
+    assert {rule.place for rule in found.recommendations} == {"do", "little gain", "already so", "not computed"}
+    divides = [report.index(title) for title in ("Little or no gain here", "Already so", "Not computed")]
+    assert divides == sorted(divides)
+    places = [report.index(rule.title) for rule in found.recommendations]
+    assert places == sorted(places)
+    for rule, place in zip(found.recommendations, places, strict=True):
+        assert (place < divides[0]) == (rule.place == "do")
+        assert (rule.setting.replace("`", "") in report) == (rule.place == "do")
+
+
+def test_folded_advice_can_be_opened(pages):
+    page = Page(pages["works"])
+    folded = [element for element in page.all("details") if element["attributes"].get("class") == "folded"]
+    assert [element["text"].strip().split(" (")[0] for element in folded] == list(NOT_TO_DO.values())
+    assert not any("open" in element["attributes"] for element in folded)
+
+
+def test_a_report_without_anything_to_do_says_so():
+    found = content(guideline(Flow(1448, 0.1), Path(rtt=0.020, loss=0)))
+    (advice,) = (section for section in found.sections if section.key == "advice")
+    assert advice.advice == ()
+    assert (advice.title, advice.paragraphs) == (
+        "What to do",
+        ("There is nothing to do: no rule has a computed gain here.",),
+    )
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_no_best_playout_of_an_unusable_call_is_recommended(output_format):
+    found = guideline(path=Path(0.300, 0.05), application=application("voice-agent"))
+    report = re.sub(r"\s+", " ", rendered(found, output_format, width=400).replace("\u00a0", " "))
+    assert not found.call.usable
+    assert found.call.best.mos >= found.call.at_limit.mos
+    assert "No playout delay makes this call usable: its best score is about 1" in report
+    assert "recommends no connection below 2.58." in report
+    (call,) = (section for section in content(found).sections if section.key == "call")
+    assert [row[0] for row in call.tables[0].rows] == ["at the limit"]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +401,7 @@ def hostile(findings):
 def test_hostile_text_stays_text_in_html(hostile):
     page = Page(hostile.to_html())
     assert not page.all("script", "img")
-    assert page.all("main")[0]["text"].count("<script>alert(1)</script>") == 12
+    assert page.all("main")[0]["text"].count("<script>alert(1)</script>") == 15
 
 
 def test_hostile_text_stays_text_in_markdown(hostile):
@@ -461,8 +488,7 @@ def test_content_names_every_section_once(findings):
         "Where the delay comes from",
         "Playout buffers",
         "If the path is not as measured",
-        "What to set or change",
-        "What does not help here",
+        "Do this",
         "How far to trust this",
     ]
 

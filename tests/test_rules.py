@@ -5,11 +5,13 @@ from pathlib import Path as File
 import pytest
 
 from tcpdelay import guideline
+from tcpdelay.advice import recommendations as recommend
 from tcpdelay.advice.playout import fast_retransmit_playout, timeout_playout
 from tcpdelay.advice.recommendations import RULES, recommendations
 from tcpdelay.advice.rule import NO_EVIDENCE, Situation
 from tcpdelay.models.predict import predict
 from tcpdelay.report import phrases
+from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -133,9 +135,11 @@ def test_parallel_connections_wait_for_one_another():
     assert half <= rules["parallel"].effect.with_rule < rules["parallel"].effect.without
 
 
-def test_the_split_is_worse_where_it_is_said_to_be():
+def test_a_rule_that_makes_it_worse_is_nothing_to_do():
     _, rules = advice(VOIP, Path(0.100, 0.02))
-    assert phrases.is_worse(rules["split"].effect)
+    assert rules["split"].effect.gain < 0
+    assert rules["split"].place == "little gain"
+    assert phrases.why_not_to_do(rules["split"], Target(0.2)).endswith("worse here (chain)")
 
 
 def test_a_gain_that_hangs_on_what_nobody_told_is_not_shown_without_it():
@@ -148,8 +152,14 @@ def test_a_gain_that_hangs_on_what_nobody_told_is_not_shown_without_it():
 
 def test_what_linux_does_anyway_has_no_effect_and_says_so():
     _, rules = advice(VOIP, Path(0.100, 0.02))
-    for key in ("limited-transmit", "byte-counting", "metrics"):
+    for key, why in (
+        ("limited-transmit", "built into Linux"),
+        ("byte-counting", "no longer exists in Linux"),
+        ("metrics", "the default of a current Linux"),
+    ):
         assert phrases.effect(rules[key].effect, Target(0.2)) == "nothing to gain on a current Linux"
+        assert (rules[key].place, rules[key].why) == ("already so", why)
+        assert phrases.why_not_to_do(rules[key], Target(0.2)) == f"{rules[key].title}: {why}"
 
 
 def test_numbers_of_the_scenario_stand_in_the_settings():
@@ -176,8 +186,11 @@ def test_no_effect_is_computed_from_a_field_that_the_model_ignores(window_valida
     assert (effect.basis, effect.without, effect.with_rule) == ("unknown", None, None)
     words = "not computed: the chain does not model window validation; `--method simulation` does"
     assert phrases.effect(effect, Target(0.2)) == words
+    place = "not computed" if window_validation else "already so"
+    assert rules["window-validation"].place == place
+    reason = "the chain does not model window validation; " if window_validation else "so in this scenario"
     for report in (found.to_markdown().replace("\\", ""), found.to_html()):
-        assert "not computed: the chain does not model window validation" in report
+        assert f"{rules['window-validation'].title}: {reason}" in report
 
 
 def test_the_effect_of_a_field_that_the_model_honours_is_computed():
@@ -205,3 +218,88 @@ def test_the_timeout_playout_is_that_of_the_stack(stack, delay, words):
     assert rule.reason.endswith(words)
     row = 1 if stack == Stack.newreno_2008() or hasattr(stack, "initial_timeout") else 2
     assert found.playout[row].delay == pytest.approx(delay)
+
+
+LIVE_VIDEO, VOICE_AGENT = application("live-video"), application("voice-agent")
+
+
+def to_do(found):
+    return [rule.key for rule in found.recommendations if rule.place == "do"]
+
+
+def test_what_the_scenario_has_already_is_nothing_to_do():
+    for delayed_ack, place in ((False, "already so"), (True, "do")):
+        _, rules = advice(VOIP, Path(0.100, 0.02), Stack.linux(delayed_ack=delayed_ack))
+        assert rules["delayed-ack"].place == place
+    for validated, place in ((False, "already so"), (True, "little gain")):
+        stack = Stack.newreno_2008(backlog_bound="grow", window_validation=validated)
+        _, rules = advice(VOIP, Path(0.250, 0.02), stack)
+        assert rules["window-validation"].place == place
+
+
+def test_the_largest_effect_comes_first_and_the_list_ends_after_five(monkeypatch):
+    monkeypatch.setattr(recommend, "MOST_TO_DO", 2)
+    found = guideline(LARGE, Path(0.100, 0.02), target=Target(0.2))
+    effects = [rule.effect for rule in found.recommendations if rule.place == "do"]
+    assert len(effects) == 2
+    assert effects[0].gain > effects[1].gain > 0
+    moved = [rule for rule in found.recommendations if rule.why == "less than the 2 above"]
+    assert moved
+    assert {rule.place for rule in moved} == {"little gain"}
+    assert all(rule.effect.provided or rule.effect.gain <= effects[1].gain for rule in moved)
+
+
+def test_an_effect_that_meets_the_target_comes_before_one_that_does_not():
+    found = guideline(path=Path(0.060, 0.01), application=LIVE_VIDEO)
+    first = found.recommendations[0].effect
+    assert not found.works
+    assert found.target.is_met_by(first.with_rule)
+
+
+@pytest.mark.parametrize(
+    ("flow", "path", "target", "reason"),
+    [
+        (VOIP, Path(0.100, 0.02), Target(0.2), "the target is met with a playout after its limit of 200 ms"),
+        (LARGE, Path(0.100, 0.01), Target(0.3, 0.999), "210 ms is no longer than the limit of 300 ms, after which"),
+        (LARGE, Path(0.100, 0.02), Target(0.2, 0.999), "more packets than the target allows come after 210 ms"),
+    ],
+)
+def test_a_playout_delay_is_no_gain_if_too_many_packets_are_late(flow, path, target, reason):
+    found = guideline(flow, path, target=target)
+    (rule,) = (rule for rule in found.recommendations if rule.key == "playout-loss")
+    assert rule.place == "little gain"
+    assert rule.why.startswith(reason)
+
+
+def test_one_of_two_playout_delays_is_enough():
+    found = guideline(VOIP, Path(0.100, 0.02), target=Target(0.120))
+    rules = {rule.key: rule for rule in found.recommendations}
+    assert not found.works
+    assert rules["playout-loss"].place == "do"
+    assert rules["playout-loss"].effect.with_rule <= 0.05 < rules["playout-loss"].effect.without
+    assert rules["playout-timeout"].why == "210 ms, which hides a single loss, is enough"
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "played_out"),
+    [
+        ("remote-control", "smaller or fewer messages", False),
+        ("game", "smaller or fewer messages", False),
+        ("voip", "a codec with a lower bitrate", True),
+        ("live-video", "a lower rate of the video encoder", True),
+        (None, "a lower rate of the encoder, or smaller or fewer packets", True),
+    ],
+)
+def test_advice_fits_the_application(name, setting, played_out):
+    known = application(name) if name else None
+    answer = predict(Scenario(VOIP, Path(0.100, 0.02)), method="chain")
+    rules = {rule.key: rule for rule in recommendations(Situation(answer, Target(0.1), application=known))}
+    assert rules["bitrate"].setting == rules["bitrate"].browser == setting
+    assert rules["playout-loss"].applies == rules["playout-timeout"].applies == played_out
+
+
+def test_no_bound_is_promised_for_a_flow_that_tcp_cannot_carry():
+    _, rules = advice(Flow(968, 0.020), Path(0.250, 0.2))
+    assert rules["nagle"].place == "little gain"
+    assert rules["nagle"].why == "TCP cannot carry the flow, with or without it"
+    assert not rules["receive-buffer"].applies

@@ -55,6 +55,12 @@ def test_the_tail_of_a_chain_decays_as_its_transitions_say(flow, path):
     assert tail_decay(*profile.structure, profile.backlogged) == pytest.approx(measured, rel=1e-4)
 
 
+@pytest.mark.parametrize(("flow", "path"), [(Flow(20, 0.020), Path(0.100, 0.02)), (Flow(15, 0.020), Path(0.300, 0.05))])
+def test_a_tail_that_falls_too_fast_for_floats_has_a_decay_of_nothing(flow, path):
+    profile = profile_of(flow, path, LINUX)
+    assert tail_decay(*profile.structure, profile.backlogged) == 0.0
+
+
 def test_what_is_wider_goes_on_as_it_decayed():
     phases, transitions = queue(0.3)
     narrow, wide = (reachable_rows(phases, transitions, 0, bound) for bound in (20, 40))

@@ -19,14 +19,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tcpdelay.advice.playout import fast_retransmit_playout, timeout_in_words, timeout_playout
-from tcpdelay.advice.rule import NO_EFFECT, Effect, Rule, Settings, Situation, always
+from tcpdelay.advice.rule import Effect, Rule, Settings, Situation, always
 from tcpdelay.models.tcp import INITIAL_WINDOW
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.questions.quantities import at_bitrate
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
-from tcpdelay.units import format_fraction, format_rate
+from tcpdelay.units import format_fraction, format_rate, format_time
 
 MIN_INTERVAL, MAX_INTERVAL = bounds(Flow, "interval")
 MIN_MSS, _ = bounds(Linux, "mss")
@@ -49,15 +49,37 @@ def _whole_packets(s: Situation) -> Effect | None:
 
 def _lower_bitrate(s: Situation) -> Effect | None:
     """Return the effect of the largest bitrate that meets the target."""
-    if s.works or s.bitrate is None or s.bitrate.edge is None:
-        return None
+    if s.works:
+        return Effect("none", reason="the target is met at this bitrate")
+    if s.bitrate is None or s.bitrate.edge is None:
+        return Effect("none", reason="no bitrate was found that meets the target")
     return s.change(flow=at_bitrate(s.flow, s.bitrate.edge, s.stack.mss))
+
+
+def _dropped(s: Situation) -> Effect:
+    """Return the share of packets that are late now, which bounds the gain of dropping them."""
+    return Effect(
+        "bound",
+        s.late_now,
+        quantity="late fraction",
+        provided="the application can do without single packets",
+        reason="the target is met without" if s.works else None,
+    )
 
 
 def _byte_queue(s: Situation) -> Effect | None:
     """Return the effect of a queue limited in bytes; it is not known whether that queue dropped the lost packets."""
     changed = s.change(path=replace(s.path, bottleneck="bytes"))
     return changed and replace(changed, provided="all losses come from that queue being full")
+
+
+def _longer_playout(s: Situation) -> Effect:
+    """Return the effect of a playout that hides a timeout; no gain if the playout that hides one loss is enough."""
+    shorter, longer = fast_retransmit_playout(s.flow, s.path), timeout_playout(s.path, s.stack)
+    effect = s.played_after(longer)
+    if effect.reason is None and s.target.limit < shorter <= longer and s.allowed_after(shorter):
+        return replace(effect, reason=f"{format_time(shorter)}, which hides a single loss, is enough")
+    return effect
 
 
 def _capacity(s: Situation) -> str:
@@ -80,7 +102,7 @@ APPLICATION_RULES = (
         lambda s: not s.works or s.utilization > RULE_OF_THUMB_UTILIZATION,
         _lower_bitrate,
         "not a setting",
-        Settings(*["a lower rate of the codec or of the camera"] * 4),
+        Settings(*["{lower_rate}"] * 4),
         "docs/working-region.md",
         finding=_capacity,
     ),
@@ -89,8 +111,8 @@ APPLICATION_RULES = (
         "application",
         "Play out after L + RTT + 3/f to hide single losses",
         "A packet that is lost once then arrives in time, and so do the packets that wait for it.",
-        "the receiver can delay playout",
-        always,
+        "speech or video, which the receiver can play out later",
+        lambda s: s.played_out,
         lambda s: s.played_after(fast_retransmit_playout(s.flow, s.path)),
         "not a setting",
         Settings(IN_CODE, IN_CODE, IN_CODE, "start the `AudioBufferSourceNode` of each packet that much later"),
@@ -101,9 +123,9 @@ APPLICATION_RULES = (
         "application",
         "Play out after RTT + RTO to hide single timeouts",
         "A packet whose loss is detected only by a timeout then arrives in time.",
-        "the receiver can delay playout by that time",
-        always,
-        lambda s: s.played_after(timeout_playout(s.path, s.stack)),
+        "speech or video, which the receiver can play out later",
+        lambda s: s.played_out,
+        _longer_playout,
         "not a setting",
         Settings(IN_CODE, IN_CODE, IN_CODE, "start the `AudioBufferSourceNode` of each packet that much later"),
         "docs/chain-linux.md",
@@ -167,7 +189,7 @@ APPLICATION_RULES = (
         "The congestion window then does not decay, so speech does not resume with a small window.",
         f"pauses of more than a timeout, and more than {INITIAL_WINDOW} packets per round-trip time",
         lambda s: s.load > INITIAL_WINDOW,
-        lambda s: Effect("bound", saves_up_to=s.path.rtt),
+        lambda s: Effect("none", reason="this flow has no pauses"),
         "not a setting",
         Settings(*["at least {load} packets per round-trip time"] * 4),
         HEURISTICS,
@@ -179,7 +201,7 @@ APPLICATION_RULES = (
         "They are of no use, and they delay the packets behind them.",
         "the application can do without single packets, and some packets come too late",
         lambda s: s.late_now > 0,
-        lambda s: Effect("bound", s.late_now, quantity="late fraction"),
+        _dropped,
         "not a setting",
         Settings(
             "ioctl SIOCOUTQ before each send",
@@ -196,7 +218,7 @@ APPLICATION_RULES = (
         "Data that TCP does not have yet can still be dropped, or encoded again at a lower rate.",
         "the application drops packets or adapts its rate, and backlogs build up",
         lambda s: s.late_now > 0,
-        lambda s: NO_EFFECT,
+        lambda s: Effect("none", reason="at a constant bitrate it changes no delay by itself"),
         "set",
         Settings(
             "setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1448), and write when poll() reports it as writable",
@@ -205,7 +227,6 @@ APPLICATION_RULES = (
             NO_TCP,
         ),
         CAPTURED_HEURISTICS,
-        finding=lambda s: "For a constant bit rate it changes no delay by itself.",
     ),
     Rule(
         "byte-queue",

@@ -86,7 +86,7 @@ class Findings:
     playout : tuple of PlayoutBuffer
         Playout delays that hide single losses.
     recommendations : tuple of Recommendation
-        All rules, also the rules that do not hold here.
+        All rules in the order of the report: first what to do, the largest effect first.
     alternatives : tuple of Alternative
         The predictions at the ends of the measured path's confidence intervals; empty if the path was not measured.
     validity : ValidatedRange
@@ -277,7 +277,7 @@ def _findings(
     delays = judgement.answer.require()
     utilization = connection_utilization(flow, path, stack)
     found_margins = margins(flow, path, stack, target)
-    situation = Situation(answer, target, utilization, found_margins[-1])
+    situation = Situation(answer, target, utilization, found_margins[-1], application)
     alternatives = _alternatives(scenario, target, estimate)
     works = judgement.answer.meets(target)
     agreed = all(alternative.meets_target == works for alternative in alternatives)

@@ -12,12 +12,14 @@ from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped
 from tcpdelay.models.interface import Answer
 from tcpdelay.models.predict import predict, supports
 from tcpdelay.questions.margins import Margin
+from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import Target
+from tcpdelay.units import format_time
 
 Basis = Literal["chain", "bound", "none", "unknown"]
 
@@ -30,7 +32,8 @@ class Effect:
     ----------
     basis : {"chain", "bound", "none", "unknown"}
         "chain": the numbers are computed for the scenario. "bound": they bound the delay that is saved. "none": the
-        rule has no effect on a current Linux. "unknown": the effect is not computed, for the given `reason`.
+        rule has no effect, for the given `reason` or because a current Linux follows it. "unknown": the effect is not
+        computed, for the given `reason`.
     without, with_rule : float, optional
         The target's quantile [s], or the late fraction, without and with the rule; infinite where TCP cannot carry the
         flow.
@@ -43,7 +46,7 @@ class Effect:
     provided : str, optional
         Condition in words under which the numbers hold, where the scenario does not say whether it is met.
     reason : str, optional
-        Why the effect is not computed.
+        Why the rule brings no gain here, or why its effect is not computed; None where it may bring one.
     """
 
     basis: Basis
@@ -54,6 +57,21 @@ class Effect:
     at: float | None = None
     provided: str | None = None
     reason: str | None = None
+
+    @property
+    def gain(self) -> float:
+        """Delay that the rule saves at the target's quantile, or at most [s]; 0 if the effect is not a delay.
+
+        Examples
+        --------
+        >>> round(Effect("chain", 0.246, 0.190).gain, 3), Effect("bound", saves_up_to=0.040).gain
+        (0.056, 0.04)
+        """
+        if self.saves_up_to is not None:
+            return self.saves_up_to
+        if self.quantity != "quantile" or self.without is None or self.with_rule is None:
+            return 0.0
+        return 0.0 if self.without == self.with_rule else self.without - self.with_rule
 
 
 NO_EFFECT = Effect("none")
@@ -74,12 +92,15 @@ class Situation:
         The bitrate divided by the fair rate of TCP; NaN if it is not known.
     bitrate : Margin, optional
         The margin of the bitrate.
+    application : Application, optional
+        The application that sends the flow, if it is known.
     """
 
     answer: Answer
     target: Target
     utilization: float = math.nan
     bitrate: Margin | None = None
+    application: Application | None = None
 
     @property
     def flow(self) -> Flow:
@@ -102,6 +123,11 @@ class Situation:
         return self.answer.require()
 
     @property
+    def delay(self) -> float:
+        """The target's quantile of the delay [s]."""
+        return self.distribution.quantile(self.target.quantile)
+
+    @property
     def works(self) -> bool:
         """Whether the target is met."""
         return self.answer.meets(self.target)
@@ -120,6 +146,20 @@ class Situation:
     def whole_packets(self) -> int:
         """Bytes of the whole packets that fit into a segment; the size of a segment if no packet fits."""
         return self.stack.mss // self.flow.packet_size * self.flow.packet_size or self.stack.mss
+
+    @property
+    def played_out(self) -> bool:
+        """Whether the flow may be speech or video, which a receiver can play out later."""
+        return self.application is None or self.application.video or self.application.codec is not None
+
+    @property
+    def lower_rate(self) -> str:
+        """How this application sends at a lower bitrate."""
+        if self.application is None:
+            return "a lower rate of the encoder, or smaller or fewer packets"
+        if self.application.video:
+            return "a lower rate of the video encoder"
+        return "smaller or fewer messages" if self.application.codec is None else "a codec with a lower bitrate"
 
     @property
     def late_now(self) -> float:
@@ -182,13 +222,37 @@ class Situation:
         quantile = self.target.quantile
         return Effect("chain", before.require().quantile(quantile), combined(after.require()).quantile(quantile))
 
+    def allowed_after(self, delay: float) -> bool:
+        """Return whether no more packets come later than `delay` [s] than the target allows after its limit."""
+        return self.target.allows(self.distribution.late_fraction(delay))
+
     def played_after(self, delay: float) -> Effect:
-        """Return the effect of a playout delay [s] on the late fraction."""
+        """Return the effect of a playout delay [s] on the late fraction.
+
+        It is a gain only for a flow that misses its target, and only if so few packets are late after the longer delay
+        as the target allows.
+        """
+        limit = format_time(self.target.limit)
+        reason = None
+        if self.works:
+            reason = f"the target is met with a playout after its limit of {limit}"
+        elif delay <= self.target.limit:
+            reason = f"{format_time(delay)} is no longer than the limit of {limit}, after which too many packets come"
+        elif not self.allowed_after(delay):
+            reason = f"more packets than the target allows come after {format_time(delay)}"
         late = self.distribution.late_fraction(delay)
-        return Effect("chain", self.late_now, late, quantity="late fraction", at=delay)
+        wait = f"the application can wait longer than the limit of {limit}"
+        return Effect("chain", self.late_now, late, quantity="late fraction", at=delay, provided=wait, reason=reason)
+
+    def saves_at_most(self, delay: float) -> Effect:
+        """Return the effect of a rule that saves at most `delay` [s] per packet; none if TCP cannot carry the flow."""
+        carried = math.isfinite(self.distribution.mean)
+        reason = None if carried else "TCP cannot carry the flow, with or without it"
+        return Effect("bound", saves_up_to=delay, reason=reason)
 
 
 Level = Literal["tcp", "application"]
+Place = Literal["do", "little gain", "already so", "not computed"]
 Status = Literal["set", "default", "built in", "gone", "not a setting"]
 
 NOT_THERE = "cannot be set there"
@@ -205,9 +269,9 @@ class Settings:
     Parameters
     ----------
     linux, macos, windows, browser : str
-        The socket option, sysctl, command or programming interface. Names in braces are replaced by numbers of the
+        The socket option, sysctl, command or programming interface. Names in braces are replaced by what fits the
         scenario: `{load}`, packets per round-trip time; `{segment}`, bytes of the whole packets that fit into a
-        segment.
+        segment; `{lower_rate}`, how the application sends at a lower bitrate.
     """
 
     linux: str
@@ -215,15 +279,15 @@ class Settings:
     windows: str = NOT_THERE
     browser: str = NOT_THERE
 
-    def filled_in(self, load: int | str, segment: int | str) -> Settings:
-        """Return the settings with a scenario's numbers, or with letters in their place.
+    def filled_in(self, load: int | str, segment: int | str, lower_rate: str = "a lower rate") -> Settings:
+        """Return the settings with a scenario's numbers and words, or with letters in their place.
 
         Examples
         --------
         >>> Settings("ip route change … initcwnd {load}").filled_in(load=12, segment=1392).linux
         'ip route change … initcwnd 12'
         """
-        return Settings(*(text.format(load=load, segment=segment) for text in self.texts))
+        return Settings(*(text.format(load=load, segment=segment, lower_rate=lower_rate) for text in self.texts))
 
     @property
     def texts(self) -> tuple[str, str, str, str]:
@@ -257,6 +321,8 @@ class Rule:
         Page, table or captures that show the effect, as a path from the repository's root; or `NO_EVIDENCE`.
     finding : callable, optional
         Returns a sentence about the situation that follows the reason.
+    stack_field : tuple of str and bool, optional
+        Field of the scenario's stack, and its value where the rule is followed; a stack without this field follows it.
     """
 
     key: str
@@ -270,6 +336,14 @@ class Rule:
     settings: Settings
     evidence: str
     finding: Callable[[Situation], str] | None = None
+    stack_field: tuple[str, bool] | None = None
+
+    def is_followed_in(self, situation: Situation) -> bool:
+        """Return whether the scenario's stack follows the rule."""
+        if self.stack_field is None:
+            return False
+        name, value = self.stack_field
+        return bool(getattr(situation.stack, name, value) == value)
 
 
 def always(_: Situation) -> bool:
@@ -293,6 +367,12 @@ class Recommendation:
         When the rule holds.
     applies : bool
         Whether the rule holds in this scenario.
+    place : {"do", "little gain", "already so", "not computed"}
+        Its place in the report. "do": it has a computed effect, or a bound on the effect, that is a gain here. "little
+        gain": little, none, or worse. "already so": a current Linux or the scenario follows the rule. "not computed":
+        the effect is not known.
+    why : str, optional
+        Why it has this place, where the effect does not say so.
     status : {"set", "default", "built in", "gone", "not a setting"}
         Whether the reader has to set it on a current Linux.
     setting : str
@@ -311,6 +391,8 @@ class Recommendation:
     reason: str
     condition: str
     applies: bool
+    place: Place
+    why: str | None
     status: Status
     setting: str
     macos: str

@@ -23,6 +23,7 @@ import math
 
 from tcpdelay.advice.rule import NO_EFFECT, NO_EVIDENCE, Effect, Rule, Settings, Situation, always
 from tcpdelay.models.tcp import DELAYED_ACK_MIN, INITIAL_WINDOW
+from tcpdelay.units import format_time
 
 DEFAULT_RECEIVE_BUFFER = 6 * 2**20
 """Largest receive buffer that Linux's auto-tuning sets by default [bytes] (net.ipv4.tcp_rmem)."""
@@ -36,18 +37,19 @@ SYSTEM_OF_BROWSER = "cannot be set there; the setting of the operating system ap
 def _nagle_wait(s: Situation) -> Effect:
     """Return the longest wait by Nagle's algorithm: for an acknowledgement, or until a segment is full."""
     filled = math.ceil(s.stack.mss / s.flow.packet_size) * s.flow.interval
-    return Effect("bound", saves_up_to=min(s.path.rtt, filled))
+    return s.saves_at_most(min(s.path.rtt, filled))
 
 
 def _sack(s: Situation) -> Effect | None:
-    """Return the effect of SACK, or of the stack's own variant if it is better than Reno."""
+    """Return the effect of SACK on a stack without it, or of doing without it; None if the stack always has it."""
     variant = getattr(s.stack, "variant", None)
-    return s.switch("variant", "reno", "sack" if variant in (None, "reno") else variant)
+    return s.switch("variant", "reno" if variant == "sack" else variant, "sack")
 
 
 def _slow_start(s: Situation) -> Effect:
-    """Return how long slow start takes from the default initial window until the window admits the load."""
-    return Effect("bound", saves_up_to=s.path.rtt * math.ceil(math.log2(max(s.load / INITIAL_WINDOW, 1))))
+    """Return that only the first packets gain: the duration of slow start until the window admits the load."""
+    duration = s.path.rtt * math.ceil(math.log2(max(s.load / INITIAL_WINDOW, 1)))
+    return Effect("none", reason=f"only the first packets gain, up to {format_time(duration)} each")
 
 
 def backlog_bytes(s: Situation) -> float:
@@ -55,11 +57,9 @@ def backlog_bytes(s: Situation) -> float:
     return s.flow.bitrate / 8 * (s.distribution.quantile(FAR_TAIL) + s.path.rtt)
 
 
-def _piled_up(s: Situation) -> str:
-    piled = backlog_bytes(s)
-    if math.isfinite(piled):
-        return f"Here, up to {piled:.0f} bytes wait."
-    return "Here, no buffer is large enough: TCP cannot carry the flow."
+def _unread(s: Situation) -> Effect:
+    """Return that no model has a receive buffer, and how much data can wait in it."""
+    return Effect("unknown", reason=f"the models have no receive buffer; here up to {backlog_bytes(s):.0f} bytes wait")
 
 
 TCP_RULES = (
@@ -79,6 +79,7 @@ TCP_RULES = (
             browser="cannot be set there; Chromium does so on every connection that it opens",
         ),
         SWITCHES,
+        finding=lambda s: "All delays in this report are without it.",
     ),
     Rule(
         "delayed-ack",
@@ -87,7 +88,7 @@ TCP_RULES = (
         "While there is a backlog, a delayed ACK delays the next segment.",
         "a backlog can build up",
         always,
-        lambda s: Effect("bound", saves_up_to=DELAYED_ACK_MIN),
+        lambda s: s.saves_at_most(DELAYED_ACK_MIN),
         "set",
         Settings(
             linux="setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, 1) after every read, or `ip route change … quickack 1`",
@@ -97,6 +98,7 @@ TCP_RULES = (
             browser=SYSTEM_OF_BROWSER,
         ),
         SWITCHES,
+        stack_field=("delayed_ack", False),
     ),
     Rule(
         "sack",
@@ -147,6 +149,7 @@ TCP_RULES = (
             browser=SYSTEM_OF_BROWSER,
         ),
         SWITCHES,
+        stack_field=("window_validation", False),
     ),
     Rule(
         "byte-counting",
@@ -202,9 +205,9 @@ TCP_RULES = (
         "Make the receive buffer large enough for the data behind a loss",
         "A full receive buffer stops the sender until the lost segment has arrived.",
         f"more than the {DEFAULT_RECEIVE_BUFFER} bytes that Linux's auto-tuning allows",
-        lambda s: backlog_bytes(s) > DEFAULT_RECEIVE_BUFFER,
-        lambda s: None,
-        "default",
+        lambda s: DEFAULT_RECEIVE_BUFFER < backlog_bytes(s) < math.inf,
+        _unread,
+        "set",
         Settings(
             linux="sysctl net.ipv4.tcp_rmem (third value), or SO_RCVBUF",
             macos="`sysctl net.inet.tcp.autorcvbufmax`, or SO_RCVBUF",
@@ -212,7 +215,6 @@ TCP_RULES = (
             browser=SYSTEM_OF_BROWSER,
         ),
         NO_EVIDENCE,
-        finding=_piled_up,
     ),
 )
 """Rules that the operating system follows, by itself or by a setting."""

@@ -61,6 +61,10 @@ def mos_from_rating(rating: ArrayLike) -> float | Numbers:
     return float(mos) if mos.ndim == 0 else mos
 
 
+SMALLEST_USABLE_MOS = mos_from_rating(50.0)
+"""Score of R = 50; ITU-T G.107, annex B, does not recommend a connection of a lower rating."""
+
+
 @overload
 def rating_from_mos(mos: float) -> float: ...
 @overload

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
 from tcpdelay.quality.video import VideoPlayout, video_playout
 from tcpdelay.quality.voice import (
     LONGEST_PACKET,
@@ -32,12 +33,15 @@ class Call:
         Whether the codec's numbers are not from ITU-T, or the codec replaces another one that cannot be rated.
     at_limit, best : VoiceQuality
         The quality with the target's limit as playout delay, and with the best playout delay.
+    usable : bool
+        Whether the best score is at least `tcpdelay.quality.emodel.SMALLEST_USABLE_MOS`.
     """
 
     codec: Codec
     approximate: bool
     at_limit: VoiceQuality
     best: VoiceQuality
+    usable: bool
 
 
 def call_experience(
@@ -76,11 +80,15 @@ def call_experience(
     if not SHORTEST_PACKET <= flow.interval <= LONGEST_PACKET:
         return None
     codec = CallTarget(application.codec).codec_of(flow.interval)
+    at_limit = voice_quality(distribution, codec, target.limit)
+    # If no packet ever arrives, the limit is a better playout delay than an endless one.
+    best = max(best_playout_delay(distribution, codec), at_limit, key=lambda quality: quality.mos)
     return Call(
         codec,
         codec.approximate or application.stands_in,
-        voice_quality(distribution, codec, target.limit),
-        best_playout_delay(distribution, codec),
+        at_limit,
+        best,
+        usable=best.mos >= SMALLEST_USABLE_MOS,
     )
 
 

@@ -16,12 +16,13 @@ from tcpdelay.units import NOT_CARRIED, format_delay, format_fraction, format_ra
 
 if TYPE_CHECKING:
     from tcpdelay.advice.guideline import Findings
-    from tcpdelay.advice.rule import Recommendation
+    from tcpdelay.advice.rule import Place, Recommendation
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.models.verdict import Verdict
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.video import VideoPlayout
     from tcpdelay.scenario.path import Path
+    from tcpdelay.scenario.target import Target
 
 
 NOT_COMPUTED = "not computed"
@@ -115,11 +116,11 @@ def delays_table(guideline: Findings) -> Table:
 
 
 def call_table(call: Call) -> Table:
-    """Return the score of a call, with the target's limit and with the best value as playout delay."""
+    """Return the score of a call, with the target's limit and, if the call is usable, with the best playout delay."""
     rows = []
-    for name, quality in (("at the limit", call.at_limit), ("best", call.best)):
-        playout = format_time(quality.playout_delay) if math.isfinite(quality.playout_delay) else "never"
-        rows.append((name, playout, format_fraction(quality.late_fraction), phrases.score(call, quality)))
+    for name, quality in (("at the limit", call.at_limit), *([("best", call.best)] if call.usable else [])):
+        late = format_fraction(quality.late_fraction)
+        rows.append((name, format_time(quality.playout_delay), late, phrases.score(call, quality)))
     return Table(("Playout", "Delay", "Late", "MOS"), tuple(rows), numeric=(1, 2, 3))
 
 
@@ -183,7 +184,7 @@ def load_table(guideline: Findings) -> Table:
     """Return the load of the flow, relative to the rate that TCP can carry."""
     rows = (
         ("Time with a backlog", format_fraction(guideline.backlogged_time_fraction), "packets wait in the send buffer"),
-        ("Fair TCP rate", format_rate(guideline.fair_rate), "what a long transfer would get on this path"),
+        ("Fair TCP rate", format_rate(guideline.fair_rate), "what a long transfer of TCP Reno gets, by formula"),
         (
             "Utilization",
             format_fraction(guideline.utilization),
@@ -192,7 +193,7 @@ def load_table(guideline: Findings) -> Table:
         (
             "Largest rate",
             phrases.format_edge(guideline.largest_sustainable_rate),
-            "largest rate that TCP can carry on this path",
+            "largest rate that this TCP carries, by the model",
         ),
     )
     return Table(("Load", "Value", "What it is"), rows, numeric=(1,))
@@ -250,19 +251,24 @@ NO_DELAYS = (
 PLAYOUT_REMARK = (
     "A buffer that delays playout by this much hides one such loss; the share that is still late is predicted."
 )
-LEVEL = {"tcp": "In TCP", "application": "In the application"}
+LOAD_REMARK = (
+    "The fair TCP rate and the largest rate need not agree: the fair rate is a published formula for TCP Reno with "
+    "delayed ACKs, which only the rule of thumb uses; the largest rate is the model's, for the TCP of this report."
+)
+NOT_TO_DO: dict[Place, str] = {
+    "little gain": "Little or no gain here",
+    "already so": "Already so",
+    "not computed": "Not computed",
+}
+"""Titles of the rules with nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One recommendation in words.
-
-    `to_do` tells whether the reader has to act. `elsewhere` has the names and settings of systems other than Linux.
-    """
+    """One recommendation in words; `elsewhere` has the names and settings of systems other than Linux."""
 
     title: str
     status: str
-    to_do: bool
     reason: str
     condition: str
     effect: str | None
@@ -285,8 +291,10 @@ class Section:
         Text.
     tables : tuple of Table
         Figures.
-    advice : tuple of tuple
-        Titles of groups of recommendations, each with its recommendations.
+    advice : tuple of Advice
+        What to do, the largest effect first.
+    folded : tuple of tuple
+        Titles of lists that are of less interest, each with its items.
     points : tuple of str
         Items of a list.
     """
@@ -295,7 +303,8 @@ class Section:
     title: str
     paragraphs: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
-    advice: tuple[tuple[str, tuple[Advice, ...]], ...] = ()
+    advice: tuple[Advice, ...] = ()
+    folded: tuple[tuple[str, tuple[str, ...]], ...] = ()
     points: tuple[str, ...] = ()
 
 
@@ -345,11 +354,11 @@ def content(guideline: Findings) -> Content:
     sections.append(_margins(guideline))
     if settles:
         sections += [
-            Section("parts", "Where the delay comes from", tables=(parts_table(guideline), load)),
+            Section("parts", "Where the delay comes from", (LOAD_REMARK,), (parts_table(guideline), load)),
             Section("playout", "Playout buffers", (PLAYOUT_REMARK,), (playout_table(guideline),)),
         ]
     else:
-        sections.append(Section("parts", "Load of the flow", tables=(load,)))
+        sections.append(Section("parts", "Load of the flow", (LOAD_REMARK,), (load,)))
     if guideline.alternatives:
         table = alternatives_table(guideline)
         sections.append(Section("alternatives", "If the path is not as measured", tables=(table,)))
@@ -362,7 +371,7 @@ def content(guideline: Findings) -> Content:
             phrases.expected_error(guideline.expected_error),
         ),
         key_figures=key_figures(guideline),
-        sections=(*sections, *_recommendations(guideline), _trust(guideline)),
+        sections=(*sections, _recommendations(guideline), _trust(guideline)),
     )
 
 
@@ -387,25 +396,38 @@ def _experience(guideline: Findings) -> list[Section]:
     """Return the quality of a call or a video, if the application is one of these."""
     sections = []
     if guideline.call is not None:
-        remark = phrases.call(guideline.call)
-        sections.append(Section("call", "Quality of the call", (remark,), (call_table(guideline.call),)))
+        remarks = phrases.call(guideline.call)
+        sections.append(Section("call", "Quality of the call", remarks, (call_table(guideline.call),)))
     if guideline.video is not None:
         sections.append(Section("video", "How the video plays", tables=(video_table(guideline.video),)))
     return sections
 
 
-def _recommendations(guideline: Findings) -> list[Section]:
-    """Return the recommendations that help here, and the titles of the other rules."""
-    helpful = [rule for rule in guideline.recommendations if rule.applies and not phrases.is_worse(rule.effect)]
-    groups = ((title, [rule for rule in helpful if rule.level == level]) for level, title in LEVEL.items())
-    others = [phrases.why_not(rule, guideline.target) for rule in guideline.recommendations if rule not in helpful]
-    name = quantile_name(guideline.target.quantile)
-    basis = f"Effects on {name}: “chain” is computed for this scenario, “up to” is a bound that the protocol sets."
-    advice = tuple((title, _advice(rules, guideline)) for title, rules in groups if rules)
-    sections = [Section("advice", "What to set or change", (basis,), advice=advice)]
-    if others:
-        sections.append(Section("others", "What does not help here", points=tuple(others)))
-    return sections
+def _recommendations(guideline: Findings) -> Section:
+    """Return what to do, and for all other rules why there is nothing to do."""
+    target, rules = guideline.target, guideline.recommendations
+    advice = tuple(_advice(rule, target) for rule in rules if rule.place == "do")
+    if advice:
+        opening = (
+            f"The largest effect on {quantile_name(target.quantile)} comes first; effects under a condition come last. "
+            "Each effect is for one change alone: “chain” is computed for this scenario, “up to” is a bound that the "
+            "protocol sets."
+        )
+        if not (guideline.works or any(_reaches(rule, target) for rule in rules)):
+            opening += " No single change is computed to meet the target."
+    else:
+        opening = "There is nothing to do: no rule has a computed gain here."
+    folded = (
+        (title, tuple(phrases.why_not_to_do(rule, target) for rule in rules if rule.place == place))
+        for place, title in NOT_TO_DO.items()
+    )
+    return Section(
+        "advice",
+        "Do this" if advice else "What to do",
+        (opening,),
+        advice=advice,
+        folded=tuple((title, points) for title, points in folded if points),
+    )
 
 
 def _trust(guideline: Findings) -> Section:
@@ -433,20 +455,23 @@ def key_figures(guideline: Findings) -> tuple[tuple[str, str], ...]:
     return (*figures, (f"MOS, played after {limit}", phrases.score(guideline.call, guideline.call.at_limit)))
 
 
-def _advice(rules: list[Recommendation], guideline: Findings) -> tuple[Advice, ...]:
-    """Return recommendations in words; the recommendations that need action come first."""
-    order = list(phrases.STATUS)
-    return tuple(
-        Advice(
-            title=rule.title,
-            status=phrases.STATUS[rule.status],
-            to_do=rule.status in ("set", "not a setting"),
-            reason=phrases.sentence(rule.reason),
-            condition=rule.condition,
-            effect=phrases.effect(rule.effect, guideline.target),
-            setting=rule.setting,
-            elsewhere=(("macOS", rule.macos), ("Windows", rule.windows), ("Browser", rule.browser)),
-            evidence=rule.evidence,
-        )
-        for rule in sorted(rules, key=lambda rule: order.index(rule.status))
+def _reaches(rule: Recommendation, target: Target) -> bool:
+    """Return whether a rule to follow is computed to meet the target, or meets its share after a longer playout."""
+    found = rule.effect
+    if rule.place != "do" or found is None or found.with_rule is None:
+        return False
+    return found.quantity == "late fraction" or target.is_met_by(found.with_rule)
+
+
+def _advice(rule: Recommendation, target: Target) -> Advice:
+    """Return a recommendation in words."""
+    return Advice(
+        title=rule.title,
+        status=phrases.STATUS[rule.status],
+        reason=phrases.sentence(rule.reason),
+        condition=rule.condition,
+        effect=phrases.effect(rule.effect, target),
+        setting=rule.setting,
+        elsewhere=(("macOS", rule.macos), ("Windows", rule.windows), ("Browser", rule.browser)),
+        evidence=rule.evidence,
     )

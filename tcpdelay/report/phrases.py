@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
+from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
 
@@ -191,6 +192,8 @@ def effect(found: Effect | None, target: Target) -> str | None:
     'saves up to 40 ms per packet'
     >>> effect(Effect("unknown", reason="the chain does not model it"), Target(0.2))
     'not computed: the chain does not model it'
+    >>> effect(Effect("none", reason="this flow has no pauses"), Target(0.2))
+    'nothing to gain: this flow has no pauses'
     >>> effect(Effect("chain", 0.246, 0.190, provided="all losses come from it"), Target(0.2))
     'if all losses come from it: p95 246 ms → 190 ms, which meets the limit (chain)'
     """
@@ -205,7 +208,7 @@ def _effect(found: Effect, target: Target) -> str | None:
     if found.basis == "unknown":
         return f"not computed: {found.reason}"
     if found.basis == "none":
-        return "nothing to gain on a current Linux"
+        return "nothing to gain on a current Linux" if found.reason is None else f"nothing to gain: {found.reason}"
     if found.quantity == "late fraction":
         return _effect_on_lateness(found)
     if found.saves_up_to is not None:
@@ -237,22 +240,16 @@ def _effect_on_lateness(found: Effect) -> str | None:
     return f"late at the limit {before}, at {format_time(found.at)} {after} ({found.basis})"
 
 
-def is_worse(found: Effect | None) -> bool:
-    """Return whether following a rule would raise the target's quantile here."""
-    return (
+def why_not_to_do(rule: Recommendation, target: Target) -> str:
+    """Return in a line why there is nothing to do for a rule: the reason, and the effect if it is computed."""
+    found = rule.effect
+    told = (
         found is not None
-        and found.quantity == "quantile"
-        and found.without is not None
-        and found.with_rule is not None
-        and found.with_rule > found.without
+        and found.reason is None
+        and (found.basis == "chain" or (found.basis == "bound" and rule.place == "little gain"))
     )
-
-
-def why_not(rule: Recommendation, target: Target) -> str:
-    """Return why a rule does not help here: its condition does not hold, or its effect is worse."""
-    if not rule.applies:
-        return f"{rule.title}: only for {rule.condition}"
-    return f"{rule.title}: {effect(rule.effect, target)}"
+    words = [rule.why, effect(found, target) if told or rule.why is None else None]
+    return f"{rule.title}: {'; '.join(word for word in words if word)}"
 
 
 def utilization(guideline: Findings) -> str:
@@ -311,13 +308,20 @@ def stack_words(stack: Stack) -> str:
     return f"{type(stack).__name__}: {', '.join(words)}"
 
 
-def call(rated: Call) -> str:
-    """Return the method that rates a call, and its limits."""
+def call(rated: Call) -> tuple[str, ...]:
+    """Return the method that rates a call and its limits, and whether no playout delay makes the call usable."""
     how = "approximately, " if rated.approximate else ""
     scale = "wideband" if rated.codec.wideband else "narrowband"
-    return (
+    method = (
         f"Mean opinion score, 1 to 4.5, {how}by the {scale} E-model for {rated.codec.name}. Packets that come after "
         "their playout count as lost. Late packets are assumed to be independent of one another."
+    )
+    if rated.usable:
+        return (method,)
+    return (
+        method,
+        f"No playout delay makes this call usable: its best score is {score(rated, rated.best)}, and ITU-T G.107 "
+        f"recommends no connection below {SMALLEST_USABLE_MOS:.2f}.",
     )
 
 

@@ -65,17 +65,22 @@ def _print_section(section: Section, console: Console, width: int) -> None:
         if i:
             console.print()
         _print(_figures(table), console, width)
-    for title, rules in section.advice:
+    for rule in section.advice:
+        _print_rule(rule, console, width)
+    for title, points in section.folded:
         console.print()
         _print(Text(title, "bold underline"), console, width)
-        for rule in rules:
-            _print_rule(rule, console, width)
-    for point in section.points:
+        _print_points(points, console, width)
+    _print_points(section.points, console, width)
+
+
+def _print_points(points: tuple[str, ...], console: Console, width: int) -> None:
+    for point in points:
         _print(_hanging("-", Text(point), 2), console, width)
 
 
 def _print_rule(rule: Advice, console: Console, width: int) -> None:
-    title = Text.assemble((rule.title, "bold"), " [", (rule.status, "bold" if rule.to_do else ""), "]")
+    title = Text.assemble((rule.title, "bold"), f" [{rule.status}]")
     _print(_hanging("-", title, 2), console, width)
     lines = [("why", Text(rule.reason)), ("when", Text(rule.condition))]
     if rule.effect:
