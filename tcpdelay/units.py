@@ -119,22 +119,24 @@ def parse_time(text: str, name: str, *, allow_zero: bool = False) -> float:
     return _positive(value, name, shown, "time", allow_zero)
 
 
-def parse_fraction(text: str, name: str, *, allow_zero: bool = True) -> float:
-    """Read a fraction below 1, written as a decimal number or as a percentage.
+def parse_fraction(text: str, name: str, *, allow_zero: bool = True, allow_one: bool = False) -> float:
+    """Read a fraction up to 1, written as a decimal number or as a percentage.
 
     Parameters
     ----------
     text : str
-        "2%", "0.5 %" or "0.02"; from 0 to below 1; at most 64 characters.
+        "2%", "0.5 %" or "0.02"; at most 64 characters.
     name : str
         Option or argument with this text; every error message starts with this name.
     allow_zero : bool
         Whether 0 is a valid fraction.
+    allow_one : bool
+        Whether 1 is a valid fraction; it is written as 100%.
 
     Returns
     -------
     float
-        The fraction, 0 to below 1.
+        The fraction.
 
     Raises
     ------
@@ -160,7 +162,7 @@ def parse_fraction(text: str, name: str, *, allow_zero: bool = True) -> float:
         )
     # Decimal arithmetic gives the float nearest to the decimal number: 99.9 % is 0.999.
     value = float(Decimal(repr(number)) / 100) if unit else number
-    if value >= 1:
+    if value > 1 or (value == 1 and not allow_one):
         raise ValueError(f"{name}: {shown} is not below 100%; {_FRACTION_EXAMPLE}")
     return _positive(value, name, shown, "fraction", allow_zero)
 

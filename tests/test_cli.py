@@ -354,7 +354,7 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
         (["--nonsense"], "tcpdelay: no such option: --nonsense"),
         (
             ["report", "--los", "2%"],
-            "tcpdelay report: no such option: --los (Possible options: --ack-loss, --loss, --ss)",
+            "tcpdelay report: no such option: --los (Possible options: --bad-loss, --loss, --ss)",
         ),
         (["report", "--rtt"], "tcpdelay report: option '--rtt' requires an argument"),
         (["predict", *VOIP, "more"], "tcpdelay predict: got unexpected extra argument(s) (more)"),

@@ -88,6 +88,7 @@ OUT_OF_RANGE = {
     "rtt": "2min",
     "one_way_delay": "1s",
     "loss_burst": "101",
+    "bad_time": "2min",
     "jitter": "2s",
     "hz": "99",
     "rto_min": "3min",

@@ -6,6 +6,7 @@ Whatever a test starts works below a directory of its own, and ends with the tes
 import heapq
 import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -56,6 +57,7 @@ VARIOUS = {
     "buffered": FULL,
     "lowat": FULL | {"notsent_lowat": 1448},
     "udp": {"application": "udp", "interval": 0.005, "loss": 0.05, "loss_burst": 3},
+    "states": {"application": "udp", "interval": 0.005, "loss": 0.1, "bad_time": 0.05, "bad_loss": 0.8},
     "bottleneck": {"bottleneck_rate": 1e6, "queue_packets": 20, "bulk_flows": 1, "web_flows": 3, "flows": 2},
 }
 
@@ -331,7 +333,7 @@ def test_segments_fit_the_link_and_are_lost_one_by_one(traced):
     assert sum(following) <= binomial_interval(len(following), 0.02)[1]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in VARIOUS if kind not in ("udp", "buffered", "lowat")])
+@pytest.mark.parametrize("kind", [kind for kind in VARIOUS if kind not in ("udp", "states", "buffered", "lowat")])
 def test_every_kind_of_source_counts_each_packet_once(various, kind):
     flow = various[kind].settings
     for run in various[kind].runs:
@@ -384,6 +386,23 @@ def test_losses_come_in_bursts(various):
     # Standard error of the mean of a geometric length, and of the share of the losses.
     assert np.mean(lengths) == pytest.approx(3, abs=4.5 * (6 / len(lengths)) ** 0.5)
     assert lost.mean() == pytest.approx(0.05, abs=4.5 * 0.05 * (5 / len(lengths)) ** 0.5)
+
+
+def test_losses_come_in_states_that_a_timer_ends(various):
+    run = various.run("states")
+    lost = run.delay < 0
+    assert lost.sum() == run.packets["data_dropped"]
+    # Packets that were in netem's queue when its loss changed arrive in time and in order.
+    assert run.delay[~lost].max() < 50_300
+    # The state is bad for 0.125 of the time and is forgotten with exp(-t / 43.75 ms), if 0.8 of the packets are lost.
+    share, kept, received = 0.125, math.exp(-0.005 / 0.04375), 0.8
+    covariance = received**2 * share * (1 - share)
+    error = ((0.1 * 0.9 + 2 * covariance * kept / (1 - kept)) / lost.size) ** 0.5
+    assert lost.mean() == pytest.approx(0.1, abs=4.5 * error)
+    # After a loss the state is still bad with share + (1 - share) kept.
+    following = lost[1:][lost[:-1]]
+    expected = received * (share + (1 - share) * kept)
+    assert following.mean() == pytest.approx(expected, abs=4.5 * (expected * (1 - expected) / following.size) ** 0.5)
 
 
 def test_a_bottleneck_queues_and_drops(various):

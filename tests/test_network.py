@@ -78,12 +78,12 @@ stacks = st.one_of(
 )
 common = {
     "path": st.builds(
-        SharedPath,
+        lambda losses, **fields: SharedPath(**losses, **fields),
+        losses=st.sampled_from([{}, {"loss_burst": 3.0}, {"bad_time": 0.05, "bad_loss": 0.5}]),
         access_delay=st.floats(0.0, 0.1),
         exit_delay=st.floats(0.0, 0.1),
         return_delay=st.floats(0.0, 0.1),
         loss=st.sampled_from([0.0, 0.01, 0.1]),
-        loss_burst=st.sampled_from([1.0, 3.0]),
         return_jitter=st.sampled_from([0.0, 0.01]),
     ),
     "start": st.floats(0.0, 12.0),

@@ -16,11 +16,12 @@ VOICE, HUNDRED_MS = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.0)
 PACKETS = 2000
 
 flows = st.builds(td.Flow, st.integers(40, 4000), st.floats(0.005, 0.1))
+LOSSES = [{}, {"loss_burst": 3.0}, {"bad_time": 0.1}, {"bad_time": 0.01, "bad_loss": 0.5}]
 paths = st.builds(
-    td.Path,
+    lambda losses, **fields: td.Path(**losses, **fields),
+    losses=st.sampled_from(LOSSES),
     rtt=st.floats(0.005, 0.4),
     loss=st.floats(0.0, 0.1),
-    loss_burst=st.sampled_from([1.0, 3.0]),
     ack_loss=st.sampled_from([0.0, 0.05, 0.3]),
     jitter=st.sampled_from([0.0, 0.002, 0.05, 0.5]),
     reordering=st.sampled_from([0.0, 0.02, 0.5]),
@@ -63,7 +64,7 @@ def test_nothing_is_lost_from_view_and_nothing_is_faster_than_the_network(flow, 
     assert counted_twice == 0 or (counted_twice > 0 and connection.undone > 0)
 
 
-@pytest.mark.parametrize("change", [{}, {"ack_loss": 0.1}, {"jitter": 0.03}, {"loss_burst": 4.0}])
+@pytest.mark.parametrize("change", [{}, {"ack_loss": 0.1}, {"jitter": 0.03}, {"loss_burst": 4.0}, {"bad_time": 0.1}])
 def test_a_seed_gives_one_result(change):
     path = replace(HUNDRED_MS, loss=0.02, **change)
     first, again, other = (simulate(VOICE, path, packets=20_000, seed=seed, trace=True) for seed in (1, 1, 2))
@@ -192,5 +193,7 @@ def test_the_chain_refuses_what_only_the_simulator_knows(change):
 
 
 def test_correlated_losses_are_refused():
-    with pytest.raises(ValueError, match=r"^loss_pattern must be 'random' in a simulation, .*given by loss_burst$"):
+    with pytest.raises(
+        ValueError, match=r"^loss_pattern must be 'random' in a simulation, .*given by bad_time or loss_burst$"
+    ):
         simulate(VOICE, td.Path(rtt=0.1, loss=0.01, loss_pattern="correlated"))

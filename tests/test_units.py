@@ -138,6 +138,14 @@ def test_the_caller_decides_on_zero():
         parse_fraction("0%", "--quantile", allow_zero=False)
 
 
+def test_the_whole_is_a_percentage():
+    assert parse_fraction("100%", "--bad-loss", allow_one=True) == 1
+    with pytest.raises(ValueError, match=r"^--bad-loss: 1 is neither a fraction below 1 nor a percentage"):
+        parse_fraction("1", "--bad-loss", allow_one=True)
+    with pytest.raises(ValueError, match=r"^--bad-loss: '101%' is not below 100%"):
+        parse_fraction("101%", "--bad-loss", allow_one=True)
+
+
 @pytest.mark.parametrize("parse", PARSERS)
 @given(text=st.text(max_size=70) | st.from_regex(r"\A[-+0-9.,eE]{1,9} ?[a-zA-Zµ%/]{0,7}\Z"))
 def test_any_text_gives_a_finite_value_or_one_line(parse, text):

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from scoring.drop_tail import published_figures
 from scoring.results import evaluate, figures
-from scoring.simulator_tables import ablation_table, farthest, in_bursts, repeats_table
+from scoring.simulator_tables import ablation_table, farthest, in_bursts, in_states, repeats_table
 from tcpdelay.capture.flow_capture import FlowCapture, read_capture
 from tcpdelay.questions.validation.captures import SUFFIX, MeasuredDelay, measure_all
 
@@ -47,6 +47,7 @@ def main() -> None:
     for table in (
         repeats_table("farthest", "The captures that the simulator is farthest from", farthest(results.scores), show),
         repeats_table("bursts", "Losses in bursts", in_bursts(measured), show),
+        repeats_table("loss-in-time", "Losses in time", in_states(measured), show),
         ablation_table(measured, lambda rules: print(f"{rules} ...", file=sys.stderr)),
     ):
         files |= {f"{table.name}.csv": table.to_csv().encode(), f"{table.name}.md": table.to_page().encode()}

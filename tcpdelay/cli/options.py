@@ -46,10 +46,17 @@ number = partial(make_option, metavar="NUMBER")
 
 
 def quantity(
-    name: str, kind: Kind, panel: str, description: str, default: str | bool = False, *, zero: bool = False
+    name: str,
+    kind: Kind,
+    panel: str,
+    description: str,
+    default: str | bool = False,
+    *,
+    zero: bool = False,
+    parse: Callable[..., float] | None = None,
 ) -> Any:
-    """Return an option whose value has a unit."""
-    parser = partial(PARSERS[kind], name=name, allow_zero=zero)
+    """Return an option whose value has a unit; `parse` reads it, by default the function of its `kind`."""
+    parser = partial(parse or PARSERS[kind], name=name, allow_zero=zero)
     return make_option(name, panel, description, default, metavar=_METAVARS[kind], parser=parser)
 
 
@@ -179,7 +186,8 @@ def field_option(name: str, *, more: str = "", default: str | None = None) -> An
     shown = shown_default(name) if default is None else default
     help_text = described(declaration) + more
     if isinstance(declaration, Quantity) and declaration.kind in PARSERS:
-        return quantity(spelling, declaration.kind, panel, help_text, shown, zero=declaration.zero_allowed)
+        zero, parse = declaration.zero_allowed, declaration.parser
+        return quantity(spelling, declaration.kind, panel, help_text, shown, zero=zero, parse=parse)
     if isinstance(declaration, Quantity):
         return number(spelling, panel, help_text, shown)
     if isinstance(declaration, Flag):

@@ -19,6 +19,7 @@ import numpy as np
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import generator_addresses, uniform
 from tcpdelay.scenario.fields import InvalidValueError, is_number, require_flag
+from tcpdelay.scenario.path import check_losses
 
 DROP_TAIL, RED, DRED = range(3)
 """Queue disciplines."""
@@ -280,10 +281,13 @@ class SharedPath:
     loss : float
         Probability that a packet is lost before it reaches the link, a fraction from 0 to 0.999.
     loss_burst : float
-        Mean number of packets lost in a row, 1 to 100; above 1 the losses follow a Gilbert model.
+        Mean number of packets lost in a row, 1 to 100; above 1 the losses follow netem's Gilbert model.
     in_host : bool
         Whether packets spend the access delay in a queue of the sender's host, as in the testbed. `Linux` does not
         retransmit a segment that has not left the host, not even as a tail loss probe (`skb_still_in_host_queue`).
+    bad_time, bad_loss : float
+        Gilbert model in time, as in `tcpdelay.Path`: mean duration of the bad state [s], 0 to 60, and probability of a
+        loss in it, above `loss` to 1.
 
     Raises
     ------
@@ -303,6 +307,8 @@ class SharedPath:
     loss: float = 0.0
     loss_burst: float = 1.0
     in_host: bool = False
+    bad_time: float = 0.0
+    bad_loss: float = 1.0
 
     def __post_init__(self) -> None:
         require_flag("in_host", self.in_host)
@@ -312,6 +318,9 @@ class SharedPath:
         check_range("return_jitter", self.return_jitter, 0, 1, "s")
         check_range("loss", self.loss, 0, 0.999, "of the packets")
         check_range("loss_burst", self.loss_burst, 1, 100, "packets")
+        check_range("bad_time", self.bad_time, 0, 60, "s")
+        check_range("bad_loss", self.bad_loss, 0, 1, "of the packets")
+        check_losses(self.loss, self.loss_burst, self.bad_time, self.bad_loss)
 
     @property
     def there(self) -> float:

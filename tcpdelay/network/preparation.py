@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import records
-from tcpdelay.models.simulator.path import segments_until_loss
+from tcpdelay.models.simulator.path import loss_settings
 from tcpdelay.models.simulator.records import NEVER, generator_addresses
 from tcpdelay.models.tcp import FIRST_TIMEOUT, SECOND
 from tcpdelay.network import engine
@@ -202,9 +202,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         "return_jitter": round(path.return_jitter * SECOND),
         "header": source.header_size,
         "ecn": int(source.ecn),
-        "loss": path.loss,
-        "loss_burst": path.loss_burst,
-        "until_loss": segments_until_loss(flow, path.loss),
+        **loss_settings(flow, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
         "section": 1,
         "pieces": 1,
         "first_write": start,

@@ -12,7 +12,7 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.path import is_lost
-from tcpdelay.models.simulator.records import EVENT, KEPT, MASK, NEVER, RING, WIRE, uniform
+from tcpdelay.models.simulator.records import EVENT, KEPT, LOSS_FIELDS, MASK, NEVER, RING, WIRE, uniform
 from tcpdelay.network.bottleneck import DROPPED, enqueue
 
 CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED = range(4)
@@ -28,7 +28,7 @@ SAMPLES = KEPT * 2
 
 _GROUPS = {
     "path": "number access_delay exit_delay return_delay return_jitter last_return header ecn until_loss in_burst "
-    "next_double random_state",
+    "state_time next_double random_state",
     "application": "application interval first_write next_write stop message section pieces write_size stage attempts "
     "first_timeout round_trip opened_by_sender receiver_forges",
     "send buffer": "send_buffer largest_send_buffer buffer_windows buffer_extra notsent_lowat",
@@ -40,7 +40,7 @@ _GROUPS = {
     "segments": "segments_sent segments_lost segments_dropped segments_carried marks retransmissions timeouts",
 }
 FLOW = np.dtype(
-    [(name, np.float64) for name in ("loss", "loss_burst", "mean_pause", "mean_size", "pareto_shape", "largest_size")]
+    [(name, np.float64) for name in (*LOSS_FIELDS, "mean_pause", "mean_size", "pareto_shape", "largest_size")]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
     + [
         ("first_sent", np.int64, RING),
@@ -77,7 +77,7 @@ first, when it arrived, and when this connection could read it in order.
 def cross(flow: Any, link: Any, now: int, payload: int) -> int:
     """Send a packet over the link; return when it reaches the receiver, or `DROPPED`."""
     flow.segments_sent += 1
-    if is_lost(flow, flow):
+    if is_lost(flow, flow, now):
         flow.segments_lost += 1
         return DROPPED
     departure = enqueue(link, now + flow.access_delay, payload + flow.header, flow.ecn == 1)

@@ -65,7 +65,9 @@ class Contender:
     predict: Callable[[], DelayDistribution] | None = None
 
 
-PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "one_way_delay", "loss_burst", "bottleneck"})
+PATH_FIELDS = frozenset(
+    {"rtt", "loss", "loss_pattern", "one_way_delay", "loss_burst", "bad_time", "bad_loss", "bottleneck"}
+)
 """Fields of a path that the simulator of shared links takes into account."""
 
 
@@ -96,6 +98,8 @@ def shared_path(path: Path) -> SharedPath:
         return_delay=path.rtt - path.forward_delay,
         loss=path.loss,
         loss_burst=path.loss_burst,
+        bad_time=path.bad_time,
+        bad_loss=path.bad_loss,
     )
 
 

@@ -76,6 +76,9 @@ def scenario_table(guideline: Findings) -> Table:
 
 def _losses(path: Path) -> str:
     """Return the loss pattern in words."""
+    if path.bad_time > 0:
+        lost, duration = format_fraction(path.bad_loss), format_time(path.bad_time)
+        return f"{lost} of the segments in bad states of {duration} in the mean"
     if path.loss_burst > 1:
         return f"in bursts of {path.loss_burst:g} segments in the mean"
     return LOSS_PATTERN[path.loss_pattern]

@@ -262,6 +262,8 @@ def to_json(comparison: Comparison) -> str:
             "rtt": path.rtt,
             "loss": path.loss,
             "loss_burst": path.loss_burst,
+            "bad_time": path.bad_time,
+            "bad_loss": path.bad_loss,
             "limit": target.limit,
             "quantile": target.quantile,
             "link": None if link is None else link.rate,

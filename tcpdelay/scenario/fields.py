@@ -284,6 +284,12 @@ class Quantity(Field):
         """Whether 0 is allowed."""
         return self.allows(0)
 
+    @property
+    def parser(self) -> Callable[..., float]:
+        """The function that reads a text with a unit."""
+        parse = PARSERS[self.kind]
+        return functools.partial(parse, allow_one=True) if self.kind == "fraction" and self.allows(1) else parse
+
     def __iter__(self) -> Iterator[object]:
         """Yield the type and the range for pydantic."""
         yield BeforeValidator(_as_whole if self.kind in WHOLE else _as_number)
@@ -319,7 +325,7 @@ class Quantity(Field):
     def read(self, name: str, written: object) -> Value:
         """Return a value from a text with a unit, or from a number."""
         if isinstance(written, str) and self.kind in PARSERS:
-            return PARSERS[self.kind](written, name, allow_zero=True)
+            return self.parser(written, name, allow_zero=True)
         if not is_number(written) or _is_huge(written):
             raise InvalidValueError(name, written, "be a number, or text with a unit")
         return int(written) if self.kind in WHOLE and float(written).is_integer() else float(written)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Annotated, Literal
 
@@ -10,6 +11,25 @@ from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, descri
 LossPattern = Literal["random", "correlated"]
 Bottleneck = Literal["packets", "bytes"]
 _fraction = partial(Quantity, kind="fraction", low=0.0, high=1.0, high_excluded=True)
+
+
+def check_losses(loss: float, loss_burst: float, bad_time: float, bad_loss: float) -> None:
+    """Raise InvalidValueError if parameters of the losses, each in its own range, contradict each other.
+
+    Examples
+    --------
+    >>> check_losses(0.5, loss_burst=1.0, bad_time=0.1, bad_loss=0.2)
+    Traceback (most recent call last):
+    tcpdelay.scenario.fields.InvalidValueError: loss must be below the bad_loss of 0.2, got 0.5
+    """
+    if loss_burst > 1 and loss > (largest := loss_burst / (1 + loss_burst)):
+        raise InvalidValueError("loss", loss, f"be at most {largest:g} with a loss_burst of {loss_burst:g}")
+    if bad_time > 0 and loss_burst > 1:
+        raise InvalidValueError("loss_burst", loss_burst, f"be 1 with a bad_time of {bad_time:g} s")
+    if bad_time > 0 and loss >= bad_loss:
+        raise InvalidValueError("loss", loss, f"be below the bad_loss of {bad_loss:g}")
+    if bad_time == 0 and bad_loss != 1:
+        raise InvalidValueError("bad_loss", bad_loss, "be 1 without a bad_time")
 
 
 @described
@@ -32,7 +52,8 @@ class Path:
     one_way_delay : float, optional
         Delay from sender to receiver without TCP [s], 0 to `rtt`; half the round-trip time by default.
     loss_burst : float
-        Mean number of segments lost in a row, 1 to 100; above 1 the losses follow a Gilbert model.
+        Mean number of segments lost in a row, 1 to 100; above 1 the losses follow netem's Gilbert model. Such a burst
+        only ends with further segments: it has no duration, and waits for the next retransmission of an idle flow.
     ack_loss : float
         Probability that an acknowledgement is lost, a fraction from 0 to below 1.
     jitter : float
@@ -40,16 +61,33 @@ class Path:
         this value, so it also reorders segments.
     reordering : float
         Share of the data segments that overtake the segment ahead, a fraction from 0 to below 1.
+    bad_time : float
+        Mean duration of a bad state of the path [s], 0 to 60. Above 0 the losses come from a Gilbert model in time,
+        as on a radio link: a good state without losses and a bad state alternate, each with an exponentially
+        distributed duration. Their mean durations are such that `loss` is the mean loss over time.
+    bad_loss : float
+        Probability that a segment is lost in the bad state, above `loss` to 1.
 
     Raises
     ------
     InvalidValueError
         If a value is not a number, is out of its range or is not one of the allowed words; a ValueError.
 
+    References
+    ----------
+    E. N. Gilbert, "Capacity of a burst-noise channel", Bell System Technical Journal 39 (1960); E. O. Elliott,
+    "Estimates of error rates for codes on burst-noise channels", Bell System Technical Journal 42 (1963), adds losses
+    in the good state, which this path does not have.
+
     Examples
     --------
     >>> Path(rtt=0.100, loss=0.02).forward_delay
     0.05
+
+    A radio link that loses half of the segments for 100 ms in the mean, every 5 s:
+
+    >>> round(Path(rtt=0.060, loss=0.01, bad_time=0.100, bad_loss=0.5).good_time, 3)
+    4.9
     """
 
     rtt: Annotated[
@@ -98,7 +136,8 @@ class Path:
         float,
         Quantity(
             kind="number",
-            meaning="Mean number of segments lost in a row.",
+            meaning="Mean number of segments lost in a row, counted in segments, not in time: netem's Gilbert model. "
+            "For Wi-Fi and cellular links use bad_time.",
             low=1.0,
             high=100.0,
             unit="segments",
@@ -131,13 +170,35 @@ class Path:
             example="1%",
         ),
     ] = 0.0
+    bad_time: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Mean duration of a bad state, in which all losses occur: fading or interference on Wi-Fi and "
+            "cellular links.",
+            low=0.0,
+            high=60.0,
+            unit="s",
+            example="100ms",
+            hint="the duration is given in seconds: 100 ms is 0.100",
+        ),
+    ] = 0.0
+    bad_loss: Annotated[
+        float,
+        Quantity(
+            kind="fraction",
+            meaning="Probability that a segment is lost in the bad state. The good state loses nothing.",
+            low=0.0,
+            low_excluded=True,
+            high=1.0,
+            unit="fraction of segments",
+            example="50%",
+            allowed="be a fraction above 0, up to 1",
+        ),
+    ] = 1.0
 
     def __post_init__(self) -> None:
-        burst = self.loss_burst
-        if burst > 1 and self.loss > burst / (1 + burst):
-            raise InvalidValueError(
-                "loss", self.loss, f"be at most {burst / (1 + burst):g} with a loss_burst of {burst:g}"
-            )
+        check_losses(self.loss, self.loss_burst, self.bad_time, self.bad_loss)
         if self.one_way_delay is not None and self.one_way_delay > self.rtt:
             allowed = f"lie between 0 and {self.rtt:g} s (the round-trip time)"
             raise InvalidValueError("one_way_delay", self.one_way_delay, allowed)
@@ -146,3 +207,11 @@ class Path:
     def forward_delay(self) -> float:
         """Delay from sender to receiver [s]: `one_way_delay` if given, or half the round-trip time."""
         return self.rtt / 2 if self.one_way_delay is None else self.one_way_delay
+
+    @property
+    def good_time(self) -> float:
+        """Mean duration of the good state [s], from which `loss` = `bad_loss` `bad_time` / (`bad_time` + `good_time`).
+
+        Infinite without loss.
+        """
+        return math.inf if self.loss == 0 else self.bad_time * (self.bad_loss / self.loss - 1)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from tcpdelay.scenario.fields import InvalidValueError, bounds
-from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path import Path, check_losses
 from tcpdelay.scenario.source import Flow
 
 Application = Literal["cbr", "adaptive", "udp"]
@@ -56,7 +56,10 @@ class Experiment:
     loss : float
         Probability that a data segment is dropped, 0 to 0.5.
     loss_burst : float
-        Mean number of packets lost in a row, 1 to 100; above 1 the losses follow a Gilbert model.
+        Mean number of packets lost in a row, 1 to 100; above 1 the losses follow netem's Gilbert model.
+    bad_time, bad_loss : float
+        Losses in time, as in `tcpdelay.Path`: mean duration of the bad state [s], 0 to 60, and probability of a loss in
+        it, above `loss` to 1. A timer changes netem's loss at the end of each state.
     ack_loss : float
         Probability that a packet from the receiver to the sender is dropped, 0 to 0.5.
     bottleneck_rate : float, optional
@@ -103,6 +106,8 @@ class Experiment:
     rtt: float = 0.100
     loss: float = 0.0
     loss_burst: float = 1.0
+    bad_time: float = 0.0
+    bad_loss: float = 1.0
     ack_loss: float = 0.0
     bottleneck_rate: float | None = None
     queue_packets: int | None = None
@@ -146,6 +151,7 @@ class Experiment:
             object.__setattr__(self, name, float(value))
 
     def _check_combination(self) -> None:
+        check_losses(self.loss, self.loss_burst, self.bad_time, self.bad_loss)
         queues = [name for name in ("queue_packets", "queue_bytes") if getattr(self, name) is not None]
         if self.bottleneck_rate is None and queues:
             raise ValueError(f"{queues[0]} needs a bottleneck_rate")
@@ -190,6 +196,18 @@ class Experiment:
         return Path(self.rtt, self.loss)
 
     @property
+    def lossy_path(self) -> Path:
+        """The configured path with the bursts of its losses and the lost acknowledgements, for the simulator."""
+        return Path(
+            self.rtt,
+            self.loss,
+            loss_burst=self.loss_burst,
+            ack_loss=self.ack_loss,
+            bad_time=self.bad_time,
+            bad_loss=self.bad_loss,
+        )
+
+    @property
     def name(self) -> str:
         """A name that distinguishes experiments: the main settings, then all settings that differ from the default."""
         parts = [self.application, f"{self.packet_size}B"]
@@ -230,6 +248,8 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "rtt": (bounds(Path, "rtt")[0], 10, "s"),
     "loss": (0, 0.5, "of the packets"),
     "loss_burst": (1, 100, "packets"),
+    "bad_time": (*bounds(Path, "bad_time"), "s"),
+    "bad_loss": (*bounds(Path, "bad_loss"), "of the packets"),
     "ack_loss": (0, 0.5, "of the packets"),
     "bottleneck_rate": (1e4, 1e9, "bit/s"),
     "queue_packets": (1, 100_000, "packets"),
@@ -250,6 +270,8 @@ _LABELS = {
     "notsent_lowat": "lowat{}",
     "flows": "flows{}",
     "loss_burst": "burst{}",
+    "bad_time": "bad{}s",
+    "bad_loss": "badloss{}",
     "ack_loss": "ackloss{}",
     "bottleneck_rate": "rate{}",
     "queue_packets": "queue{}p",

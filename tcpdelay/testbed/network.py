@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ethtool import Ethtool
@@ -75,13 +75,17 @@ _OURS = {
 plugins.update(_OURS)
 
 
-def add_netem(netlink: IPRoute, device: int, delay: float, loss: float = 0.0, loss_burst: float = 1.0) -> None:
+def set_netem(
+    netlink: IPRoute, command: Literal["add", "change"], device: int, delay: float, loss: float, loss_burst: float = 1.0
+) -> None:
     """Delay and drop the packets that a device sends.
 
     Parameters
     ----------
     netlink : IPRoute
         A netlink socket in the device's namespace.
+    command : {"add", "change"}
+        Whether to add the queueing discipline, or to change it; a change keeps the packets in its queue.
     device : int
         Index of the device.
     delay : float
@@ -106,7 +110,7 @@ def add_netem(netlink: IPRoute, device: int, delay: float, loss: float = 0.0, lo
         enter, leave = gilbert_probabilities(loss, loss_burst)
         model = {"p": round(enter * CERTAIN), "r": round(leave * CERTAIN), "h": 0, "k1": 0}
         block["attrs"].append(("TCA_NETEM_LOSS", {"attrs": [("NETEM_LOSS_GE", model)]}))
-    netlink.tc("add", "netem", device, handle=ROOT_HANDLE, block=block)
+    netlink.tc(command, "netem", device, handle=ROOT_HANDLE, block=block)
 
 
 def add_bottleneck(
@@ -192,6 +196,7 @@ class Network:
     sender: Node
     receiver: Node
     receiver_address: str
+    _delay: float
     _queues: dict[str, tuple[Node, int]]
     _nodes: list[Node]
     _ends: tuple[tuple[Node, int], tuple[Node, int]]
@@ -224,14 +229,17 @@ class Network:
                 "data": (nodes[1], forward[1]) if traced else (sender, forward[0]),
                 "ack": (nodes[1], backward[1]) if traced else (receiver, backward[-1]),
             }
-            add_netem(*_device(queues["data"]), experiment.rtt / 2, experiment.loss, experiment.loss_burst)
-            add_netem(*_device(queues["ack"]), experiment.rtt / 2, experiment.ack_loss)
+            delay = experiment.rtt / 2
+            loss = 0.0 if experiment.bad_time > 0 else experiment.loss
+            for queue, settings in (("data", (loss, experiment.loss_burst)), ("ack", (experiment.ack_loss,))):
+                netlink, device = _device(queues[queue])
+                set_netem(netlink, "add", device, delay, *settings)
             if experiment.bottleneck_rate is not None:
                 queues["bottleneck"] = (nodes[-2], forward[-2])
                 limits = experiment.queue_packets, experiment.queue_bytes
                 add_bottleneck(*_device(queues["bottleneck"]), experiment.bottleneck_rate, *limits)
             ends = (sender, forward[0]), (receiver, backward[-1])
-            return cls(sender, receiver, f"10.0.{len(nodes) - 1}.2", queues, nodes, ends)
+            return cls(sender, receiver, f"10.0.{len(nodes) - 1}.2", delay, queues, nodes, ends)
         except BaseException:
             for node in nodes:
                 node.close()
@@ -244,6 +252,11 @@ class Network:
         """Return the name of the device of the sender or the receiver."""
         (index,) = [device for node, device in self._ends if node is end]
         return str(end.netlink.link("get", index=index)[0].get_attr("IFLA_IFNAME"))
+
+    def set_loss(self, loss: float) -> None:
+        """Change the probability that a packet from the sender to the receiver is dropped, 0 to 1."""
+        netlink, device = _device(self._queues["data"])
+        set_netem(netlink, "change", device, self._delay, loss)
 
     def packet_counts(self) -> dict[str, int]:
         """Return the numbers of packets that each queue has sent and dropped, by names such as "data_dropped"."""

@@ -25,6 +25,7 @@ from tcpdelay.testbed.apps import (
 from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop, wake_exactly
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.flow_log import FlowRecord, PacketLog, StreamPackets, TcpInfo, tcp_info, write_records
+from tcpdelay.testbed.loss_channel import LossChannel
 from tcpdelay.testbed.network import PORT, Network, PacketTraces, kernel_counters
 
 SEND_BUFFER = 2**20
@@ -135,6 +136,12 @@ class Measurement:
         for user in self._web_users:
             self._on_close.callback(user.stop)
             self._loop.at(first, user.think)
+        if self._experiment.bad_time > 0 and self._experiment.loss > 0:
+            # Experiments side by side have states of their own.
+            seed = f"{self._seed}/{self._experiment.digest}"
+            channel = LossChannel(self._loop, self._experiment.lossy_path, self._network.set_loss, seed)
+            self._on_close.callback(channel.stop)
+            channel.start(first)
         # Samples are taken between two ticks, so that a sample never delays a packet.
         self._repetitions.append(self._loop.every(SAMPLE_INTERVAL, first + interval // 3, self._sample))
         self._loop.at(first + round(self._experiment.duration * NANOSECONDS), self._stop)

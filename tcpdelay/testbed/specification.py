@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +26,8 @@ _PARSERS: dict[str, Any] = {
     "rtt": parse_time,
     "duration": parse_time,
     "loss": parse_fraction,
+    "bad_time": parse_time,
+    "bad_loss": partial(parse_fraction, allow_one=True),
     "ack_loss": parse_fraction,
     "bottleneck_rate": parse_rate,
     "packet_size": parse_size,

@@ -71,6 +71,11 @@ def in_bursts(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
     return [capture for capture in measured if capture.experiment.loss_burst > 1]
 
 
+def in_states(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
+    """Return the captures with losses in bad states of the path, which a timer ends."""
+    return [capture for capture in measured if capture.experiment.bad_time > 0]
+
+
 def repeats_table(
     name: str,
     title: str,

@@ -9,9 +9,9 @@ import numpy as np
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
-from tcpdelay.models.simulator.path import is_reordering, next_arrival, segments_until_loss, take_arrival
+from tcpdelay.models.simulator.path import is_reordering, loss_settings, next_arrival, take_arrival
 from tcpdelay.models.simulator.receiver import on_receiver_timer
-from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEVER, OPEN, PATH_RATES, Rules, Wire
+from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEVER, OPEN, Rules, Wire
 from tcpdelay.models.simulator.sender import on_timer, send_new
 from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at
 from tcpdelay.models.tcp import SECOND
@@ -71,7 +71,8 @@ def new_connection(
         "leaping": 1,
         # In the testbed the whole path delay is spent in a queue of the sender's host.
         "host_delay": NEVER if exact_ties else 0,
-        **{name: getattr(path, name) for name in PATH_RATES},
+        "ack_loss": path.ack_loss,
+        "reordering": path.reordering,
         "snd_cwnd": tcp.INITIAL_WINDOW,
         "snd_ssthresh": tcp.INFINITE_THRESHOLD,
         "min_rtt": NEVER,
@@ -87,7 +88,7 @@ def new_connection(
         # The receiver sends no data, so it knows only the RTT sample of the handshake.
         "receiver_rto": -(-(rtt + max(2 * rtt, rto_min)) // tick),
         "rto": -(-round(tcp.FIRST_TIMEOUT * SECOND) // tick),
-        "until_loss": segments_until_loss(wire.record, path.loss),
+        **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
     }
     for name, value in settings.items():
         connection[name] = value
@@ -153,7 +154,13 @@ def _is_quiet(c: Any, wire: Any) -> bool:
     This holds if the window neither limits the sender nor changes, and if one packet per interval, in a segment of its
     own, has been sent for a whole round-trip time.
     """
-    if c.until_loss <= SHORTEST_LEAP or c.loss_burst > 1.0 or c.ca_state != OPEN or c.is_cwnd_limited:
+    if (
+        c.until_loss <= SHORTEST_LEAP
+        or c.loss_burst > 1.0
+        or c.bad_time > 0.0
+        or c.ca_state != OPEN
+        or c.is_cwnd_limited
+    ):
         return False
     if c.sacked_out or c.lost_out or c.retrans_out or c.tlp_high_seq or c.packet_size > c.mss or c.snd_nxt < c.written:
         return False

@@ -89,7 +89,7 @@ def _refusals(scenario: Scenario) -> Iterator[UnsupportedError]:
     if path.bottleneck != "packets":
         yield UnsupportedError("bottleneck", path.bottleneck, "be 'packets' in a simulation")
     if path.loss_pattern != "random":
-        hint = "bursts are given by loss_burst"
+        hint = "bursts are given by bad_time or loss_burst"
         yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' in a simulation", hint)
     segments = segments_in_round_trip(flow, path, stack)
     if segments > LARGEST_FLIGHT / 2:

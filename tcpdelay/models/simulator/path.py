@@ -10,12 +10,25 @@ from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.receiver import arrive
 from tcpdelay.models.simulator.records import COLLAPSED, MASK, NEVER, uniform
+from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
 
 ALWAYS = 1 << 60
 """Number of segments until the next loss on a path without loss."""
 PATH_FIELDS = frozenset(
-    {"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst", "ack_loss", "jitter", "reordering"}
+    {
+        "rtt",
+        "loss",
+        "loss_pattern",
+        "bottleneck",
+        "one_way_delay",
+        "loss_burst",
+        "bad_time",
+        "bad_loss",
+        "ack_loss",
+        "jitter",
+        "reordering",
+    }
 )
 """Fields of a path that the simulator knows. It refuses other fields unless they have their default value."""
 
@@ -36,12 +49,47 @@ def segments_until_loss(wire: Any, loss: float) -> int:
     return 1 + int(min(np.log(1.0 - uniform(wire.next_double, wire.random_state)) / np.log1p(-loss), ALWAYS))
 
 
-@kernel()
-def is_lost(c: Any, wire: Any) -> bool:
-    """Draw whether the segment that is sent now is lost.
+def loss_settings(wire: Any, loss: float, loss_burst: float, bad_time: float, bad_loss: float) -> dict[str, float]:
+    """Return the fields of a record that `is_lost` reads, before the first segment; arguments as those of `Path`."""
+    return {
+        "loss": loss,
+        "loss_burst": loss_burst,
+        "bad_time": bad_time * SECOND,
+        "bad_loss": bad_loss,
+        "until_loss": segments_until_loss(wire, loss),
+        # After an infinite time, the first segment meets the stationary state.
+        "state_time": -NEVER,
+    }
 
-    With `loss_burst` above 1, losses follow netem's Gilbert model (`tcp.gilbert_probabilities`).
+
+@kernel()
+def is_bad(c: Any, wire: Any, now: int) -> bool:
+    """Draw the state of the path now [us], given its state at the segment before.
+
+    The durations of both states are exponentially distributed, with the means b = `bad_time` and g. So the state is a
+    Markov chain in continuous time, and is bad after t with probability
+
+        pi + (bad - pi) exp(-t (1/b + 1/g)),
+
+    where bad is 1 if the state was bad, else 0, and pi = b / (b + g) = loss / `bad_loss` is the share of time in the
+    bad state. It follows that 1/b + 1/g = 1 / (b (1 - pi)).
     """
+    share = c.loss / c.bad_loss
+    kept = np.exp(-(now - c.state_time) / (c.bad_time * (1.0 - share)))
+    c.in_burst = 1 if uniform(wire.next_double, wire.random_state) < share + (c.in_burst - share) * kept else 0
+    c.state_time = now
+    return bool(c.in_burst == 1)
+
+
+@kernel()
+def is_lost(c: Any, wire: Any, now: int) -> bool:
+    """Draw whether the segment that is sent now [us] is lost.
+
+    With a `bad_time`, segments are lost in the bad state only. With `loss_burst` above 1, losses follow netem's Gilbert
+    model (`tcp.gilbert_probabilities`), whose state changes with each segment and not with time.
+    """
+    if c.bad_time > 0.0:
+        return is_bad(c, wire, now) and uniform(wire.next_double, wire.random_state) < c.bad_loss
     if c.loss_burst <= 1.0:
         c.until_loss -= 1
         if c.until_loss > 0:

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel, records
-from tcpdelay.scenario.fields import declarations, require_flag
-from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.fields import require_flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +158,17 @@ _GROUPS = {
     "cubic_ack_cnt cubic_tcp_cwnd",
     "hystart": "hystart_found hystart_delay_min hystart_round_start hystart_last_ack hystart_end_seq hystart_curr_rtt "
     "hystart_samples",
-    "path": "first_ack next_ack last_ack_arrival first_transit next_transit until_loss in_burst",
+    "path": "first_ack next_ack last_ack_arrival first_transit next_transit until_loss in_burst state_time",
     "receiver": "rcv_nxt rcv_segment arrivals out_of_order rcv_wup ts_recent unreported receiver_timer delayed_ack_at "
     "delayed_ack_timeout read_at compressed_at compressed_rcv_nxt dup_ack_counter rcv_mss last_seg_size pushed quick "
     "ato lrcvtime receiver_rto",
     "counts": "segments_sent segments_lost segments_retransmitted recoveries timeouts probes reordering_timeouts "
     "undone acks_sent acks_lost skipped events",
 }
-PATH_RATES = tuple(name for name, declared in declarations(Path).items() if declared.kind in ("fraction", "number"))
-"""Fields of a path that the record of a connection holds unchanged: probabilities and lengths of bursts."""
+LOSS_FIELDS = ("loss", "loss_burst", "bad_time", "bad_loss")
+"""Parameters of the losses, named as in `Path`; `bad_time` is in microseconds."""
 CONNECTION = np.dtype(
-    [(name, np.float64) for name in PATH_RATES]
+    [(name, np.float64) for name in (*LOSS_FIELDS, "ack_loss", "reordering")]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
 )
 """A connection: the scenario, the state of sender and receiver, and counts of events."""

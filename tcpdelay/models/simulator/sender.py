@@ -67,7 +67,7 @@ def _transmit(c: Any, wire: Any, number: int) -> None:
     c.last_send = ticks_now(c)
     segment.delivered = c.delivered
     note(c, wire, SENT_AGAIN if segment.state & EVER_RETRANSMITTED else SENT, segment.start, segment.end)
-    if is_lost(c, wire):
+    if is_lost(c, wire, c.now):
         c.segments_lost += 1
         note(c, wire, LOST_ON_PATH, segment.start, segment.end)
     else:

@@ -196,7 +196,10 @@ def simulate(
         raise InvalidValueError("stack", stack, "be one of Stack.linux(...)")
     if path.loss_pattern != "random":
         raise InvalidValueError(
-            "loss_pattern", path.loss_pattern, "be 'random' in a simulation", "bursts are given by loss_burst"
+            "loss_pattern",
+            path.loss_pattern,
+            "be 'random' in a simulation",
+            "bursts are given by bad_time or loss_burst",
         )
     for name, share in (("quantile", quantile), ("half_width", half_width)):
         if not 0 < share < 1:

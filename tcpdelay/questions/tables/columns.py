@@ -239,7 +239,7 @@ class ColumnQuantity:
         """Return the value of a text with a unit; raise ValueError if the unit is unknown."""
         if self.declared.kind not in PARSERS:
             raise InvalidValueError(self.name, text, "be a number")
-        return PARSERS[self.declared.kind](text, self.name, allow_zero=True)
+        return self.declared.parser(text, self.name, allow_zero=True)
 
     def inside(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which values are in the range."""

@@ -119,7 +119,7 @@ def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
 def _path(capture: MeasuredDelay) -> Path:
     """Return the path of a capture; in real time with the measured round-trip time, to which the machine adds."""
     experiment = capture.experiment
-    path = replace(experiment.path, loss_burst=experiment.loss_burst, ack_loss=experiment.ack_loss)
+    path = experiment.lossy_path
     return path if capture.backend == VIRTUAL_TIME or not capture.rtt > 0 else replace(path, rtt=capture.rtt)
 
 
