@@ -282,6 +282,7 @@ class Comparison:
         shares = {row.contender.name: float(f"{self.missed(row):.{RANKED_DIGITS}g}") for row in self.rows}
         ranked = [(1 + sum(share < shares[row.contender.name] for share in shares.values()), row) for row in self.rows]
         return sorted(ranked, key=lambda each: each[0])
+
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the delays of all contenders into the given axes, by default the current axes of pyplot."""
         from tcpdelay.report.transports import plot_comparison

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tcpdelay.network.sources import Source
     from tcpdelay.scenario.path import Path
     from tcpdelay.scenario.source import Flow
+    from tcpdelay.scenario.stack import Linux
     from tcpdelay.scenario.target import Target
 
 
@@ -39,6 +40,11 @@ class Contender(Protocol):
     @property
     def title(self) -> str:
         """A description in a few words."""
+        ...
+
+    @property
+    def source(self) -> Any:
+        """The source of the packets, with its sender as `stack`."""
         ...
 
 
@@ -80,6 +86,11 @@ class Comparison(Protocol):
         ...
 
     @property
+    def stack(self) -> Linux:
+        """The sender."""
+        ...
+
+    @property
     def target(self) -> Target:
         """The demand on the delay."""
         ...
@@ -112,6 +123,18 @@ class Comparison(Protocol):
     @property
     def rows(self) -> Sequence[Carried]:
         """The contenders, in their order."""
+        ...
+
+    def missed(self, row: Any) -> float:
+        """Return the share of the packets that are lost or later than the limit."""
+        ...
+
+    def meets(self, row: Any) -> bool:
+        """Return whether a contender meets the target."""
+        ...
+
+    def ranked(self) -> Sequence[tuple[int, Carried]]:
+        """Return the contenders with their ranks, the best first."""
         ...
 
     def taken(self, row: Any) -> float:
