@@ -370,9 +370,9 @@ def test_tail_loss_probes_can_be_switched_off(various):
 
 
 def test_a_low_watermark_keeps_an_adaptive_source_fresh(various):
-    for kind in ("buffered", "lowat"):
-        assert various.run(kind).delay.min() >= 25_000
-    assert various.run("lowat").delay.mean() < various.run("buffered").delay.mean() / 4
+    waiting = {kind: various.run(kind).delay - 25_000 for kind in ("buffered", "lowat")}
+    assert min(delays.min() for delays in waiting.values()) >= 0
+    assert waiting["lowat"].mean() < waiting["buffered"].mean() / 4
     assert various["lowat"].offered > various["buffered"].offered / 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Annotated, Any
 
 import typer
@@ -80,7 +81,10 @@ class GroupedHelp(TyperCommand):
                     formatter.write_dl(entries)
         if only_named:
             with formatter.section("More options (explained by --help-all)"):
-                formatter.write_text(", ".join(only_named))
+                # click's own wrapping breaks the names of options at their hyphens.
+                indent, width = " " * formatter.current_indent, formatter.width - formatter.current_indent
+                for line in textwrap.wrap(", ".join(only_named), width, break_on_hyphens=False):
+                    formatter.write(f"{indent}{line}\n")
         if any(option.name == "app" for option in self.params):
             _write_presets(formatter)
 
