@@ -69,6 +69,7 @@ def linux_chain(monkeypatch):
 
     class Model:
         answer = DelayDistribution(np.array([0.05, 0.1]), np.array([0.5, 0.5]), one_way_delay=0.05)
+        capacity = np.inf
 
         def __init__(self, flow, path, stack):
             self.flow, self.path, self.stack = flow, path, stack

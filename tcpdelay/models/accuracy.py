@@ -34,6 +34,8 @@ REACHED = 1e-9
 """Tolerance of the comparison of a cumulative weight with a share."""
 WRONG_CALL = 1.0
 """Error of a prediction that is wrong about whether TCP carries the flow."""
+CAPACITY_ERROR = 0.12
+"""Error of the largest rate that the chain says TCP carries; nine of ten are smaller (`validation/capacity.py`)."""
 SIMULATIONS = "simulations of scenarios like this one"
 SIMULATED_BURSTS = "simulations of losses in bursts in scenarios like this one"
 SIMULATED_CALLS = f"{SIMULATIONS}, where being wrong about whether TCP carries the flow counts as 100 %"
@@ -285,7 +287,25 @@ def linux_table(burst: float = 1.0) -> ErrorTable:
     return ErrorTable.read(linux_table_file(burst))
 
 
-def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -> ExpectedError:
+def is_near_capacity(share: float) -> bool:
+    """Return whether the chain may be wrong about whether TCP carries a flow.
+
+    Parameters
+    ----------
+    share : float
+        Largest rate that TCP carries by the chain, relative to the flow's rate; NaN if it is not known.
+
+    Examples
+    --------
+    >>> is_near_capacity(0.95), is_near_capacity(1.5)
+    (True, False)
+    """
+    return abs(share - 1) < CAPACITY_ERROR
+
+
+def expected_error(
+    flow: Flow, path: Path, stack: Stack, carried: bool = True, capacity: float = math.nan
+) -> ExpectedError:
     """Return the expected error of a chain's prediction.
 
     Parameters
@@ -294,13 +314,16 @@ def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -
         The scenario. Of a Linux stack only congestion control and segment size are used.
     carried : bool
         Whether the chain says that TCP carries the flow.
+    capacity : float
+        Largest packet rate [1/s] that TCP carries by the chain; NaN if it is not known.
 
     Returns
     -------
     ExpectedError
         For `Stack.linux`, the error in the most similar of the simulated scenarios. Where TCP carries the flow, it is
-        at least the simulator's own error. With losses in bursts, each figure is the larger of the errors with and
-        without bursts. For the published chain, the error over all captures.
+        at least the simulator's own error. Near the capacity, `p90` is at least `WRONG_CALL`. With losses in bursts,
+        each figure is the larger of the errors with and without bursts. For the published chain, the error over all
+        captures.
 
     Raises
     ------
@@ -317,6 +340,8 @@ def expected_error(flow: Flow, path: Path, stack: Stack, carried: bool = True) -
         return PUBLISHED_ERROR
     scenario = features_of(flow, path, stack), stack.congestion_control == "cubic", carried
     found = linux_table(path.loss_burst).expected(*scenario)
+    if is_near_capacity(capacity / flow.packet_rate):
+        found = replace(found, p90=max(found.p90, WRONG_CALL))
     if not carried:
         return found
     found = _no_less(found, SIMULATOR_ERROR)

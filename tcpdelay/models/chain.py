@@ -212,6 +212,11 @@ class DelayModel:
         phases, transitions = self._structure
         return backlog_drift(phases, transitions, self._profile.backlogged)
 
+    @property
+    def capacity(self) -> float:
+        """Largest packet rate [1/s] that TCP carries for packets written like these; infinite without loss."""
+        return self.flow.packet_rate - self.backlog_drift
+
     @cached_property
     def _tail_decay(self) -> float:
         """Ratio of the probabilities of backlogs b + 1 and b, far in the tail."""

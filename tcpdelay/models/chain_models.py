@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.chain import DelayModel, DelaySummary, summary
 from tcpdelay.models.interface import Answer, Precision, Requested, Status, Support, TooLargeError, UnsupportedError
@@ -17,9 +17,10 @@ from tcpdelay.models.linux import parameters as linux
 from tcpdelay.models.published import transitions as published
 from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION, RequestedFigures
 from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008
+from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008, Stack
 
 
 class _ChainModel(ABC):
@@ -67,7 +68,7 @@ class _ChainModel(ABC):
             model = DelayModel(*parts)
             if decided is not None:
                 late = model.lateness(decided.latest, decided.quantile)
-                error = partial(expected_error, *parts, carried=late < 1)
+                error = partial(_expected_error, *parts, late < 1)
                 return answered("bound", lateness=late, sustainable=late < 1, look_up_error=error)
             return self._figures(model, answered, requested, support.ignored)
         except TooLargeError as error:
@@ -86,9 +87,8 @@ class _ChainModel(ABC):
             more["distribution"] = _predicted(solved, model, ignored)
         else:
             found = model.summary_up_to(figures)
-            more["look_up_error"] = partial(
-                expected_error, model.flow, model.path, model.stack, carried=found.sustainable
-            )
+            parts = (model.flow, model.path, model.stack)
+            more["look_up_error"] = partial(_expected_error, *parts, found.sustainable)
         if requested.parts:
             more |= {"parts": model.delay_parts, "backlogged_time_fraction": model.backlogged_time_fraction}
         answer: Answer = answered(
@@ -107,10 +107,9 @@ class _ChainModel(ABC):
         if self.supports(scenario).refused:
             return np.nan
         try:
-            drift = DelayModel(scenario.flow, scenario.path, scenario.stack).backlog_drift
+            return DelayModel(scenario.flow, scenario.path, scenario.stack).capacity
         except TooLargeError:
             return np.nan
-        return scenario.flow.packet_rate - drift
 
 
 def _requested_figures(requested: Requested) -> RequestedFigures:
@@ -131,10 +130,15 @@ def _status(found: DelaySummary, precision: Precision) -> Status:
     return "bound" if precision == "bound" and found.truncated_mass >= NEGLIGIBLE_TRUNCATION else "exact"
 
 
+def _expected_error(flow: Flow, path: Path, stack: Stack, carried: bool) -> ExpectedError:
+    """Return the expected error of a prediction; the capacity is computed here, as few predictions are asked for it."""
+    return expected_error(flow, path, stack, carried, DelayModel(flow, path, stack).capacity)
+
+
 def _predicted(solved: DelayDistribution, model: DelayModel, ignored: Mapping[str, str]) -> DelayDistribution:
     """Return a distribution with its scenario, the fields that the chain ignored, and its expected error."""
     scenario = (model.flow, model.path, model.stack)
-    error = partial(expected_error, *scenario, carried=solved.sustainable)
+    error = partial(_expected_error, *scenario, solved.sustainable)
     return DelayDistribution(
         solved.values,
         solved.weights,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
+from tcpdelay.models.accuracy import CAPACITY_ERROR, is_near_capacity
 from tcpdelay.scenario.fields import InvalidValueError, declarations, shown
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -69,7 +70,9 @@ class NotSettledError(ValueError):
     >>> print(NotSettledError(500_000, Interval(0.968, 0.925, 1.014)))
     not settled after 500000 packets: TCP carries between 92.5 % and 101 % of this rate
     >>> print(NotSettledError(500_000, Interval(0.968, 0.925, 1.014), capacity=0.93).in_words)
-    TCP carries between 92.5 % and 101 % of this rate; the chain decides: with 93 %, the backlog grows for ever
+    TCP carries between 92.5 % and 101 % of this rate; the chain expects 93 %, but may be 12 % wrong
+    >>> print(NotSettledError(500_000, Interval(0.83, 0.62, 1.25), capacity=0.75).in_words)
+    TCP carries between 62 % and 125 % of this rate; the chain decides: with 75 %, the backlog grows for ever
     """
 
     def __init__(self, packets: int, carried: Interval, capacity: float = np.nan) -> None:
@@ -87,6 +90,8 @@ class NotSettledError(ValueError):
         share, _ = told_apart(format_fraction, self.capacity, 1.0)
         if not self.carried.low <= self.capacity <= self.carried.high:
             return f"{words}; the chain does not decide: its {share} lies outside"
+        if is_near_capacity(self.capacity):
+            return f"{words}; the chain expects {share}, but may be {format_fraction(CAPACITY_ERROR)} wrong"
         follows = "TCP carries the flow" if self.capacity > 1 else "the backlog grows for ever"
         return f"{words}; the chain decides: with {share}, {follows}"
 

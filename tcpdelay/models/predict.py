@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from tcpdelay.models.accuracy import WRONG_CALL
 from tcpdelay.models.validity import validated_range, warn_outside
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
@@ -157,8 +158,9 @@ def predict(scenario: Scenario, requested: Requested | None = None, method: Answ
     requested : Requested, optional
         What is asked for; the whole distribution by default.
     method : {"chain", "simulation", "auto"} or Model
-        Which model answers. "auto" asks the chain where it supports the scenario, within its validated range, and its
-        expected error is below 10 %; elsewhere the simulator, if it supports the scenario.
+        Which model answers. "auto" asks the chain where it supports the scenario, within its validated range, its
+        expected error is below 10 %, and the flow's rate is not near the capacity; elsewhere the simulator, if it
+        supports the scenario.
 
     Returns
     -------
@@ -204,7 +206,7 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
     if not answer.answered:
         return _simulated(scenario, asked)
     expected = answer.expected_error
-    if expected is None or not expected.mean < LARGEST_CHAIN_ERROR:
+    if expected is None or not expected.mean < LARGEST_CHAIN_ERROR or expected.p90 >= WRONG_CALL:
         return _simulated(scenario, asked)
     return answer
 
@@ -244,7 +246,7 @@ def predict_delay(
     method : {"chain", "simulation", "auto"}
         What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` alone, to 2 % in some
         seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its expected error is
-        below 10 %, and else simulates what can be simulated: also lost acknowledgements and jitter, which the chain
+        below 10 % and the flow's rate is not near the capacity, and else simulates what can be simulated: also lost acknowledgements and jitter, which the chain
         does not know, and bursts of losses that are too long for it.
     packets : int, optional
         Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".

@@ -1,0 +1,112 @@
+"""Compare verdicts near capacity with captures: `python validation/near_capacity.py CAPTURES`.
+
+Where a flow takes nearly the rate that TCP carries, delays are long and depend on the last percent of that rate. The
+script asks whether each verdict agrees with an hour of the kernel's TCP, and whether the expected errors cover it. It
+writes `results/near-capacity.csv` and `.md`; `validation/specs/near-capacity.toml` makes the captures again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path as FilePath
+
+import numpy as np
+import pandas as pd
+
+from tcpdelay.capture.flow_capture import read_capture
+from tcpdelay.confidence import mean_interval, quantile_interval
+from tcpdelay.models.predict import capacity
+from tcpdelay.models.verdict import judge, late_range
+from tcpdelay.questions.validation.captures import delays_by_run
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.target import Target
+from tcpdelay.testbed.experiment import Experiment
+
+RESULTS = FilePath(__file__).parent / "results"
+TARGETS = (Target(1.0, 0.95), Target(5.0, 0.999))
+BATCHES = 8
+"""Batches of an hour: a backlog near capacity is remembered for minutes."""
+
+
+def compared(file: FilePath) -> list[dict[str, float | str | bool]]:
+    """Return, for each target, the verdict on the scenario of a capture beside what the capture shows."""
+    capture = read_capture(file)
+    experiment = Experiment.from_table(capture.settings)
+    stack = Stack.linux(experiment.congestion_control, hz=capture.runs[0].hz)
+    scenario = Scenario(experiment.flow, experiment.path, stack)
+    sequences, _ = delays_by_run(capture, experiment)
+    share = 1 / (experiment.interval * capacity(scenario))
+    measured = quantile_interval(sequences, 0.95, batches=BATCHES)
+    rows: list[dict[str, float | str | bool]] = []
+    for target in TARGETS:
+        late = mean_interval([(sequence > target.latest).astype(np.float64) for sequence in sequences], batches=BATCHES)
+        fewest, most = target.allows(max(late.low, 0.0)), target.allows(min(late.high, 1.0))
+        shown = "undecided" if fewest != most else "works" if most else "fails"
+        found = judge(scenario, target)
+        low, high = late_range(found.answer, target.latest)
+        error = found.answer.expected_error
+        p95 = found.answer.require().quantile(0.95) if found.answer.answered else np.nan
+        off = measured.value / p95 - 1
+        rows.append(
+            {
+                "capture": file.stem,
+                "share of capacity": round(share, 3),
+                "limit": target.limit,
+                "quantile": target.quantile,
+                "late": round(late.value, 6),
+                "late_low": round(max(late.low, 0.0), 6),
+                "late_high": round(min(late.high, 1.0), 6),
+                "capture shows": shown,
+                "verdict": found.verdict,
+                "answered by": found.answer.method,
+                "status": found.answer.status,
+                "predicted_late_low": round(low, 6),
+                "predicted_late_high": round(high, 6),
+                "late covered": bool(low <= min(late.high, 1.0) and max(late.low, 0.0) <= high),
+                "p95": round(measured.value, 6),
+                "predicted_p95": round(p95, 6),
+                "error_p90": error.p90 if error is not None else np.nan,
+                "p95 covered": bool(error is not None and abs(off) <= error.p90),
+            }
+        )
+    return rows
+
+
+def summary(table: pd.DataFrame) -> str:
+    """Return how many verdicts are right, uncertain and wrong, and how often the expected errors cover the captures."""
+    decided = table[table["capture shows"] != "undecided"]
+    right = int((decided["verdict"] == decided["capture shows"]).sum())
+    uncertain = int((decided["verdict"] == "uncertain").sum())
+    known = table[np.isfinite(table["predicted_p95"]) & np.isfinite(table["p95"])]
+    lines = [
+        f"{table['capture'].nunique()} captures, {len(table)} verdicts.",
+        f"The capture decides {len(decided)}: {right} are right, {uncertain} uncertain, "
+        f"{len(decided) - right - uncertain} wrong.",
+        f"The range of the late share meets the capture's interval in {table['late covered'].sum()} of {len(table)}.",
+        f"The error that nine of ten do not exceed covers p95 in {known['p95 covered'].sum()} of {len(known)}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write the comparison of all captures of a folder."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("captures", type=FilePath, help="folder of the captures")
+    parser.add_argument("--output", type=FilePath, default=RESULTS, help="folder of the results (%(default)s)")
+    arguments = parser.parse_args()
+    rows = []
+    for file in sorted(arguments.captures.glob("*.parquet")):
+        rows += compared(file)
+        print(
+            file.stem, *(f"{row['capture shows']} {row['verdict']}" for row in rows[-len(TARGETS) :]), file=sys.stderr
+        )
+    table = pd.DataFrame(rows)
+    table.to_csv(arguments.output / "near-capacity.csv", index=False)
+    (arguments.output / "near-capacity.md").write_text(summary(table), encoding="utf-8")
+    print(summary(table))
+
+
+if __name__ == "__main__":
+    main()
