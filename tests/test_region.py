@@ -183,13 +183,13 @@ def test_a_longer_path_works_less_far_once_a_window_is_many_packets():
 @given(
     edge=st.floats(0.0005, 0.2), again=st.floats(1.0, 4.0), points=st.integers(1, 12), tolerance=st.floats(1e-4, 0.5)
 )
-def test_the_search_finds_thefirst_failure_even_if_more_loss_works_again(edge, again, points, tolerance):
+def test_the_search_finds_the_first_failure_even_if_more_loss_works_again(edge, again, points, tolerance):
     grid = np.geomspace(0.001, 0.1, points)
 
     def works(loss):
         return loss < edge or loss >= again * 4 * edge
 
-    inside, outside = first_failure(works, grid, tolerance)
+    inside, outside = first_failure(lambda loss: -1.0 if works(loss) else 1.0, grid, tolerance)
     failing = [loss for loss in grid if not works(loss)]
     if not failing:
         assert (inside, np.isnan(outside)) == (grid[-1], True)
