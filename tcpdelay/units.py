@@ -304,6 +304,31 @@ def quantile_name(quantile: float) -> str:
     return f"p{100 * quantile:.6g}"
 
 
+def format_duration(seconds: float) -> str:
+    """Return a time in a unit for planning: s, min, h or d.
+
+    Parameters
+    ----------
+    seconds : float
+        The time [s], 0 or more.
+
+    Returns
+    -------
+    str
+        Two to three digits and the unit.
+
+    Examples
+    --------
+    >>> format_duration(12.3), format_duration(600), format_duration(7 * 3600), format_duration(7 * 86400)
+    ('13 s', '10 min', '7.0 h', '7.0 d')
+    """
+    if seconds < 120:
+        return f"{math.ceil(seconds)} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} d"
+
+
 def format_fraction(fraction: float, digits: int = DIGITS) -> str:
     """Return a fraction, 0 to 1, as a percentage with `digits` significant digits, 3 by default.
 

@@ -133,7 +133,10 @@ def _is_clear(share: float, others: list[float], allowed: float, precise: bool =
 
 
 def _is_near(late: float, lowest: float, highest: float, allowed: float) -> bool:
-    """Return whether a share of late packets does not decide, given the shares at limits of `SAME_DELAY` on both sides."""
+    """Return whether a share of late packets is too near to `allowed` to decide.
+
+    `lowest` and `highest` are the shares at limits that are larger and smaller by `SAME_DELAY`.
+    """
     return abs(late - allowed) <= NEARLY * allowed + highest - lowest
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 Searched = Literal["loss", "rtt"]
 
 DEFAULT_TOLERANCE = 0.01
+GOLDEN_SECTION = 0.618
+"""Share of all points by which the search steps from one point to the next."""
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-9, 1.0
 
 
@@ -116,7 +119,8 @@ def working_boundary(
     tolerance : float
         Relative distance between the two sides of the boundary at which the search ends, 1e-9 to 1.
     on_progress : callable, optional
-        Called with the number of points done, and the number of all points.
+        Called with the number of points done, and the number of all points. The points are done in the order of
+        `scattered`.
 
     Returns
     -------
@@ -141,9 +145,27 @@ def working_boundary(
     asked = question(flow, stack, limit, quantile)
     rtts, lost = round_trip_times(rtt), losses(loss)
     points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)
-    results = work_out(_BoundarySearch(asked, searched, points, grid, tolerance), on_progress=on_progress)
-    works, fails = results.values["works_up_to"], results.values["fails_from"]
+    order = scattered(points.size)
+    results = work_out(_BoundarySearch(asked, searched, points[order], grid, tolerance), on_progress=on_progress)
+    sides = np.empty_like(results.values)
+    sides[order] = results.values
+    works, fails = sides["works_up_to"], sides["fails_from"]
     return WorkingBoundary(asked.flow, asked.stack, asked.target, searched, points, works, fails, tolerance)
+
+
+def scattered(size: int) -> NDArray[np.int64]:
+    """Return the numbers from 0 to below `size` in an order in which any first part is spread over all of them.
+
+    Neighbouring points take about as long, and distant points do not. In this order the points that are done take as
+    long as the points that are left, on average, so that the remaining time can be estimated.
+
+    Examples
+    --------
+    >>> scattered(8).tolist()
+    [0, 5, 2, 7, 4, 1, 6, 3]
+    """
+    stride = next(step for step in range(round(GOLDEN_SECTION * size), size + 2) if math.gcd(step, size) == 1)
+    return np.arange(size) * stride % size
 
 
 def _path(searched: Searched, point: float, value: float) -> Path:
