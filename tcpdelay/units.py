@@ -278,6 +278,7 @@ def format_time(seconds: float, digits: int = DIGITS) -> str:
 
 
 NEVER_SETTLES = "never settles"
+NOT_SETTLED = "not settled"
 """Text for a delay that grows for as long as the flow sends."""
 NOT_CARRIED = f"{NEVER_SETTLES}: TCP cannot carry this flow"
 
