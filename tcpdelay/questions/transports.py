@@ -174,8 +174,8 @@ def _contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: in
     datagrams = {"udp": "datagrams without retransmissions; a packet is lost if any of its datagrams is"}
     if parity:
         datagrams[f"udp-parity-{parity}"] = (
-            f"datagrams without retransmissions, and {parity} parity datagram{'s' if parity > 1 else ''} for each packet "
-            f"(forward error correction); a packet is lost if more than {parity} of all these datagrams are"
+            f"datagrams without retransmissions, and {parity} parity datagram{'s' if parity > 1 else ''} for each "
+            f"packet (forward error correction); a packet is lost if more than {parity} of all these datagrams are"
         )
     for (name, title), added in zip(datagrams.items(), (0, parity), strict=False):
         yield Contender(
