@@ -278,6 +278,7 @@ def format_time(seconds: float, digits: int = DIGITS) -> str:
 
 
 NEVER_SETTLES = "never settles"
+NOT_SETTLED = "not settled"
 """Text for a delay that grows for as long as the flow sends."""
 NOT_CARRIED = f"{NEVER_SETTLES}: TCP cannot carry this flow"
 
@@ -302,6 +303,31 @@ def quantile_name(quantile: float) -> str:
     ('p95', 'p99.9')
     """
     return f"p{100 * quantile:.6g}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time in a unit for planning: s, min, h or d.
+
+    Parameters
+    ----------
+    seconds : float
+        The time [s], 0 or more.
+
+    Returns
+    -------
+    str
+        Two to three digits and the unit.
+
+    Examples
+    --------
+    >>> format_duration(12.3), format_duration(600), format_duration(7 * 3600), format_duration(7 * 86400)
+    ('13 s', '10 min', '7.0 h', '7.0 d')
+    """
+    if seconds < 120:
+        return f"{math.ceil(seconds)} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} d"
 
 
 def format_fraction(fraction: float, digits: int = DIGITS) -> str:

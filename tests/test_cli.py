@@ -277,6 +277,17 @@ def test_a_simulation_near_capacity_prints_no_delay_that_depends_on_its_length(r
     assert predicted(*NEAR_CAPACITY, "--packets", "2650000")["sustainable"] is False
 
 
+@pytest.mark.parametrize(("share", "decides"), [(0.5, False), (1.5, False), (0.97, True)])
+def test_a_capacity_outside_the_interval_of_the_simulation_does_not_decide(run, predicted, monkeypatch, share, decides):
+    monkeypatch.setattr("tcpdelay.models.predict.capacity", lambda scenario: share * scenario.flow.packet_rate)
+    short = [*NEAR_CAPACITY, "--packets", "200000"]
+    printed = run("predict", *short)[1]
+    assert ("the chain decides: with 97 %, the backlog grows for ever" in printed) == decides
+    assert (f"; the chain does not decide: its {100 * share:.0f} % lies outside" in printed) == (not decides)
+    row = predicted(*short)
+    assert (row["settled"], row["sustainable"], row["carried_by_chain"]) == (False, None, pytest.approx(share))
+
+
 def test_a_simulation_that_has_not_settled_has_no_chart(run, tmp_path):
     chart = tmp_path / "delays.svg"
     status, printed, errors = run("predict", *NEAR_CAPACITY, "--packets", "200000", "--chart", chart)

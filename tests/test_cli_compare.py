@@ -30,6 +30,14 @@ def test_csv_and_json_hold_the_same_figures(run):
         assert float(row["p95"]) == record["p95"]
 
 
+def test_parity_adds_a_contender(run):
+    status, printed, errors = run(*SHORT, "--parity", "1", "--format", "csv")
+    assert (status, errors) == (0, "")
+    rows = {row["name"]: row for row in csv.DictReader(io.StringIO(printed))}
+    assert float(rows["udp-parity-1"]["lost_fraction"]) < 0.5 * float(rows["udp"]["lost_fraction"])
+    assert "and 1 parity datagram for each packet" in rows["udp-parity-1"]["title"]
+
+
 @pytest.mark.parametrize("suffix", ["txt", "md", "html", "json", "csv"])
 def test_the_suffix_chooses_the_format(run, tmp_path, suffix):
     status, printed, errors = run(*SHORT, "-o", f"ways.{suffix}", "--chart", "ways.svg")
@@ -61,6 +69,8 @@ def test_a_shared_link_shows_what_is_taken_from_the_others(run):
         (["--duration", "1ms"], "--duration: must be at least 3 s, for 100 packets, got 0.001"),
         (["-o", "ways.exe"], "--output: 'ways.exe' does not end in one of .txt, .md, .html, .json, .csv"),
         (["--seed", "-1"], "--seed: must be 0 or more, got -1"),
+        (["--parity", "256"], "--parity: must lie between 0 and 255 datagrams, got 256"),
+        (["--parity", "-1"], "--parity: must lie between 0 and 255 datagrams, got -1"),
         (["--chart", "none/x.svg"], "--chart: 'none/x.svg' cannot be written: the folder 'none' does not exist"),
     ],
 )

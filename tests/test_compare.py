@@ -1,12 +1,18 @@
 """Contenders side by side: the same packets and losses for each, and figures that can be checked by hand."""
 
+import csv
+import io
 import json
 import math
 
 import pytest
+from matplotlib.figure import Figure
+from scipy.stats import binom
 
 import tcpdelay as td
+from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate
+from tcpdelay.questions.transports import UNLIMITED
 from tcpdelay.report.transports import comparison_table, conclusion, to_html, to_json, to_markdown, to_text
 
 VOICE = td.Flow(174, 0.020)
@@ -131,12 +137,17 @@ def test_what_cannot_be_compared_is_refused_in_one_line(arguments, complaint):
 
 def test_contenders_are_ranked_by_lost_and_late_packets(alone, beside_bulk):
     for comparison in (alone, beside_bulk):
-        ranks = [rank for rank, _ in comparison.ranked()]
-        shares = [float(f"{comparison.missed(row):.3g}") for _, row in comparison.ranked()]
+        ranked = [(rank, row) for rank, row in comparison.ranked() if rank is not None]
+        assert {row.contender.name for _, row in comparison.ranked()[len(ranked) :]} == {
+            row.contender.name for row in comparison.rows if comparison.unsettled(row)
+        }
+        ranks = [rank for rank, _ in ranked]
+        shares = [float(f"{comparison.missed(row):.3g}") for _, row in ranked]
         assert shares == sorted(shares)
         assert ranks == [1 + shares.index(share) for share in shares]
         assert {row.contender.name for _, row in comparison.ranked()} == rows_of(comparison).keys()
-        assert [row["rank"] for row in comparison_table(comparison).rows] == ranks
+        assert [row["rank"] for row in comparison_table(comparison).rows if row["settled"]] == ranks
+    assert not any(alone.unsettled(row) for row in alone.rows)
 
 
 def test_the_conclusion_names_plain_tcp_and_the_best(alone, beside_bulk):
@@ -159,3 +170,85 @@ def test_every_name_is_explained_and_the_conclusion_is_given(alone, written):
     assert all(row.contender.title in text for row in alone.rows)
     assert conclusion(alone) in text
     assert json.loads(to_json(alone))["conclusion"] == conclusion(alone)
+
+
+@pytest.fixture(scope="module")
+def near_capacity():
+    """Return a comparison at about the rate that plain TCP carries."""
+    flow, path, target = td.Flow(1448, 0.0046336), td.Path(rtt=0.078, loss=0.005), td.Target(5.0, 0.999)
+    with pytest.warns(td.ValidityWarning, match="interval"):
+        return td.compare(flow, path, None, target, duration=900)
+
+
+def test_delays_that_depend_on_the_length_of_a_simulation_are_not_settled(near_capacity):
+    plain, table = near_capacity.rows[0], comparison_table(near_capacity)
+    carried = plain.result.carried
+    assert (plain.result.sustainable, plain.result.settled) == (True, False)
+    assert carried.low < 1 < carried.high
+    assert near_capacity.unsettled(plain)
+    assert math.isnan(near_capacity.missed(plain))
+    assert not near_capacity.meets(plain)
+    records = {row["name"]: row for row in table.to_records()}
+    tcp = records["tcp"]
+    hidden = (
+        "rank",
+        "mean",
+        "p50",
+        "p95",
+        "p99",
+        "worst",
+        "late_fraction",
+        "lost_fraction",
+        "sustainable",
+        "sender_delay",
+    )
+    assert (tcp["settled"], [tcp[name] for name in hidden]) == (False, [None] * len(hidden))
+    assert (tcp["carried_low"], tcp["carried_high"]) == pytest.approx((carried.low, carried.high), rel=1e-5)
+    # Nothing waits where datagrams are not sent again.
+    assert records["udp"]["settled"]
+    assert records["udp"]["p95"] == pytest.approx(0.039)
+
+
+def test_every_format_says_what_is_not_settled(near_capacity):
+    unsettled = [row.contender.name for row in near_capacity.rows if near_capacity.unsettled(row)]
+    ranked = [row.contender.name for _, row in near_capacity.ranked()]
+    assert ranked[-len(unsettled) :] == unsettled
+    said = conclusion(near_capacity)
+    assert "Plain TCP (tcp) is not settled." in said
+    assert (
+        "Not settled after 900 s, so that the delays still depend on how long is simulated: tcp (carries between"
+        in said
+    )
+    for text in (to_text(near_capacity, 140), to_markdown(near_capacity), to_html(near_capacity)):
+        # In the columns of the 95th percentile and of the share of late packets.
+        assert text.count("not settled") >= 2 * len(unsettled)
+    assert max(map(len, to_text(near_capacity, 140).splitlines())) <= 140
+    lines = {line["name"]: line for line in csv.DictReader(io.StringIO(comparison_table(near_capacity).to_csv()))}
+    assert (lines["tcp"]["settled"], lines["tcp"]["p95"], lines["tcp"]["rank"]) == ("False", "", "")
+    labels = [label.get_text() for label in near_capacity.plot(Figure().subplots()).texts]
+    assert labels.count("not settled") == len(unsettled)
+
+
+def test_a_longer_simulation_does_not_contradict_a_shorter_one():
+    source = ConstantRate(
+        flow=td.Flow(1448, 0.0046336), path=td.SharedPath(access_delay=0.04, loss=0.005), stack=td.Stack.linux()
+    )
+    carried = []
+    for duration in (500.0, 2000.0, 8000.0):
+        flow = simulate_network([source], UNLIMITED, duration=duration, warm_up=0.05 * duration).flows[0]
+        # The chain says that TCP carries a little less than this rate.
+        assert not (flow.sustainable and flow.settled)
+        carried.append(flow.carried)
+    assert max(interval.low for interval in carried) < min(interval.high for interval in carried)
+
+
+def test_parity_datagrams_recover_lost_datagrams():
+    frame, path = td.Flow(14_000, 0.100), td.Path(rtt=0.080, loss=0.02)
+    found = td.compare(frame, path, duration=2000, parity=2)
+    rows = {row["name"]: row for row in comparison_table(found).rows}
+    # 14 000 bytes are 10 datagrams of up to 1472 bytes, and 12 with parity.
+    for name, datagrams, spare in (("udp", 10, 0), ("udp-parity-2", 12, 2)):
+        lost = binom.sf(spare, datagrams, 0.02)
+        assert rows[name]["lost_fraction"] == pytest.approx(lost, abs=4 * math.sqrt(lost * (1 - lost) / 19_000))
+    assert found.rows[-1].contender.source.stack.parity == 2
+    assert "udp-parity" not in str([row.contender.name for row in td.compare(frame, path, duration=20).rows])

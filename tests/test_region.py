@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.models.accuracy import expected_error
+from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.quality.voice import voice_quality
-from tcpdelay.questions.boundary import first_failure
+from tcpdelay.questions.boundary import first_failure, scattered
 
 VOIP = td.Flow(174, 0.020)
 STACKS = {"linux": td.Stack.linux(), "newreno_2008": td.Stack.newreno_2008(backlog_bound="grow")}
@@ -183,13 +184,13 @@ def test_a_longer_path_works_less_far_once_a_window_is_many_packets():
 @given(
     edge=st.floats(0.0005, 0.2), again=st.floats(1.0, 4.0), points=st.integers(1, 12), tolerance=st.floats(1e-4, 0.5)
 )
-def test_the_search_finds_thefirst_failure_even_if_more_loss_works_again(edge, again, points, tolerance):
+def test_the_search_finds_the_first_failure_even_if_more_loss_works_again(edge, again, points, tolerance):
     grid = np.geomspace(0.001, 0.1, points)
 
     def works(loss):
         return loss < edge or loss >= again * 4 * edge
 
-    inside, outside = first_failure(works, grid, tolerance)
+    inside, outside = first_failure(lambda loss: -1.0 if works(loss) else 1.0, grid, tolerance)
     failing = [loss for loss in grid if not works(loss)]
     if not failing:
         assert (inside, np.isnan(outside)) == (grid[-1], True)
@@ -197,6 +198,28 @@ def test_the_search_finds_thefirst_failure_even_if_more_loss_works_again(edge, a
         assert (np.isnan(inside), outside) == (True, grid[0])
     else:
         assert inside < edge <= outside <= inside * (1 + tolerance)
+
+
+def test_the_edge_of_a_long_limit_needs_no_whole_distribution(monkeypatch):
+    for whole in ("distribution_up_to", "delay_distribution"):
+        monkeypatch.setattr(DelayModel, whole, lambda *_: pytest.fail("a decision suffices"))
+    edge = td.working_boundary("live-video", rtt=[0.0287], loss=[0.01, 0.1])
+    monkeypatch.undo()
+    target = td.Target(5.0, 0.999)
+    for loss, works in ((edge.works_up_to[0], True), (edge.fails_from[0], False)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", td.ValidityWarning)
+            delays = td.predict_delay("live-video", edge.path(0, loss))
+        assert delays.meets(target) == works
+
+
+@given(st.integers(1, 500))
+def test_points_are_done_in_an_order_that_is_spread_over_all_of_them(size):
+    order = scattered(size)
+    assert sorted(order) == list(range(size))
+    # Of the first half of the points, about half are in the lower half.
+    half = order[: (size + 1) // 2]
+    assert abs(2 * np.sum(half < size / 2) - half.size) <= max(3, size / 8)
 
 
 @settings(max_examples=15, deadline=None)

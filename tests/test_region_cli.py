@@ -206,3 +206,14 @@ def test_a_region_of_scores_is_drawn_in_their_classes():
         plot_region(region, fill="p95")
     with pytest.raises(ValueError, match="fill must be 'delay' for a region without scores"):
         plot_region(td.working_region("voip", **grid, codec=None), fill="mos")
+
+
+def test_the_search_shows_how_much_time_is_left(run, monkeypatch):
+    monkeypatch.setattr("tcpdelay.cli.errors.FILE_INTERVAL", 0.0)
+    status, _, errors = run("region", "--app", "voip", "--points", "4")
+    assert status == 0
+    lines = errors.splitlines()
+    assert [line.partition(",")[0] for line in lines] == [f"Searching {n} of 4 round-trip times" for n in range(1, 5)]
+    assert "left" not in lines[0]
+    assert all(re.search(r", about \d+ s left, 0 s$", line) for line in lines[1:])
+    assert ", about 0 s left" in lines[-1]

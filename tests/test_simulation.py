@@ -187,6 +187,16 @@ def test_delays_that_depend_on_the_length_of_a_simulation_are_not_settled(seed):
     assert found.carried.low < 1 < found.carried.high
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_longer_simulation_near_capacity_does_not_contradict_a_shorter_one(seed):
+    flow, path = td.Flow(1448, 0.0046336), td.Path(rtt=0.080, loss=0.005)
+    found = [simulate(flow, path, packets=packets, seed=seed) for packets in (500_000, 2_000_000)]
+    # The longer simulation is certain that TCP carries less than this rate, so no simulation may show a delay.
+    assert not found[1].sustainable
+    assert not any(simulated.sustainable and simulated.settled for simulated in found)
+    assert max(simulated.carried.low for simulated in found) < min(simulated.carried.high for simulated in found)
+
+
 @pytest.mark.parametrize("packets", [20_000, 200_000])
 def test_the_delays_of_a_light_load_are_settled(packets):
     for seed in range(10):

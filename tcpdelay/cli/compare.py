@@ -57,6 +57,7 @@ EXAMPLES = """
 Examples:
   tcpdelay compare --rtt 100ms --loss 2% --app voip
   tcpdelay compare --rtt 60ms --loss 0.5% --app voice-agent --chart ways.svg
+  tcpdelay compare --rtt 100ms --loss 2% --app voip --parity 1
   tcpdelay compare --rtt 100ms --loss 0% --app voip --link 3Mbit/s --bulk 2 \\
       --web 10 --duration 5min -o ways.html
 
@@ -90,6 +91,15 @@ def compare(
     cbr: Annotated[
         float | None, quantity("--cbr", "rate", LINK, "Bitrate of a datagram flow on the link.", "none")
     ] = None,
+    parity: Annotated[
+        int,
+        number(
+            "--parity",
+            "The contenders",
+            "Parity datagrams per packet, for a further contender over UDP (forward error correction): "
+            "a packet is lost if more of its datagrams than this number are.",
+        ),
+    ] = 0,
     duration: Annotated[
         float | None,
         quantity(
@@ -122,7 +132,7 @@ def compare(
     with argument_errors():
         shared = None if link is None else _link(link, queue, discipline, scenario)
         others = _others(scenario, shared, bulk, web, cbr)
-        comparison = _compared(scenario, shared, others, duration, seed)
+        comparison = _compared(scenario, shared, others, duration, seed, parity)
     if chart is not None:
         write_chart(chart, _draw(comparison), "--chart")
     write(_rendered(comparison, chosen), output)
@@ -164,7 +174,12 @@ def _others(scenario: Scenario, link: Bottleneck | None, bulk: int, web: int, cb
 
 
 def _compared(
-    scenario: RequestedScenario, link: Bottleneck | None, others: list[Source], duration: float | None, seed: int
+    scenario: RequestedScenario,
+    link: Bottleneck | None,
+    others: list[Source],
+    duration: float | None,
+    seed: int,
+    parity: int,
 ) -> Comparison:
     from tcpdelay.questions.transports import compare
 
@@ -178,6 +193,7 @@ def _compared(
             others=others,
             duration=duration,
             seed=seed,
+            parity=parity,
             on_progress=counting("Simulating", "ways"),
         )
 

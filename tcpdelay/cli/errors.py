@@ -14,6 +14,7 @@ import typer
 
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.units import format_duration
 
 INTERRUPTED = 130
 """Exit status of an interrupted command, as of shells: 128 and the number of the signal."""
@@ -115,6 +116,28 @@ def counting(doing: str, what: str) -> Callable[[int, int], None]:
         if sys.stderr.isatty() and now - started >= QUIET_TIME and now - shown >= REFRESH_TIME:
             shown = now
             print_progress(f"{doing} {done} of {total} {what} ...")
+
+    return show
+
+
+def counting_down(doing: str, what: str) -> Callable[[int, int], None]:
+    """Return a function that shows how many points are done, and about how long the others take.
+
+    The estimate takes the points that are left to take as long as the points done since the first call: the first
+    points may wait for the compilation.
+    """
+    line = StatusLine()
+    first: list[tuple[float, int]] = []
+
+    def show(done: int, total: int) -> None:
+        now = time.monotonic()
+        first.append((now, done))
+        started, before = first[0]
+        text = f"{doing} {done} of {total} {what}"
+        if done > before:
+            seconds_left = (now - started) / (done - before) * (total - done)
+            text += f", about {format_duration(seconds_left)} left"
+        line.show(text)
 
     return show
 

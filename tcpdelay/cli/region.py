@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, counting, predicting
+from tcpdelay.cli.errors import argument_errors, counting, counting_down, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH_OPTIONS,
@@ -227,7 +227,7 @@ def _boundary(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any
             **grid,
             limit=target.limit,
             quantile=target.quantile,
-            on_progress=counting("Searching", "round-trip times"),
+            on_progress=counting_down("Searching", "round-trip times"),
         )
 
 

@@ -19,7 +19,7 @@ from tcpdelay.cli.errors import (
     print_warning,
 )
 from tcpdelay.cli.output import refuse_same_file
-from tcpdelay.units import format_time
+from tcpdelay.units import format_duration, format_time
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -122,7 +122,7 @@ def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers
 
 def _progress_line(progress: Progress) -> str:
     workers = "waiting for workers" if progress.workers == 0 else f"{progress.workers} at a time"
-    left = "" if math.isnan(progress.seconds_left) else f", about {_duration(progress.seconds_left)} left"
+    left = "" if math.isnan(progress.seconds_left) else f", about {format_duration(progress.seconds_left)} left"
     return f"sweeping: {progress.done} of {progress.total} runs, {workers}{left}"
 
 
@@ -148,21 +148,6 @@ def _print_cost(file: Path, asked: SweepSpecification) -> None:
         f"{format_time(cost.most)}{refused}"
     )
     print(
-        f"all: about {_duration(cost.total)} of one processor, {_duration(cost.total / processors())} on the "
-        f"{processors()} here, and {cost.size / 1e6:.3g} MB"
+        f"all: about {format_duration(cost.total)} of one processor, "
+        f"{format_duration(cost.total / processors())} on the {processors()} here, and {cost.size / 1e6:.3g} MB"
     )
-
-
-def _duration(seconds: float) -> str:
-    """Return a time in a unit for planning: s, min, h or d.
-
-    Examples
-    --------
-    >>> _duration(12.3), _duration(600), _duration(7 * 3600), _duration(7 * 86400)
-    ('13 s', '10 min', '7.0 h', '7.0 d')
-    """
-    if seconds < 120:
-        return f"{math.ceil(seconds)} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} d"

@@ -132,6 +132,14 @@ def _is_clear(share: float, others: list[float], allowed: float, precise: bool =
     return by_factor or (precise and CLEAR * difference < abs(share - allowed))
 
 
+def _is_near(late: float, lowest: float, highest: float, allowed: float) -> bool:
+    """Return whether a share of late packets is too near to `allowed` to decide.
+
+    `lowest` and `highest` are the shares at limits that are larger and smaller by `SAME_DELAY`.
+    """
+    return abs(late - allowed) <= NEARLY * allowed + highest - lowest
+
+
 def _profile(flow: Flow, path: Path, stack: Stack) -> Profile:
     if isinstance(stack, NewReno2008):
         return PublishedProfile(flow, path, stack)
@@ -301,9 +309,20 @@ class DelayModel:
 
         It is as precise as that comparison takes: exact where the two nearly agree.
         """
+        if (late := self._lateness_in_narrow(limit, quantile)) is not None:
+            return late
         extrapolates = self._profile.grows and not self._profile.lossless
         estimated = self._estimated_lateness(limit, quantile) if extrapolates else None
         return self.delay_distribution().late_fraction(limit) if estimated is None else estimated
+
+    def _lateness_in_narrow(self, limit: float, quantile: float) -> float | None:
+        """Return `lateness` of a small chain within the first bound, or None where the bound or a near tie matters."""
+        limits = limit * (1 + SAME_DELAY * np.array([0.0, 1.0, -1.0]))
+        found = self._narrow_summary(RequestedFigures(np.empty(0), limits, limit, quantile))
+        if found is None or (found.sustainable and found.truncated_mass >= NEGLIGIBLE_TRUNCATION):
+            return None
+        late, lowest, highest = found.late_fractions.tolist()
+        return None if _is_near(late, lowest, highest, 1 - quantile) else late
 
     def _estimated_lateness(self, limit: float, quantile: float) -> float | None:
         """Return an estimate of `lateness` that decides, or None where only the exact share does.
@@ -339,8 +358,7 @@ class DelayModel:
                 fits = late > allowed or self._fits(rows, solution, cut)
                 decided, late = fits is not None, late if fits else 1.0
             lowest, highest = (distribution.late_fraction(limit * (1 + sign * SAME_DELAY)) for sign in (1, -1))
-            near = abs(late - allowed) <= NEARLY * allowed + highest - lowest
-            return late if decided and not near else None
+            return late if decided and not _is_near(late, lowest, highest, allowed) else None
         return None if self.backlog_drift < 0 else 1.0
 
     def _fits(self, rows: Rows, solution: Solution, cut: float) -> bool | None:
@@ -386,6 +404,11 @@ class DelayModel:
 
     def summary_up_to(self, figures: RequestedFigures) -> DelaySummary:
         """Return `distribution_up_to` the target in a few numbers, for a small chain in a fraction of its time."""
+        found = self._narrow_summary(figures)
+        return summary(self.distribution_up_to(figures.limit, figures.share), figures) if found is None else found
+
+    def _narrow_summary(self, figures: RequestedFigures) -> DelaySummary | None:
+        """Return `summary_up_to` of a small chain within its first bound; None where that bound does not suffice."""
         result = np.empty(figures.shares.size + figures.limits.size + 2)
         small = self._profile.least_memory <= PHASES_WORTH_A_LOOK * BYTES_PER_PHASE
         if small and not self._profile.lossless:
@@ -396,7 +419,7 @@ class DelayModel:
                 mean, cut = result[-2:].tolist()
                 quantiles, late = result[: figures.shares.size], result[figures.shares.size : -2]
                 return DelaySummary(quantiles, late, mean, outcome == CARRIED, cut)
-        return summary(self.distribution_up_to(figures.limit, figures.share), figures)
+        return None
 
     def _solve(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float, tolerance: float) -> Solution:
         """Solve the chain from `inflow` on; roughly where more than `largest_cut` stands at the bound."""

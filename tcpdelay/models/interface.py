@@ -53,6 +53,18 @@ MOST_CARRIED = 10.0
 """Share of the rate above which the end of an interval says nothing."""
 
 
+def carried_in_words(carried: Interval) -> str:
+    """Return the interval of the rate that is carried, relative to the flow's rate, in words.
+
+    Examples
+    --------
+    >>> carried_in_words(Interval(0.968, 0.925, 1.014)), carried_in_words(Interval(1.2, 0.8, np.inf))
+    ('between 92.5 % and 101 %', '80 % or more')
+    """
+    low, high, _ = told_apart(format_fraction, carried.low, min(carried.high, MOST_CARRIED), 1.0)
+    return f"between {low} and {high}" if carried.high < MOST_CARRIED else f"{low} or more"
+
+
 class NotSettledError(ValueError):
     """The delays of a simulation depend on its length, because the load is close to the rate that TCP carries.
 
@@ -82,9 +94,7 @@ class NotSettledError(ValueError):
     @property
     def in_words(self) -> str:
         """What is known of the rate that TCP carries."""
-        low, high, _ = told_apart(format_fraction, self.carried.low, min(self.carried.high, MOST_CARRIED), 1.0)
-        between = f"between {low} and {high}" if self.carried.high < MOST_CARRIED else f"{low} or more"
-        words = f"TCP carries {between} of this rate"
+        words = f"TCP carries {carried_in_words(self.carried)} of this rate"
         if np.isnan(self.capacity):
             return words
         share, _ = told_apart(format_fraction, self.capacity, 1.0)

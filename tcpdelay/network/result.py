@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,15 @@ from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.simulator.batches import UNKNOWN, Histogram, mean_of, merge, quantile_of, to_digits
+from tcpdelay.models.simulator.batches import (
+    UNKNOWN,
+    Histogram,
+    independent_batches,
+    mean_of,
+    merge,
+    quantile_of,
+    to_digits,
+)
 from tcpdelay.network.records import DELAY_BITS
 
 MOST_VALUES = 1 << 17
@@ -58,32 +67,23 @@ class SlicedDelays:
         return merge(self._of(number))
 
     def mean(self, number: int) -> Interval:
-        """Return the mean delay [s] of a flow with its 95 % interval; nan with fewer than two slices."""
+        """Return the mean delay [s] of a flow with its 95 % interval; NaN ends if all slices are correlated."""
         parts = self._of(number)
-        if len(parts) < 2:
-            return UNKNOWN
-        return mean_of(parts)
+        return self._interval(parts, mean_of) if parts else UNKNOWN
 
     def quantile(self, number: int, probability: float) -> Interval:
-        """Return a quantile of the delay [s] of a flow with its 95 % interval; nan with fewer than two slices."""
+        """Return a quantile of the delay [s] of a flow with its 95 % interval; see `mean`."""
         parts = self._of(number)
-        if len(parts) < 2:
-            return UNKNOWN
-        return quantile_of(parts, merge(parts), probability)
+        return (
+            self._interval(parts, lambda batches: quantile_of(batches, merge(parts), probability)) if parts else UNKNOWN
+        )
 
-    def grows(self, number: int) -> bool:
-        """Return whether the delays of a flow grow without bound.
-
-        They do if no delay in the second half of the time is below the median of the first half. A bounded backlog is
-        smaller at some time in the second half than it was in half of the first half.
-        """
-        parts = self._of(number)
-        if len(parts) < 2:
-            return False
-        first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
-        values, counts = merge(first)
-        median = values[np.searchsorted(np.cumsum(counts), counts.sum() / 2)]
-        return bool(min(int(values[0]) for values, _ in second) > median)
+    @staticmethod
+    def _interval(parts: list[Histogram], estimate: Callable[[list[Histogram]], Interval]) -> Interval:
+        """Return an estimate with its interval from batches of the slices that are independent."""
+        means = np.array([float(values @ counts) / counts.sum() for values, counts in parts])
+        batches = independent_batches(parts, means, 1)
+        return estimate(parts)._replace(low=np.nan, high=np.nan) if batches is None else estimate(batches)
 
 
 def rounded(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -110,7 +110,8 @@ class FlowResult:
         Delays of the delivered messages from write to in-order read; None if no message was delivered. A message is a
         packet, or a whole file.
     mean_interval, p95_interval : Interval
-        Mean and 95th percentile of the delays [s] with their 95 % intervals.
+        Mean and 95th percentile of the delays [s] with their 95 % intervals; the ends are NaN if the delays are
+        correlated over the whole simulation.
     sender_delay, network_delay, receiver_delay : float
         Parts of the mean delay [s]: from the write to the first transmission of the message's last byte; from there
         to its first arrival, including retransmissions; and from there to the read, which waits for lost packets.
@@ -120,7 +121,13 @@ class FlowResult:
     throughput : float
         Bits of messages read per second, in the time that counts.
     sustainable : bool
-        Whether the delays stay bounded; False where the flow offers more than it can send, so that its backlog grows.
+        False where it is certain, to 99.9 %, that the flow offers more than it can send, so that its backlog grows.
+    settled : bool
+        False if the delays depend on the length of the simulation: they are correlated over the whole simulation, the
+        95th percentile is not known to 100 %, or the backlog was longer than the simulator can record.
+    carried : Interval
+        Rate that is read or given up, relative to the rate of a source of constant rate, with its 99.9 % interval; NaN
+        for other sources.
     segments_sent, segments_lost, segments_dropped, segments_carried : int
         Packets sent, lost at random, dropped by the queue, and carried by the link, over the whole simulation.
     retransmissions, timeouts, marks : int
@@ -140,6 +147,8 @@ class FlowResult:
     unfinished: int
     throughput: float
     sustainable: bool
+    settled: bool
+    carried: Interval
     segments_sent: int
     segments_lost: int
     segments_dropped: int

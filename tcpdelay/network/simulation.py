@@ -7,15 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.simulator.batches import UNKNOWN, is_settled, read_share
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.network.bottleneck import LINK_RING, NANOSECONDS, Bottleneck, check_range
 from tcpdelay.network.preparation import Network, prepare
 from tcpdelay.network.result import FlowResult, NetworkResult, QueueStatistics, SlicedDelays
-from tcpdelay.network.sources import Source
+from tcpdelay.network.sources import ConstantRate, Sections, Source
 from tcpdelay.scenario.fields import InvalidValueError
 
-SLICES = 20
+SLICES = 64
 """Equal parts of the time that counts; the differences between their delays give the confidence intervals."""
 DRAIN = 120.0
 """Time after the last write within which packets may still be read [s]."""
@@ -86,14 +88,22 @@ def simulate_network(
     delays = SlicedDelays()
     network.advance(warm_up, delays)
     before = _queue_counts(network, warm_up)
-    for slice_end in np.linspace(warm_up, duration, SLICES + 1)[1:]:
+    progress = [_progress(network, len(sources))]
+    for place, slice_end in enumerate(np.linspace(warm_up, duration, SLICES + 1)[1:], 1):
         network.advance(float(slice_end), delays)
-        delays.end_slice()
+        progress.append(_progress(network, len(sources)))
+        # The last slice also takes the packets that are read after the last write.
+        if place < SLICES:
+            delays.end_slice()
     after = _queue_counts(network, duration)
     network.advance(duration + DRAIN, delays)
     delays.end_slice()
+    written, read = np.diff(np.array(progress), axis=0).T
     flows = tuple(
-        _flow_result(network, number, source, delays, duration - warm_up) for number, source in enumerate(sources)
+        _flow_result(
+            network, number, source, delays, _carried(source, written[number], read[number]), duration - warm_up
+        )
+        for number, source in enumerate(sources)
     )
     return NetworkResult(flows, _queue_statistics(after - before, duration - warm_up), duration, warm_up, seed)
 
@@ -124,7 +134,30 @@ def _queue_statistics(counts: NDArray[np.float64], time: float) -> QueueStatisti
     )
 
 
-def _flow_result(network: Network, number: int, source: Source, delays: SlicedDelays, time: float) -> FlowResult:
+def _progress(network: Network, sources: int) -> NDArray[np.int64]:
+    """Return how many packets each source has written, and how many of these are read or given up."""
+    result = np.zeros((sources, 2), np.int64)
+    for number in range(sources):
+        flow = network.flows[number]
+        if flow.dispatcher:
+            d = network.dispatchers[flow.dispatcher - 1]
+            # Packets beyond the records are given up because of the backlog: they are not carried.
+            result[number] = d.accepted, d.released - d.overflows
+        else:
+            result[number] = flow.packets_written, flow.packets_read
+    return result
+
+
+def _carried(source: Source, written: NDArray[np.int64], read: NDArray[np.int64]) -> Interval:
+    """Return the rate that is read or given up, relative to the rate of a source of constant rate."""
+    if not isinstance(source, (ConstantRate, Sections)) or written.min() == 0:
+        return UNKNOWN
+    return read_share((read / written).tolist())
+
+
+def _flow_result(
+    network: Network, number: int, source: Source, delays: SlicedDelays, carried: Interval, time: float
+) -> FlowResult:
     """Return the result of a source, whose connections have the numbers `network.members[number]`."""
     flow, members = network.flows[number], network.members[number]
     for member in members:
@@ -138,11 +171,12 @@ def _flow_result(network: Network, number: int, source: Source, delays: SlicedDe
     distribution = None
     if delivered:
         distribution = DelayDistribution(values / SECOND, counts / counts.sum(), source.path.there)
+    p95 = delays.quantile(number, 0.95)
     return FlowResult(
         name=f"{type(source).__name__} over {type(source.stack).__name__}",
         delays=distribution,
         mean_interval=delays.mean(number),
-        p95_interval=delays.quantile(number, 0.95),
+        p95_interval=p95,
         sender_delay=float(flow.sender_delay) * share,
         network_delay=float(flow.network_delay) * share,
         receiver_delay=float(flow.receiver_delay) * share,
@@ -151,6 +185,8 @@ def _flow_result(network: Network, number: int, source: Source, delays: SlicedDe
         lost=int(flow.lost),
         unfinished=int(flow.offered - flow.delivered - flow.lost),
         throughput=8 * int(flow.bytes_read) / time,
-        sustainable=not (delays.grows(number) or overflows),
+        sustainable=not carried.high < 1,
+        settled=not overflows and (not delivered or is_settled(p95)),
+        carried=carried,
         **totals,
     )

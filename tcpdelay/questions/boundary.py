@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -13,6 +14,7 @@ from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import predict
 from tcpdelay.questions.region import Question, losses, question, round_trip_times
 from tcpdelay.questions.schedule import work_out
+from tcpdelay.questions.search import excess_lateness, narrowed
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 Searched = Literal["loss", "rtt"]
 
 DEFAULT_TOLERANCE = 0.01
+GOLDEN_SECTION = 0.618
+"""Share of all points by which the search steps from one point to the next."""
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-9, 1.0
 
 
@@ -92,8 +96,8 @@ def working_boundary(
 
     A quantile of the delay grows in steps, and may fall a little where a rounding inside the chain changes. Therefore
     the boundary is the first failure: the search tries the values of the searched parameter upwards until one fails,
-    and bisects the gap below it in equal ratios. Values beyond the first failure that work again do not count. A
-    failure between two tried values that work is not found.
+    and narrows the gap below it by a secant method over the share of late packets. Values beyond the first failure that
+    work again do not count. A failure between two tried values that work is not found.
 
     Parameters
     ----------
@@ -115,7 +119,8 @@ def working_boundary(
     tolerance : float
         Relative distance between the two sides of the boundary at which the search ends, 1e-9 to 1.
     on_progress : callable, optional
-        Called with the number of points done, and the number of all points.
+        Called with the number of points done, and the number of all points. The points are done in the order of
+        `scattered`.
 
     Returns
     -------
@@ -140,9 +145,27 @@ def working_boundary(
     asked = question(flow, stack, limit, quantile)
     rtts, lost = round_trip_times(rtt), losses(loss)
     points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)
-    results = work_out(_BoundarySearch(asked, searched, points, grid, tolerance), on_progress=on_progress)
-    works, fails = results.values["works_up_to"], results.values["fails_from"]
+    order = scattered(points.size)
+    results = work_out(_BoundarySearch(asked, searched, points[order], grid, tolerance), on_progress=on_progress)
+    sides = np.empty_like(results.values)
+    sides[order] = results.values
+    works, fails = sides["works_up_to"], sides["fails_from"]
     return WorkingBoundary(asked.flow, asked.stack, asked.target, searched, points, works, fails, tolerance)
+
+
+def scattered(size: int) -> NDArray[np.int64]:
+    """Return the numbers from 0 to below `size` in an order in which any first part is spread over all of them.
+
+    Neighbouring points take about as long, and distant points do not. In this order the points that are done take as
+    long as the points that are left, on average, so that the remaining time can be estimated.
+
+    Examples
+    --------
+    >>> scattered(8).tolist()
+    [0, 5, 2, 7, 4, 1, 6, 3]
+    """
+    stride = next(step for step in range(round(GOLDEN_SECTION * size), size + 2) if math.gcd(step, size) == 1)
+    return np.arange(size) * stride % size
 
 
 def _path(searched: Searched, point: float, value: float) -> Path:
@@ -168,27 +191,29 @@ class _BoundarySearch:
     def fill(self, row: Any, number: int) -> str:
         """Write both sides of the boundary at one point to `row`."""
         asked, point = self.asked, float(self.points[number])
-        requested = Requested((asked.target.quantile,), (), "bound", asked.target, distribution=False)
+        requested = Requested(precision="decision", target=asked.target)
 
-        def works(value: float) -> bool:
+        def excess(value: float) -> float | None:
             scenario = Scenario(asked.flow, _path(self.searched, point, value), asked.stack, asked.target)
-            return predict(scenario, requested, "chain").meets(asked.target)
+            return excess_lateness(predict(scenario, requested, "chain"), asked.target)
 
-        row["works_up_to"], row["fails_from"] = first_failure(works, self.grid, self.tolerance)
+        row["works_up_to"], row["fails_from"] = first_failure(excess, self.grid, self.tolerance)
         return ""
 
 
-def first_failure(works: Callable[[float], bool], grid: NDArray[np.float64], tolerance: float) -> tuple[float, float]:
+def first_failure(
+    excess: Callable[[float], float | None], grid: NDArray[np.float64], tolerance: float
+) -> tuple[float, float]:
     """Return the largest value found below the first failure, and the smallest value found that fails.
 
     Parameters
     ----------
-    works : callable
-        Returns whether a value works.
+    excess : callable
+        Returns how far a value is from working, as for `tcpdelay.questions.search.bracket`: 0 or less where it works.
     grid : ndarray
         Ascending values, which are tried up to the first failure.
     tolerance : float
-        Relative distance between the two returned values at which the bisection ends.
+        Relative distance between the two returned values at which the search ends.
 
     Returns
     -------
@@ -197,22 +222,17 @@ def first_failure(works: Callable[[float], bool], grid: NDArray[np.float64], tol
 
     Examples
     --------
-    >>> inside, outside = first_failure(lambda loss: loss < 0.03, np.array([0.01, 0.02, 0.05]), 0.01)
+    >>> inside, outside = first_failure(lambda loss: loss - 0.03, np.array([0.01, 0.02, 0.05]), 0.01)
     >>> round(inside, 3), round(outside, 3)
     (0.03, 0.03)
     """
+    found: dict[float, float | None] = {}
     inside = np.nan
     for value in grid.tolist():
-        if not works(value):
+        known = found[value] = excess(value)
+        if known is None or known > 0:
             break
         inside = value
     else:
         return inside, np.nan
-    outside = value
-    while outside > inside * (1 + tolerance):
-        middle = float(np.sqrt(inside * outside))
-        if works(middle):
-            inside = middle
-        else:
-            outside = middle
-    return inside, outside
+    return (inside, value) if np.isnan(inside) else narrowed(excess, found, inside, value, tolerance)

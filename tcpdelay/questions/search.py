@@ -104,21 +104,43 @@ def bracket(
             outside = inside
         if outside <= lowest:
             return Bracket(None, outside)
-    inside, outside = _narrowed(excess, found, inside, outside, tolerance)
+    inside, outside = narrowed(excess, found, inside, outside, tolerance)
     return Bracket(inside, outside, known=found[outside] is not None)
 
 
-def _narrowed(
+def narrowed(
     excess: Callable[[float], float | None],
     found: dict[float, float | None],
     inside: float,
     outside: float,
     tolerance: float,
 ) -> tuple[float, float]:
-    """Bring the two sides of an edge to within a relative `tolerance`; `found` holds the known excesses.
+    """Bring the two sides of an edge together.
 
     The search is a secant method over the logarithm of the value that steps to one side of the root and then to the
     other. It halves the bracket where the secant does not do so in two steps.
+
+    Parameters
+    ----------
+    excess : callable
+        As for `bracket`.
+    found : dict
+        The excesses that are known, of both sides at least; the others are added.
+    inside, outside : float
+        A value that works, and a larger value that does not, both above 0.
+    tolerance : float
+        Largest relative difference of the two sides.
+
+    Returns
+    -------
+    tuple of float
+        Both sides: a value that works, and a larger value that does not.
+
+    Examples
+    --------
+    >>> inside, outside = narrowed(lambda value: value - 3, {1.0: -2.0, 9.0: 6.0}, 1.0, 9.0, tolerance=0.01)
+    >>> inside <= 3 < outside <= 1.01 * inside
+    True
     """
     width = math.log1p(tolerance)
     low, high = math.log(inside), math.log(outside)

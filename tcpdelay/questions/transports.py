@@ -103,7 +103,7 @@ def shared_path(path: Path) -> SharedPath:
     )
 
 
-def contenders(flow: Flow, path: Path, stack: Linux, target: Target) -> tuple[Contender, ...]:
+def contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: int = 0) -> tuple[Contender, ...]:
     """Return all ways to carry a flow, plain TCP of the kernel first and datagrams last.
 
     Parameters
@@ -116,6 +116,8 @@ def contenders(flow: Flow, path: Path, stack: Linux, target: Target) -> tuple[Co
         The kernel's TCP.
     target : Target
         The demand on the delay; transports with a deadline use its limit.
+    parity : int
+        Parity datagrams per packet of a further contender over UDP, 0 to 255; with 0, there is no such contender.
 
     Examples
     --------
@@ -124,10 +126,10 @@ def contenders(flow: Flow, path: Path, stack: Linux, target: Target) -> tuple[Co
     >>> found[0].name, found[-1].name
     ('tcp', 'udp')
     """
-    return tuple(_contenders(flow, path, stack, target))
+    return tuple(_contenders(flow, path, stack, target, parity))
 
 
-def _contenders(flow: Flow, path: Path, stack: Linux, target: Target) -> Iterator[Contender]:
+def _contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: int) -> Iterator[Contender]:
     carry = partial(ConstantRate, flow=flow, path=shared_path(path))
     yield Contender(
         "tcp",
@@ -168,12 +170,20 @@ def _contenders(flow: Flow, path: Path, stack: Linux, target: Target) -> Iterato
         )
     if flow.packet_size <= stack.mss:
         yield from _published(carry, path, target, max(stack.mss, Classic().mss))
-    yield Contender(
-        "udp",
-        "datagrams without retransmissions; a packet is lost if any of its datagrams is",
-        carry(stack=Udp(largest_payload=stack.mss + TCP_HEADER + TIMESTAMPS - UDP_HEADER)),
-        lambda: DelayDistribution(np.array([path.forward_delay]), np.ones(1), path.forward_delay),
-    )
+    payload = stack.mss + TCP_HEADER + TIMESTAMPS - UDP_HEADER
+    datagrams = {"udp": "datagrams without retransmissions; a packet is lost if any of its datagrams is"}
+    if parity:
+        datagrams[f"udp-parity-{parity}"] = (
+            f"datagrams without retransmissions, and {parity} parity datagram{'s' if parity > 1 else ''} for each "
+            f"packet (forward error correction); a packet is lost if more than {parity} of all these datagrams are"
+        )
+    for (name, title), added in zip(datagrams.items(), (0, parity), strict=False):
+        yield Contender(
+            name,
+            title,
+            carry(stack=Udp(largest_payload=payload, parity=added)),
+            lambda: DelayDistribution(np.array([path.forward_delay]), np.ones(1), path.forward_delay),
+        )
 
 
 def _published(carry: Callable[..., ConstantRate], path: Path, target: Target, mss: int) -> Iterator[Contender]:
@@ -266,22 +276,39 @@ class Comparison:
     seed: int
     rows: tuple[Carried, ...]
 
+    def unsettled(self, row: Carried) -> bool:
+        """Return whether the delays of a contender depend on the length of the simulation.
+
+        They do not if it is certain that the backlog grows for ever.
+        """
+        return row.result.sustainable and not row.result.settled
+
     def missed(self, row: Carried) -> float:
-        """Return the share of the packets that are lost or later than the limit; 1 if the backlog grows for ever."""
-        return row.result.late_fraction(self.target.limit) if row.result.sustainable else 1.0
+        """Return the share of the packets that are lost or later than the limit.
+
+        It is 1 if the backlog grows for ever, and NaN if the delays depend on the length of the simulation.
+        """
+        if not row.result.sustainable:
+            return 1.0
+        return math.nan if self.unsettled(row) else row.result.late_fraction(self.target.limit)
 
     def meets(self, row: Carried) -> bool:
-        """Return whether a contender meets the target; a lost packet is a late packet."""
+        """Return whether a contender is known to meet the target; a lost packet is a late packet."""
         return self.target.allows(self.missed(row))
 
-    def ranked(self) -> list[tuple[int, Carried]]:
+    def ranked(self) -> list[tuple[int | None, Carried]]:
         """Return the contenders with their ranks, those with the fewest lost or late packets first.
 
-        Contenders whose shares agree in three digits have the same rank, and stay in their order.
+        Contenders whose shares agree in three digits have the same rank, and stay in their order. Contenders whose
+        share is not known, because their delays have not settled, come last and have no rank.
         """
-        shares = {row.contender.name: float(f"{self.missed(row):.{RANKED_DIGITS}g}") for row in self.rows}
-        ranked = [(1 + sum(share < shares[row.contender.name] for share in shares.values()), row) for row in self.rows]
-        return sorted(ranked, key=lambda each: each[0])
+        missed = [(self.missed(row), row) for row in self.rows]
+        known = [(float(f"{share:.{RANKED_DIGITS}g}"), row) for share, row in missed if not math.isnan(share)]
+        ranked: list[tuple[int | None, Carried]] = [
+            (1 + sum(other < share for other, _ in known), row)
+            for share, row in sorted(known, key=lambda each: each[0])
+        ]
+        return ranked + [(None, row) for share, row in missed if math.isnan(share)]
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the delays of all contenders into the given axes, by default the current axes of pyplot."""
@@ -310,6 +337,7 @@ def compare(
     others: Sequence[Source] = (),
     duration: float | None = None,
     seed: int = 0,
+    parity: int = 0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Simulate every contender on one path, each in a simulation of its own, with the same random losses.
@@ -334,6 +362,8 @@ def compare(
         packets, or less with a fast link.
     seed : int
         Seed of all random numbers, 0 or more; the same seed gives the same result.
+    parity : int
+        Parity datagrams per packet of a further contender over UDP, 0 to 255; with 0, there is no such contender.
     on_progress : callable, optional
         Called after each simulation with the number of simulations done and the number of all simulations.
 
@@ -357,7 +387,7 @@ def compare(
     if others and link is None:
         raise ValueError("others need a link that they share with the flow")
     flow, stack, target = flow_of(flow), stack or Linux(), target_of(flow, target)
-    entered = contenders(flow, path, stack, target)
+    entered = contenders(flow, path, stack, target, parity)
     if duration is None:
         duration = default_duration(flow, link)
     shortest = FEWEST_PACKETS * flow.interval + FEWEST_ROUND_TRIPS * path.rtt

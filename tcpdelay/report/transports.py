@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tcpdelay.models.interface import carried_in_words
 from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME, current_axes
 from tcpdelay.report.html import environment, inline_svg
 from tcpdelay.report.notebook import html_table
 from tcpdelay.report.prediction import scenario_in_words
 from tcpdelay.report.result_table import Cell, Column, ResultTable, as_text, facts_table
-from tcpdelay.units import NEVER_SETTLES, format_fraction, format_rate, format_time, quantile_name
+from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,15 +127,19 @@ class Comparison(Protocol):
         ...
 
     def missed(self, row: Any) -> float:
-        """Return the share of the packets that are lost or later than the limit."""
+        """Return the share of the packets that are lost or later than the limit; NaN if it has not settled."""
         ...
 
     def meets(self, row: Any) -> bool:
-        """Return whether a contender meets the target."""
+        """Return whether a contender is known to meet the target."""
         ...
 
-    def ranked(self) -> Sequence[tuple[int, Carried]]:
-        """Return the contenders with their ranks, the best first."""
+    def unsettled(self, row: Any) -> bool:
+        """Return whether the delays of a contender depend on the length of the simulation."""
+        ...
+
+    def ranked(self) -> Sequence[tuple[int | None, Carried]]:
+        """Return the contenders with their ranks, the best first; None where the delays have not settled."""
         ...
 
     def taken(self, row: Any) -> float:
@@ -150,6 +155,14 @@ MOST_DECADES = 1.3
 """Largest delay on the time axis, in decades above the limit; longer bars leave the chart."""
 
 
+class _SettledColumn(Column):
+    """A column that says so where the delays of a contender have not settled; the other columns have a dash."""
+
+    def shown(self, row: Mapping[str, Cell]) -> str:
+        """Return the cell of `row`, formatted for people."""
+        return super().shown(row) if row["settled"] else NOT_SETTLED
+
+
 def comparison_table(comparison: Comparison) -> ResultTable:
     """Return all figures of a comparison, one row per contender by rank, in seconds, bit/s and fractions."""
     columns = [
@@ -157,11 +170,11 @@ def comparison_table(comparison: Comparison) -> ResultTable:
         Column("rank", "rank", "count"),
         Column("mean", "mean", "time"),
         Column("p50", "p50", "time"),
-        Column("p95", "p95", "time"),
+        _SettledColumn("p95", "p95", "time"),
         Column("p99", "p99", "time"),
         Column("worst", "worst", "time"),
         Column("lost_fraction", "lost", "fraction"),
-        Column("late_fraction", f"lost or > {format_time(comparison.target.limit)}", "fraction"),
+        _SettledColumn("late_fraction", f"lost or > {format_time(comparison.target.limit)}", "fraction"),
         Column("retransmission_fraction", "resent", "fraction"),
     ]
     if comparison.others:
@@ -200,11 +213,12 @@ def _note(comparison: Comparison) -> str:
 def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     """Return the figures of one contender."""
     result, delays = row.result, row.result.delays
-    late = comparison.missed(row)
+    late, settled = comparison.missed(row), not comparison.unsettled(row)
     cells: dict[str, Cell] = {
         "name": row.contender.name,
         "title": row.contender.title,
-        "sustainable": result.sustainable,
+        "sustainable": result.sustainable if settled else None,
+        "settled": settled,
         "mean": result.mean_interval.value,
         "mean_low": result.mean_interval.low,
         "mean_high": result.mean_interval.high,
@@ -218,15 +232,19 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     if not result.sustainable:
         # The simulated delays would only show how long the simulation was.
         cells |= {name: math.inf for name, value in cells.items() if isinstance(value, float)}
+    elif not settled:
+        cells |= {name: math.nan for name, value in cells.items() if isinstance(value, float)}
     cells |= {
         "late_fraction": late,
-        "lost_fraction": result.lost / result.offered if result.offered else math.nan,
+        "lost_fraction": result.lost / result.offered if result.offered and settled else math.nan,
         "meets_target": comparison.meets(row),
         "throughput": result.throughput,
         "retransmission_fraction": result.retransmissions / result.segments_sent if result.segments_sent else math.nan,
-        "sender_delay": result.sender_delay,
-        "network_delay": result.network_delay,
-        "receiver_delay": result.receiver_delay,
+        "sender_delay": result.sender_delay if result.sustainable and settled else None,
+        "network_delay": result.network_delay if result.sustainable and settled else None,
+        "receiver_delay": result.receiver_delay if result.sustainable and settled else None,
+        "carried_low": result.carried.low,
+        "carried_high": result.carried.high,
         "others": row.others if comparison.others else None,
         "taken": comparison.taken(row),
         "predicted_mean": None if row.predicted is None else row.predicted.mean,
@@ -243,8 +261,13 @@ def conclusion(comparison: Comparison) -> str:
     said = [f"{len(meeting)} of {len(comparison.rows)} meet the target, {demand}."]
     missed = format_fraction(comparison.missed(plain))
     verb = "meets" if comparison.meets(plain) else "misses"
-    said.append(f"Plain TCP ({plain.contender.name}) {verb} it: {missed} of the packets are lost or late.")
-    if plain is best:
+    if comparison.unsettled(plain):
+        said.append(f"Plain TCP ({plain.contender.name}) is {NOT_SETTLED}.")
+    else:
+        said.append(f"Plain TCP ({plain.contender.name}) {verb} it: {missed} of the packets are lost or late.")
+    if comparison.unsettled(best):
+        said.append("No delays have settled.")
+    elif plain is best:
         said.append("No other way has fewer.")
     else:
         fewest = format_fraction(comparison.missed(best))
@@ -254,9 +277,28 @@ def conclusion(comparison: Comparison) -> str:
         said.append(
             f"Of the ways over the same TCP, {over_tcp[0].contender.name} meets it best."
             if over_tcp
+            else "No way over the same TCP is known to meet it."
+            if any(
+                comparison.unsettled(row) and row.contender.source.stack == comparison.stack for row in comparison.rows
+            )
             else "No way over the same TCP meets it."
         )
+    if unsettled := [row for row in comparison.rows if comparison.unsettled(row)]:
+        said.append(_not_settled(comparison, unsettled))
     return " ".join(said)
+
+
+def _not_settled(comparison: Comparison, unsettled: Sequence[Carried]) -> str:
+    """Return the contenders whose delays have not settled, and which share of the rate each carries."""
+    names = []
+    for row in unsettled:
+        carried = row.result.carried
+        share = "" if math.isnan(carried.low) else f" (carries {carried_in_words(carried)} of the rate)"
+        names.append(row.contender.name + share)
+    return (
+        f"{NOT_SETTLED.capitalize()} after {format_time(comparison.duration)}, so that the delays still depend on how "
+        f"long is simulated: {', '.join(names)}. A longer duration tells more."
+    )
 
 
 def to_text(comparison: Comparison, width: int) -> str:
@@ -333,6 +375,8 @@ def _described(row: Carried) -> str:
         return f"{row.contender.name}: nothing arrives"
     if not row.result.sustainable:
         return f"{row.contender.name}: the backlog grows for ever"
+    if not row.result.settled:
+        return f"{row.contender.name}: {NOT_SETTLED}"
     return f"{row.contender.name}: p95 {format_time(delays.quantile(0.95))}"
 
 
@@ -350,7 +394,7 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
     -------
     Axes
         Delays [s], logarithmic, one row per contender by rank. Contenders that meet the target are blue, the others
-        orange. The share of lost and late packets is at the right.
+        orange. The share of lost and late packets is at the right. Delays that have not settled are not drawn.
     """
     ax = current_axes() if ax is None else ax
     limit = comparison.target.limit
@@ -369,6 +413,9 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
         color = BLUE if comparison.meets(row) else ORANGE
         if not row.result.sustainable:
             label(NEVER_SETTLES, (0.0, place), (4, 0), va="center", color=color)
+        elif comparison.unsettled(row):
+            label(NOT_SETTLED, (0.0, place), (4, 0), va="center", color=ax.xaxis.label.get_color())
+            continue
         elif delays is not None:
             shown = (float(delays.values[0]), *(delays.quantile(q) for q in (0.5, 0.95, 0.99)))
             first, middle, p95, p99 = (max(delay, SMALLEST_TIME) for delay in shown)

@@ -23,6 +23,8 @@ FEWEST_SHARE_BLOCKS = 8
 """Number of blocks to which the chunks are merged if their times are correlated."""
 CERTAIN = 0.999
 """Confidence of the interval that decides whether a backlog grows for ever; it is looked at many times in a run."""
+LARGEST_HALF_WIDTH = 1.0
+"""Largest half width of a quantile's interval with which the delays count as settled, relative to the quantile."""
 UNKNOWN = Interval(np.nan, np.nan, np.nan)
 MOST_BATCHES = 64
 """Number of batches at which neighbouring batches are merged."""
@@ -82,13 +84,53 @@ class Batches:
 
     def _independent(self) -> list[Histogram] | None:
         """Return the histograms of the shortest batches with independent means; None if there are none."""
-        block = independent_block(np.array(self._means))
-        if block is None:
-            return None
-        size = -(-block // (SUBBATCHES * self._merged))
-        # The first batch also takes the batches that are left over.
-        starts = [0, *range(len(self._histograms) % size + size, len(self._histograms), size), len(self._histograms)]
-        return [merge(self._histograms[start:end]) for start, end in pairwise(starts)]
+        return independent_batches(self._histograms, np.array(self._means), SUBBATCHES * self._merged)
+
+
+def independent_batches(
+    histograms: Sequence[Histogram], means: NDArray[np.float64], means_per_histogram: int
+) -> list[Histogram] | None:
+    """Merge consecutive histograms to the shortest batches with independent means.
+
+    Parameters
+    ----------
+    histograms : sequence of Histogram
+        Delays in the order of time.
+    means : ndarray of float
+        Means of equal parts of the delays, in the order of time.
+    means_per_histogram : int
+        Number of means that cover a histogram, 1 or more.
+
+    Returns
+    -------
+    list of Histogram or None
+        The batches; None if the means are correlated over the whole time, so that the delays have not settled.
+
+    Examples
+    --------
+    >>> delays = [(np.array([level]), np.array([10])) for level in np.random.default_rng(1).integers(1000, size=64)]
+    >>> means = np.array([float(values[0]) for values, _ in delays])
+    >>> len(independent_batches(delays, means, 1)), independent_batches(delays, means.cumsum(), 1)
+    (64, None)
+    """
+    block = independent_block(means)
+    if block is None:
+        return None
+    size = -(-block // means_per_histogram)
+    # The first batch also takes the histograms that are left over.
+    starts = [0, *range(len(histograms) % size + size, len(histograms), size), len(histograms)]
+    return [merge(list(histograms[start:end])) for start, end in pairwise(starts)]
+
+
+def is_settled(quantile: Interval) -> bool:
+    """Return whether delays have settled, given a quantile [s] and its 95 % interval; NaN if they are correlated.
+
+    Examples
+    --------
+    >>> is_settled(Interval(0.14, 0.13, 0.15)), is_settled(Interval(454.0, 10.0, 1200.0)), is_settled(UNKNOWN)
+    (True, False, False)
+    """
+    return quantile.high - quantile.low <= 2 * LARGEST_HALF_WIDTH * quantile.value
 
 
 def _bounded(histogram: Histogram) -> Histogram:
@@ -132,10 +174,31 @@ def carried_share(written_per_read: Sequence[float]) -> Interval:
     [0.909, 0.903, 0.915]
     """
     # Packets are written at a constant rate: this is also the time in which a packet is read, in intervals.
-    times = np.array(written_per_read, np.float64)
-    blocks = merged(times, independent_block(times, FEWEST_SHARE_BLOCKS) or times.size // FEWEST_SHARE_BLOCKS)
-    time, half_width = student(np.ones(blocks.size), blocks, CERTAIN)
+    time, half_width = _certain_mean(np.array(written_per_read, np.float64))
     return Interval(1 / time, 1 / (time + half_width), 1 / (time - half_width) if time > half_width else np.inf)
+
+
+def read_share(read_per_written: Sequence[float]) -> Interval:
+    """Return the same share as `carried_share` from equal parts of the time.
+
+    Parameters
+    ----------
+    read_per_written : sequence of float
+        Packets read while a packet is written, for each part of the time; at least `FEWEST_SHARES` parts.
+
+    Examples
+    --------
+    >>> [round(share, 3) for share in read_share([0.91, 0.90, 0.92, 0.91] * 4)]
+    [0.91, 0.903, 0.917]
+    """
+    share, half_width = _certain_mean(np.array(read_per_written, np.float64))
+    return Interval(share, max(share - half_width, 0.0), share + half_width)
+
+
+def _certain_mean(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean of values in the order of time, and half the width of its 99.9 % interval by batch means."""
+    blocks = merged(values, independent_block(values, FEWEST_SHARE_BLOCKS) or values.size // FEWEST_SHARE_BLOCKS)
+    return student(np.ones(blocks.size), blocks, CERTAIN)
 
 
 def mean_of(batches: list[Histogram]) -> Interval:

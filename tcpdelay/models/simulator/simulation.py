@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import statistical_error
-from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share
+from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share, is_settled
 from tcpdelay.models.simulator.engine import ALL_RULES, advance, new_connection
 from tcpdelay.models.simulator.records import Rules, Wire
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
@@ -33,8 +33,6 @@ MOST_PACKETS, MOST_SEGMENTS = 20_000_000, 100_000_000
 """Packets, and segments, after which a simulation ends at any precision; this takes some ten seconds."""
 HALF_WIDTH = 0.02
 """Half width of the confidence interval of the quantile by default, relative to the quantile."""
-LARGEST_HALF_WIDTH = 1.0
-"""Largest half width of the quantile's interval with which the delays count as settled, relative to the quantile."""
 MORE_PER_LOOK = 1.1
 """Growth of the number of packets between two estimates of the precision, which take time."""
 COUNTS = (
@@ -285,7 +283,7 @@ def _run(
         path.forward_delay,
         packets=counted,
         seed=seed,
-        settled=quantile_interval.relative_half_width <= LARGEST_HALF_WIDTH,
+        settled=is_settled(quantile_interval),
         carried=carried,
         mean_interval=batches.mean(),
         quantile_interval=quantile_interval,
