@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 AnsweredBy = Literal["chain", "simulation", "auto"]
 
+COMPARED_PACKETS = 200_000
+"""Packets of each of the simulations whose results are compared; one takes some tenths of a second."""
 LARGEST_CHAIN_ERROR = 0.10
 """Expected error of the chain's 95th percentile from which on "auto" simulates: its mean, a fraction."""
 
@@ -37,11 +39,11 @@ def chain_model(linux: bool) -> Model:
 
 
 @cache
-def simulator() -> Model:
-    """Return the simulator."""
+def simulator(packets: int | None = None) -> Model:
+    """Return the simulator; it simulates this number of packets, or as many as the precision requires."""
     from tcpdelay.models.simulator.model import Simulator
 
-    return Simulator()
+    return Simulator(packets)
 
 
 @dataclass
@@ -92,6 +94,45 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
     if method not in get_args(AnsweredBy):
         raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(AnsweredBy)))}")
     return simulator() if method == "simulation" else chain_model(isinstance(scenario.stack, Linux))
+
+
+def model_to_compare(scenario: Scenario, method: AnsweredBy) -> AnsweredBy | Model:
+    """Return the model whose answers to a scenario and to its neighbours are compared, as in a search.
+
+    Its simulations all have `COMPARED_PACKETS` packets and the same random numbers, so that their differences come from
+    the scenarios.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario.
+    method : {"chain", "simulation", "auto"}
+        "auto" is the chain, or the simulator where the chain refuses a field and the simulator does not.
+
+    Returns
+    -------
+    {"chain"} or Model
+        The model.
+
+    Raises
+    ------
+    UnsupportedError
+        If the model refuses the scenario.
+
+    Examples
+    --------
+    >>> flow = Flow(174, 0.020)
+    >>> model_to_compare(Scenario(flow, Path(rtt=0.100, loss=0.02)), "auto")
+    'chain'
+    >>> model_to_compare(Scenario(flow, Path(rtt=0.100, loss=0.02, jitter=0.005)), "auto").packets
+    200000
+    """
+    compared, refused = simulator(COMPARED_PACKETS), supports(scenario, method).refused
+    if method == "simulation" or (method == "auto" and refused and not compared.supports(scenario).refused):
+        method, refused = "simulation", compared.supports(scenario).refused
+    for refusal in refused:
+        raise refusal
+    return compared if method == "simulation" else "chain"
 
 
 def supports(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Support:
