@@ -11,6 +11,8 @@ from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import WRONG_CALL
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, predict, supports
+from tcpdelay.scenario.fields import bounds
+from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux, Stack
 from tcpdelay.scenario.target import Target
@@ -77,13 +79,25 @@ def relative_error(stack: Stack, expected: ExpectedError | None) -> float:
 
     Examples
     --------
-    >>> from tcpdelay.distribution import DelayDistribution, ExpectedError
-from tcpdelay.models.accuracy import PUBLISHED_ERROR
+    >>> from tcpdelay.models.accuracy import PUBLISHED_ERROR
     >>> relative_error(Linux(), PUBLISHED_ERROR), relative_error(Stack.newreno_2008(), PUBLISHED_ERROR)
     (4.28, 0.0)
     """
     known = isinstance(stack, Linux) and expected is not None and not math.isnan(expected.p90)
     return expected.p90 if known and expected is not None else 0.0
+
+
+def longer_limit(limit: float, error: float) -> float:
+    """Return a limit [s] that is longer by a relative error, at most the longest round-trip time, or the limit itself.
+
+    A longer limit would count as given in milliseconds.
+
+    Examples
+    --------
+    >>> longer_limit(10.0, 0.5), longer_limit(50.0, 0.5), longer_limit(90.0, 0.5)
+    (15.0, 60.0, 90.0)
+    """
+    return min(limit * (1 + error), max(limit, bounds(Path, "rtt")[1]))
 
 
 def late_range_within(delays: DelayDistribution, error: float, limit: float) -> tuple[float, float]:
@@ -98,7 +112,7 @@ def late_range_within(delays: DelayDistribution, error: float, limit: float) -> 
     if not delays.sustainable:
         return (0.0 if error >= WRONG_CALL else 1.0), 1.0
     shortest = limit * (1 - error)
-    return delays.late_fraction(limit * (1 + error)), delays.late_fraction(shortest) if shortest > 0 else 1.0
+    return delays.late_fraction(longer_limit(limit, error)), delays.late_fraction(shortest) if shortest > 0 else 1.0
 
 
 def verdict_of(answer: Answer, target: Target) -> Verdict:

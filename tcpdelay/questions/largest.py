@@ -110,8 +110,8 @@ def largest(
     axis: Axis,
     stack: Stack,
     target: Target,
-    method: AnsweredBy = "auto",
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Edge:
     """Return the largest value on an axis that meets a target.
 
@@ -126,10 +126,10 @@ def largest(
         The TCP implementation.
     target : Target
         The demand on the delay.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------
@@ -182,8 +182,8 @@ def _largest(
         limit, delay_beyond = _limit(Scenario(*beyond, stack), target, model)
     answer = predict(Scenario(*at, stack), method=model)
     certain, impossible = (
-        None if value is None else _exact(axis.quantity, axis.place(value), value)
-        for value in edges_within_error(axis, stack, target, found.inside, model)
+        None if end is None else _exact(axis.quantity, axis.place(end), end)
+        for end in edges_within_error(axis, stack, target, found.inside, model)
     )
     return Edge(
         quantity=axis.quantity,
@@ -199,8 +199,9 @@ def _largest(
         beyond=beyond,
         expected_error=answer.expected_error or UNKNOWN_ERROR,
         method=answer.method,
-        certain=certain,
-        impossible=impossible,
+        # Both searches have a tolerance.
+        certain=None if certain is None else min(certain, value),
+        impossible=None if impossible is None else max(impossible, fails or value),
         assumptions=answer.assumptions,
     )
 
@@ -258,8 +259,8 @@ def largest_bitrate(
     stack: Stack | None = None,
     target: Target | None = None,
     grow: Growth = "segments",
-    method: AnsweredBy = "auto",
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Edge:
     """Return the largest bitrate that meets a target.
 
@@ -278,10 +279,10 @@ def largest_bitrate(
         "segments": packets at the flow's interval grow up to one segment; beyond, packets of one segment become more
         frequent (as with ``--app ... --bitrate``). "size": packets at the flow's interval grow without limit. "rate":
         packets of the flow's size become more frequent.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------
@@ -305,7 +306,7 @@ def largest_bitrate(
     (True, True)
     """
     flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
-    return largest(bitrate_axis(flow, path, stack, grow), stack, target, method, on_progress)
+    return largest(bitrate_axis(flow, path, stack, grow), stack, target, on_progress, method)
 
 
 def largest_packet_rate(
@@ -313,8 +314,8 @@ def largest_packet_rate(
     path: Path,
     stack: Stack | None = None,
     target: Target | None = None,
-    method: AnsweredBy = "auto",
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Edge:
     """Return the largest rate of packets of one size that meets a target.
 
@@ -328,10 +329,10 @@ def largest_packet_rate(
         The TCP implementation; by default that of a current Linux kernel.
     target : Target, optional
         The demand on the delay; by default that of the application, or 95 % within 0.2 s.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------
@@ -354,7 +355,7 @@ def largest_packet_rate(
     (True, 174)
     """
     flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
-    return largest(packet_rate_axis(flow, path, stack), stack, target, method, on_progress)
+    return largest(packet_rate_axis(flow, path, stack), stack, target, on_progress, method)
 
 
 def largest_loss(
@@ -362,8 +363,8 @@ def largest_loss(
     path: Path,
     stack: Stack | None = None,
     target: Target | None = None,
-    method: AnsweredBy = "auto",
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Edge:
     """Return the largest loss with which a target is met.
 
@@ -377,10 +378,10 @@ def largest_loss(
         The TCP implementation; by default that of a current Linux kernel.
     target : Target, optional
         The demand on the delay; by default that of the application, or 95 % within 0.2 s.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------
@@ -403,7 +404,7 @@ def largest_loss(
     (True, 'delay')
     """
     flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
-    return largest(loss_axis(flow, path), stack, target, method, on_progress)
+    return largest(loss_axis(flow, path), stack, target, on_progress, method)
 
 
 def largest_rtt(
@@ -411,8 +412,8 @@ def largest_rtt(
     path: Path,
     stack: Stack | None = None,
     target: Target | None = None,
-    method: AnsweredBy = "auto",
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Edge:
     """Return the longest round-trip time with which a target is met.
 
@@ -426,10 +427,10 @@ def largest_rtt(
         The TCP implementation; by default that of a current Linux kernel.
     target : Target, optional
         The demand on the delay; by default that of the application, or 95 % within 0.2 s.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------
@@ -452,7 +453,7 @@ def largest_rtt(
     True
     """
     flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
-    return largest(rtt_axis(flow, path), stack, target, method, on_progress)
+    return largest(rtt_axis(flow, path), stack, target, on_progress, method)
 
 
 POINTS = 12
@@ -480,6 +481,11 @@ class Frontier:
     target: Target
 
     @property
+    def method(self) -> str:
+        """Name of the model that answered: "chain" or "simulation"."""
+        return next(edge.method for edge in self.edges if edge is not None)
+
+    @property
     def losses(self) -> tuple[float, ...]:
         """The largest losses, fractions; 0 where no loss meets the target."""
         return tuple(0.0 if edge is None else edge.value for edge in self.edges)
@@ -491,8 +497,8 @@ def loss_rtt_frontier(
     stack: Stack | None = None,
     target: Target | None = None,
     rtts: Sequence[float] | None = None,
-    method: AnsweredBy = "auto",
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Frontier:
     """Return the largest loss that meets a target at each of several round-trip times.
 
@@ -509,10 +515,10 @@ def loss_rtt_frontier(
     rtts : sequence of float, optional
         Round-trip times [s], 1e-6 to 60, at least one; by default twelve, from 10 ms to the round-trip time whose
         one-way delay is nine tenths of the limit.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
     on_progress : callable, optional
         Called after each round-trip time with the number of round-trip times done and the number of all.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tcpdelay.models.accuracy import WRONG_CALL
 from tcpdelay.models.interface import Answer, Model, Requested
 from tcpdelay.models.predict import AnsweredBy, predict
-from tcpdelay.models.verdict import late_range, relative_error
+from tcpdelay.models.verdict import late_range, longer_limit, relative_error
 from tcpdelay.questions.quantities import Axis
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import KnownStack
@@ -172,7 +172,7 @@ def excess_lateness(answer: Answer, target: Target) -> float | None:
 
 
 def _excess(late: float, target: Target) -> float:
-    """Return the logarithm of a share of late packets over the share that a target allows; 0 or less if it allows it."""
+    """Return the logarithm of a share of late packets over the share that a target allows."""
     allowed = 1 - target.quantile
     distance = math.log(max(late, SMALLEST_SHARE * allowed) / allowed)
     return min(distance, 0.0) if target.allows(late) else max(distance, SMALLEST_EXCESS)
@@ -253,7 +253,6 @@ def edges_within_error(
     True
     """
 
-
     def edge_if(longer: bool) -> Bracket:
         def excess(value: float) -> float:
             return _excess(_late_if(longer, Scenario(*axis.place(value), stack), target, model), target)
@@ -272,7 +271,7 @@ def _late_if(longer: bool, scenario: Scenario, target: Target, model: AnsweredBy
     error = relative_error(scenario.stack, answer.expected_error)
     if not answer.sustainable:
         return 0.0 if error >= WRONG_CALL and not longer else 1.0
-    limit = target.limit * (1 - error if longer else 1 + error)
+    limit = target.limit * (1 - error) if longer else longer_limit(target.limit, error)
     if limit <= 0:
         return ALL_LATE
     return predict(scenario, Requested(precision="decision", target=replace(target, limit=limit)), model).lateness
