@@ -39,11 +39,11 @@ def chain_model(linux: bool) -> Model:
 
 
 @cache
-def simulator(packets: int | None = None) -> Model:
+def simulator(packets: int | None = None, on_progress: Callable[[int, int], None] | None = None) -> Model:
     """Return the simulator; it simulates this number of packets, or as many as the precision requires."""
     from tcpdelay.models.simulator.model import Simulator
 
-    return Simulator(packets)
+    return Simulator(packets, on_progress)
 
 
 @dataclass
@@ -96,7 +96,9 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
     return simulator() if method == "simulation" else chain_model(isinstance(scenario.stack, Linux))
 
 
-def model_to_compare(scenario: Scenario, method: AnsweredBy) -> AnsweredBy | Model:
+def model_to_compare(
+    scenario: Scenario, method: AnsweredBy, on_progress: Callable[[int, int], None] | None = None
+) -> AnsweredBy | Model:
     """Return the model whose answers to a scenario and to its neighbours are compared, as in a search.
 
     Its simulations all have `COMPARED_PACKETS` packets and the same random numbers, so that their differences come from
@@ -108,6 +110,8 @@ def model_to_compare(scenario: Scenario, method: AnsweredBy) -> AnsweredBy | Mod
         The scenario.
     method : {"chain", "simulation", "auto"}
         "auto" is the chain, or the simulator where the chain refuses a field and the simulator does not.
+    on_progress : callable, optional
+        Called in each simulation with the number of packets simulated, and the largest number of packets.
 
     Returns
     -------
@@ -127,7 +131,7 @@ def model_to_compare(scenario: Scenario, method: AnsweredBy) -> AnsweredBy | Mod
     >>> model_to_compare(Scenario(flow, Path(rtt=0.100, loss=0.02, jitter=0.005)), "auto").packets
     200000
     """
-    compared, refused = simulator(COMPARED_PACKETS), supports(scenario, method).refused
+    compared, refused = simulator(COMPARED_PACKETS, on_progress), supports(scenario, method).refused
     if method == "simulation" or (method == "auto" and refused and not compared.supports(scenario).refused):
         method, refused = "simulation", compared.supports(scenario).refused
     for refusal in refused:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -38,9 +38,13 @@ class Simulator:
     ----------
     packets : int, optional
         Number of packets of a simulation whose request has none; by default as many as its precision requires.
+    on_progress : callable, optional
+        Called in a simulation whose request has no such function, with the number of packets simulated and the largest
+        number of packets.
     """
 
     packets: int | None = None
+    on_progress: Callable[[int, int], None] | None = None
     name: ClassVar[str] = "simulation"
 
     def supports(self, scenario: Scenario) -> Support:
@@ -62,7 +66,7 @@ class Simulator:
             stack,
             packets=requested.packets or self.packets,
             seed=requested.seed,
-            on_progress=requested.on_progress,
+            on_progress=requested.on_progress or self.on_progress,
             quantile=(requested.target or Target(DEFAULT_LIMIT)).quantile,
         )
         if not found.settled:
