@@ -27,7 +27,7 @@ def delays():
 @settings(max_examples=50)
 @given(share=st.floats(0, 0.3))
 def test_the_playout_buffer_is_the_smallest(delays, share):
-    found = td.playout_for_late_fraction(VOIP, PATH, LINUX, share)
+    found = td.playout_for_late_fraction(VOIP, PATH, LINUX, share, method="chain")
     assert delays.late_fraction(found.value) == found.late_fraction <= share + 1e-12
     if found.fails is not None:
         assert delays.late_fraction(found.fails) == found.late_beyond > share
@@ -104,7 +104,7 @@ def test_the_interval_of_a_call_is_part_of_its_score():
 def test_pieces_and_connections_are_those_of_the_heuristics():
     path = td.Path(rtt=0.100, loss=0.01)
     for solve, ways in ((td.best_split, split_delay), (td.best_connections, parallel_delay)):
-        found = solve(FULL, path, LINUX, TARGET)
+        found = solve(FULL, path, LINUX, TARGET, method="chain")
         assert [one.value for one in found.candidates] == [1, 2, 4]
         assert [one.delay for one in found.candidates] == [
             ways(FULL, path, LINUX, number).quantile(0.95) for number in (1, 2, 4)

@@ -17,8 +17,8 @@ from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
 from tcpdelay.advice.recommendations import recommendations
 from tcpdelay.advice.rule import Recommendation, Situation
 from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.interface import Answer, DelayParts, Requested
-from tcpdelay.models.predict import AnsweredBy, predict, solved_once
+from tcpdelay.models.interface import Answer, DelayParts, Model, Requested
+from tcpdelay.models.predict import AnsweredBy, model_to_compare, predict, solved_once, supports
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.validity import ValidatedRange, validated_range
 from tcpdelay.models.verdict import Verdict, judge, late_range
@@ -97,6 +97,8 @@ class Findings:
         Limits of the numbers that the reader should know.
     ignored : mapping of str to str
         Fields of the scenario that the model ignores, and the values that it assumes.
+    refused : tuple of str
+        Fields of the scenario that the chain refuses, so that all figures are simulated; usually none.
     loss_curve : LossCurve
         The target's quantile against the loss.
     estimate : PathEstimate, optional
@@ -128,6 +130,7 @@ class Findings:
     expected_error: ExpectedError
     notes: tuple[str, ...]
     ignored: Mapping[str, str]
+    refused: tuple[str, ...]
     loss_curve: LossCurve
     estimate: PathEstimate | None = None
     call: Call | None = None
@@ -176,7 +179,9 @@ class Findings:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
 
-def _alternatives(scenario: Scenario, target: Target, estimate: PathEstimate | None) -> tuple[Alternative, ...]:
+def _alternatives(
+    scenario: Scenario, target: Target, estimate: PathEstimate | None, model: AnsweredBy | Model
+) -> tuple[Alternative, ...]:
     """Return the predictions at both ends of the measured confidence intervals."""
     if estimate is None:
         return ()
@@ -189,7 +194,7 @@ def _alternatives(scenario: Scenario, target: Target, estimate: PathEstimate | N
         ("worst case of the 95 % interval", high_rtt, high_loss),
     ):
         changed = dataclasses.replace(path, rtt=rtt, loss=min(loss, LARGEST_ALTERNATIVE_LOSS), one_way_delay=None)
-        answer = predict(dataclasses.replace(scenario, path=changed), method="chain")
+        answer = predict(dataclasses.replace(scenario, path=changed), method=model)
         quantile = answer.require().quantile(target.quantile) if answer.answered else math.nan
         result.append(Alternative(label, rtt, loss, quantile, answer.meets(target)))
     return tuple(result)
@@ -237,7 +242,8 @@ def findings(
         The application that sends the flow; the findings on a call or a video have its quality too.
     method : {"chain", "simulation", "auto"}
         The model of the verdict and the delays. "auto" simulates where the chain's expected error reaches across the
-        limit. Margins, parts of the delay and effects of settings are always the chain's.
+        limit. Margins, parts of the delay and effects of settings are the chain's, unless the chain refuses the
+        scenario and `method` allows a simulation.
     on_progress : callable, optional
         Function that a simulation calls with the number of packets simulated and the largest number of packets.
 
@@ -270,16 +276,19 @@ def _findings(
     on_progress: Callable[[int, int], None] | None,
 ) -> Findings:
     flow, path, stack = scenario.flow, scenario.path, scenario.stack
-    answer = predict(scenario, Requested(parts=True), method="chain")
+    model = model_to_compare(scenario, "chain" if method == "chain" else "auto", on_progress)
+    answer = predict(scenario, Requested(parts=True), model)
     answer.require()
     assert answer.parts is not None
     judgement = judge(scenario, target, method, Requested(parts=True), on_progress)
-    delays = judgement.answer.require()
+    # A simulation that has not settled has no delays.
+    judged = judgement.answer if judgement.answer.answered else answer
+    delays = judged.require()
     utilization = connection_utilization(flow, path, stack)
-    found_margins = margins(flow, path, stack, target)
-    situation = Situation(answer, target, utilization, found_margins[-1], application)
-    alternatives = _alternatives(scenario, target, estimate)
-    works = judgement.answer.meets(target)
+    found_margins = margins(flow, path, stack, target, model)
+    situation = Situation(answer, target, utilization, found_margins[-1], application, model)
+    alternatives = _alternatives(scenario, target, estimate, model)
+    works = judged.meets(target)
     agreed = all(alternative.meets_target == works for alternative in alternatives)
     return Findings(
         flow=flow,
@@ -293,17 +302,18 @@ def _findings(
         backlogged_time_fraction=answer.backlogged_time_fraction,
         fair_rate=flow.bitrate / utilization if utilization > 0 else math.inf,
         utilization=utilization,
-        largest_sustainable_rate=largest_sustainable_rate(flow, path, stack),
+        largest_sustainable_rate=largest_sustainable_rate(flow, path, stack, model),
         verdict=judgement.verdict if agreed else "uncertain",
         margins=found_margins,
-        playout=playout_buffers(flow, path, stack, delays),
+        playout=playout_buffers(judged),
         recommendations=tuple(recommendations(situation)),
         alternatives=alternatives,
         validity=validated_range(stack),
-        expected_error=judgement.answer.expected_error or UNKNOWN_ERROR,
-        notes=_notes(judgement.answer),
-        ignored=judgement.answer.ignored,
-        loss_curve=loss_curve(scenario, target, found_margins[0]),
+        expected_error=judged.expected_error or UNKNOWN_ERROR,
+        notes=_notes(judged),
+        ignored=judged.ignored,
+        refused=() if model == "chain" else tuple(error.name for error in supports(scenario).refused),
+        loss_curve=loss_curve(scenario, target, found_margins[0], model),
         estimate=estimate,
         call=call_experience(application, flow, target, delays),
         video=video_experience(application, flow, target, delays),

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.models.predict import capacity, predict
+from tcpdelay.models.interface import Model
+from tcpdelay.models.predict import AnsweredBy, capacity, predict
 from tcpdelay.questions.margins import Margin
 from tcpdelay.questions.search import bracket
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
 
 POINTS, FEW_POINTS = 30, 12
-"""Number of losses on the curve: usually, and for a long limit, where the curve is smooth and the chains are large."""
+"""Number of losses on the curve: usually, and where a point takes long: in a simulation, or with a long limit."""
 LONG_LIMIT = 200
 """Number of the flow's intervals from which a limit counts as long."""
 NEAR_EDGE = 0.8
@@ -57,7 +58,7 @@ class LossCurve:
     critical: float | None
 
 
-def loss_curve(scenario: Scenario, target: Target, margin: Margin) -> LossCurve:
+def loss_curve(scenario: Scenario, target: Target, margin: Margin, model: AnsweredBy | Model = "chain") -> LossCurve:
     """Return the target's quantile at losses around a scenario.
 
     The curve ends where the quantile is four times the limit, or where TCP is close to its capacity.
@@ -70,6 +71,8 @@ def loss_curve(scenario: Scenario, target: Target, margin: Margin) -> LossCurve:
         The demand on the delay.
     margin : Margin
         The margin of the scenario's loss.
+    model : {"chain"} or Model
+        The model, as from `tcpdelay.models.predict.model_to_compare`. Simulations give few points and no critical loss.
 
     Returns
     -------
@@ -90,7 +93,8 @@ def loss_curve(scenario: Scenario, target: Target, margin: Margin) -> LossCurve:
     lowest = max(LOWEST, min(anchors) / BELOW)
     highest = max(min(HIGHEST, max(anchors) * ABOVE), max(anchors))
     limit_is_long = target.limit >= LONG_LIMIT * scenario.flow.interval
-    requested = {*np.geomspace(lowest, highest, FEW_POINTS if limit_is_long else POINTS).tolist(), *anchors}
+    few = limit_is_long or model != "chain"
+    requested = {*np.geomspace(lowest, highest, FEW_POINTS if few else POINTS).tolist(), *anchors}
     if limit_is_long and edge is not None and not margin.at_least:
         requested = {loss for loss in requested if loss <= NEAR_EDGE * edge or loss == here}
     losses: list[float] = []
@@ -98,11 +102,14 @@ def loss_curve(scenario: Scenario, target: Target, margin: Margin) -> LossCurve:
     rate = scenario.flow.packet_rate
     for loss in sorted(requested):
         changed = _at(scenario, loss)
-        # The capacity is NaN if the model does not know it. Then the comparison is false, and the curve ends.
-        if not capacity(changed) - rate >= SMALLEST_RESERVE * rate:
+        # The capacity is NaN if the chain does not know it. Then the comparison is false, and the curve ends.
+        if model == "chain" and not capacity(changed) - rate >= SMALLEST_RESERVE * rate:
+            break
+        answer = predict(changed, method=model)
+        if model != "chain" and not answer.sustainable:
             break
         losses.append(loss)
-        quantiles.append(predict(changed, method="chain").require().quantile(target.quantile))
+        quantiles.append(answer.require().quantile(target.quantile))
         if quantiles[-1] > CEILING * target.limit:
             break
     critical = _critical_loss(scenario, losses[-1] if losses else lowest, highest)

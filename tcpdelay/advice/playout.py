@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.interface import Answer
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
+from tcpdelay.models.verdict import late_range
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux, NewReno2008
@@ -22,12 +23,16 @@ from tcpdelay.units import format_time
 
 @dataclass(frozen=True)
 class PlayoutBuffer:
-    """A playout delay [s] that hides one kind of loss, and the share of packets that are late with this delay."""
+    """A playout delay [s] that hides one kind of loss, and the share of packets that are late with this delay.
+
+    `late_range` is the smallest and the largest share that the expected error of the prediction allows.
+    """
 
     masks: str
     formula: str
     delay: float
     late_fraction: float
+    late_range: tuple[float, float]
 
 
 def fast_retransmit_playout(flow: Flow, path: Path) -> float:
@@ -75,8 +80,10 @@ def timeout_in_words(stack: KnownStack) -> str:
     return f"The retransmission timeout (RTO) of Linux is at least RTT + {format_time(stack.rto_min)}."
 
 
-def playout_buffers(flow: Flow, path: Path, stack: KnownStack, delays: DelayDistribution) -> tuple[PlayoutBuffer, ...]:
+def playout_buffers(answer: Answer) -> tuple[PlayoutBuffer, ...]:
     """Return the playout delays that hide single losses, each with its late fraction."""
+    flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
+    delays = answer.require()
     published = stack if isinstance(stack, NewReno2008) else NewReno2008()
     linux = stack if isinstance(stack, Linux) else Linux()
     buffers = [
@@ -88,4 +95,7 @@ def playout_buffers(flow: Flow, path: Path, stack: KnownStack, delays: DelayDist
         ),
         ("one timeout, Linux today", "RTT + RTO", timeout_playout(path, linux)),
     ]
-    return tuple(PlayoutBuffer(masks, formula, delay, delays.late_fraction(delay)) for masks, formula, delay in buffers)
+    return tuple(
+        PlayoutBuffer(masks, formula, delay, delays.late_fraction(delay), late_range(answer, delay))
+        for masks, formula, delay in buffers
+    )

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
-from tcpdelay.models.interface import Answer
-from tcpdelay.models.predict import predict, supports
+from tcpdelay.models.interface import Answer, Model
+from tcpdelay.models.predict import AnsweredBy, predict, supports
 from tcpdelay.questions.margins import Margin
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.fields import declarations
@@ -21,7 +21,7 @@ from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
 
-Basis = Literal["chain", "bound", "none", "unknown"]
+Basis = Literal["chain", "simulation", "bound", "none", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Effect:
 
     Parameters
     ----------
-    basis : {"chain", "bound", "none", "unknown"}
-        "chain": the numbers are computed for the scenario. "bound": they bound the delay that is saved. "none": the
-        rule has no effect, for the given `reason` or because a current Linux follows it. "unknown": the effect is not
-        computed, for the given `reason`.
+    basis : {"chain", "simulation", "bound", "none", "unknown"}
+        "chain" and "simulation": the numbers are computed for the scenario by this model. "bound": they bound the delay
+        that is saved. "none": the rule has no effect, for the given `reason` or because a current Linux follows it.
+        "unknown": the effect is not computed, for the given `reason`.
     without, with_rule : float, optional
         The target's quantile [s], or the late fraction, without and with the rule; infinite where TCP cannot carry the
         flow.
@@ -94,6 +94,8 @@ class Situation:
         The margin of the bitrate.
     application : Application, optional
         The application that sends the flow, if it is known.
+    model : {"chain"} or Model
+        The model that answered, and answers for the scenario with a change.
     """
 
     answer: Answer
@@ -101,6 +103,12 @@ class Situation:
     utilization: float = math.nan
     bitrate: Margin | None = None
     application: Application | None = None
+    model: AnsweredBy | Model = "chain"
+
+    @property
+    def basis(self) -> Literal["chain", "simulation"]:
+        """The basis of the effects that are computed."""
+        return "chain" if self.model == "chain" else "simulation"
 
     @property
     def flow(self) -> Flow:
@@ -168,7 +176,7 @@ class Situation:
 
     def predicted(self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None) -> Answer:
         """Return the prediction for the scenario with another flow, path or stack."""
-        return predict(Scenario(flow or self.flow, path or self.path, stack or self.stack), method="chain")
+        return predict(Scenario(flow or self.flow, path or self.path, stack or self.stack), method=self.model)
 
     def switch(self, name: str, without: Any, with_rule: Any) -> Effect | None:
         """Return the effect of a setting of the stack; None if the stack has no such field.
@@ -177,7 +185,7 @@ class Situation:
         """
         if name not in declarations(type(self.stack)):
             return None
-        if name not in supports(self.answer.scenario).honoured:
+        if name not in supports(self.answer.scenario, self.model).honoured:
             words = name.replace("_", " ")
             return Effect("unknown", reason=f"the chain does not model {words}; `--method simulation` does")
         before, after = (
@@ -220,7 +228,7 @@ class Situation:
         if not (before.answered and after.answered):
             return None
         quantile = self.target.quantile
-        return Effect("chain", before.require().quantile(quantile), combined(after.require()).quantile(quantile))
+        return Effect(self.basis, before.require().quantile(quantile), combined(after.require()).quantile(quantile))
 
     def allowed_after(self, delay: float) -> bool:
         """Return whether no more packets come later than `delay` [s] than the target allows after its limit."""
@@ -242,7 +250,7 @@ class Situation:
             reason = f"more packets than the target allows come after {format_time(delay)}"
         late = self.distribution.late_fraction(delay)
         wait = f"the application can wait longer than the limit of {limit}"
-        return Effect("chain", self.late_now, late, quantity="late fraction", at=delay, provided=wait, reason=reason)
+        return Effect(self.basis, self.late_now, late, quantity="late fraction", at=delay, provided=wait, reason=reason)
 
     def saves_at_most(self, delay: float) -> Effect:
         """Return the effect of a rule that saves at most `delay` [s] per packet; none if TCP cannot carry the flow."""

@@ -38,6 +38,7 @@ from tcpdelay.cli.output import (
     write_chart,
 )
 from tcpdelay.cli.scenario import read_demands
+from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.region_table import Edge, edge_table
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.stack import checked_profile
@@ -120,6 +121,15 @@ def region(
         Format | None,
         format_option("Output format; csv and json hold seconds and fractions, netcdf the delays over rtt and loss."),
     ] = None,
+    method: Annotated[
+        AnsweredBy,
+        make_option(
+            "--method",
+            OUTPUT,
+            "Model of the edge: the chain, the simulator, or auto: the chain, and the simulator where the chain "
+            "refuses the stack. The delays of a chart or .nc file are always the chain's.",
+        ),
+    ] = "auto",
     output: Annotated[Path | None, output_option(".nc, .csv, .json or .txt")] = None,
     chart: Annotated[Path | None, chart_option("the region, or the edges of several regions")] = None,
     fill: Annotated[
@@ -168,7 +178,7 @@ def region(
     grid: dict[str, Any] = {name: np.geomspace(own.low, own.high, points) for name, own in ends.items()}
     call: dict[str, Any] = {"codec": codec or DEFAULT_CODEC, "playout_delay": playout or "limit"}
     edges = [
-        Edge(own.app.name if own.app else None, own.stack or "", _boundary(flow, carried_by, target, grid))
+        Edge(own.app.name if own.app else None, own.stack or "", _boundary(flow, carried_by, target, grid, method))
         for own, flow, carried_by, target in demands
     ]
     if chosen == "netcdf" or (chart is not None and len(edges) == 1):
@@ -203,21 +213,23 @@ def _measured(file: Path) -> Measured:
 
 def _with_delays(edge: Edge) -> Edge:
     """Return an edge with the delays at each point."""
-    from tcpdelay.models.predict import predict
+    from tcpdelay.models.predict import model_to_compare, predict
     from tcpdelay.scenario.scenario import Scenario
 
     boundary = edge.boundary
 
     def delays(place: int, loss: float) -> DelayDistribution:
         scenario = Scenario(boundary.flow, boundary.path(place, loss), checked_profile(boundary.stack))
-        return predict(scenario, method="chain").require()
+        return predict(scenario, method=model_to_compare(scenario, boundary.method)).require()
 
     with _computing():
         found = [None if math.isnan(loss) else delays(i, loss) for i, loss in enumerate(boundary.works_up_to.tolist())]
     return replace(edge, delays=found)
 
 
-def _boundary(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any]) -> WorkingBoundary:
+def _boundary(
+    flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any], method: AnsweredBy
+) -> WorkingBoundary:
     from tcpdelay.questions.boundary import working_boundary
 
     with _computing():
@@ -228,6 +240,7 @@ def _boundary(flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any
             limit=target.limit,
             quantile=target.quantile,
             on_progress=counting_down("Searching", "round-trip times"),
+            method=method,
         )
 
 

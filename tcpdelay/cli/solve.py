@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -12,9 +12,12 @@ from tcpdelay.cli.errors import argument_errors, counting, predicting
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_scenario
 from tcpdelay.cli.predict import FORMAT_HELP
 from tcpdelay.cli.scenario import RequestedScenario, read_scenario
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_time
+
+if TYPE_CHECKING:
+    from tcpdelay.report.answers import Solution
 
 Question = Literal[
     "bitrate",
@@ -176,6 +179,15 @@ def solve(
         quantity("--step", "fraction", ASKED, "Of sensitivity: relative change of each input.", "10%", zero=True),
     ] = None,
     output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
+    method: Annotated[
+        AnsweredBy,
+        make_option(
+            "--method",
+            OUTPUT,
+            "Model: the chain, the simulator, or auto: the chain, and the simulator where the chain refuses the "
+            "scenario, or does not decide whether a playout buffer or a choice meets the target.",
+        ),
+    ] = "auto",
 ) -> None:
     """Find the largest or smallest value that meets a target, or the best choice, and what limits it."""
     given = {
@@ -201,8 +213,8 @@ def solve(
     with argument_errors(), predicting():
         from tcpdelay.report.answers import answer_text
 
-        answer = _answer(question, scenario, options, particulars)
-        ignored = _ignored(scenario)
+        answer = _answer(question, scenario, options, particulars, method)
+        ignored = supports(scenario, "chain" if answer.method == "chain" else "simulation").ignored
     print(answer_text(answer, output_format, ignored), end="")
 
 
@@ -233,16 +245,13 @@ def _without_quantity(question: Question, options: ScenarioOptions) -> ScenarioO
     return options
 
 
-def _ignored(scenario: Scenario) -> Mapping[str, str]:
-    """Return the fields of the scenario that the chain ignores, and its assumptions instead."""
-    from tcpdelay.models.predict import chain_model
-
-    return chain_model(isinstance(scenario.stack, Linux)).supports(scenario).ignored
-
-
 def _answer(
-    question: Question, scenario: RequestedScenario, options: ScenarioOptions, particulars: dict[str, Any]
-) -> object:
+    question: Question,
+    scenario: RequestedScenario,
+    options: ScenarioOptions,
+    particulars: dict[str, Any],
+    method: AnsweredBy,
+) -> Solution:
     """Return the answer to a question."""
     from tcpdelay.quality.voice import CallTarget
     from tcpdelay.questions.largest import (
@@ -261,28 +270,30 @@ def _answer(
     codec, mos = own.pop("codec", None), own.pop("mos", None)
     call = None if codec is None and mos is None else CallTarget(codec or "g711", mos)
     demand = call or target
-    progress = counting("Tried", "points")
     if question == "playout":
+        own |= {"method": method, "on_progress": counting("Simulating", "packets at most")}
         if call is not None:
-            return playout_for_call(flow, path, stack, call)
-        return playout_for_late_fraction(flow, path, stack, own.get("late_fraction", LATE_FRACTION))
+            return playout_for_call(flow, path, stack, call, **own)
+        return playout_for_late_fraction(flow, path, stack, **{"late_fraction": LATE_FRACTION, **own})
+    several = question not in ("bitrate", "packet-rate", "loss", "rtt")
+    own |= {"method": method, "on_progress": counting("Tried", "points" if several else "values at most")}
     if question == "interval":
         data = _data_rate(scenario, options, own.get("header"))
-        return best_interval(data, path, stack, demand, **own, on_progress=progress)
-    solvers: dict[Question, Callable[[], object]] = {
+        return best_interval(data, path, stack, demand, **own)
+    solvers: dict[Question, Callable[[], Solution]] = {
         "bitrate": lambda: largest_bitrate(flow, path, stack, target, **own),
-        "packet-rate": lambda: largest_packet_rate(flow, path, stack, target),
-        "loss": lambda: largest_loss(flow, path, stack, target),
-        "rtt": lambda: largest_rtt(flow, path, stack, target),
-        "frontier": lambda: loss_rtt_frontier(flow, path, stack, target, **own, on_progress=progress),
-        "split": lambda: best_split(flow, path, stack, demand, **own, on_progress=progress),
-        "connections": lambda: best_connections(flow, path, stack, demand, **own, on_progress=progress),
-        "sensitivity": lambda: sensitivities(flow, path, stack, target, **own, on_progress=progress),
+        "packet-rate": lambda: largest_packet_rate(flow, path, stack, target, **own),
+        "loss": lambda: largest_loss(flow, path, stack, target, **own),
+        "rtt": lambda: largest_rtt(flow, path, stack, target, **own),
+        "frontier": lambda: loss_rtt_frontier(flow, path, stack, target, **own),
+        "split": lambda: best_split(flow, path, stack, demand, **own),
+        "connections": lambda: best_connections(flow, path, stack, demand, **own),
+        "sensitivity": lambda: sensitivities(flow, path, stack, target, **own),
     }
     return solvers[question]()
 
 
-def _data_rate(scenario: Scenario, options: ScenarioOptions, header: int | None) -> float:
+def _data_rate(scenario: RequestedScenario, options: ScenarioOptions, header: int | None) -> float:
     """Return the bitrate of the data without headers: --bitrate, or the bitrate of the packets without headers."""
     from tcpdelay.questions.ways import RTP_HEADER
 

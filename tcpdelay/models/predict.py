@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 AnsweredBy = Literal["chain", "simulation", "auto"]
 
+COMPARED_PACKETS = 200_000
+"""Packets of each of the simulations whose results are compared; one takes some tenths of a second."""
 LARGEST_CHAIN_ERROR = 0.10
 """Expected error of the chain's 95th percentile from which on "auto" simulates: its mean, a fraction."""
 
@@ -38,11 +40,11 @@ def chain_model(linux: bool) -> Model:
 
 
 @cache
-def simulator() -> Model:
-    """Return the simulator."""
+def simulator(packets: int | None = None, on_progress: Callable[[int, int], None] | None = None) -> Model:
+    """Return the simulator; it simulates this number of packets, or as many as the precision requires."""
     from tcpdelay.models.simulator.model import Simulator
 
-    return Simulator()
+    return Simulator(packets, on_progress)
 
 
 @dataclass
@@ -93,6 +95,49 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
     if method not in get_args(AnsweredBy):
         raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(AnsweredBy)))}")
     return simulator() if method == "simulation" else chain_model(isinstance(scenario.stack, Linux))
+
+
+def model_to_compare(
+    scenario: Scenario, method: AnsweredBy, on_progress: Callable[[int, int], None] | None = None
+) -> AnsweredBy | Model:
+    """Return the model whose answers to a scenario and to its neighbours are compared, as in a search.
+
+    Its simulations all have `COMPARED_PACKETS` packets and the same random numbers, so that their differences come from
+    the scenarios.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario.
+    method : {"chain", "simulation", "auto"}
+        "auto" is the chain, or the simulator where the chain refuses a field and the simulator does not.
+    on_progress : callable, optional
+        Called in each simulation with the number of packets simulated, and the largest number of packets.
+
+    Returns
+    -------
+    {"chain"} or Model
+        The model.
+
+    Raises
+    ------
+    UnsupportedError
+        If the model refuses the scenario.
+
+    Examples
+    --------
+    >>> flow = Flow(174, 0.020)
+    >>> model_to_compare(Scenario(flow, Path(rtt=0.100, loss=0.02)), "auto")
+    'chain'
+    >>> model_to_compare(Scenario(flow, Path(rtt=0.100, loss=0.02, jitter=0.005)), "auto").packets
+    200000
+    """
+    compared, refused = simulator(COMPARED_PACKETS, on_progress), supports(scenario, method).refused
+    if method == "simulation" or (method == "auto" and refused and not compared.supports(scenario).refused):
+        method, refused = "simulation", compared.supports(scenario).refused
+    for refusal in refused:
+        raise refusal
+    return compared if method == "simulation" else "chain"
 
 
 def supports(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Support:
@@ -246,8 +291,8 @@ def predict_delay(
     method : {"chain", "simulation", "auto"}
         What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` alone, to 2 % in some
         seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its expected error is
-        below 10 % and the flow's rate is not near the capacity, and else simulates what can be simulated: also lost acknowledgements and jitter, which the chain
-        does not know, and bursts of losses that are too long for it.
+        below 10 % and the flow's rate is not near the capacity, and else simulates what can be simulated: also lost
+        acknowledgements and jitter, which the chain does not know, and bursts of losses that are too long for it.
     packets : int, optional
         Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".
     on_progress : callable, optional

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.predict import predict
+from tcpdelay.models.interface import Model
+from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, model_to_compare, predict, simulator
 from tcpdelay.models.validity import validated_range
+from tcpdelay.models.verdict import Verdict, verdict_of
 from tcpdelay.quality.voice import CallTarget, best_playout_delay
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
@@ -74,9 +76,13 @@ class Candidate:
     wire_rate : float
         Bit rate on the network, including headers of TCP and IP [bit/s].
     meets_target : bool
-        Whether the target is met.
+        Whether the prediction meets the target.
+    verdict : {"works", "uncertain", "fails"}
+        The verdict on the target; "uncertain" where the expected error of the delay reaches across the limit.
+    method : str
+        Name of the model: "chain" or "simulation".
     expected_error : ExpectedError
-        Expected error of the chain's prediction.
+        Expected error of the prediction.
     notes : tuple of str
         Fields that lie outside the range in which the model has been checked, and fields that the model ignores.
     """
@@ -88,6 +94,8 @@ class Candidate:
     mos: float | None
     wire_rate: float
     meets_target: bool
+    verdict: Verdict
+    method: str
     expected_error: ExpectedError
     notes: tuple[str, ...]
 
@@ -135,6 +143,11 @@ class Choice:
         return self.best.value
 
     @property
+    def method(self) -> str:
+        """Name of the model that answered: "chain" or "simulation"."""
+        return self.best.method
+
+    @property
     def expected_error(self) -> ExpectedError:
         """Expected error of the prediction for the best value."""
         return self.best.expected_error
@@ -169,6 +182,7 @@ def best(
     stack: KnownStack,
     target: Target | CallTarget,
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Choice:
     """Return the best of several ways to send the same data.
 
@@ -184,6 +198,8 @@ def best(
         The demand on the delay or on the call.
     on_progress : callable, optional
         Called after each way with the number of ways done and the number of all ways.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain; all ways are simulated if the chain refuses them, or leaves a verdict open.
 
     Returns
     -------
@@ -203,11 +219,21 @@ def best(
     >>> found.value, round(found.best.age, 3), found.limited_by
     (1, 0.16, 'candidates')
     """
-    candidates = []
-    for done, way in enumerate(sorted(ways, key=lambda way: way.value), 1):
-        candidates.append(_candidate(way, path, stack, target))
-        if on_progress is not None:
-            on_progress(done, len(ways))
+    scenarios = [Scenario(way.asked, path, stack) for way in ways]
+    model = model_to_compare(scenarios[0], method)
+
+    def predicted(model: AnsweredBy | Model) -> list[Candidate]:
+        found = []
+        for done, way in enumerate(sorted(ways, key=lambda way: way.value), 1):
+            found.append(_candidate(way, path, stack, target, model))
+            if on_progress is not None:
+                on_progress(done, len(ways))
+        return found
+
+    candidates, simulated = predicted(model), simulator(COMPARED_PACKETS)
+    undecided = method == "auto" and any(candidate.verdict == "uncertain" for candidate in candidates)
+    if undecided and not any(simulated.supports(scenario).refused for scenario in scenarios):
+        candidates = predicted(simulated)
     good = [candidate for candidate in candidates if candidate.meets_target]
     if not good:
         raise ValueError(_refusal(quantity, min(candidates, key=lambda candidate: candidate.rank), target))
@@ -231,19 +257,25 @@ def best(
     )
 
 
-def _candidate(way: Way, path: Path, stack: KnownStack, target: Target | CallTarget) -> Candidate:
+def _candidate(
+    way: Way, path: Path, stack: KnownStack, target: Target | CallTarget, model: AnsweredBy | Model
+) -> Candidate:
     """Return the prediction for one way."""
-    answer = predict(Scenario(way.asked, path, stack), method="chain")
-    if answer.status == "too large":
+    answer = predict(Scenario(way.asked, path, stack), method=model)
+    error = answer.expected_error or UNKNOWN_ERROR
+    verdict: Verdict
+    if answer.status in ("too large", "not settled"):
         distribution = DelayDistribution.unsustainable(path.forward_delay)
     else:
         distribution = way.combined(answer.require())
     mos = None
     if isinstance(target, Target):
         delay, meets = distribution.quantile(target.quantile), distribution.meets(target)
+        verdict = verdict_of(replace(answer, distribution=distribution, look_up_error=lambda: error), target)
     else:
         call = best_playout_delay(distribution, target.codec_of(way.packets.interval))
         delay, mos, meets = call.playout_delay, call.mos, target.is_met_by(call)
+        verdict = "works" if meets else "fails"
     return Candidate(
         value=way.value,
         flow=way.packets,
@@ -252,7 +284,9 @@ def _candidate(way: Way, path: Path, stack: KnownStack, target: Target | CallTar
         mos=mos,
         wire_rate=way.wire_rate,
         meets_target=meets,
-        expected_error=answer.expected_error or UNKNOWN_ERROR,
+        verdict=verdict,
+        method=answer.method,
+        expected_error=error,
         notes=(*validated_range(stack).exceeded_by(way.asked, path), *answer.assumptions),
     )
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.models.interface import Requested
-from tcpdelay.models.predict import predict
+from tcpdelay.models.interface import Model, Requested
+from tcpdelay.models.predict import AnsweredBy, model_to_compare, predict
+from tcpdelay.questions.quantities import Axis
 from tcpdelay.questions.region import Question, losses, question, round_trip_times
 from tcpdelay.questions.schedule import work_out
-from tcpdelay.questions.search import excess_lateness, narrowed
+from tcpdelay.questions.search import RELATIVE_TOLERANCE, edge_of, edges_within_error, excess_lateness, narrowed
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -52,6 +53,11 @@ class WorkingBoundary:
         Smallest value found that fails [fraction or s]; NaN where all tried values work.
     tolerance : float
         Largest relative distance between the two sides, where both exist.
+    certain_up_to, impossible_from : ndarray
+        The range in which the expected error of the predictions places the edge, as of `tcpdelay.largest_loss`
+        [fraction or s]; NaN where the range of the search has no such value.
+    method : {"chain", "simulation"}
+        Name of the model that answered: "chain" or "simulation".
     """
 
     flow: Flow
@@ -62,6 +68,9 @@ class WorkingBoundary:
     works_up_to: NDArray[np.float64]
     fails_from: NDArray[np.float64]
     tolerance: float
+    certain_up_to: NDArray[np.float64]
+    impossible_from: NDArray[np.float64]
+    method: AnsweredBy
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the boundary into the given axes, by default the current axes of pyplot; the flow works below it."""
@@ -91,6 +100,7 @@ def working_boundary(
     searched: Searched = "loss",
     tolerance: float = DEFAULT_TOLERANCE,
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> WorkingBoundary:
     """Find the largest loss at which a flow works for each round-trip time, or the longest such time for each loss.
 
@@ -121,6 +131,9 @@ def working_boundary(
     on_progress : callable, optional
         Called with the number of points done, and the number of all points. The points are done in the order of
         `scattered`.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the stack. A simulated boundary is
+        searched from the chain's boundary, with a tolerance of one percent.
 
     Returns
     -------
@@ -146,11 +159,25 @@ def working_boundary(
     rtts, lost = round_trip_times(rtt), losses(loss)
     points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)
     order = scattered(points.size)
-    results = work_out(_BoundarySearch(asked, searched, points[order], grid, tolerance), on_progress=on_progress)
-    sides = np.empty_like(results.values)
-    sides[order] = results.values
-    works, fails = sides["works_up_to"], sides["fails_from"]
-    return WorkingBoundary(asked.flow, asked.stack, asked.target, searched, points, works, fails, tolerance)
+    path = _path(searched, float(points[0]), float(grid[0]))
+    model = model_to_compare(Scenario(asked.flow, path, asked.stack), method)
+    search = _BoundarySearch(asked, searched, points[order], grid, tolerance, model)
+    results = work_out(search, on_progress=on_progress)
+    found = np.empty_like(results.values)
+    found[order] = results.values
+    return WorkingBoundary(
+        asked.flow,
+        asked.stack,
+        asked.target,
+        searched,
+        points,
+        found["works_up_to"],
+        found["fails_from"],
+        tolerance if model == "chain" else RELATIVE_TOLERANCE,
+        found["certain_up_to"],
+        found["impossible_from"],
+        "chain" if model == "chain" else "simulation",
+    )
 
 
 def scattered(size: int) -> NDArray[np.int64]:
@@ -181,7 +208,10 @@ class _BoundarySearch:
     points: NDArray[np.float64]
     grid: NDArray[np.float64]
     tolerance: float
-    row_type = np.dtype([("works_up_to", np.float64), ("fails_from", np.float64)])
+    model: AnsweredBy | Model
+    row_type = np.dtype(
+        [(name, np.float64) for name in ("works_up_to", "fails_from", "certain_up_to", "impossible_from")]
+    )
 
     @property
     def size(self) -> int:
@@ -197,8 +227,23 @@ class _BoundarySearch:
             scenario = Scenario(asked.flow, _path(self.searched, point, value), asked.stack, asked.target)
             return excess_lateness(predict(scenario, requested, "chain"), asked.target)
 
-        row["works_up_to"], row["fails_from"] = first_failure(excess, self.grid, self.tolerance)
+        inside, outside = first_failure(excess, self.grid, self.tolerance)
+        lowest, highest = float(self.grid[0]), float(self.grid[-1])
+        axis = Axis(self.searched, lambda value: (asked.flow, _path(self.searched, point, value)), lowest, highest)
+        if self.model != "chain":
+            found = edge_of(axis, asked.stack, asked.target, np.fmax(inside, lowest), self.model)
+            inside, outside = _known(found.inside), _known(found.outside)
+        within = edges_within_error(axis, asked.stack, asked.target, np.fmax(inside, lowest), self.model)
+        row["works_up_to"], row["fails_from"] = inside, outside
+        # Each search has a tolerance; NaN stays NaN.
+        row["certain_up_to"] = np.minimum(_known(within[0]), inside)
+        row["impossible_from"] = np.maximum(_known(within[1]), outside)
         return ""
+
+
+def _known(value: float | None) -> float:
+    """Return a value, or NaN for None."""
+    return np.nan if value is None else value
 
 
 def first_failure(

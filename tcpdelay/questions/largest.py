@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 
 from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
-from tcpdelay.models.predict import carries, predict, supports
+from tcpdelay.models.interface import Model, Status
+from tcpdelay.models.predict import AnsweredBy, carries, model_to_compare, predict, supports
 from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.quantities import (
     FORMATS,
@@ -24,7 +25,7 @@ from tcpdelay.questions.quantities import (
     packet_rate_axis,
     rtt_axis,
 )
-from tcpdelay.questions.search import edge_of
+from tcpdelay.questions.search import edge_of, edges_within_error
 from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
@@ -34,7 +35,7 @@ from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, format_time, told_apart
 
-Limit = Literal["delay", "capacity", "size of the chain", "bursts", "range"]
+Limit = Literal["delay", "capacity", "size of the chain", "bursts", "segments in flight", "range"]
 
 SCAN_FACTOR = 4.0
 """If no value meets the target, the shortest delay is searched at values with this ratio."""
@@ -52,10 +53,11 @@ class Edge:
         Largest value that meets the target [bit/s, 1/s, fraction, s].
     fails : float or None
         The next larger value that was tried, which misses the target; None if the search found none.
-    limited_by : {"delay", "capacity", "size of the chain", "bursts", "range"}
+    limited_by : {"delay", "capacity", "size of the chain", "bursts", "segments in flight", "range"}
         Why `fails` misses the target: "delay", the delay is too long; "capacity", TCP cannot carry the flow; "size of
-        the chain", the chain would be too large; "bursts", the model refuses loss bursts of this length, so that the
-        target may be met. With "range", the search ended at the largest value allowed.
+        the chain", the chain would be too large; "bursts", the chain refuses loss bursts of this length, so that the
+        target may be met; "segments in flight", the simulator cannot hold more, so that the target may be met. With
+        "range", the search ended at the largest value allowed.
     tolerance : float
         Relative difference between `fails` and `value`; 0 if no value fails.
     delay : float
@@ -71,6 +73,12 @@ class Edge:
         The scenarios of the two values; `beyond` is None if no value fails.
     expected_error : ExpectedError
         Expected error of the prediction at `value`.
+    method : str
+        Name of the model that answered: "chain" or "simulation".
+    certain, impossible : float or None
+        The range in which the expected error of the predictions places the edge: the largest value with which the
+        target is met whatever the expected error, and the smallest value with which it is missed whatever the expected
+        error. None where the range of the search has no such value.
     assumptions : tuple of str
         One sentence for each field of the scenario that the model ignores.
     """
@@ -87,6 +95,9 @@ class Edge:
     at: tuple[Flow, Path]
     beyond: tuple[Flow, Path] | None
     expected_error: ExpectedError
+    method: str
+    certain: float | None
+    impossible: float | None
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -95,7 +106,13 @@ class Edge:
         return (*validated_range(self.stack).exceeded_by(*self.at), *self.assumptions)
 
 
-def largest(axis: Axis, stack: Stack, target: Target) -> Edge:
+def largest(
+    axis: Axis,
+    stack: Stack,
+    target: Target,
+    on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
+) -> Edge:
     """Return the largest value on an axis that meets a target.
 
     The search goes down from the largest value. A larger value may meet the target although a smaller value misses it:
@@ -109,6 +126,10 @@ def largest(axis: Axis, stack: Stack, target: Target) -> Edge:
         The TCP implementation.
     target : Target
         The demand on the delay.
+    on_progress : callable, optional
+        Called with the number of values tried, and the largest number of values.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------
@@ -128,17 +149,25 @@ def largest(axis: Axis, stack: Stack, target: Target) -> Edge:
     'range'
     """
     stack = checked_profile(stack)
-    found = _largest(axis, stack, target)
+    model = model_to_compare(Scenario(*axis.place(axis.lowest), stack), method)
+    found = _largest(axis, stack, target, model, on_progress)
     if found is None:
-        raise ValueError(_nothing_meets(axis, stack, target))
+        raise ValueError(_nothing_meets(axis, stack, target, model))
     return found
 
 
-def _largest(axis: Axis, stack: KnownStack, target: Target) -> Edge | None:
+def _largest(
+    axis: Axis,
+    stack: KnownStack,
+    target: Target,
+    model: AnsweredBy | Model,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Edge | None:
     """Return the largest value on an axis that meets a target; None if no value does."""
-    for refused in supports(Scenario(*axis.place(axis.lowest), stack)).refused:
-        raise refused
-    found = edge_of(axis, stack, target, axis.highest)
+    start = axis.highest
+    if model != "chain" and not supports(Scenario(*axis.place(axis.lowest), stack)).refused:
+        start = edge_of(axis, stack, target, start).inside or start
+    found = edge_of(axis, stack, target, start, model, on_progress)
     if found.inside is None:
         return None
     at = axis.place(found.inside)
@@ -150,8 +179,12 @@ def _largest(axis: Axis, stack: KnownStack, target: Target) -> Edge | None:
     if found.outside is not None:
         beyond = axis.place(found.outside)
         fails = _exact(axis.quantity, beyond, found.outside)
-        limit, delay_beyond = _limit(Scenario(*beyond, stack), target)
-    answer = predict(Scenario(*at, stack), method="chain")
+        limit, delay_beyond = _limit(Scenario(*beyond, stack), target, model)
+    answer = predict(Scenario(*at, stack), method=model)
+    certain, impossible = (
+        None if end is None else _exact(axis.quantity, axis.place(end), end)
+        for end in edges_within_error(axis, stack, target, found.inside, model)
+    )
     return Edge(
         quantity=axis.quantity,
         value=value,
@@ -165,6 +198,10 @@ def _largest(axis: Axis, stack: KnownStack, target: Target) -> Edge | None:
         at=at,
         beyond=beyond,
         expected_error=answer.expected_error or UNKNOWN_ERROR,
+        method=answer.method,
+        # Both searches have a tolerance.
+        certain=None if certain is None else min(certain, value),
+        impossible=None if impossible is None else max(impossible, fails or value),
         assumptions=answer.assumptions,
     )
 
@@ -174,29 +211,40 @@ def _exact(quantity: Quantity, scenario: tuple[Flow, Path], searched: float) -> 
     return scenario[0].bitrate if quantity == "bitrate" else searched
 
 
-def _limit(scenario: Scenario, target: Target) -> tuple[Limit, float | None]:
+_UNANSWERED: dict[tuple[str, Status], Limit] = {
+    ("chain", "unsupported"): "bursts",
+    ("chain", "too large"): "size of the chain",
+    ("simulation", "unsupported"): "segments in flight",
+    ("simulation", "not settled"): "capacity",
+}
+"""Why a value is not known to meet the target, by the name of the model and the status of its answer."""
+
+
+def _limit(scenario: Scenario, target: Target, model: AnsweredBy | Model) -> tuple[Limit, float | None]:
     """Return why a scenario misses the target, and the target's quantile of its delay [s]."""
-    if carries(scenario) is False:
+    if carries(scenario, model) is False:
         return "capacity", math.inf
-    answer = predict(scenario, method="chain")
+    answer = predict(scenario, method=model)
     if not answer.answered:
-        return "bursts" if answer.status == "unsupported" else "size of the chain", None
+        return _UNANSWERED[answer.method, answer.status], None
     delay = answer.require().quantile(target.quantile)
     return "capacity" if delay == math.inf else "delay", delay
 
 
-def _nothing_meets(axis: Axis, stack: KnownStack, target: Target) -> str:
+def _nothing_meets(axis: Axis, stack: KnownStack, target: Target, model: AnsweredBy | Model) -> str:
     """Return the message that no value meets the target, with the value that has the shortest delay."""
     best, shortest = axis.lowest, math.inf
     value = axis.lowest
     while value <= axis.highest:
-        answer = predict(Scenario(*axis.place(value), stack), method="chain")
+        answer = predict(Scenario(*axis.place(value), stack), method=model)
+        value, tried = value * SCAN_FACTOR, value
+        if answer.status == "not settled":
+            continue
         if not answer.answered or not answer.sustainable:
             break
         delay = answer.require().quantile(target.quantile)
         if delay < shortest:
-            best, shortest = value, delay
-        value *= SCAN_FACTOR
+            best, shortest = tried, delay
     nothing = f"no {axis.quantity} meets the target"
     if shortest == math.inf:
         return f"{nothing}: TCP cannot carry the flow with any value"
@@ -206,7 +254,13 @@ def _nothing_meets(axis: Axis, stack: KnownStack, target: Target) -> str:
 
 
 def largest_bitrate(
-    flow: Flow | str, path: Path, stack: Stack | None = None, target: Target | None = None, grow: Growth = "segments"
+    flow: Flow | str,
+    path: Path,
+    stack: Stack | None = None,
+    target: Target | None = None,
+    grow: Growth = "segments",
+    on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Edge:
     """Return the largest bitrate that meets a target.
 
@@ -225,6 +279,10 @@ def largest_bitrate(
         "segments": packets at the flow's interval grow up to one segment; beyond, packets of one segment become more
         frequent (as with ``--app ... --bitrate``). "size": packets at the flow's interval grow without limit. "rate":
         packets of the flow's size become more frequent.
+    on_progress : callable, optional
+        Called with the number of values tried, and the largest number of values.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------
@@ -248,10 +306,17 @@ def largest_bitrate(
     (True, True)
     """
     flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
-    return largest(bitrate_axis(flow, path, stack, grow), stack, target)
+    return largest(bitrate_axis(flow, path, stack, grow), stack, target, on_progress, method)
 
 
-def largest_packet_rate(flow: Flow | str, path: Path, stack: Stack | None = None, target: Target | None = None) -> Edge:
+def largest_packet_rate(
+    flow: Flow | str,
+    path: Path,
+    stack: Stack | None = None,
+    target: Target | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
+) -> Edge:
     """Return the largest rate of packets of one size that meets a target.
 
     Parameters
@@ -264,6 +329,10 @@ def largest_packet_rate(flow: Flow | str, path: Path, stack: Stack | None = None
         The TCP implementation; by default that of a current Linux kernel.
     target : Target, optional
         The demand on the delay; by default that of the application, or 95 % within 0.2 s.
+    on_progress : callable, optional
+        Called with the number of values tried, and the largest number of values.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------
@@ -286,10 +355,17 @@ def largest_packet_rate(flow: Flow | str, path: Path, stack: Stack | None = None
     (True, 174)
     """
     flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
-    return largest(packet_rate_axis(flow, path, stack), stack, target)
+    return largest(packet_rate_axis(flow, path, stack), stack, target, on_progress, method)
 
 
-def largest_loss(flow: Flow | str, path: Path, stack: Stack | None = None, target: Target | None = None) -> Edge:
+def largest_loss(
+    flow: Flow | str,
+    path: Path,
+    stack: Stack | None = None,
+    target: Target | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
+) -> Edge:
     """Return the largest loss with which a target is met.
 
     Parameters
@@ -302,6 +378,10 @@ def largest_loss(flow: Flow | str, path: Path, stack: Stack | None = None, targe
         The TCP implementation; by default that of a current Linux kernel.
     target : Target, optional
         The demand on the delay; by default that of the application, or 95 % within 0.2 s.
+    on_progress : callable, optional
+        Called with the number of values tried, and the largest number of values.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------
@@ -324,10 +404,17 @@ def largest_loss(flow: Flow | str, path: Path, stack: Stack | None = None, targe
     (True, 'delay')
     """
     flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
-    return largest(loss_axis(flow, path), stack, target)
+    return largest(loss_axis(flow, path), stack, target, on_progress, method)
 
 
-def largest_rtt(flow: Flow | str, path: Path, stack: Stack | None = None, target: Target | None = None) -> Edge:
+def largest_rtt(
+    flow: Flow | str,
+    path: Path,
+    stack: Stack | None = None,
+    target: Target | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
+) -> Edge:
     """Return the longest round-trip time with which a target is met.
 
     Parameters
@@ -340,6 +427,10 @@ def largest_rtt(flow: Flow | str, path: Path, stack: Stack | None = None, target
         The TCP implementation; by default that of a current Linux kernel.
     target : Target, optional
         The demand on the delay; by default that of the application, or 95 % within 0.2 s.
+    on_progress : callable, optional
+        Called with the number of values tried, and the largest number of values.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------
@@ -362,7 +453,7 @@ def largest_rtt(flow: Flow | str, path: Path, stack: Stack | None = None, target
     True
     """
     flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
-    return largest(rtt_axis(flow, path), stack, target)
+    return largest(rtt_axis(flow, path), stack, target, on_progress, method)
 
 
 POINTS = 12
@@ -390,6 +481,11 @@ class Frontier:
     target: Target
 
     @property
+    def method(self) -> str:
+        """Name of the model that answered: "chain" or "simulation"."""
+        return next(edge.method for edge in self.edges if edge is not None)
+
+    @property
     def losses(self) -> tuple[float, ...]:
         """The largest losses, fractions; 0 where no loss meets the target."""
         return tuple(0.0 if edge is None else edge.value for edge in self.edges)
@@ -402,6 +498,7 @@ def loss_rtt_frontier(
     target: Target | None = None,
     rtts: Sequence[float] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Frontier:
     """Return the largest loss that meets a target at each of several round-trip times.
 
@@ -420,6 +517,8 @@ def loss_rtt_frontier(
         one-way delay is nine tenths of the limit.
     on_progress : callable, optional
         Called after each round-trip time with the number of round-trip times done and the number of all.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
 
     Returns
     -------
@@ -448,12 +547,13 @@ def loss_rtt_frontier(
         raise InvalidValueError("rtts", chosen, "hold at least one round-trip time")
     edges: list[Edge | None] = []
     axes = [loss_axis(flow, at_rtt(path, rtt)) for rtt in chosen]
+    model = model_to_compare(Scenario(*axes[0].place(axes[0].lowest), stack), method)
     for done, axis in enumerate(axes, 1):
-        edges.append(_largest(axis, stack, target))
+        edges.append(_largest(axis, stack, target, model))
         if on_progress is not None:
             on_progress(done, len(chosen))
     if not any(edges):
-        raise ValueError(_nothing_meets(axes[0], stack, target))
+        raise ValueError(_nothing_meets(axes[0], stack, target, model))
     return Frontier(chosen, tuple(edges), target)
 
 

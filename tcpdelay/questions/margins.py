@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tcpdelay.models.predict import carries
+from tcpdelay.models.interface import Model
+from tcpdelay.models.predict import AnsweredBy, carries, predict
 from tcpdelay.questions.quantities import SMALLEST_LOSS, Axis, bitrate_axis, loss_axis, rtt_axis
 from tcpdelay.questions.search import Bracket, bracket, edge_of
 from tcpdelay.scenario.path import Path
@@ -52,10 +53,10 @@ def _bitrates(flow: Flow, path: Path, stack: KnownStack) -> Axis:
     return replace(axis, lowest=flow.bitrate / LARGEST_RATIO, highest=highest)
 
 
-def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack) -> Margin:
+def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: AnsweredBy | Model = "chain") -> Margin:
     """Return the highest bitrate that TCP can carry without a backlog that grows for as long as the flow sends.
 
-    Above this bitrate, the mean drift of the chain's backlog is positive. The tolerance is one percent. At slightly
+    Above this bitrate, the mean drift of the backlog is positive. The tolerance is one percent. At slightly
     lower bitrates, delays are already long: see `tcpdelay.models.throughput.connection_utilization`.
 
     Parameters
@@ -64,6 +65,8 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack) -> Margin:
         The flow. Its packets grow with the bitrate up to one segment; at higher bitrates they become more frequent.
     path, stack
         The path and the TCP stack.
+    model : {"chain"} or Model
+        The model, as from `tcpdelay.models.predict.model_to_compare`.
 
     Returns
     -------
@@ -80,13 +83,17 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack) -> Margin:
     axis = _bitrates(flow, path, stack)
 
     def excess(bitrate: float) -> float | None:
-        carried = carries(Scenario(*axis.place(bitrate), stack))
+        scenario = Scenario(*axis.place(bitrate), stack)
+        # A simulation does not know the capacity.
+        carried = carries(scenario) if model == "chain" else predict(scenario, method=model).sustainable
         return None if carried is None else -1.0 if carried else 1.0
 
     return _margin("bitrate", flow.bitrate, bracket(excess, flow.bitrate, axis.lowest, axis.highest))
 
 
-def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margin, Margin, Margin]:
+def margins(
+    flow: Flow, path: Path, stack: Stack, target: Target, model: AnsweredBy | Model = "chain"
+) -> tuple[Margin, Margin, Margin]:
     """Return the largest loss, round-trip time and bitrate with which a target is met, each with the others unchanged.
 
     The tolerance is one percent. A given one-way delay keeps its share of the round-trip time.
@@ -95,6 +102,8 @@ def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margi
     ----------
     flow, path, stack, target
         The scenario, and the demand on the delay.
+    model : {"chain"} or Model
+        The model, as from `tcpdelay.models.predict.model_to_compare`.
 
     Returns
     -------
@@ -110,7 +119,7 @@ def margins(flow: Flow, path: Path, stack: Stack, target: Target) -> tuple[Margi
     stack = checked_profile(stack)
     first_loss = max(path.loss, SMALLEST_LOSS)
     return (
-        _margin("loss", path.loss, edge_of(loss_axis(flow, path), stack, target, first_loss)),
-        _margin("rtt", path.rtt, edge_of(rtt_axis(flow, path), stack, target, path.rtt)),
-        _margin("bitrate", flow.bitrate, edge_of(_bitrates(flow, path, stack), stack, target, flow.bitrate)),
+        _margin("loss", path.loss, edge_of(loss_axis(flow, path), stack, target, first_loss, model)),
+        _margin("rtt", path.rtt, edge_of(rtt_axis(flow, path), stack, target, path.rtt, model)),
+        _margin("bitrate", flow.bitrate, edge_of(_bitrates(flow, path, stack), stack, target, flow.bitrate, model)),
     )

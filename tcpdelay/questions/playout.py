@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
-from tcpdelay.models.interface import Answer
-from tcpdelay.models.predict import predict
+from tcpdelay.models.interface import Answer, Requested
+from tcpdelay.models.predict import AnsweredBy, predict, supports
 from tcpdelay.models.validity import validated_range
+from tcpdelay.models.verdict import late_range, relative_error
 from tcpdelay.quality.video import smallest_buffer
 from tcpdelay.quality.voice import CallTarget, VoiceQuality, best_playout_delay, voice_mos, voice_quality
 from tcpdelay.scenario.applications import flow_of
@@ -18,6 +20,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
+from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 from tcpdelay.units import format_fraction
 
 
@@ -38,12 +41,18 @@ class SmallestBuffer:
         Always 0: the buffer is exact, because delays have discrete values.
     late_fraction, late_beyond : float
         Share of late packets with the buffer, and with the buffer `fails`, or 1 if that is None.
+    late_range : tuple of float
+        Smallest and largest share of late packets with the buffer that the expected error of the prediction allows.
+    value_range : tuple of float
+        Shortest and longest buffer [s] that may be the smallest sufficient one, by the expected error.
     quality, quality_beyond : VoiceQuality or None
         Quality of the call with the buffer, and with the buffer `fails`; None if there is no call.
     flow, path, stack
         The scenario.
     expected_error : ExpectedError
         Expected error of the prediction.
+    method : str
+        Name of the model: "chain" or "simulation".
     assumptions : tuple of str
         One sentence for each field of the scenario that the model ignores.
     """
@@ -54,12 +63,15 @@ class SmallestBuffer:
     tolerance: float
     late_fraction: float
     late_beyond: float
+    late_range: tuple[float, float]
+    value_range: tuple[float, float]
     quality: VoiceQuality | None
     quality_beyond: VoiceQuality | None
     flow: Flow
     path: Path
     stack: KnownStack
     expected_error: ExpectedError
+    method: str
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -69,7 +81,12 @@ class SmallestBuffer:
 
 
 def playout_for_late_fraction(
-    flow: Flow | str, path: Path, stack: Stack | None, late_fraction: float
+    flow: Flow | str,
+    path: Path,
+    stack: Stack | None,
+    late_fraction: float,
+    on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> SmallestBuffer:
     """Return the smallest playout buffer with at most a given share of late packets.
 
@@ -79,6 +96,11 @@ def playout_for_late_fraction(
         The scenario; the flow may be the name of an application, and None stands for the default stack.
     late_fraction : float
         Largest share of late packets, from 0 to below 1.
+    on_progress : callable, optional
+        Called in a simulation with the number of packets simulated, and the largest number of packets.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" simulates where the expected error of the chain allows a larger share of late packets with the
+        buffer that the chain finds.
 
     Returns
     -------
@@ -96,9 +118,18 @@ def playout_for_late_fraction(
     >>> found.late_fraction <= 0.01 < found.late_beyond, found.fails < found.value
     (True, True)
     """
-    answer = _carried(flow_of(flow), path, stack, f"a late fraction of {format_fraction(late_fraction)}")
+    demand = f"a late fraction of {format_fraction(late_fraction)}"
+    scenario = Scenario(flow_of(flow), path, checked_profile(stack))
+    requested = Requested(on_progress=on_progress)
+    if 0 < 1 - late_fraction < 1:
+        requested = replace(requested, target=Target(DEFAULT_LIMIT, 1 - late_fraction))
+    answer = _carried(scenario, demand, method, requested)
+    value = smallest_buffer(answer.require(), late_fraction)
+    undecided = method == "auto" and answer.method == "chain" and late_range(answer, value)[1] > late_fraction
+    if undecided and not supports(scenario, "simulation").refused:
+        answer = _carried(scenario, demand, "simulation", requested)
+        value = smallest_buffer(answer.require(), late_fraction)
     distribution = answer.require()
-    value = smallest_buffer(distribution, late_fraction)
     if value == np.inf:
         raise ValueError(
             f"no playout buffer has a late fraction of {format_fraction(late_fraction)} or less: "
@@ -108,7 +139,12 @@ def playout_for_late_fraction(
 
 
 def playout_for_call(
-    flow: Flow | str, path: Path, stack: Stack | None = None, target: CallTarget | None = None
+    flow: Flow | str,
+    path: Path,
+    stack: Stack | None = None,
+    target: CallTarget | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> SmallestBuffer:
     """Return the smallest playout buffer for a given score of a call, or for its best score.
 
@@ -118,6 +154,10 @@ def playout_for_call(
         The scenario; the flow may be the name of an application. The codec sends one packet per interval of the flow.
     target : CallTarget, optional
         Codec and smallest score; by default G.711 with its best score.
+    on_progress : callable, optional
+        Called in a simulation with the number of packets simulated, and the largest number of packets.
+    method : {"chain", "simulation", "auto"}
+        The model, as for `tcpdelay.predict`.
 
     Returns
     -------
@@ -143,7 +183,8 @@ def playout_for_call(
     """
     flow, target = flow_of(flow), target or CallTarget()
     codec = target.codec_of(flow.interval)
-    answer = _carried(flow, path, stack, "a call")
+    scenario = Scenario(flow, path, checked_profile(stack))
+    answer = _carried(scenario, "a call", method, Requested(on_progress=on_progress))
     distribution = answer.require()
     best = best_playout_delay(distribution, codec)
     if target.mos is None:
@@ -158,9 +199,9 @@ def playout_for_call(
     return _buffer(answer, float(buffers[np.argmax(scores >= target.mos)]), target)
 
 
-def _carried(flow: Flow, path: Path, stack: Stack | None, demand: str) -> Answer:
+def _carried(scenario: Scenario, demand: str, method: AnsweredBy, requested: Requested) -> Answer:
     """Return the prediction; raise ValueError if TCP cannot carry the flow."""
-    answer = predict(Scenario(flow, path, checked_profile(stack)), method="chain")
+    answer = predict(scenario, requested, method)
     if not answer.require().sustainable:
         raise ValueError(
             f"no playout buffer suffices for {demand}: TCP cannot carry this flow, and all packets are late"
@@ -178,6 +219,7 @@ def _buffer(answer: Answer, value: float, target: CallTarget | None) -> Smallest
         codec = target.codec_of(scenario.flow.interval)
         quality = voice_quality(distribution, codec, value)
         beyond = None if fails is None else voice_quality(distribution, codec, fails)
+    error = relative_error(scenario.stack, answer.expected_error)
     reason: Literal["late packets", "score"] = "late packets" if target is None else "score"
     return SmallestBuffer(
         value=value,
@@ -186,11 +228,14 @@ def _buffer(answer: Answer, value: float, target: CallTarget | None) -> Smallest
         tolerance=0.0,
         late_fraction=distribution.late_fraction(value),
         late_beyond=1.0 if fails is None else distribution.late_fraction(fails),
+        late_range=late_range(answer, value),
+        value_range=(value / (1 + error), value / (1 - error) if error < 1 else np.inf),
         quality=quality,
         quality_beyond=beyond,
         flow=scenario.flow,
         path=scenario.path,
         stack=scenario.stack,
         expected_error=answer.expected_error or UNKNOWN_ERROR,
+        method=answer.method,
         assumptions=answer.assumptions,
     )

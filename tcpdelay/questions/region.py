@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay import __version__
-from tcpdelay.models.accuracy import expected_error_map
+from tcpdelay.models.accuracy import WRONG_CALL, expected_error_map
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.throughput import utilization_map
+from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
 from tcpdelay.questions.execution import MOST_USEFUL_THREADS, Progress, processors, threads
 from tcpdelay.questions.grid import Grid, Meaning, Variables, evaluate
@@ -22,7 +23,7 @@ from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
+from tcpdelay.scenario.stack import KnownStack, Linux, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
@@ -159,6 +160,8 @@ CELL = np.dtype(
 )
 ACCURACIES = ("exact", "lower_bound", "unsustainable", "not_computed")
 """Meaning of the figures of a cell, by number."""
+VERDICTS: tuple[Verdict, ...] = ("fails", "works", "uncertain")
+"""Meaning of the verdict of a cell, by number."""
 NOT_COMPUTED = ACCURACIES.index("not_computed")
 _ACCURACY_OF_STATUS = {"exact": 0, "bound": 1, "not carried": 2}
 _ERRORS = ("median", "mean", "p90")
@@ -224,10 +227,12 @@ def working_region(
     -------
     xarray.Dataset
         Over rtt and loss: p50, p95, p99, the chosen quantile and the mean delay [s], infinite where TCP cannot carry
-        the flow; late_fraction at the limit; mos and playout_delay [s] of the call; utilization, sustainable,
-        works; median, mean and 90 % quantile of the expected relative error of the 95th percentile; and accuracy. It
-        marks exact cells (0), lower bounds of delays, with an upper bound of the score (1), flows that TCP cannot carry
-        (2) and chains too large to compute (3, all NaN).
+        the flow; late_fraction at the limit; mos and playout_delay [s] of the call; utilization, sustainable, works,
+        verdict; median, mean and 90 % quantile of the expected relative error of the 95th percentile; and accuracy.
+        The verdict is fails (0), works (1), or uncertain (2): the expected error of the quantile reaches across the
+        limit, or a lower bound of the delay does not decide. The accuracy marks exact cells (0), lower bounds of
+        delays, with an upper bound of the score (1), flows that TCP cannot carry (2) and chains too large to compute
+        (3, all NaN).
 
     Raises
     ------
@@ -282,6 +287,7 @@ def working_region(
         variables["mos"] = (DIMENSIONS, scores * computed, Meaning("1", name).attributes)
         variables["playout_delay"] = cells.playout_delay.variable
     errors = expected_error_map(asked.flow, rtts, lost, asked.stack, cells.sustainable.values)
+    variables["verdict"] = (DIMENSIONS, _verdicts(asked, cells, errors[..., _ERRORS.index("p90")]), _VERDICT_MEANINGS)
     for i, statistic in enumerate(_ERRORS):
         text = f"{statistic} of the expected relative error of the 95th percentile"
         variables[f"expected_error_{statistic}"] = (
@@ -300,6 +306,22 @@ def working_region(
 
 
 DIMENSIONS = ("rtt", "loss")
+_VERDICT_MEANINGS = {
+    "long_name": "whether the target is met, as far as the expected error allows a statement",
+    "flag_values": np.arange(len(VERDICTS), dtype=np.int8),
+    "flag_meanings": " ".join(VERDICTS),
+}
+
+
+def _verdicts(asked: Question, cells: xr.Dataset, error: NDArray[np.float64]) -> NDArray[np.int8]:
+    """Return the number of the verdict on each cell, as `tcpdelay.models.verdict.verdict_of` gives it."""
+    latest, known = asked.target.latest, np.nan_to_num(error) if isinstance(asked.stack, Linux) else 0.0 * error
+    works = cells["quantile"].values <= latest * (1 - known)
+    fails = np.where(cells.sustainable, cells["quantile"].values > latest * (1 + known), known < WRONG_CALL)
+    fails &= cells.accuracy.values != NOT_COMPUTED
+    return np.select(
+        [works, fails], [VERDICTS.index("works"), VERDICTS.index("fails")], VERDICTS.index("uncertain")
+    ).astype(np.int8)
 
 
 def _playout_delay(given: float | str, limit: float) -> float | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tcpdelay.models.interface import Answer, Requested
-from tcpdelay.models.predict import predict
+from tcpdelay.models.accuracy import WRONG_CALL
+from tcpdelay.models.interface import Answer, Model, Requested
+from tcpdelay.models.predict import AnsweredBy, predict
+from tcpdelay.models.verdict import late_range, longer_limit, relative_error
 from tcpdelay.questions.quantities import Axis
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import KnownStack
@@ -188,17 +190,110 @@ def excess_lateness(answer: Answer, target: Target) -> float | None:
     """
     if answer.status == "unsupported":
         return None
+    return _excess(answer.lateness if answer.answered else ALL_LATE, target)
+
+
+def _excess(late: float, target: Target) -> float:
+    """Return the logarithm of a share of late packets over the share that a target allows."""
     allowed = 1 - target.quantile
-    late = answer.lateness if answer.answered else ALL_LATE
     distance = math.log(max(late, SMALLEST_SHARE * allowed) / allowed)
-    return min(distance, 0.0) if answer.meets(target) else max(distance, SMALLEST_EXCESS)
+    return min(distance, 0.0) if target.allows(late) else max(distance, SMALLEST_EXCESS)
 
 
-def edge_of(axis: Axis, stack: KnownStack, target: Target, start: float) -> Bracket:
-    """Return both sides of the edge of what meets a target, as `bracket` finds it from `start` on an axis."""
+def edge_of(
+    axis: Axis,
+    stack: KnownStack,
+    target: Target,
+    start: float,
+    model: AnsweredBy | Model = "chain",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Bracket:
+    """Return both sides of the edge of what meets a target, as `bracket` finds it from `start` on an axis.
+
+    `model` answers each value. `on_progress` is called with the number of values tried, and the largest number.
+    """
     requested = Requested(precision="decision", target=target)
+    tried, most = 0, most_values(axis)
 
     def excess(value: float) -> float | None:
-        return excess_lateness(predict(Scenario(*axis.place(value), stack), requested, "chain"), target)
+        nonlocal tried
+        found = excess_lateness(predict(Scenario(*axis.place(value), stack), requested, model), target)
+        tried += 1
+        if on_progress is not None:
+            on_progress(tried, most)
+        return found
 
     return bracket(excess, start, axis.lowest, axis.highest)
+
+
+def most_values(axis: Axis) -> int:
+    """Return the largest number of values that a search on an axis tries.
+
+    Examples
+    --------
+    >>> most_values(Axis("rtt", lambda rtt: None, lowest=0.01, highest=0.02))
+    15
+    """
+    walked = math.ceil(math.log(axis.highest / axis.lowest) / math.log(STEP)) + 1
+    return walked + 2 * math.ceil(math.log2(math.log(STEP) / math.log1p(RELATIVE_TOLERANCE)))
+
+
+def edges_within_error(
+    axis: Axis, stack: KnownStack, target: Target, edge: float, model: AnsweredBy | Model = "chain"
+) -> tuple[float | None, float | None]:
+    """Return the range in which the expected error places an edge.
+
+    Parameters
+    ----------
+    axis : Axis
+        The quantity to vary, and its range.
+    stack : Stack
+        The TCP implementation.
+    target : Target
+        The demand on the delay.
+    edge : float
+        The edge that the model predicts.
+    model : {"chain"} or Model
+        The model.
+
+    Returns
+    -------
+    tuple of float or None
+        The largest value below `edge` with which the target is met whatever the expected error, and the smallest value
+        above it with which the target is missed whatever the expected error; None where a side has no such value. Each
+        has a tolerance of one percent.
+
+    Examples
+    --------
+    >>> from tcpdelay.questions.quantities import loss_axis
+    >>> from tcpdelay.scenario.path import Path
+    >>> from tcpdelay.scenario.source import Flow
+    >>> from tcpdelay.scenario.stack import Linux
+    >>> axis = loss_axis(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))
+    >>> low, high = edges_within_error(axis, Linux(), Target(0.2), 0.0589)
+    >>> low < 0.0589 < high
+    True
+    """
+
+    def edge_if(longer: bool) -> Bracket:
+        def excess(value: float) -> float:
+            return _excess(_late_if(longer, Scenario(*axis.place(value), stack), target, model), target)
+
+        return bracket(excess, edge, axis.lowest, axis.highest)
+
+    return edge_if(longer=True).inside, edge_if(longer=False).outside
+
+
+def _late_if(longer: bool, scenario: Scenario, target: Target, model: AnsweredBy | Model) -> float:
+    """Return the share of late packets if all delays are longer, or shorter, by the expected error."""
+    answer = predict(scenario, Requested(precision="decision", target=target), model)
+    if answer.distribution is not None or not answer.answered:
+        return late_range(answer, target.latest)[longer]
+    # The chain decides with less work than a distribution takes.
+    error = relative_error(scenario.stack, answer.expected_error)
+    if not answer.sustainable:
+        return 0.0 if error >= WRONG_CALL and not longer else 1.0
+    limit = target.limit * (1 - error) if longer else longer_limit(target.limit, error)
+    if limit <= 0:
+        return ALL_LATE
+    return predict(scenario, Requested(precision="decision", target=replace(target, limit=limit)), model).lateness

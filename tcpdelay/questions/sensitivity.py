@@ -9,7 +9,7 @@ from typing import Literal
 
 from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
 from tcpdelay.models.interface import Answer
-from tcpdelay.models.predict import predict
+from tcpdelay.models.predict import AnsweredBy, model_to_compare, predict
 from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.quantities import at_rtt
 from tcpdelay.scenario.applications import flow_of, target_of
@@ -99,6 +99,8 @@ class Sensitivities:
         The scenario.
     expected_error : ExpectedError
         Expected error of the prediction; the error of a small change may be smaller than the error of a delay.
+    method : str
+        Name of the model: "chain" or "simulation".
     assumptions : tuple of str
         One sentence for each field of the scenario that the model ignores.
     """
@@ -110,6 +112,7 @@ class Sensitivities:
     path: Path
     stack: KnownStack
     expected_error: ExpectedError
+    method: str = "chain"
     assumptions: tuple[str, ...] = ()
 
     def of(self, changed: Input, output: Output = "quantile") -> Sensitivity:
@@ -135,6 +138,7 @@ def sensitivities(
     target: Target | None = None,
     step: float = STEP,
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Sensitivities:
     """Return how quantile, mean and late fraction change with round-trip time, loss, packet size and interval.
 
@@ -155,6 +159,9 @@ def sensitivities(
         Share by which an input decreases and increases, 0.001 to 0.5.
     on_progress : callable, optional
         Called after each prediction with the number of predictions done and the number of all predictions.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario. A simulation has a
+        statistical error, although all simulations have the same random numbers.
 
     Returns
     -------
@@ -181,12 +188,13 @@ def sensitivities(
         "packet_size": (flow.packet_size, lambda value: (replace(flow, packet_size=max(1, round(value))), path)),
         "interval": (flow.interval, lambda value: (replace(flow, interval=value), path)),
     }
+    model = model_to_compare(Scenario(flow, path, stack), method)
     total = 1 + 2 * len(places)
     done = 0
 
     def answer(flow: Flow, path: Path) -> Answer:
         nonlocal done
-        found = predict(Scenario(flow, path, stack), method="chain")
+        found = predict(Scenario(flow, path, stack), method=model)
         done += 1
         if on_progress is not None:
             on_progress(done, total)
@@ -202,7 +210,7 @@ def sensitivities(
             low, middle, high = (figure(distribution) for distribution in found)
             entries.append(Sensitivity(name, output, inputs, (low, middle, high)))
     error = now.expected_error or UNKNOWN_ERROR
-    return Sensitivities(tuple(entries), step, target, flow, path, stack, error, now.assumptions)
+    return Sensitivities(tuple(entries), step, target, flow, path, stack, error, now.method, now.assumptions)
 
 
 def _figures(target: Target) -> dict[Output, Callable[[DelayDistribution], float]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
+from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.quality.voice import CallTarget
 from tcpdelay.questions.best import Choice, Way, best, whole_numbers, wire_rate
 from tcpdelay.scenario.applications import flow_of, target_of
@@ -29,6 +30,7 @@ def best_interval(
     intervals: Sequence[float] = INTERVALS,
     header: int = RTP_HEADER,
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Choice:
     """Return the best packetization interval for data of a constant bitrate.
 
@@ -54,6 +56,8 @@ def best_interval(
         Bytes that the application puts before the data of each packet, 0 or more.
     on_progress : callable, optional
         Called after each interval with the number of intervals done and the number of all intervals.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain; all ways are simulated if the chain refuses them, or leaves a verdict open.
 
     Returns
     -------
@@ -84,7 +88,7 @@ def best_interval(
     stack, target = checked_profile(stack), Target(DEFAULT_LIMIT) if target is None else target
     flows = [_packed(bitrate, interval, header) for interval in sorted(set(intervals))]
     ways = [Way(flow.interval, flow, flow, wire_rate(flow, stack.mss), lambda delays: delays) for flow in flows]
-    return best("interval", ways, path, stack, target, on_progress)
+    return best("interval", ways, path, stack, target, on_progress, method)
 
 
 def _packed(bitrate: float, interval: float, header: int) -> Flow:
@@ -105,6 +109,7 @@ def best_split(
     target: Target | CallTarget | None = None,
     pieces: Sequence[int] = PIECES,
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Choice:
     """Return the number of writes per packet with the shortest delay.
 
@@ -122,6 +127,8 @@ def best_split(
         Candidates, each from 1 to 64 and at most the packet size in bytes.
     on_progress : callable, optional
         Called after each number with the count of numbers done and the count of all numbers.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain; all ways are simulated if the chain refuses them, or leaves a verdict open.
 
     Returns
     -------
@@ -150,7 +157,7 @@ def best_split(
         piece = piece_of(flow, number)
         combined = partial(joined_delay, interval=flow.interval, pieces=number)
         ways.append(Way(number, flow, piece, wire_rate(piece, stack.mss), combined))
-    return best("pieces", ways, path, stack, demand, on_progress)
+    return best("pieces", ways, path, stack, demand, on_progress, method)
 
 
 CONNECTIONS = (1, 2, 4)
@@ -164,6 +171,7 @@ def best_connections(
     target: Target | CallTarget | None = None,
     connections: Sequence[int] = CONNECTIONS,
     on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
 ) -> Choice:
     """Return the number of connections with the shortest delay, if they take turns and packets are read in order.
 
@@ -181,6 +189,8 @@ def best_connections(
         Candidates, each from 1 to 64.
     on_progress : callable, optional
         Called after each number with the count of numbers done and the count of all numbers.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain; all ways are simulated if the chain refuses them, or leaves a verdict open.
 
     Returns
     -------
@@ -208,4 +218,4 @@ def best_connections(
         share = share_of(flow, number)
         combined = partial(striped_delay, interval=flow.interval, connections=number)
         ways.append(Way(number, flow, share, wire_rate(flow, stack.mss), combined))
-    return best("connections", ways, path, stack, demand, on_progress)
+    return best("connections", ways, path, stack, demand, on_progress, method)

@@ -9,12 +9,19 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Literal
 
 from tcpdelay.models.accuracy import in_words
+from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.questions.best import Candidate, Choice
 from tcpdelay.questions.largest import Edge, Frontier
 from tcpdelay.questions.playout import SmallestBuffer
 from tcpdelay.questions.quantities import FORMATS
 from tcpdelay.questions.sensitivity import Input, Output, Sensitivities
-from tcpdelay.report.prediction import expected_errors, ignored_in_words, scenario_in_words, scenario_record
+from tcpdelay.report.prediction import (
+    expected_errors,
+    ignored_in_words,
+    late_in_words,
+    scenario_in_words,
+    scenario_record,
+)
 from tcpdelay.report.result_table import UNBROKEN, as_text, cells_table, facts_table, to_csv, to_json
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, format_rate, format_time, told_apart
@@ -24,12 +31,15 @@ if TYPE_CHECKING:
 
 Format = Literal["text", "json", "csv"]
 Row = dict[str, Any]
+Solution = Edge | SmallestBuffer | Frontier | Choice | Sensitivities
+"""The answer to a question."""
 
 LIMITS = {
     "delay": "the delay, which is too long beyond this value",
     "capacity": "the rate that TCP can carry",
     "size of the chain": "the chain, which is too large beyond this value",
     "bursts": "the chain, which does not model such loss bursts: a larger value may work",
+    "segments in flight": "the simulator, which cannot hold more segments in flight: a larger value may work",
     "range": "the range of the search, which ends here",
     "late packets": "late packets with a shorter buffer",
     "score": "the score with a shorter buffer",
@@ -67,11 +77,11 @@ class RenderedAnswer:
     cells: list[list[str]] = field(default_factory=list)
 
 
-def answer_text(answer: object, chosen: Format, ignored: Mapping[str, str]) -> str:
-    """Return an answer of `tcpdelay.questions` in one of the formats, with the fields that the chain ignored."""
+def answer_text(answer: Solution, chosen: Format, ignored: Mapping[str, str]) -> str:
+    """Return an answer of `tcpdelay.questions` in one of the formats, with the fields that the model ignored."""
     found = rendered(answer)
     if chosen == "text":
-        parts: list[RenderableType] = [facts_table([*found.facts, *ignored_in_words(ignored, "chain")])]
+        parts: list[RenderableType] = [facts_table([*found.facts, *ignored_in_words(ignored, answer.method)])]
         if found.cells:
             parts.append(cells_table(found.headings, found.cells))
         return as_text(*parts, width=UNBROKEN)
@@ -97,8 +107,10 @@ def _(edge: Edge) -> RenderedAnswer:
     if fails:
         facts.append(("fails", f"{fails}, with {share} within {delay_beyond}" if delay_beyond else fails))
     facts += [
+        ("within the error", _edges_in_words(edge)),
         ("limited by", LIMITS[edge.limited_by]),
         ("found to", format_fraction(edge.tolerance)),
+        ("method", _method(edge.method)),
         ("scenario there", scenario_in_words(*edge.at)),
         ("expected error", in_words(edge.expected_error)),
         *_notes(edge.notes),
@@ -111,6 +123,9 @@ def _(edge: Edge) -> RenderedAnswer:
         "tolerance": edge.tolerance,
         "delay": edge.delay,
         "delay_beyond": edge.delay_beyond,
+        "certain": edge.certain,
+        "impossible": edge.impossible,
+        "method": edge.method,
         **_demand(target),
         **scenario_record(*edge.at),
         **expected_errors(edge.expected_error),
@@ -133,7 +148,9 @@ def _(buffer: SmallestBuffer) -> RenderedAnswer:
     if fails:
         facts.append(("fails", f"{fails}: {described(late_beyond, score_beyond)}"))
     facts += [
+        ("within the error", _buffers_in_words(buffer)),
         ("limited by", LIMITS[buffer.limited_by]),
+        ("method", buffer.method),
         ("scenario", scenario_in_words(buffer.flow, buffer.path)),
         ("expected error", in_words(buffer.expected_error)),
         *_notes(buffer.notes),
@@ -146,6 +163,11 @@ def _(buffer: SmallestBuffer) -> RenderedAnswer:
         "tolerance": buffer.tolerance,
         "late_fraction": buffer.late_fraction,
         "late_beyond": buffer.late_beyond,
+        "late_fraction_low": buffer.late_range[0],
+        "late_fraction_high": buffer.late_range[1],
+        "value_low": buffer.value_range[0],
+        "value_high": buffer.value_range[1],
+        "method": buffer.method,
         "mos": mos,
         "mos_beyond": mos_beyond,
         **scenario_record(buffer.flow, buffer.path),
@@ -160,17 +182,18 @@ def _(frontier: Frontier) -> RenderedAnswer:
     target = frontier.target
     facts = [("target", f"{format_fraction(target.quantile)} within {format_time(target.limit)}")]
     rows: list[Row] = []
-    headings = ["round-trip time", "largest loss", "fails", "limited by", "expected error of p95, median"]
+    headings = ["round-trip time", "largest loss", "fails", "limited by", "within the expected error"]
     cells: list[list[str]] = []
     for rtt, edge in zip(frontier.rtts, frontier.edges, strict=True):
-        row: Row = {"rtt": rtt, "loss": None, "fails": None, "limited_by": None, "tolerance": None, "notes": ""}
+        row: Row = {"rtt": rtt, "loss": None, "fails": None, "limited_by": None, "tolerance": None}
+        row |= {"certain": None, "impossible": None, "method": None, "notes": ""}
         if edge is None:
             cells.append([format_time(rtt), "none", "", "", ""])
         else:
-            error = _share(edge.expected_error.median)
             works, fails = told_apart(format_fraction, edge.value, edge.fails)
-            cells.append([format_time(rtt), works, fails, edge.limited_by, error])
+            cells.append([format_time(rtt), works, fails, edge.limited_by, _edges_in_words(edge)])
             row |= {"loss": edge.value, "fails": edge.fails, "limited_by": edge.limited_by, "tolerance": edge.tolerance}
+            row |= {"certain": edge.certain, "impossible": edge.impossible, "method": edge.method}
             row["notes"] = "; ".join(edge.notes)
         rows.append({**row, **expected_errors(None if edge is None else edge.expected_error)})
     return RenderedAnswer(facts, {"question": "frontier", **_demand(target)}, "points", rows, headings, cells)
@@ -186,6 +209,8 @@ def _(choice: Choice) -> RenderedAnswer:
     def cells(one: Candidate) -> list[str]:
         score = [] if one.mos is None else [f"{one.mos:.2f}"]
         verdict = "best" if one is best else "meets the target" if one.meets_target else "misses the target"
+        if one.verdict == "uncertain":
+            verdict += ", uncertain by the expected error"
         size, rate = f"{one.flow.packet_size} B", format_rate(one.wire_rate)
         return [named(one.value), *score, format_time(one.delay), format_time(one.age), size, rate, verdict]
 
@@ -194,6 +219,7 @@ def _(choice: Choice) -> RenderedAnswer:
         ("ahead of the next by", _lead(choice)) if best.mos is None else ("score", f"{best.mos:.2f}"),
         ("limited by", LIMITS[choice.limited_by]),
         *([] if choice.fails is None else [("fails", named(choice.fails))]),
+        ("method", _method(best.method)),
         ("expected error", in_words(choice.expected_error)),
         *_notes(choice.notes),
     ]
@@ -209,6 +235,8 @@ def _(choice: Choice) -> RenderedAnswer:
             "interval": one.flow.interval,
             "wire_rate": one.wire_rate,
             "meets_target": one.meets_target,
+            "verdict": one.verdict,
+            "method": one.method,
             "best": one is best,
             **expected_errors(one.expected_error),
             "notes": "; ".join(one.notes),
@@ -248,6 +276,7 @@ def _(found: Sensitivities) -> RenderedAnswer:
         ("scenario", scenario_in_words(found.flow, found.path)),
         ("quantile", f"{format_fraction(target.quantile)}; packets later than {format_time(target.limit)} are late"),
         ("depends most on", INPUTS[found.largest][0]),
+        ("method", _method(found.method)),
         ("expected error", in_words(found.expected_error)),
         *_notes(found.notes),
     ]
@@ -268,12 +297,32 @@ def _(found: Sensitivities) -> RenderedAnswer:
     record = {
         "question": "sensitivity",
         "step": found.step,
+        "method": found.method,
         **_demand(target),
         **scenario_record(found.flow, found.path),
         **expected_errors(found.expected_error),
         "notes": found.notes,
     }
     return RenderedAnswer(facts, record, "entries", rows, headings, cells)
+
+
+def _method(name: str) -> str:
+    """Return a model in words; simulations that are compared have a fixed number of packets."""
+    return name if name == "chain" else f"simulations of {COMPARED_PACKETS} packets, all with the same random numbers"
+
+
+def _edges_in_words(edge: Edge) -> str:
+    """Return in words the range in which the expected error places an edge."""
+    certain, impossible = told_apart(FORMATS[edge.quantity], edge.certain, edge.impossible)
+    low = f"up to {certain} works" if certain else "no value works for certain"
+    return f"{low}, from {impossible} on fails" if impossible else f"{low}, no value fails for certain"
+
+
+def _buffers_in_words(buffer: SmallestBuffer) -> str:
+    """Return in words the late packets, and the smallest buffers, that the expected error allows."""
+    shortest, longest = buffer.value_range
+    buffers = "any longer buffer" if math.isinf(longest) else format_time(longest)
+    return f"{late_in_words(buffer.late_range)} late; the answer may lie between {format_time(shortest)} and {buffers}"
 
 
 def _score(mos: float, digits: int) -> str:

@@ -88,6 +88,16 @@ class Boundary(Protocol):
         ...
 
     @property
+    def certain_up_to(self) -> NDArray[np.float64]:
+        """Largest value at each point that works whatever the expected error; NaN if there is none."""
+        ...
+
+    @property
+    def impossible_from(self) -> NDArray[np.float64]:
+        """Smallest value at each point that fails whatever the expected error; NaN if there is none."""
+        ...
+
+    @property
     def fails_from(self) -> NDArray[np.float64]:
         """Smallest value that fails at each point; NaN if there is none."""
         ...

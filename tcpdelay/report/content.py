@@ -12,6 +12,8 @@ from tcpdelay.advice.guideline import REPORTED_QUANTILES
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
+from tcpdelay.report.prediction import late_in_words
+from tcpdelay.scenario.fields import declarations
 from tcpdelay.units import NOT_CARRIED, format_delay, format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ NOT_COMPUTED = "not computed"
 CURVE_ROWS = 8
 """Largest number of rows in the table of the delay at other losses."""
 LOSS_PATTERN = {"random": "random losses", "correlated": "correlated losses, as in a full drop-tail queue"}
+LOSS_FIELDS = ("loss", "loss_pattern", "loss_burst", "bad_time", "bad_loss")
+"""Fields of a path in the row of the losses."""
 BOTTLENECK = {"packets": "queue limited in packets", "bytes": "queue limited in bytes"}
 
 
@@ -67,11 +71,22 @@ def scenario_table(guideline: Findings) -> Table:
         ("Flow", f"{flow.packet_size} B every {format_time(flow.interval)}, {format_rate(flow.bitrate)}"),
         ("Round-trip time", f"{format_time(path.rtt)}, of which {one_way} from sender to receiver"),
         ("Loss", f"{format_fraction(path.loss)}, {_losses(path)}"),
+        *_other_fields(guideline),
         ("Bottleneck", BOTTLENECK[path.bottleneck]),
         ("Demand", f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"),
         ("TCP", phrases.stack_words(guideline.stack)),
     )
     return Table(("Scenario", "Value"), rows)
+
+
+def _other_fields(guideline: Findings) -> list[tuple[str, str]]:
+    """Return the fields of the path that the chain refuses, except the fields of the losses."""
+    declared = {name: field for name, field in declarations(type(guideline.path)).items() if name not in LOSS_FIELDS}
+    return [
+        (name.replace("_", " ").capitalize(), declared[name].written(getattr(guideline.path, name)))
+        for name in guideline.refused
+        if name in declared
+    ]
 
 
 def _losses(path: Path) -> str:
@@ -113,8 +128,8 @@ def delays_table(guideline: Findings) -> Table:
             emphasis = len(rows)
             arrived += f"; the limit is {format_time(target.limit)}"
         rows.append((quantile_name(q), format_time(distribution.quantile(q)), arrived))
-    late = format_fraction(guideline.late_fraction)
-    rows.append(("late", late, f"come later than {format_time(target.limit)}"))
+    late, allowed = format_fraction(guideline.late_fraction), phrases.allowed_lateness(guideline)
+    rows.append(("late", late, f"come later than {format_time(target.limit)}{allowed}"))
     return Table(("Delay", "Value", "What it is"), tuple(rows), numeric=(1,), emphasis=emphasis)
 
 
@@ -179,6 +194,8 @@ def parts_table(guideline: Findings) -> Table:
     rows = tuple(
         (name, format_time(delay), format_fraction(delay / mean if mean > 0 else 0.0), meaning)
         for name, delay, meaning in named
+        # A simulation counts the backlog of a timeout as backlog.
+        if name != "Timeouts" or not guideline.refused
     )
     return Table(("Part", "Mean", "Share", "What it is"), rows, numeric=(1, 2))
 
@@ -186,7 +203,11 @@ def parts_table(guideline: Findings) -> Table:
 def load_table(guideline: Findings) -> Table:
     """Return the load of the flow, relative to the rate that TCP can carry."""
     rows = (
-        ("Time with a backlog", format_fraction(guideline.backlogged_time_fraction), "packets wait in the send buffer"),
+        (
+            "Time with a backlog",
+            NOT_COMPUTED if guideline.refused else format_fraction(guideline.backlogged_time_fraction),
+            "packets wait in the send buffer",
+        ),
         ("Fair TCP rate", format_rate(guideline.fair_rate), "what a long transfer of TCP Reno gets, by formula"),
         (
             "Utilization",
@@ -209,6 +230,15 @@ def playout_table(guideline: Findings) -> Table:
         for buffer in guideline.playout
     )
     return Table(("Masks", "Playout delay", "Here", "Still late"), rows, numeric=(2, 3))
+
+
+def playout_error(guideline: Findings) -> tuple[str, ...]:
+    """Return in a sentence the late packets with each playout delay that the expected error allows, if it matters."""
+    allowed = {format_time(buffer.delay): late_in_words(buffer.late_range) for buffer in guideline.playout}
+    if all(buffer.late_range[0] == buffer.late_range[1] for buffer in guideline.playout):
+        return ()
+    cases = "; ".join(f"{late} late after {delay}" for delay, late in allowed.items())
+    return (f"The expected error allows {cases}.",)
 
 
 def alternatives_table(guideline: Findings) -> Table:
@@ -358,7 +388,9 @@ def content(guideline: Findings) -> Content:
     if settles:
         sections += [
             Section("parts", "Where the delay comes from", (LOAD_REMARK,), (parts_table(guideline), load)),
-            Section("playout", "Playout buffers", (PLAYOUT_REMARK,), (playout_table(guideline),)),
+            Section(
+                "playout", "Playout buffers", (PLAYOUT_REMARK, *playout_error(guideline)), (playout_table(guideline),)
+            ),
         ]
     else:
         sections.append(Section("parts", "Load of the flow", (LOAD_REMARK,), (load,)))
@@ -411,10 +443,11 @@ def _recommendations(guideline: Findings) -> Section:
     target, rules = guideline.target, guideline.recommendations
     advice = tuple(_advice(rule, target) for rule in rules if rule.place == "do")
     if advice:
+        basis = "simulation" if guideline.refused else "chain"
         opening = (
             f"The largest effect on {quantile_name(target.quantile)} comes first; effects under a condition come last. "
-            "Each effect is for one change alone: “chain” is computed for this scenario, “up to” is a bound that the "
-            "protocol sets."
+            f"Each effect is for one change alone: “{basis}” is computed for this scenario, “up to” is a bound "
+            "that the protocol sets."
         )
         if not (guideline.works or any(_reaches(rule, target) for rule in rules)):
             opening += " No single change is computed to meet the target."

@@ -179,6 +179,7 @@ def charts(guideline: Findings) -> dict[str, list[Chart]]:
     if not math.isfinite(distribution.mean):
         return drawn
     marks = {"limit": target.limit}
+    timeouts = "" if guideline.refused else f", timeouts {format_time(parts.timeouts)}"
     drawn["delays"] = [
         chart(
             "shares-chart",
@@ -199,7 +200,7 @@ def charts(guideline: Findings) -> dict[str, list[Chart]]:
             "parts-chart",
             "Parts of the mean delay",
             f"Network {format_time(parts.network)}, backlog {format_time(parts.backlog)}, "
-            f"head of line {format_time(parts.head_of_line)}, timeouts {format_time(parts.timeouts)}.",
+            f"head of line {format_time(parts.head_of_line)}{timeouts}.",
             lambda ax: plot_delay_parts(guideline, ax),
             height=BAR_HEIGHT + PART_HEIGHT * sum(delay > 0 for delay in astuple(parts)),
         )

@@ -6,8 +6,10 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
+from tcpdelay.report.prediction import late_in_words
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
 
@@ -89,21 +91,21 @@ def verdict(guideline: Findings) -> list[str]:
             _capacity(guideline),
         ]
     else:
+        allowed = allowed_lateness(guideline) if guideline.settled else ""
         sentences = [
             f"{share} of the packets arrive within {format_time(guideline.quantile)}; the limit is {limit}. "
-            f"{format_fraction(guideline.late_fraction)} of the packets come later than the limit."
+            f"{format_fraction(guideline.late_fraction)} of the packets come later than the limit{allowed}."
         ]
         if not distribution.sustainable:
             sentences.append(
                 "But TCP cannot carry this flow: the figures depend on where the published chain cuts off its backlog."
             )
     if distribution.method == "simulation":
-        sentences.append("These delays are simulated; margins and effects of settings are computed with the chain.")
+        sentences.append(_simulated(guideline))
     if not guideline.settled:
-        fewest, most = (format_fraction(share) for share in guideline.late_range)
         sentences.append(
-            f"The expected error of the prediction allows {fewest} to {most} late packets, and the target allows "
-            f"{format_fraction(1 - target.quantile)}. {_deciding(distribution)}"
+            f"The expected error of the prediction allows {late_in_words(guideline.late_range)} late packets, and the "
+            f"target allows {format_fraction(1 - target.quantile)}. {_deciding(distribution)}"
         )
     elif guideline.verdict == "uncertain":
         sentences.append(
@@ -111,6 +113,25 @@ def verdict(guideline: Findings) -> list[str]:
             "95 % confidence interval of the measurement. Measure for longer to be sure."
         )
     return sentences
+
+
+def allowed_lateness(guideline: Findings) -> str:
+    """Return in words the late packets that the expected error allows; nothing if the error makes no difference."""
+    low, high = guideline.late_range
+    if format_fraction(low) == format_fraction(high):
+        return ""
+    return f"; the expected error allows {late_in_words(guideline.late_range)}"
+
+
+def _simulated(guideline: Findings) -> str:
+    """Return in a sentence what is simulated."""
+    if not guideline.refused:
+        return "These delays are simulated; margins and effects of settings are computed with the chain."
+    refused = ", ".join(name.replace("_", " ") for name in guideline.refused)
+    return (
+        f"The chain does not model this scenario ({refused}), so all figures are simulated: each margin and each "
+        f"effect with {COMPARED_PACKETS} packets. The critical loss and the time with a backlog are left out."
+    )
 
 
 def _deciding(delays: DelayDistribution) -> str:
@@ -246,7 +267,7 @@ def why_not_to_do(rule: Recommendation, target: Target) -> str:
     told = (
         found is not None
         and found.reason is None
-        and (found.basis == "chain" or (found.basis == "bound" and rule.place == "little gain"))
+        and (found.basis in ("chain", "simulation") or (found.basis == "bound" and rule.place == "little gain"))
     )
     words = [rule.why, effect(found, target) if told or rule.why is None else None]
     return f"{rule.title}: {'; '.join(word for word in words if word)}"

@@ -51,6 +51,18 @@ def expected_errors(error: ExpectedError | None) -> dict[str, Any]:
     return row
 
 
+def late_in_words(late_range: tuple[float, float]) -> str:
+    """Return a range of shares of late packets in words.
+
+    Examples
+    --------
+    >>> late_in_words((0.005, 0.025)), late_in_words((0.005, 0.005))
+    ('0.5 % to 2.5 %', '0.5 %')
+    """
+    low, high = map(format_fraction, late_range)
+    return low if low == high else f"{low} to {high}"
+
+
 def ignored_in_words(ignored: Mapping[str, str], method: str) -> list[tuple[str, str]]:
     """Return the fields that a model ignored, as a fact for people; an empty list if there is no such field.
 
@@ -96,8 +108,18 @@ def _figures(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
         **{quantile_name(q): distribution.quantile(q) for q in REPORTED_QUANTILES},
         "target_quantile": distribution.quantile(target.quantile),
         "late_fraction": distribution.late_fraction(target.limit),
+        **dict(zip(("late_fraction_low", "late_fraction_high"), _late_range(target, distribution), strict=True)),
         "sustainable": distribution.sustainable,
     }
+
+
+def _late_range(target: Target, distribution: DelayDistribution) -> tuple[float, float]:
+    """Return the smallest and the largest share of late packets that the expected error allows."""
+    from tcpdelay.models.verdict import late_range_within, relative_error
+    from tcpdelay.scenario.stack import Linux
+
+    stack = Linux() if distribution.scenario is None else distribution.scenario[2]
+    return late_range_within(distribution, relative_error(stack, distribution.expected_error), target.latest)
 
 
 def _settled(refusal: NotSettledError | None) -> dict[str, Any]:
@@ -128,6 +150,9 @@ def prediction_text(flow: Flow, path: Path, target: Target, distribution: DelayD
 
     error = distribution.expected_error
     late = format_fraction(distribution.late_fraction(target.limit))
+    low, high = _late_range(target, distribution)
+    if low < high:
+        late += f"; the expected error allows {late_in_words((low, high))}"
     facts = [
         ("mean", format_time(distribution.mean)),
         ("jitter", format_time(distribution.jitter)),

@@ -225,6 +225,9 @@ def _sides(boundary: Boundary) -> tuple[NDArray[np.float64], NDArray[np.float64]
 def _draw_boundary(ax: Axes, boundary: Boundary, color: str, style: str, label: str | None = None) -> None:
     rtts, losses = _sides(boundary)
     ax.plot(rtts, losses, color=color, linewidth=LINE_WIDTH, linestyle=style, label=label)
+    # The verdict is uncertain between the two ends that the expected error allows.
+    along = ax.fill_between if boundary.searched == "loss" else ax.fill_betweenx
+    along(boundary.at, boundary.certain_up_to, boundary.impossible_from, color=color, alpha=0.15, linewidth=0)
 
 
 def _middle(boundary: Boundary) -> tuple[float, float] | None:

@@ -63,6 +63,8 @@ def edge_table(edges: Sequence[Edge], call: Mapping[str, Any] | None = None) -> 
         Column("works_up_to", "works up to a loss of", "fraction"),
         Column("fails_from", "fails from", "fraction"),
         Column("quantile_there", f"{delay} at the edge", "time"),
+        Column("certain_up_to", "certain up to", "fraction"),
+        Column("impossible_from", "impossible from", "fraction"),
         *([Column("mos_there", "score", "ratio"), Column("playout_there", "playout", "time")] if call else []),
     ]
     flow, target = first.flow, first.target
@@ -72,7 +74,8 @@ def edge_table(edges: Sequence[Edge], call: Mapping[str, Any] | None = None) -> 
         title = "The largest loss that works" if len(targets) > 1 else f"The largest loss that works: {within}"
     note = (
         "The edge is the smallest loss that fails, within 1 %.\n"
-        "Without an edge, the smallest loss of the range fails, or the largest loss works."
+        "Without an edge, the smallest loss of the range fails, or the largest loss works.\n"
+        "Between “certain” and “impossible”, the expected error of the prediction leaves the verdict open."
     )
     return ResultTable("region", title, columns, rows, note)
 
@@ -81,9 +84,9 @@ def _rows(edge: Edge, call: Mapping[str, Any] | None) -> list[dict[str, Cell]]:
     boundary = edge.boundary
     target = boundary.target
     rows = []
-    for rtt, works, fails, delays in zip(
-        boundary.at.tolist(), boundary.works_up_to.tolist(), boundary.fails_from.tolist(), edge.delays, strict=True
-    ):
+    sides = (boundary.works_up_to, boundary.fails_from, boundary.certain_up_to, boundary.impossible_from)
+    points = zip(boundary.at.tolist(), *(side.tolist() for side in sides), edge.delays, strict=True)
+    for rtt, works, fails, certain, impossible, delays in points:
         row: dict[str, Cell] = {
             "app": edge.app,
             "stack": edge.stack,
@@ -91,6 +94,8 @@ def _rows(edge: Edge, call: Mapping[str, Any] | None) -> list[dict[str, Cell]]:
             "works_up_to": works,
             "fails_from": fails,
             "quantile_there": None,
+            "certain_up_to": certain,
+            "impossible_from": impossible,
         }
         scored = dict.fromkeys(("mos_there", "playout_there")) if call else {}
         if delays is not None:

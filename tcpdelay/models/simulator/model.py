@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,10 +30,22 @@ from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 _HONOURED = frozenset(name for part in (Flow, Linux) for name in declarations(part)) | PATH_FIELDS
 
 
+@dataclass(frozen=True)
 class Simulator:
-    """The packet-level simulator of a Linux kernel's TCP."""
+    """The packet-level simulator of a Linux kernel's TCP.
 
-    name = "simulation"
+    Parameters
+    ----------
+    packets : int, optional
+        Number of packets of a simulation whose request has none; by default as many as its precision requires.
+    on_progress : callable, optional
+        Called in a simulation whose request has no such function, with the number of packets simulated and the largest
+        number of packets.
+    """
+
+    packets: int | None = None
+    on_progress: Callable[[int, int], None] | None = None
+    name: ClassVar[str] = "simulation"
 
     def supports(self, scenario: Scenario) -> Support:
         """Return which fields the simulator honours and refuses."""
@@ -51,9 +64,9 @@ class Simulator:
             flow,
             path,
             stack,
-            packets=requested.packets,
+            packets=requested.packets or self.packets,
             seed=requested.seed,
-            on_progress=requested.on_progress,
+            on_progress=requested.on_progress or self.on_progress,
             quantile=(requested.target or Target(DEFAULT_LIMIT)).quantile,
         )
         if not found.settled:
