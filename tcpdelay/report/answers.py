@@ -180,7 +180,10 @@ def _(buffer: SmallestBuffer) -> RenderedAnswer:
 @rendered.register
 def _(frontier: Frontier) -> RenderedAnswer:
     target = frontier.target
-    facts = [("target", f"{format_fraction(target.quantile)} within {format_time(target.limit)}")]
+    facts = [
+        ("target", f"{format_fraction(target.quantile)} within {format_time(target.limit)}"),
+        ("method", _method(frontier.method)),
+    ]
     rows: list[Row] = []
     headings = ["round-trip time", "largest loss", "fails", "limited by", "within the expected error"]
     cells: list[list[str]] = []

@@ -1,0 +1,182 @@
+"""Questions and reports by the chain or the simulator, and the ranges that the expected error allows."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tcpdelay as td
+from tcpdelay.models.interface import Requested, UnsupportedError
+from tcpdelay.models.predict import COMPARED_PACKETS, model_to_compare, predict
+from tcpdelay.models.verdict import judge, late_range, verdict_of
+from tcpdelay.questions.region import VERDICTS
+from tcpdelay.scenario.scenario import Scenario
+
+VOIP, PATH, TARGET = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02), td.Target(0.2)
+JITTERY = td.Path(rtt=0.100, loss=0.02, jitter=0.005)
+CALL = ("--rtt", "100ms", "--loss", "2%", "--app", "voip")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (*CALL, "--jitter", "5ms"),
+        ("--rtt", "100ms", "--loss", "2%", "--ack-loss", "1%", "--app", "opus", "--over", "wss-down"),
+        ("--rtt", "60ms", "--loss", "1%", "--bad-time", "60ms", "--app", "opus", "--over", "turn-tcp"),
+    ],
+)
+def test_a_report_simulates_what_the_chain_refuses(run, options):
+    status, printed, _ = run("report", *options, "--format", "json")
+    assert status == 0
+    found = json.loads(printed)
+    assert found["refused"]
+    assert found["delay"]["method"] == "simulation"
+    assert all(margin["edge"] is not None for margin in found["margins"])
+    assert {rule["effect"]["basis"] for rule in found["recommendations"] if rule["effect"]} <= {
+        "simulation",
+        "bound",
+        "none",
+        "unknown",
+    }
+    assert len(found["loss_curve"]["loss"]) > 3
+    assert (found["backlogged_time_fraction"], found["loss_curve"]["critical"]) == (None, None)
+
+
+def test_a_simulated_report_says_so_in_words():
+    found = td.guideline("voip", JITTERY)
+    page = found.to_markdown()
+    assert (
+        f"The chain does not model this scenario (jitter), so all figures are simulated: each margin and each effect "
+        f"with {COMPARED_PACKETS} packets." in " ".join(page.split())
+    )
+    assert "Jitter | 5 ms" in page
+    assert "Timeouts" not in page
+    assert "timeouts" not in found.to_html().partition("Parts of the mean delay")[2].partition("</figure>")[0]
+    with pytest.raises(UnsupportedError, match="jitter must be 0 in the chain"):
+        td.guideline("voip", JITTERY, method="chain")
+
+
+def test_margins_of_a_simulated_report_agree_with_the_search():
+    found = td.guideline("voip", JITTERY)
+    edge = td.largest_loss("voip", JITTERY)
+    assert found.margins[0].edge == pytest.approx(edge.value, rel=0.05)
+    assert found.refused == ("jitter",)
+    assert found.largest_sustainable_rate.edge > VOIP.bitrate
+
+
+@pytest.mark.parametrize("options", [("--jitter", "5ms"), ("--ack-loss", "5%"), ("--bad-time", "40ms")])
+def test_solve_simulates_what_the_chain_refuses(run, options):
+    status, printed, _ = run("solve", "rtt", "--loss", "1%", "--app", "voip", *options, "--format", "json")
+    assert status == 0
+    found = json.loads(printed)
+    assert found["method"] == "simulation"
+    assert found["certain"] <= found["value"] < found["fails"] <= found["impossible"]
+    status, _, errors = run("solve", "rtt", "--loss", "1%", "--app", "voip", *options, "--method", "chain")
+    assert status == 2
+    assert "chain" in errors
+
+
+@pytest.mark.parametrize("question", ["playout", "interval", "split", "connections", "sensitivity", "frontier", "loss"])
+def test_every_question_takes_a_method(run, question):
+    more = {"frontier": ("--rtts", "60ms"), "interval": ("--bitrate", "64kbit/s")}.get(question, ())
+    options = CALL if question != "interval" else CALL[:4]
+    for method in ("chain", "simulation"):
+        status, printed, errors = run("solve", question, *options, *more, "--method", method, "--format", "json")
+        assert (status, errors) == (0, "")
+        assert f'"method": "{method}"' in printed
+
+
+def test_an_edge_has_the_range_in_which_the_expected_error_places_it():
+    edge = td.largest_loss("voip", PATH)
+    assert edge.method == "chain"
+    assert edge.certain < edge.value < edge.fails < edge.impossible
+
+    def verdict(loss):
+        return judge(Scenario(VOIP, td.Path(0.1, loss)), TARGET, "chain").verdict
+
+    found = [verdict(loss) for loss in (edge.certain, 1.02 * edge.certain, edge.value, edge.impossible)]
+    assert found == ["works", "uncertain", "uncertain", "fails"]
+    simulated = td.largest_loss("voip", PATH, method="simulation")
+    assert edge.certain < simulated.value < edge.impossible
+    assert simulated.impossible - simulated.certain < edge.impossible - edge.certain
+
+
+def test_the_tcp_of_2008_has_no_range_and_is_not_simulated():
+    stack = td.Stack.newreno_2008()
+    edge = td.largest_loss("voip", PATH, stack)
+    assert edge.certain == pytest.approx(edge.value, rel=0.011)
+    assert edge.impossible == pytest.approx(edge.fails, rel=0.011)
+    with pytest.raises(UnsupportedError, match="simulation"):
+        td.largest_loss("voip", PATH, stack, method="simulation")
+
+
+def test_compared_simulations_have_the_same_random_numbers():
+    model = model_to_compare(Scenario(VOIP, JITTERY), "auto")
+    first, second = (predict(Scenario(VOIP, JITTERY), Requested(), model).require() for _ in range(2))
+    assert first.packets == COMPARED_PACKETS
+    assert np.array_equal(first.values, second.values)
+    assert model_to_compare(Scenario(VOIP, PATH), "auto") == "chain"
+    with pytest.raises(UnsupportedError, match="jitter"):
+        model_to_compare(Scenario(VOIP, JITTERY), "chain")
+
+
+def test_the_smallest_buffer_is_simulated_where_the_chain_leaves_the_share_open():
+    chain = td.playout_for_late_fraction(VOIP, PATH, None, 0.01, method="chain")
+    auto = td.playout_for_late_fraction(VOIP, PATH, None, 0.01)
+    assert (chain.method, auto.method) == ("chain", "simulation")
+    simulated = td.simulate(VOIP, PATH, packets=1_000_000, seed=3)
+    low, high = chain.late_range
+    assert low < chain.late_fraction <= 0.01 < simulated.late_fraction(chain.value) < high
+    assert chain.value_range[0] < auto.value < chain.value_range[1]
+    assert simulated.late_fraction(auto.value_range[1]) <= 0.0105
+    # Where the expected error leaves nothing open, the chain answers.
+    certain = td.playout_for_late_fraction(VOIP, PATH, td.Stack.newreno_2008(), 0.01)
+    assert (certain.method, certain.late_range) == ("chain", (certain.late_fraction,) * 2)
+
+
+def test_every_late_fraction_has_its_range(run):
+    answer = predict(Scenario(VOIP, PATH), method="chain")
+    low, high = late_range(answer, 0.2)
+    record = json.loads(run("predict", *CALL, "--format", "json")[1])
+    assert (record["late_fraction_low"], record["late_fraction_high"]) == pytest.approx((low, high), rel=1e-6)
+    words = f"; the expected error allows {100 * low:.3g} % to {100 * high:.3g} %"
+    assert words in run("predict", *CALL)[1]
+    assert words in " ".join(run("report", *CALL)[1].split())
+    record = json.loads(run("solve", "playout", *CALL, "--format", "json", "--method", "chain")[1])
+    assert record["late_fraction_low"] < record["late_fraction"] < record["late_fraction_high"]
+
+
+def test_a_choice_names_the_verdict_on_each_way_and_simulates_open_ones():
+    flow, path = td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.01)
+    chain = td.best_connections(flow, path, method="chain")
+    assert "uncertain" in {one.verdict for one in chain.candidates}
+    auto = td.best_connections(flow, path)
+    assert {one.method for one in auto.candidates} == {"simulation"}
+    clear = td.best_interval(64_000, PATH)
+    assert {(one.verdict, one.method) for one in clear.candidates} == {("works", "chain")}
+
+
+def test_the_edge_of_a_region_has_a_band_and_can_be_simulated(run):
+    points = [0.08, 0.15]
+    chain = td.working_boundary("voip", rtt=points)
+    assert np.all(chain.certain_up_to < chain.works_up_to)
+    assert np.all(chain.works_up_to < chain.impossible_from)
+    simulated = td.working_boundary("voip", rtt=points, method="simulation")
+    assert (chain.method, simulated.method) == ("chain", "simulation")
+    assert np.all(simulated.certain_up_to <= simulated.works_up_to)
+    assert np.all(simulated.impossible_from / simulated.certain_up_to < chain.impossible_from / chain.certain_up_to)
+    options = ("region", "--app", "voip", "--points", "2", "--rtt", "80ms..150ms", "--format", "json")
+    rows = json.loads(run(*options)[1])
+    assert [row["certain_up_to"] for row in rows] == pytest.approx(chain.certain_up_to.tolist(), rel=0.02)
+    assert json.loads(run(*options, "--method", "simulation")[1]) != rows
+
+
+def test_the_verdict_of_a_cell_is_the_verdict_on_its_prediction():
+    rtts, losses = [0.05, 0.1, 0.2], [0.005, 0.02, 0.056, 0.06, 0.2]
+    cells = td.working_region("voip", rtt=rtts, loss=losses, beyond="exact")
+    expected = [
+        [verdict_of(predict(Scenario(VOIP, td.Path(rtt, loss)), method="chain"), TARGET) for loss in losses]
+        for rtt in rtts
+    ]
+    assert [[VERDICTS[place] for place in row] for row in cells.verdict.values] == expected
+    assert {name for row in expected for name in row} == set(VERDICTS)
