@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -267,6 +267,16 @@ def findings(
         return _findings(scenario, demand, estimate, application, method, on_progress)
 
 
+def _agreeing(margin: Margin, works: bool) -> Margin:
+    """Return a margin on the verdict's side.
+
+    If one model gives the verdict and another the margin, they can disagree near the limit: the edge is then here,
+    within the error of the model of the margin.
+    """
+    inside = margin.edge is not None and margin.edge >= margin.now
+    return margin if inside == works else replace(margin, edge=margin.now, at_least=False)
+
+
 def _findings(
     scenario: Scenario,
     target: Target,
@@ -285,10 +295,10 @@ def _findings(
     judged = judgement.answer if judgement.answer.answered else answer
     delays = judged.require()
     utilization = connection_utilization(flow, path, stack)
-    found_margins = margins(flow, path, stack, target, model)
-    situation = Situation(answer, target, utilization, found_margins[-1], application, model)
-    alternatives = _alternatives(scenario, target, estimate, model)
     works = judged.meets(target)
+    found_margins = tuple(_agreeing(margin, works) for margin in margins(flow, path, stack, target, model))
+    situation = Situation(answer, target, utilization, found_margins[-1], application, model, judged)
+    alternatives = _alternatives(scenario, target, estimate, model)
     agreed = all(alternative.meets_target == works for alternative in alternatives)
     return Findings(
         flow=flow,

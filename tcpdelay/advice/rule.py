@@ -96,6 +96,8 @@ class Situation:
         The application that sends the flow, if it is known.
     model : {"chain"} or Model
         The model that answered, and answers for the scenario with a change.
+    judged : Answer, optional
+        The answer of the verdict; `answer` by default.
     """
 
     answer: Answer
@@ -104,6 +106,7 @@ class Situation:
     bitrate: Margin | None = None
     application: Application | None = None
     model: AnsweredBy | Model = "chain"
+    judged: Answer | None = None
 
     @property
     def basis(self) -> Literal["chain", "simulation"]:
@@ -138,7 +141,7 @@ class Situation:
     @property
     def works(self) -> bool:
         """Whether the target is met."""
-        return self.answer.meets(self.target)
+        return (self.judged or self.answer).meets(self.target)
 
     @property
     def load(self) -> float:

@@ -126,7 +126,10 @@ def allowed_lateness(guideline: Findings) -> str:
 def _simulated(guideline: Findings) -> str:
     """Return in a sentence what is simulated."""
     if not guideline.refused:
-        return "These delays are simulated; margins and effects of settings are computed with the chain."
+        return (
+            "These delays are simulated. Margins, effects of settings and delays at other losses are computed with the "
+            "chain: near the limit they can disagree with the verdict."
+        )
     refused = ", ".join(name.replace("_", " ") for name in guideline.refused)
     return (
         f"The chain does not model this scenario ({refused}), so all figures are simulated: each margin and each "
@@ -184,6 +187,8 @@ def room(margin: Margin, works: bool) -> str:
     if margin.edge is None:
         return "a lower value alone does not help"
     edge = format_quantity(margin.quantity, margin.edge)
+    if margin.edge == margin.now:
+        return "at its edge"
     if not works:
         return f"{_percent(1 - margin.edge / margin.now)} less needed"
     if margin.at_least:
