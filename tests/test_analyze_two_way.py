@@ -155,15 +155,15 @@ def test_every_format_has_both_directions(run, files, tmp_path):
 
 def test_the_report_has_both_directions(run, files):
     options = (*files(TwoWayCall(handshake=True), "caller"), "--report", "--app", "voip", "--format")
-    ways = [f"{CALLER} to {CALLED}", f"{CALLED} to {CALLER}"]
     page = run(*options, "html")
     identifiers = re.findall(r' id="([^"]+)"', page)
     assert len(identifiers) == len(set(identifiers))
     assert page.count("<svg") == 8
     for text in (page.replace("\u00a0", " "), run(*options, "markdown"), run(*options, "text")):
         words = " ".join(text.split())
-        assert all(f"{way}: works, with" in words for way in ways)
-        assert all(f"margins, {way}" in words.lower() for way in ways)
+        assert f"Forward is from {CALLER} to {CALLED}, backward from {CALLED} to {CALLER}." in words
+        assert all(f"{way}: works, with" in words for way in ("Forward", "backward"))
+        assert all(f"margins, {way}" in words.lower() for way in ("forward", "backward"))
     found = json.loads(run(*options, "json"))
     assert (found["flow"]["packet_size"], found["backward"]["flow"]["packet_size"]) == (174, 120)
 

@@ -481,6 +481,7 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone(findings):
 def test_content_names_every_section_once(findings):
     titles = [section.title for section in content(findings["estimated"]).sections]
     assert titles == [
+        "Do this",
         "Scenario",
         "What was measured",
         "Delays",
@@ -488,9 +489,24 @@ def test_content_names_every_section_once(findings):
         "Where the delay comes from",
         "Playout buffers",
         "If the path is not as measured",
-        "Do this",
+        "Other rules",
         "How far to trust this",
     ]
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_what_to_do_follows_the_verdict(findings, output_format):
+    report = rendered(findings["fails"], output_format).lower()
+    # The contents of a page name the sections before the sections.
+    report = report.rpartition("</nav>")[2]
+    places = [report.index(title) for title in ("do this", "scenario", "playout buffers", "little or no gain here")]
+    assert places == sorted(places)
+
+
+def test_options_in_the_verdict_are_code():
+    page = guideline(VOIP, Path(0.100, 0.02), target=Target(0.140, 0.95), method="chain").to_html()
+    assert "<code>--method auto</code>" in page
+    assert "`" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")

@@ -174,7 +174,7 @@ def charts(guideline: Findings, suffix: str = "") -> dict[str, list[Chart]]:
             chart(
                 f"loss-chart{suffix}",
                 f"{quantile} delay against loss",
-                f"The {quantile} delay rises with the loss. {' '.join(phrases.verdict(guideline))}",
+                f"The {quantile} delay rises with the loss. {' '.join(phrases.verdict(guideline))}".replace("`", ""),
                 lambda ax: plot_quantile_against_loss(guideline, ax),
             )
         ]

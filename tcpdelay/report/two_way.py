@@ -31,28 +31,29 @@ class TwoWayGuideline:
     >>> call = {"rtt": 0.100, "packet_size": 174, "interval": 0.020}
     >>> both = TwoWayGuideline(guideline(loss=0.02, **call), guideline(loss=0.2, **call), ("a", "b"))
     >>> both.content().headline, both.content().verdict
-    ('a to b: works, with 60 ms to spare; b to a: fails, TCP cannot carry the flow', 'fails')
+    ('Forward: works, with 60 ms to spare; backward: does not work, TCP cannot carry the flow', 'fails')
     """
 
     forward: Guideline
     backward: Guideline
     ends: tuple[str, str]
 
-    @property
-    def directions(self) -> tuple[tuple[str, Guideline], ...]:
-        """Each direction in words, with its guideline."""
-        first, second = self.ends
-        return (f"{first} to {second}", self.forward), (f"{second} to {first}", self.backward)
-
     def content(self) -> Content:
         """Return the content of the report: the worse verdict, and the sections of both directions."""
-        reports = [(way, content(found)) for way, found in self.directions]
+        first, second = self.ends
+        reports = [("forward", content(self.forward)), ("backward", content(self.backward))]
         # From the best verdict to the worst.
         order = get_args(Verdict)
         return Content(
             verdict=max((report.verdict for _, report in reports), key=order.index),
-            headline="; ".join(f"{way}: {report.headline[0].lower()}{report.headline[1:]}" for way, report in reports),
-            explanation=tuple(f"{way}: {sentence}" for way, report in reports for sentence in report.explanation),
+            headline="; ".join(
+                f"{way}: {report.headline[0].lower()}{report.headline[1:]}"
+                for way, (_, report) in zip(("Forward", "backward"), reports, strict=True)
+            ),
+            explanation=(
+                f"Forward is from {first} to {second}, backward from {second} to {first}.",
+                *(f"{way.capitalize()}: {sentence}" for way, report in reports for sentence in report.explanation),
+            ),
             key_figures=tuple(
                 (f"{label}, {way}", value) for way, report in reports for label, value in report.key_figures
             ),
@@ -75,14 +76,14 @@ class TwoWayGuideline:
 
         drawn = {
             f"{key}{_SUFFIXES[number]}": of_section
-            for number, (_, found) in enumerate(self.directions)
+            for number, found in enumerate((self.forward, self.backward))
             for key, of_section in charts(found, _SUFFIXES[number]).items()
         }
         return as_page(self.content(), drawn)
 
     def to_json(self) -> str:
         """Return the guideline for the first direction, with the guideline for the other direction as `backward`."""
-        forward, backward = (json.loads(found.to_json()) for _, found in self.directions)
+        forward, backward = (json.loads(found.to_json()) for found in (self.forward, self.backward))
         return to_json({**forward, "backward": backward})
 
 
