@@ -2,16 +2,14 @@
 
 import json
 import re
-import shutil
-import subprocess
 
 import pytest
 
-from browser_page import FLAGS, Elements
 from tcpdelay import compare, guideline
+from tcpdelay.report.transports import to_html
 from tcpdelay.scenario.applications import application
+from tcpdelay.scenario.path import Path
 
-BROWSER = shutil.which("chromium")
 MEASURE = """<script>
 const box = (element) => { const { left, width, top } = element.getBoundingClientRect(); return { left, width, top }; };
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -31,34 +29,28 @@ def pages():
     call = application("voip")
     return {
         "fails": guideline(application=call, rtt=0.250, loss=0.03).to_html(),
-        "compare": compare("voip", rtt=0.100, loss=0.02, ways=("tcp", "udp"), duration=600).to_html(),
+        "compare": to_html(compare("voip", Path(0.100, 0.02), duration=600)),
     }
 
 
 @pytest.fixture
-def measured(pages, tmp_path):
+def measured(pages, opened, tmp_path):
     """Return the sizes in a page that is shown in a frame of the given width [px]."""
 
     def measured(name, width):
         (tmp_path / "page.html").write_text(pages[name].replace("</body>", MEASURE), encoding="utf-8")
+        frame = tmp_path / "frame.html"
         # Windows are at least 500 px wide, frames are not.
-        (tmp_path / "frame.html").write_text(
+        frame.write_text(
             f'<pre id="found"></pre><iframe src="page.html" style="width:{width}px;height:900px;border:0"></iframe>'
             "<script>onmessage = (event) => { found.textContent = event.data; };</script>"
         )
-        command = [BROWSER, *FLAGS, f"--user-data-dir={tmp_path}/profile", "--window-size=1400,1000", "--dump-dom"]
-        shown = subprocess.run(
-            [*command, (tmp_path / "frame.html").as_uri()], check=True, capture_output=True, text=True, timeout=60
-        ).stdout
-        return json.loads(Elements(shown)["found"]["text"])
+        elements, _, _ = opened(frame)
+        return json.loads(elements["found"]["text"])
 
     return measured
 
 
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
-
-
-@needs_browser
 @pytest.mark.parametrize("name", ["fails", "compare"])
 def test_a_phone_shows_the_page_without_scrolling_sideways(measured, name):
     found = measured(name, 390)
@@ -68,14 +60,12 @@ def test_a_phone_shows_the_page_without_scrolling_sideways(measured, name):
     assert min(found["labels"]) > 10
 
 
-@needs_browser
 def test_key_figures_are_in_two_columns_on_a_phone(measured):
     lefts = [figure["left"] for figure in measured("fails", 390)["figures"]]
     assert len(lefts) == 4
     assert len(set(lefts)) == 2
 
 
-@needs_browser
 def test_the_chart_of_a_comparison_fills_the_page(measured):
     found = measured("compare", 1280)
     (chart,) = found["charts"]
