@@ -494,6 +494,17 @@ def test_content_names_every_section_once(findings):
     ]
 
 
+@pytest.mark.parametrize(("variable", "coloured"), [("", True), ("NO_COLOR", False)])
+def test_a_terminal_shows_the_verdict_in_colour_unless_it_must_not(findings, monkeypatch, variable, coloured):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    page = io.StringIO()
+    print_report(findings["fails"], Console(file=page, width=100, force_terminal=True, color_system="standard"))
+    assert ("\x1b[1;31m" in page.getvalue()) == coloured
+
+
 @pytest.mark.parametrize("output_format", FORMATS)
 def test_what_to_do_follows_the_verdict(findings, output_format):
     report = rendered(findings["fails"], output_format).lower()
