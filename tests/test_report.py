@@ -481,6 +481,7 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone(findings):
 def test_content_names_every_section_once(findings):
     titles = [section.title for section in content(findings["estimated"]).sections]
     assert titles == [
+        "Do this",
         "Scenario",
         "What was measured",
         "Delays",
@@ -488,9 +489,35 @@ def test_content_names_every_section_once(findings):
         "Where the delay comes from",
         "Playout buffers",
         "If the path is not as measured",
-        "Do this",
+        "Other rules",
         "How far to trust this",
     ]
+
+
+@pytest.mark.parametrize(("variable", "coloured"), [("", True), ("NO_COLOR", False)])
+def test_a_terminal_shows_the_verdict_in_colour_unless_it_must_not(findings, monkeypatch, variable, coloured):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    page = io.StringIO()
+    print_report(findings["fails"], Console(file=page, width=100, force_terminal=True, color_system="standard"))
+    assert ("\x1b[1;31m" in page.getvalue()) == coloured
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_what_to_do_follows_the_verdict(findings, output_format):
+    report = rendered(findings["fails"], output_format).lower()
+    # The contents of a page name the sections before the sections.
+    report = report.rpartition("</nav>")[2]
+    places = [report.index(title) for title in ("do this", "scenario", "playout buffers", "little or no gain here")]
+    assert places == sorted(places)
+
+
+def test_options_in_the_verdict_are_code():
+    page = guideline(VOIP, Path(0.100, 0.02), target=Target(0.140, 0.95), method="chain").to_html()
+    assert "<code>--method auto</code>" in page
+    assert "`" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from tcpdelay.report.analysis import (
     analysis_text,
     capture_record,
     captures_text,
-    draw_analysis,
+    draw_analyses,
     draw_captures,
     record,
 )
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.report.guideline import Guideline
+    from tcpdelay.report.two_way import TwoWayGuideline
     from tcpdelay.scenario.applications import Application
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.stack import KnownStack
@@ -103,7 +104,13 @@ def analyze(
     ] = "auto",
     message_size: Annotated[
         int | None,
-        quantity("--message-size", "size", ANALYSIS, "Size of each message, if all have the same size.", "measured"),
+        quantity(
+            "--message-size",
+            "size",
+            ANALYSIS,
+            "Size of each message, if all have the same size; of the direction with more payload.",
+            "measured",
+        ),
     ] = None,
     same_clock: Annotated[
         bool, make_option("--same-clock", ANALYSIS, "Both captures have time stamps of the same clock.")
@@ -130,7 +137,7 @@ def analyze(
         float | None, field_option("quantile", more=" For --report.", default="the quantile of --app, or 95%")
     ] = None,
 ) -> None:
-    """Measure round-trip time, loss, packets and delays of one TCP connection in packet captures."""
+    """Measure round-trip time, loss, packets and delays of one TCP connection, in each direction with a flow."""
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     refuse_other_format(chosen, report)
@@ -145,7 +152,7 @@ def analyze(
             raise typer.BadParameter("CAPTURE: a capture of the testbed goes alone, without options on packets")
         analyze_testbed(captures[0], chosen, output, chart, find_target(None, limit, quantile) if report else None)
         return
-    from tcpdelay.capture.pcap.analysis import analyze_captures, check_message_size
+    from tcpdelay.capture.pcap.analysis import analyze_directions, check_message_size
 
     if message_size is not None and framing != "auto":
         raise typer.BadParameter(f"--message-size: goes with --framing auto only, got --framing {framing}")
@@ -153,7 +160,7 @@ def analyze(
         check_message_size(message_size, framing)
     try:
         with argument_errors("CAPTURE"):
-            analysis = analyze_captures(
+            analyses = analyze_directions(
                 captures,
                 connection,
                 framing=framing,
@@ -165,23 +172,35 @@ def analyze(
         erase_progress()
     if chart is not None:
         with argument_errors("--chart"), predicting():
-            predicted = predict(analysis)
-        write_chart(chart, draw_analysis(analysis, predicted), "--chart")
+            drawn = [(found, predict(found)) for found in analyses if found.delays is not None or found is analyses[0]]
+        write_chart(chart, draw_analyses(drawn), "--chart")
 
     target = find_target(app, limit, quantile)
     with predicting():
-        expected = find_expected(analysis, app, target)
+        expected = [find_expected(found, app, target) for found in analyses]
 
     def written(chosen: Literal["text", "json", "csv"]) -> str:
+        pairs = zip(analyses, expected, strict=True)
         if chosen == "text":
-            return analysis_text(analysis, expected)
-        return record_text(record(analysis, expected), chosen)
+            return "\n".join(analysis_text(*pair) for pair in pairs)
+        rows = [record(*pair) for pair in pairs]
+        if chosen == "csv":
+            return records_text(rows, chosen)
+        return record_text({**rows[0], "backward": rows[1] if len(rows) > 1 else None}, chosen)
 
-    findings = None
+    findings: Guideline | TwoWayGuideline | None = None
     if report:
         with argument_errors("--report"):
-            findings = find_guideline(analysis.flow(), analysis.estimate(), analysis.stack(), target, app)
+            each = [find_guideline(found.flow(), found.estimate(), found.stack(), target, app) for found in analyses]
+        findings = each[0] if len(each) == 1 else both_directions(each, analyses[0])
     write_results(written, findings, chosen, output)
+
+
+def both_directions(guidelines: Sequence[Guideline], forward: ConnectionAnalysis) -> TwoWayGuideline:
+    """Return the report on both directions of a connection."""
+    from tcpdelay.report.two_way import TwoWayGuideline
+
+    return TwoWayGuideline(guidelines[0], guidelines[1], (forward.sender, forward.receiver))
 
 
 def refuse_other_format(chosen: Format, report: bool) -> None:
@@ -225,7 +244,7 @@ def analyze_testbed(file: Path, chosen: Format, output: Path | None, chart: Path
 
 def write_results(
     written: Callable[[Literal["text", "json", "csv"]], str],
-    findings: Guideline | None,
+    findings: Guideline | TwoWayGuideline | None,
     chosen: Format,
     output: Path | None,
 ) -> None:

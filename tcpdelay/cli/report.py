@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tcpdelay.report.guideline import Guideline, GuidelineComparison
+    from tcpdelay.report.two_way import TwoWayGuideline
+
+    Findings = Guideline | GuidelineComparison | TwoWayGuideline
 
 Format = Literal["text", "markdown", "html", "json"]
 
@@ -109,8 +112,8 @@ def report(
     write_report(findings, chosen, output)
 
 
-def write_report(findings: Guideline | GuidelineComparison, chosen: Format, output: Path | None) -> None:
-    """Write a report, or a comparison of two reports, to a file, or print it."""
+def write_report(findings: Findings, chosen: Format, output: Path | None) -> None:
+    """Write a report, a comparison of two reports, or the reports on both directions to a file, or print it."""
     if output is None and chosen == "text":
         from rich.console import Console
 
@@ -119,20 +122,24 @@ def write_report(findings: Guideline | GuidelineComparison, chosen: Format, outp
         write(_rendered(findings, chosen), output)
 
 
-def _print_text(findings: Guideline | GuidelineComparison, console: Console) -> None:
-    """Print a report, or a comparison of two reports, as text."""
+def _print_text(findings: Findings, console: Console) -> None:
+    """Print a report, a comparison of two reports, or the reports on both directions as text."""
     from tcpdelay.report.guideline import Guideline
     from tcpdelay.report.text import print_content, print_report
+    from tcpdelay.report.two_way import TwoWayGuideline
 
     if isinstance(findings, Guideline):
         print_report(findings, console)
+        return
+    if isinstance(findings, TwoWayGuideline):
+        print_content(findings.content(), console)
         return
     from tcpdelay.report.against import changes_content
 
     print_content(changes_content(findings), console)
 
 
-def _rendered(findings: Guideline | GuidelineComparison, chosen: Format) -> str:
+def _rendered(findings: Findings, chosen: Format) -> str:
     """Return the content of a file with the report."""
     if chosen == "text":
         from rich.console import Console

@@ -61,6 +61,8 @@ def record(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) -> dict[s
         "rtt": analysis.rtt,
         "rtt_base": analysis.rtt_base,
         "rtt_samples": analysis.rtt_count,
+        "rtt_kind": analysis.rtt_kind,
+        "rtt_measured": analysis.rtt_measured,
         "loss": analysis.loss,
         "loss_low": low,
         "loss_high": high,
@@ -80,6 +82,7 @@ def record(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) -> dict[s
         "window_scale_receiver": scales[1],
         "delayed_ack": analysis.delayed_ack,
         "several_acknowledged": analysis.several_acknowledged,
+        "carried_acks": analysis.carried_acks,
         "largest_flight": analysis.largest_flight,
         "smallest_receive_window": analysis.smallest_receive_window,
         "packet_size": analysis.packet_size,
@@ -132,11 +135,20 @@ def _time(seconds: float) -> str:
     return "not known" if math.isnan(seconds) else format_time(seconds)
 
 
+def _round_trip(analysis: ConnectionAnalysis) -> str:
+    """Return the round-trip time: a mean with the smallest, the smallest alone, or an upper bound."""
+    if analysis.rtt_kind == "mean" or math.isnan(analysis.rtt):
+        return f"{_time(analysis.rtt)}, at least {_time(analysis.rtt_base)}"
+    return f"{_time(analysis.rtt)} at {'least' if analysis.rtt_kind == 'smallest' else 'most'}"
+
+
 def _path_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
     low, high = analysis.loss_interval
+    bound = "most" if analysis.rtt_kind == "upper bound" else "least"
     rows = [
-        ("round-trip time", f"{_time(analysis.rtt)}, at least {_time(analysis.rtt_base)}"),
-        ("one-way delay", f"{_time(analysis.one_way_delay)} at least, if the way back takes as long"),
+        ("round-trip time", _round_trip(analysis)),
+        ("measured as", analysis.rtt_measured),
+        ("one-way delay", f"{_time(analysis.one_way_delay)} at {bound}, if the way back takes as long"),
         (
             "loss",
             f"{format_fraction(analysis.loss)} ({analysis.lost} of {analysis.sent} packets; "
@@ -179,6 +191,7 @@ def _tcp_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
             f"{'yes' if analysis.delayed_ack else 'no'}: {format_fraction(analysis.several_acknowledged)} "
             "acknowledge two or more segments",
         ),
+        ("ACKs on data", format_fraction(analysis.carried_acks)),
         ("largest flight", f"{analysis.largest_flight} B"),
         ("receive window", "not known" if math.isnan(window) else f"{window:.0f} B at least"),
     ]
@@ -325,8 +338,12 @@ def draw_captures(captures: Sequence[FlowCapture]) -> Figure:
     return draw_curves(curves, captures[0].name if alone else "")
 
 
-def draw_analysis(analysis: ConnectionAnalysis, predicted: DelayDistribution) -> Figure:
-    """Return the chart of the measured and the predicted delays of a connection."""
-    assert analysis.delays is not None
-    curves = [(f"measured, {analysis.delay_kind}", analysis.delays), ("predicted", predicted)]
-    return draw_curves(curves, f"{analysis.sender} to {analysis.receiver}")
+def draw_analyses(found: Sequence[tuple[ConnectionAnalysis, DelayDistribution]]) -> Figure:
+    """Return the chart of the measured and the predicted delays of each direction of a connection."""
+    curves = []
+    for analysis, predicted in found:
+        assert analysis.delays is not None
+        way = f"from {analysis.sender}: " if len(found) > 1 else ""
+        curves += [(f"{way}measured, {analysis.delay_kind}", analysis.delays), (f"{way}predicted", predicted)]
+    first = found[0][0]
+    return draw_curves(curves, f"{first.sender} {'and' if len(found) > 1 else 'to'} {first.receiver}")

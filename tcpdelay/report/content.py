@@ -376,7 +376,10 @@ def content(guideline: Findings) -> Content:
     """
     estimate, settles = guideline.estimate, math.isfinite(guideline.distribution.mean)
     load = load_table(guideline)
-    sections = [Section("scenario", "Scenario", tables=(scenario_table(guideline),))]
+    sections = [
+        _recommendations(guideline),
+        Section("scenario", "Scenario", tables=(scenario_table(guideline),)),
+    ]
     if estimate is not None:
         sections.append(Section("measured", "What was measured", tables=(measured_table(guideline, estimate),)))
     if settles:
@@ -406,7 +409,7 @@ def content(guideline: Findings) -> Content:
             phrases.expected_error(guideline.expected_error),
         ),
         key_figures=key_figures(guideline),
-        sections=(*sections, _recommendations(guideline), _trust(guideline)),
+        sections=(*sections, _nothing_to_do(guideline), _trust(guideline)),
     )
 
 
@@ -439,7 +442,7 @@ def _experience(guideline: Findings) -> list[Section]:
 
 
 def _recommendations(guideline: Findings) -> Section:
-    """Return what to do, and for all other rules why there is nothing to do."""
+    """Return what to do."""
     target, rules = guideline.target, guideline.recommendations
     advice = tuple(_advice(rule, target) for rule in rules if rule.place == "do")
     if advice:
@@ -453,17 +456,17 @@ def _recommendations(guideline: Findings) -> Section:
             opening += " No single change is computed to meet the target."
     else:
         opening = "There is nothing to do: no rule has a computed gain here."
+    return Section("advice", "Do this" if advice else "What to do", (opening,), advice=advice)
+
+
+def _nothing_to_do(guideline: Findings) -> Section:
+    """Return for all other rules why there is nothing to do."""
+    target, rules = guideline.target, guideline.recommendations
     folded = (
         (title, tuple(phrases.why_not_to_do(rule, target) for rule in rules if rule.place == place))
         for place, title in NOT_TO_DO.items()
     )
-    return Section(
-        "advice",
-        "Do this" if advice else "What to do",
-        (opening,),
-        advice=advice,
-        folded=tuple((title, points) for title, points in folded if points),
-    )
+    return Section("rules", "Other rules", folded=tuple((title, points) for title, points in folded if points))
 
 
 def _trust(guideline: Findings) -> Section:

@@ -162,16 +162,19 @@ def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
     return environment().get_template("report.html.j2").render(report=report, charts=charts)
 
 
-def charts(guideline: Findings) -> dict[str, list[Chart]]:
-    """Return the charts of each section, without the charts of the delays if TCP cannot carry the flow."""
+def charts(guideline: Findings, suffix: str = "") -> dict[str, list[Chart]]:
+    """Return the charts of each section, without the charts of the delays if TCP cannot carry the flow.
+
+    `suffix` distinguishes the identifiers of several reports on one page.
+    """
     target, distribution, parts = guideline.target, guideline.distribution, guideline.parts
     limit, quantile = format_time(target.limit), quantile_name(target.quantile)
     drawn = {
         "margins": [
             chart(
-                "loss-chart",
+                f"loss-chart{suffix}",
                 f"{quantile} delay against loss",
-                f"The {quantile} delay rises with the loss. {' '.join(phrases.verdict(guideline))}",
+                f"The {quantile} delay rises with the loss. {' '.join(phrases.verdict(guideline))}".replace("`", ""),
                 lambda ax: plot_quantile_against_loss(guideline, ax),
             )
         ]
@@ -182,14 +185,14 @@ def charts(guideline: Findings) -> dict[str, list[Chart]]:
     timeouts = "" if guideline.refused else f", timeouts {format_time(parts.timeouts)}"
     drawn["delays"] = [
         chart(
-            "shares-chart",
+            f"shares-chart{suffix}",
             "Distribution of the delay",
             f"Half of the packets arrive within {format_time(distribution.quantile(0.5))}, "
             f"{format_fraction(target.quantile)} within {format_time(guideline.quantile)}.",
             lambda ax: plot_distribution(distribution, ax, thresholds=marks),
         ),
         chart(
-            "survival-chart",
+            f"survival-chart{suffix}",
             "Packets that come later",
             f"{format_fraction(guideline.late_fraction)} of the packets come later than {limit}.",
             lambda ax: plot_distribution(distribution, ax, thresholds=marks, kind="survival"),
@@ -197,7 +200,7 @@ def charts(guideline: Findings) -> dict[str, list[Chart]]:
     ]
     drawn["parts"] = [
         chart(
-            "parts-chart",
+            f"parts-chart{suffix}",
             "Parts of the mean delay",
             f"Network {format_time(parts.network)}, backlog {format_time(parts.backlog)}, "
             f"head of line {format_time(parts.head_of_line)}{timeouts}.",

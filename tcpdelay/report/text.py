@@ -51,7 +51,7 @@ def print_content(report: Content, console: Console) -> None:
     width = min(console.width, WIDEST)
     _print(Text(report.headline, VERDICT_STYLE[report.verdict]), console, width)
     for sentence in report.explanation:
-        _print(Text(sentence), console, width)
+        _print(_with_code(sentence), console, width)
     for section in report.sections:
         console.print()
         _print_section(section, console, width)
@@ -76,7 +76,7 @@ def _print_section(section: Section, console: Console, width: int) -> None:
 
 def _print_points(points: tuple[str, ...], console: Console, width: int) -> None:
     for point in points:
-        _print(_hanging("-", Text(point), 2), console, width)
+        _print(_hanging("-", _with_code(point), 2), console, width)
 
 
 def _print_rule(rule: Advice, console: Console, width: int) -> None:
@@ -85,10 +85,14 @@ def _print_rule(rule: Advice, console: Console, width: int) -> None:
     lines = [("why", Text(rule.reason)), ("when", Text(rule.condition))]
     if rule.effect:
         lines.append(("effect", Text(rule.effect)))
-    spans = phrases.code_spans(rule.setting)
-    lines.append(("how", Text.assemble(*((part, "cyan" if typed else "") for part, typed in spans))))
+    lines.append(("how", _with_code(rule.setting)))
     for name, text in lines:
         _print(Padding(_hanging(name, text, 7), (0, 0, 0, 2)), console, width)
+
+
+def _with_code(text: str) -> Text:
+    """Return a text in which commands and settings are coloured."""
+    return Text.assemble(*((part, "cyan" if typed else "") for part, typed in phrases.code_spans(text)))
 
 
 def _print(renderable: RenderableType, console: Console, width: int) -> None:

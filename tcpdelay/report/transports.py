@@ -147,7 +147,7 @@ class Comparison(Protocol):
         ...
 
 
-CHART_WIDTH, ROW_HEIGHT, CHART_EDGES = 6.4, 0.29, 0.9
+CHART_WIDTH, ROW_HEIGHT, CHART_EDGES = 9.2, 0.29, 0.9
 """Sizes of the chart [inches]: its width, the height of a row, and the height above and below the rows."""
 BAR_HEIGHT = 0.55
 """Height of a bar, relative to the height of a row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -9,17 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tcpdelay.capture.pcap.clocks import ClockFit
 from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
 from tcpdelay.capture.pcap.container import CaptureFile
-from tcpdelay.capture.pcap.conversations import chosen, matches, same_connection, survey
+from tcpdelay.capture.pcap.conversations import Conversation, chosen, matches, same_connection, survey
 from tcpdelay.capture.pcap.decoding import Framing, end_in_words
-from tcpdelay.capture.pcap.measurement import Measurement, scales_of
+from tcpdelay.capture.pcap.measurement import Measurement, PathRoundTrips, scales_of
 from tcpdelay.capture.pcap.messages import MessageFinder
 from tcpdelay.capture.pcap.places import ConnectionInFile
 from tcpdelay.capture.pcap.round_trips import DELAYED_SHARE, Side, captured_at, distance_to_receiver
 from tcpdelay.capture.pcap.stretches import Copies, StretchSource, shift_between, stretches
 from tcpdelay.capture.pcap.trace import NANOSECONDS, Trace
 from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.units import format_fraction
 
 _LARGEST_DISTANCE = 0.1
 """Distance to the receiver, as a share of the round-trip time, above which a capture is not at the receiver."""
@@ -27,12 +30,25 @@ MOST_MESSAGE_BYTES = 10_000_000
 """Largest size of all messages [bytes] that can be given."""
 
 
-class _Connection(NamedTuple):
-    """The analysed connection: its captures, and its two ends in words."""
+class _Direction(NamedTuple):
+    """A direction of a connection: its captures, whether they are parts of one file, its ends in words, and notes."""
 
     sources: list[StretchSource]
     sender: str
     receiver: str
+    separated: bool
+    notes: list[str]
+
+
+class _Measured(NamedTuple):
+    """A measured direction; `first` is a stretch of the first file."""
+
+    direction: _Direction
+    sides: tuple[Side, ...]
+    first: Trace
+    measurement: Measurement
+    messages: MessageFinder
+    clocks: ClockFit | None
 
 
 def analyze_captures(
@@ -44,21 +60,59 @@ def analyze_captures(
     same_clock: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> ConnectionAnalysis:
-    """Analyse one TCP connection from a capture at its sender, at its receiver, or from both.
+    """Analyse the direction of a TCP connection with the most payload; the parameters are as in `analyze_directions`.
+
+    Returns
+    -------
+    ConnectionAnalysis
+        The first result of `analyze_directions`.
+
+    Raises
+    ------
+    ValueError
+        As `analyze_directions`.
+
+    Examples
+    --------
+    >>> analysis = analyze_captures(["validation/pcap/voice.sender.pcap.gz"])
+    >>> analysis.captured_at, analysis.packet_size, round(analysis.rtt_base, 4)
+    (('sender',), 174.0, 0.1)
+    """
+    return analyze_directions(
+        captures,
+        connection,
+        framing=framing,
+        message_size=message_size,
+        same_clock=same_clock,
+        on_progress=on_progress,
+    )[0]
+
+
+def analyze_directions(
+    captures: Sequence[str | os.PathLike[str]],
+    connection: str | None = None,
+    *,
+    framing: Framing = "auto",
+    message_size: int | None = None,
+    same_clock: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> tuple[ConnectionAnalysis, ...]:
+    """Analyse a TCP connection from a capture at either end, or from both: each direction with a flow of data.
 
     Parameters
     ----------
     captures : sequence of str or path-like
         One or two files in pcap or pcapng, optionally compressed by gzip, in any order. A single file may hold the
-        captures of both ends. Each file is read twice, or more often if packets occur twice in the file. Only a
-        stretch of the connection is in memory.
+        captures of both ends. Each file is read twice, once more if data flow in both directions, and more often if
+        packets occur twice in the file. Only a stretch of the connection is in memory.
     connection : str, optional
         Either end of the connection, such as "10.0.0.2:5001", or a part of it; by default, the connection with the
         most payload.
     framing : {"auto", "rfc4571", "length4", "websocket"}
         Way to find the ends of messages: the writes of the application ("auto"), or headers in the payload.
     message_size : int, optional
-        Size of all messages [bytes], 1 to 10 000 000, if it is known; only with framing "auto".
+        Size of all messages [bytes] of the direction with the most payload, 1 to 10 000 000, if it is known; only with
+        framing "auto".
     same_clock : bool
         Whether the same clock stamped both captures; then no offset is fitted.
     on_progress : callable, optional
@@ -66,8 +120,9 @@ def analyze_captures(
 
     Returns
     -------
-    ConnectionAnalysis
-        The result.
+    tuple of ConnectionAnalysis
+        The direction with the most payload and, if the other end sent at least 20 segments with payload, the other
+        direction. Both have the more certain estimate of the round-trip time.
 
     Raises
     ------
@@ -77,9 +132,8 @@ def analyze_captures(
 
     Examples
     --------
-    >>> analysis = analyze_captures(["validation/pcap/voice.sender.pcap.gz"])
-    >>> analysis.captured_at, analysis.packet_size, round(analysis.rtt_base, 4)
-    (('sender',), 174.0, 0.1)
+    >>> [found.captured_at for found in analyze_directions(["validation/pcap/voice.sender.pcap.gz"])]
+    [('sender',)]
     """
     if not 1 <= len(captures) <= 2:
         raise InvalidValueError("captures", len(captures), "be one or two files")
@@ -87,15 +141,18 @@ def analyze_captures(
     files = [CaptureFile(path) for path in captures]
     if on_progress is not None:
         _report_progress(files, on_progress)
+    found, notes = _conversations(files, connection)
+    senders = found[0].senders
+    for file in files:
+        file.readings += len(senders) - 1
     try:
-        return _analyzed(files, connection, framing, message_size, same_clock, None)
+        return _analyzed(files, found, framing, message_size, same_clock, notes, None)
     except _LateCopiesError as late:
         copies = late.copies
     # The second attempt is outside of the handler, because the error keeps the memory of the first attempt alive.
     for file in files:
-        # The second attempt also reads each file twice: to list its connections, and to analyse one connection.
-        file.readings += 2
-    return _analyzed(files, connection, framing, message_size, same_clock, copies)
+        file.readings += len(senders)
+    return _analyzed(files, found, framing, message_size, same_clock, notes, copies)
 
 
 class _LateCopiesError(Exception):
@@ -114,52 +171,78 @@ class _LateCopiesError(Exception):
 
 def _analyzed(
     files: Sequence[CaptureFile],
-    connection: str | None,
+    conversations: Sequence[Conversation],
     framing: Framing,
     message_size: int | None,
     same_clock: bool,
+    notes: Sequence[str],
     copies: Sequence[Copies] | None,
-) -> ConnectionAnalysis:
-    """Analyse a connection; `copies` are the copies that an earlier attempt found in each file.
+) -> tuple[ConnectionAnalysis, ...]:
+    """Analyse both directions; `copies` are the copies that an earlier attempt found in each file.
 
     Raises
     ------
     _LateCopiesError
         If this attempt finds copies that are not among the first segments, and there was no earlier attempt.
     """
-    notes: list[str] = []
-    found = _opened(files, connection, framing, copies, notes)
-    framer = found.sources[0].framer
+    sender, *others = conversations[0].senders
+    opened = [_opened(files, conversations, sender, framing, copies)]
+    opened[0].notes.extend(notes)
+    backward: Trace | None = None
+    with ExitStack() as held:
+        found = []
+        for other in others:
+            try:
+                # The notes on the files are the same for both directions.
+                direction = _opened(files, conversations, other, framing, copies)._replace(notes=[])
+                backward, forward = direction.sources[0].beginning(), opened[0].sources[0].beginning()
+                found.append(_measured(direction, forward, None, framing, same_clock, copies, held))
+            except ValueError as error:
+                opened[0].notes.append(f"the data from {end_in_words(other)} are not analysed: {error}")
+        found.insert(0, _measured(opened[0], backward, message_size, framing, same_clock, copies, held))
+        trips = [measured.measurement.round_trips(measured.clocks) for measured in found]
+        if len(found) > 1:
+            trips = [own.better(other) for own, other in zip(trips, trips[::-1], strict=True)]
+        return tuple(_analysis(measured, of_path) for measured, of_path in zip(found, trips, strict=True))
+
+
+def _measured(
+    direction: _Direction,
+    backward: Trace | None,
+    message_size: int | None,
+    framing: Framing,
+    same_clock: bool,
+    copies: Sequence[Copies] | None,
+    held: ExitStack,
+) -> _Measured:
+    """Measure one direction; `backward` is the beginning of the other direction in the first file, if it has data."""
+    sources, notes = direction.sources, direction.notes
+    framer = sources[0].framer
     messages = MessageFinder(message_size, framer is not None)
     measurement: Measurement | None = None
     sides: tuple[Side, ...] = ()
     trace: Trace | None = None
-    with ExitStack() as held:
-        for traces in stretches(found.sources):
-            if (
-                copies is None
-                and len(found.sources) == len(files)
-                and any(source.copies.many for source in found.sources)
-            ):
-                raise _LateCopiesError([source.copies for source in found.sources])
-            if measurement is None:
-                if not all(part.data.size for part in traces):
-                    continue
-                sides = _sides(traces, notes)
-                in_order: tuple[Side, ...] = ("sender", "receiver") if len(sides) == 2 else sides
-                measurement = held.enter_context(closing(Measurement(in_order, messages, same_clock)))
-                trace = traces[0]
-            at = {side: traces[sides.index(side)] for side in measurement.sides}
-            framed = np.empty(0, np.int64)
-            if framer is not None:
-                # The framer read the first file. Positions count from the first byte in the sender's capture.
-                framed = framer.take(traces[0].span.high) + shift_between(traces[0].base, at[measurement.sides[0]].base)
-            measurement.take(at, framed)
-        if measurement is None or trace is None:
-            raise ValueError(f"{files[0].name}: holds no payload from {found.sender}")
-        if framer is not None and not messages.count:
-            raise ValueError(f"{files[0].name}: holds no complete message with the framing {framing!r}")
-        return _analysis(found, sides, trace, measurement, messages, notes)
+    for traces in stretches(sources):
+        if copies is None and not direction.separated and any(source.copies.many for source in sources):
+            raise _LateCopiesError([source.copies for source in sources])
+        if measurement is None:
+            if not all(part.data.size for part in traces):
+                continue
+            sides = _sides(traces, backward, notes)
+            in_order: tuple[Side, ...] = ("sender", "receiver") if len(sides) == 2 else sides
+            measurement = held.enter_context(closing(Measurement(in_order, messages, same_clock)))
+            trace = traces[0]
+        at = {side: traces[sides.index(side)] for side in measurement.sides}
+        framed = np.empty(0, np.int64)
+        if framer is not None:
+            # The framer read the first file. Positions count from the first byte in the sender's capture.
+            framed = framer.take(traces[0].span.high) + shift_between(traces[0].base, at[measurement.sides[0]].base)
+        measurement.take(at, framed)
+    if measurement is None or trace is None:
+        raise ValueError(f"{sources[0].name}: holds no payload from {direction.sender}")
+    if framer is not None and not messages.count:
+        raise ValueError(f"{sources[0].name}: holds no complete message with the framing {framing!r}")
+    return _Measured(direction, sides, trace, measurement, messages, measurement.clocks())
 
 
 def check_message_size(message_size: int | None, framing: Framing) -> None:
@@ -191,42 +274,61 @@ def _report_progress(files: Sequence[CaptureFile], on_progress: Callable[[int, i
         file.on_progress = show
 
 
-def _opened(
-    files: Sequence[CaptureFile],
-    connection: str | None,
-    framing: Framing,
-    copies: Sequence[Copies] | None,
-    notes: list[str],
-) -> _Connection:
-    """Find the connection in each file."""
-    known = [None] * len(files) if copies is None else copies
+def _conversations(files: Sequence[CaptureFile], connection: str | None) -> tuple[list[Conversation], list[str]]:
+    """Return the connection in each file, and notes on the files and their other connections."""
     overview = survey(files[0], None if connection is None else matches(connection))
     first = chosen(overview, connection)
-    sender, receiver = first.pair[first.sender], first.pair[1 - first.sender]
-    in_files = [ConnectionInFile(files[0], first, sender, framing, known[0]).sources(notes)]
-    for file, seen in zip(files[1:], known[1:], strict=True):
-        same = same_connection(survey(file, lambda other: other.pair == first.pair or other.seqs == first.seqs), first)
-        source = sender if sender in same.pair else same.pair[same.sender]
-        if not same.payload[same.pair.index(source)]:
+    found = [first]
+    for file in files[1:]:
+        others = survey(file, lambda other: other.pair == first.pair or other.seqs == first.seqs)
+        found.append(same_connection(others, first))
+    notes = [file.cut for file in files if file.cut]
+    more = sum(max(conversation.payload) > 0 for conversation in overview.conversations) - 1
+    if connection is None and (more or overview.forgotten):
+        count = f"at least {more + overview.forgotten}" if overview.forgotten else f"{more}"
+        notes.append(f"{count} more connections with payload are in the capture; choose one by its address")
+    return found, notes
+
+
+def _opened(
+    files: Sequence[CaptureFile],
+    conversations: Sequence[Conversation],
+    sender: bytes,
+    framing: Framing,
+    copies: Sequence[Copies] | None,
+) -> _Direction:
+    """Open the direction of a connection in each file; `sender` is its sender in the first file."""
+    first = conversations[0]
+    from_larger = sender == first.pair[first.sender]
+    notes: list[str] = []
+    in_files = []
+    for number, (file, conversation) in enumerate(zip(files, conversations, strict=True)):
+        # Addresses may be translated between the files.
+        larger = conversation.pair[conversation.sender if from_larger else 1 - conversation.sender]
+        source = sender if sender in conversation.pair else larger
+        if number and not conversation.payload[conversation.pair.index(source)]:
             raise ValueError(f"{file.name}: holds no payload from {end_in_words(source)}")
-        in_files.append(ConnectionInFile(file, same, source, copies=seen).sources(notes))
+        known = None if copies is None else copies[number]
+        in_file = ConnectionInFile(file, conversation, source, "auto" if number else framing, known)
+        in_files.append(in_file.sources(notes))
     for file, of_file in zip(files, in_files, strict=True):
         if len(files) > 1 and len(of_file) > 1:
             raise ValueError(f"{file.name}: holds both ends of the connection; give it alone")
-    notes += [file.cut for file in files if file.cut]
-    others = sum(max(conversation.payload) > 0 for conversation in overview.conversations) - 1
-    if connection is None and (others or overview.forgotten):
-        more = f"at least {others + overview.forgotten}" if overview.forgotten else f"{others}"
-        notes.append(f"{more} more connections with payload are in the capture; choose one by its address")
+    (receiver,) = set(first.pair) - {sender}
     sources = [source for of_file in in_files for source in of_file]
-    return _Connection(sources, end_in_words(sender), end_in_words(receiver))
+    return _Direction(sources, end_in_words(sender), end_in_words(receiver), len(sources) > len(files), notes)
 
 
-def _sides(traces: Sequence[Trace], notes: list[str]) -> tuple[Side, ...]:
-    """Return the end at which each capture was made, from its first stretch."""
+def _sides(traces: Sequence[Trace], backward: Trace | None, notes: list[str]) -> tuple[Side, ...]:
+    """Return the end at which each capture was made, from its first stretch, and the data of the other direction."""
     if len(traces) == 1:
-        side, near = captured_at(traces[0])
-        if not near:
+        side, certain = captured_at(traces[0], backward)
+        if not certain and backward is not None:
+            notes.append(
+                f"the capture does not clearly show at which end it was made, and counts as made at the {side}; "
+                "capture the handshake, or give captures of both ends"
+            )
+        elif not certain:
             notes.append(
                 f"the capture was made between the two ends, nearer to the {side}, and counts as made at this end"
             )
@@ -235,25 +337,20 @@ def _sides(traces: Sequence[Trace], notes: list[str]) -> tuple[Side, ...]:
     if distances[0] == distances[1]:
         raise ValueError(f"{traces[0].name} and {traces[1].name} were captured at the same place")
     sender = int(distances[1] > distances[0])
-    if distances[1 - sender] > _LARGEST_DISTANCE * distances[sender]:
+    # With data in both directions, acknowledgements wait for data also at the receiver.
+    if backward is None and distances[1 - sender] > _LARGEST_DISTANCE * distances[sender]:
         notes.append(
             f"{traces[1 - sender].name} was not made at the receiver; losses and delays behind it do not count"
         )
     return ("sender", "receiver") if sender == 0 else ("receiver", "sender")
 
 
-def _analysis(
-    found: _Connection,
-    sides: tuple[Side, ...],
-    first: Trace,
-    measurement: Measurement,
-    messages: MessageFinder,
-    notes: list[str],
-) -> ConnectionAnalysis:
-    """Return the result of the measurement; `first` is a stretch of the first file."""
+def _analysis(found: _Measured, path: PathRoundTrips) -> ConnectionAnalysis:
+    """Return the result of a measured direction, with the round-trip time of the path."""
+    (sources, sender, receiver, _, notes), sides, first, measurement, messages, clocks = found
     totals = measurement.totals
     own, watched = totals[sides[0]], totals[measurement.sides[0]]
-    for side, source in zip(sides, found.sources, strict=True):
+    for side, source in zip(sides, sources, strict=True):
         if totals[side].missing:
             notes.append(f"{source.name}: lacks {totals[side].missing} bytes that were acknowledged")
         if source.copies.many:
@@ -263,14 +360,14 @@ def _analysis(
             )
         if source.misplaced:
             notes.append(f"{source.name}: {source.misplaced} packets are far behind later packets and are left out")
-    trips, clocks = measurement.round_trips, measurement.clocks()
-    at_receiver = found.sources[sides.index("receiver")] if "receiver" in sides else found.sources[0]
+    trips = path.trips
+    at_receiver = sources[sides.index("receiver")] if "receiver" in sides else sources[0]
     sent, lost, counted = measurement.losses(clocks, at_receiver.first, at_receiver.last)
     if measurement.duplicated:
         notes.append(f"{measurement.duplicated} packets arrived that the capture at the sender does not show")
     if not sent:
-        raise ValueError(f"{' and '.join(source.name for source in found.sources)} share no time")
-    one_way = clocks.forward_base if clocks else trips.smallest / 2
+        raise ValueError(f"{' and '.join(source.name for source in sources)} share no time")
+    one_way = clocks.forward_base if clocks else path.base / 2
     deliveries = measurement.deliveries
     schedule = deliveries.schedule(one_way)
     measured = deliveries.delays(schedule, one_way, clocks)
@@ -279,22 +376,25 @@ def _analysis(
     varying = [what for what, fixed in (("size", messages.fixed), ("interval", schedule)) if not fixed]
     if varying:
         notes.append(f"the messages have no fixed {' and '.join(varying)}; flow and prediction take the mean")
+    notes += _waiting_notes(found, path)
     arrived = totals.get("receiver")
     return ConnectionAnalysis(
-        sender=found.sender,
-        receiver=found.receiver,
+        sender=sender,
+        receiver=receiver,
         captured_at=measurement.sides,
-        duration=(found.sources[0].last - found.sources[0].first) / NANOSECONDS,
+        duration=(sources[0].last - sources[0].first) / NANOSECONDS,
         payload=own.highest - own.lowest,
         data_segments=own.data,
         acknowledgements=own.acks,
         rtt_times=trips.times,
         rtt_samples=trips.means,
         rtt_count=trips.count,
-        rtt_base=trips.smallest,
+        rtt_base=path.base,
         rtt_mean=trips.mean,
         rtt_max=trips.largest,
         rtt_deviation=trips.deviation,
+        rtt_kind=path.kind,
+        rtt_measured=path.how,
         sent=sent,
         lost=lost,
         loss_counted=counted,
@@ -308,8 +408,9 @@ def _analysis(
         sack=bool(first.sender.sack and first.receiver.sack) or own.sack,
         timestamps=2 * own.stamped >= own.data,
         window_scale=scales_of(first),
-        several_acknowledged=measurement.together.share,
-        delayed_ack=measurement.together.share > DELAYED_SHARE,
+        several_acknowledged=measurement.acknowledged.several_share,
+        delayed_ack=measurement.acknowledged.several_share > DELAYED_SHARE,
+        carried_acks=measurement.acknowledged.carried_share,
         window=measurement.window,
         packet_size=messages.mean_size,
         interval=schedule.interval / NANOSECONDS if schedule is not None else deliveries.mean_interval(),
@@ -325,3 +426,20 @@ def _analysis(
         delays=measured.delays.distribution(one_way),
         notes=tuple(notes),
     )
+
+
+def _waiting_notes(found: _Measured, path: PathRoundTrips) -> list[str]:
+    """Return the notes on figures that contain a time for which an end waited before it answered."""
+    notes = []
+    if path.kind == "upper bound" and not math.isnan(path.base):
+        notes.append(
+            f"the round-trip time is an upper bound, the {path.how}: the other end may have waited for its next write; "
+            "capture the handshake, or give captures of both ends"
+        )
+    if found.measurement.sides == ("sender",) and found.measurement.carried:
+        share = format_fraction(found.measurement.acknowledged.carried_share)
+        notes.append(
+            f"{share} of the acknowledgements are carried on data: measured delays are too long by up to the interval "
+            "of the other direction"
+        )
+    return notes

@@ -30,6 +30,7 @@ BLOCK = 2**17
 """Number of rows of a table that are read together."""
 TABLE_BYTES_IN_MEMORY = 2**22
 """Size above which a table is in a temporary file [bytes]."""
+RoundTripKind = Literal["mean", "smallest", "upper bound"]
 DelayKind = Literal["write to read", "transmission to read"]
 WINDOW = np.dtype([("time", np.float64), ("flight", np.int64), ("receive_window", np.float64)])
 """Time since the first segment [s], bytes in flight after a transmission, and the receiver's window [bytes] or nan."""
@@ -201,7 +202,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ConnectionAnalysis:
-    """One TCP connection, measured in one or two captures.
+    """One direction of a TCP connection, measured in one or two captures.
 
     Parameters
     ----------
@@ -222,7 +223,12 @@ class ConnectionAnalysis:
     rtt_count : int
         Number of samples of the round-trip time.
     rtt_base, rtt_mean, rtt_max, rtt_deviation : float
-        Smallest, mean and largest round-trip time, and standard deviation, of all samples [s].
+        Smallest round-trip time, and mean, largest value and standard deviation of all samples [s].
+    rtt_kind : {"mean", "smallest", "upper bound"}
+        The figure that is the round-trip time `rtt`: the mean of the samples, the smallest round-trip time, or an upper
+        bound of it, because each sample may contain a time for which an end waited.
+    rtt_measured : str
+        A description of the measurement of the round-trip time.
     sent, lost : int
         Number of packets on the wire with payload, and number of lost packets.
     loss_counted : str
@@ -247,6 +253,8 @@ class ConnectionAnalysis:
         Share of ACKs of two or more segments among the ACKs of new data that cover no retransmission.
     delayed_ack : bool
         Whether this share shows that acknowledgements are delayed.
+    carried_acks : float
+        Share of the same ACKs that are carried on data of the other end.
     window : ndarray of WINDOW
         Bytes in flight and the receiver's window at each transmission. Of more than 2^17 transmissions, the largest
         flight and the smallest window of equally many consecutive transmissions, at most 2^17 rows.
@@ -299,6 +307,8 @@ class ConnectionAnalysis:
     rtt_mean: float
     rtt_max: float
     rtt_deviation: float
+    rtt_kind: RoundTripKind
+    rtt_measured: str
     sent: int
     lost: int
     loss_counted: str
@@ -314,6 +324,7 @@ class ConnectionAnalysis:
     window_scale: tuple[int, int] | None
     several_acknowledged: float
     delayed_ack: bool
+    carried_acks: float
     window: NDArray[np.void] = field(repr=False)
     packet_size: float
     interval: float
@@ -331,8 +342,8 @@ class ConnectionAnalysis:
 
     @property
     def rtt(self) -> float:
-        """Mean round-trip time [s]; from a capture at the receiver alone, the smallest round-trip time."""
-        return self.rtt_mean if "sender" in self.captured_at and self.rtt_count else self.rtt_base
+        """Mean round-trip time [s]; the smallest round-trip time if the samples contain waiting times."""
+        return self.rtt_mean if self.rtt_kind == "mean" and self.rtt_count else self.rtt_base
 
     @property
     def constant_rate(self) -> bool:
@@ -377,9 +388,9 @@ class ConnectionAnalysis:
         samples = self.rtt_samples
         if not math.isfinite(self.rtt_base) or self.rtt_base <= 0:
             raise ValueError("the captures hold no acknowledgement that shows the round-trip time")
-        at_sender = "sender" in self.captured_at
+        without_waits = self.rtt_kind == "mean"
         interval = None
-        if at_sender and samples.size >= BATCHES:
+        if without_waits and samples.size >= BATCHES:
             found = mean_interval([samples])
             interval = (found.low, found.high)
         return PathEstimate(
@@ -388,8 +399,8 @@ class ConnectionAnalysis:
             sent=self.sent,
             lost=self.lost,
             rtt_min=self.rtt_base,
-            rtt_max=self.rtt_max if at_sender else None,
-            rtt_deviation=self.rtt_deviation if at_sender else None,
+            rtt_max=self.rtt_max if without_waits else None,
+            rtt_deviation=self.rtt_deviation if without_waits else None,
             rtt_interval=interval,
             mss=self.mss,
         )

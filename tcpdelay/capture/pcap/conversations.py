@@ -12,6 +12,8 @@ from tcpdelay.capture.pcap.decoding import LINKS, Segment, end_in_words, segment
 
 MOST_CONNECTIONS = 2**15
 """Largest number of tracked connections; beyond this number, idle connections with little payload are forgotten."""
+_FEWEST_SEGMENTS = 20
+"""Smallest number of segments with payload from which the payload of an end counts as a flow."""
 _MOST_LISTED = 10
 """Largest number of connections in a message."""
 
@@ -32,6 +34,8 @@ class Conversation:
         Sequence number and source of the SYN; they distinguish a later connection between the same ends.
     payload : list of int
         Bytes of payload sent by either end, retransmissions included.
+    segments : list of int
+        Number of segments with payload sent by either end, retransmissions included.
     largest : list of int
         Largest payload of one segment, for each end.
     first_seq : list of int or None
@@ -43,6 +47,7 @@ class Conversation:
     last_packet: int = 0
     opened_by: tuple[int, bytes] | None = None
     payload: list[int] = field(default_factory=lambda: [0, 0])
+    segments: list[int] = field(default_factory=lambda: [0, 0])
     largest: list[int] = field(default_factory=lambda: [0, 0])
     first_seq: list[int | None] = field(default_factory=lambda: [None, None])
 
@@ -50,6 +55,13 @@ class Conversation:
     def sender(self) -> int:
         """Index of the end that sent more payload: 0 or 1."""
         return int(self.payload[1] > self.payload[0])
+
+    @property
+    def senders(self) -> list[bytes]:
+        """The ends whose payload is a flow: the sender, and the other end if it sent enough segments with payload."""
+        other = 1 - self.sender
+        ends = [self.sender, *([other] if self.segments[other] >= _FEWEST_SEGMENTS else [])]
+        return [self.pair[end] for end in ends]
 
     @property
     def seqs(self) -> list[int]:
@@ -164,6 +176,7 @@ def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | Non
         conversation.last_packet = packet.number
         if segment.length:
             conversation.payload[end] += segment.length
+            conversation.segments[end] += 1
             if segment.length > conversation.largest[end] and not segment.flags & TH_RST:
                 conversation.largest[end] = segment.length
         if conversation.first_seq[end] is None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.capture.pcap.clocks import ClockFit, ClockSamples, match_acknowledgements, match_data
-from tcpdelay.capture.pcap.connection_analysis import WINDOW, RoundTripSeries, Series, Table
+from tcpdelay.capture.pcap.connection_analysis import WINDOW, RoundTripKind, RoundTripSeries, Series, Table
 from tcpdelay.capture.pcap.messages import Deliveries, MessageFinder
 from tcpdelay.capture.pcap.retransmissions import at_receiver, at_sender, duplicate_acknowledgements
 from tcpdelay.capture.pcap.round_trips import (
-    AcknowledgedTogether,
+    CARRIED_SHARE,
+    FEWEST_PROMPT,
+    AcknowledgementCounts,
     RoundTrips,
     Side,
     handshake_times,
@@ -21,6 +24,43 @@ from tcpdelay.capture.pcap.round_trips import (
     sender_round_trips,
 )
 from tcpdelay.capture.pcap.trace import BEGINNING, NANOSECONDS, NEVER, Coverage, Flags, Integers, Trace, coverage
+
+TO_ACKNOWLEDGEMENT = "time from data to acknowledgement"
+TO_CARRIED_ACKNOWLEDGEMENT = "smallest time from data to an acknowledgement, most of which are carried on data"
+TO_ECHO = "smallest time from an acknowledgement to the data that echo its timestamp"
+BY_BOTH_CAPTURES = "sum of the smallest delays of both ways, by both captures"
+HANDSHAKE = "time of the handshake"
+
+
+class PathRoundTrips(NamedTuple):
+    """The round-trip time of the path, as one direction shows it.
+
+    Attributes
+    ----------
+    trips : RoundTripSeries
+        The samples.
+    base : float
+        Smallest round-trip time [s]; NaN if unknown.
+    kind : {"mean", "smallest", "upper bound"}
+        The figure that is the round-trip time: the mean of the samples, or the smallest round-trip time, or an upper
+        bound of it, because all samples may contain a time for which an end waited.
+    how : str
+        A description of the measurement.
+    """
+
+    trips: RoundTripSeries
+    base: float
+    kind: RoundTripKind
+    how: str
+
+    def better(self, other: PathRoundTrips) -> PathRoundTrips:
+        """Return the more certain of two results; of two bounds, the lower bound."""
+        order: list[RoundTripKind] = ["mean", "smallest", "upper bound"]
+
+        def doubt(found: PathRoundTrips) -> tuple[bool, int, float]:
+            return math.isnan(found.base), order.index(found.kind), 0.0 if found.kind == "mean" else found.base
+
+        return other if doubt(other) < doubt(self) else self
 
 
 @dataclass
@@ -111,8 +151,8 @@ class Measurement:
     ----------
     totals : dict of EndTotals
         The counts of each capture.
-    together : AcknowledgedTogether
-        Counts of acknowledgements of several segments.
+    acknowledged : AcknowledgementCounts
+        Counts of acknowledgements of several segments, and of acknowledgements carried on data.
     duplicated : int
         Number of packets that arrived but are not in the capture at the sender.
     deliveries : Deliveries
@@ -122,9 +162,10 @@ class Measurement:
     def __init__(self, sides: tuple[Side, ...], messages: MessageFinder, same_clock: bool) -> None:
         self.sides = sides
         self.totals = {side: EndTotals() for side in sides}
-        self.together = AcknowledgedTogether()
+        self.acknowledged = AcknowledgementCounts()
         self.duplicated = 0
-        self._all_trips, self._whole_trips = RoundTripSeries(), RoundTripSeries()
+        self._all_trips, self._prompt_trips = RoundTripSeries(), RoundTripSeries()
+        self._handshake = math.nan
         self._window = Series(np.minimum, np.maximum, np.fmin)
         self._clocks = ClockSamples(same_clock)
         self._transmissions = Table()
@@ -144,6 +185,9 @@ class Measurement:
         for side, trace in at.items():
             self.totals[side].count(trace)
         watched = at[self.sides[0]]
+        shake = handshake_times(watched)
+        if shake is not None:
+            self._handshake = max(shake)
         self._take_round_trips(at, pieces)
         if len(at) == 2:
             self._take_losses(at["sender"], at["receiver"])
@@ -160,7 +204,7 @@ class Measurement:
                 sent = at_sender(trace, covered)
                 totals.repeated += wire_packets(trace, sent.repetition & during)
                 totals.spurious += wire_packets(trace, sent.spurious & during)
-                self._add_trips(trace, sender_round_trips(trace, sent.original, sent.resent, self.together))
+                self._add_trips(trace, sender_round_trips(trace, sent.original, sent.resent, self.acknowledged))
                 continue
             arrived = at_receiver(trace, covered)
             totals.repeated += wire_packets(trace, (arrived.repetition | arrived.duplicate) & during)
@@ -173,16 +217,16 @@ class Measurement:
 
     def _take_receiver_trips(self, trace: Trace) -> None:
         resent = trace.data.start < trace.data.before()
-        sender_round_trips(trace, np.flatnonzero(~resent), resent, self.together)
-        shake = handshake_times(trace)
-        if shake is not None and not self._all_trips.count:
-            self._all_trips.add(np.zeros(1), np.array([max(shake)]))
+        sender_round_trips(trace, np.flatnonzero(~resent), resent, self.acknowledged)
+        if not math.isnan(self._handshake) and not self._all_trips.count:
+            self._all_trips.add(np.zeros(1), np.array([self._handshake]))
         self._add_trips(trace, receiver_round_trips(trace))
 
     def _add_trips(self, trace: Trace, trips: RoundTrips) -> None:
         since = (trips.end - trace.first) / NANOSECONDS
         self._all_trips.add(since, trips.rtt)
-        self._whole_trips.add(since[~trips.single], trips.rtt[~trips.single])
+        prompt = ~trips.may_have_waited
+        self._prompt_trips.add(since[prompt], trips.rtt[prompt])
 
     def _take_losses(self, sender: Trace, receiver: Trace) -> None:
         if not sender.data.size:
@@ -214,10 +258,36 @@ class Measurement:
         self.deliveries.close()
 
     @property
-    def round_trips(self) -> RoundTripSeries:
-        """The samples; if acknowledgements are delayed, the samples from ACKs of one segment are left out."""
-        at_sender_and_delayed = "sender" in self.sides and self.together.singles_wait
-        return self._whole_trips if at_sender_and_delayed else self._all_trips
+    def carried(self) -> bool:
+        """Whether the acknowledgements of these data are carried on data of the other end."""
+        return self.acknowledged.carried_share > CARRIED_SHARE
+
+    def round_trips(self, clocks: ClockFit | None) -> PathRoundTrips:
+        """Return the round-trip time that this direction shows.
+
+        If acknowledgements are delayed, the samples from ACKs of one segment are left out. If they are carried on data,
+        the samples from carried ACKs are left out, or only the smallest sample counts.
+
+        Parameters
+        ----------
+        clocks : ClockFit or None
+            Offset and skew of the clocks of two captures; the smallest delays of both ways contain no waiting time.
+        """
+        at_sender, prompt = "sender" in self.sides, self._prompt_trips
+        if at_sender and self.carried and prompt.count >= FEWEST_PROMPT:
+            return PathRoundTrips(prompt, prompt.smallest, "mean", TO_ACKNOWLEDGEMENT)
+        if at_sender and not self.carried:
+            trips = prompt if self.acknowledged.singles_wait else self._all_trips
+            return PathRoundTrips(trips, trips.smallest, "mean", TO_ACKNOWLEDGEMENT)
+        trips = self._all_trips
+        if clocks is not None:
+            return PathRoundTrips(trips, clocks.forward_base + clocks.backward_base, "smallest", BY_BOTH_CAPTURES)
+        smallest = float(np.fmin(trips.smallest, self._handshake))
+        if smallest == self._handshake:
+            return PathRoundTrips(trips, smallest, "smallest", HANDSHAKE)
+        how = TO_CARRIED_ACKNOWLEDGEMENT if at_sender else TO_ECHO
+        # A SYN is answered at once. Samples below the time of the handshake are therefore good bounds.
+        return PathRoundTrips(trips, smallest, "upper bound" if math.isnan(self._handshake) else "smallest", how)
 
     @property
     def window(self) -> NDArray[np.void]:

@@ -13,8 +13,8 @@ from tcpdelay.capture.pcap.trace import NANOSECONDS, Flags, Integers, Span, Trac
 
 Side = Literal["sender", "receiver"]
 
-_FEWEST_SEVERAL = 10
-"""Number of samples from ACKs of two or more segments from which samples from ACKs of one segment are left out."""
+FEWEST_PROMPT = 10
+"""Number of samples from ACKs that did not wait from which samples from ACKs that may have waited are left out."""
 _LOW_PROBABILITY = 0.1
 """Probability of the low quantile of times from a segment to its acknowledgement."""
 _SAME_MACHINE = 1e-3
@@ -23,6 +23,10 @@ _NEAR_END_SHARE = 0.9
 """Share of the round-trip time to the other end from which a capture counts as made at the nearer end."""
 DELAYED_SHARE = 0.1
 """Share of ACKs of two or more segments from which acknowledgements count as delayed."""
+CARRIED_SHARE = 0.1
+"""Share of ACKs carried on data from which acknowledgements count as waiting for the data of the other end."""
+_CLEARLY_NEARER = 2
+"""Ratio of the distances to both ends from which a capture of two-way data is certainly at the nearer end."""
 
 
 @dataclass(frozen=True)
@@ -35,42 +39,50 @@ class RoundTrips:
         Time at which each sample ended [ns].
     rtt : ndarray of float
         The samples [s], by ascending time.
-    single : ndarray of bool
-        Whether the sample is from an acknowledgement of one segment, which may have waited for a second segment.
+    may_have_waited : ndarray of bool
+        Whether the sample is from an acknowledgement of one segment, which may have waited for a second segment, or
+        from an acknowledgement carried on data, which may have waited for the data.
     """
 
     end: Integers
     rtt: NDArray[np.float64]
-    single: Flags
+    may_have_waited: Flags
 
     def counted(self, span: Span) -> RoundTrips:
         """Return the samples that ended within a span."""
         during = span.during(self.end)
-        return RoundTrips(self.end[during], self.rtt[during], self.single[during])
+        return RoundTrips(self.end[during], self.rtt[during], self.may_have_waited[during])
 
 
 @dataclass
-class AcknowledgedTogether:
+class AcknowledgementCounts:
     """Counts of acknowledgements of new data that cover no retransmission.
 
     Attributes
     ----------
-    several, all : int
-        Number of acknowledgements of two or more segments, and number of all acknowledgements.
+    several, carried, all : int
+        Number of acknowledgements of two or more segments, number of acknowledgements carried on data, and number of
+        all acknowledgements.
     """
 
     several: int = 0
+    carried: int = 0
     all: int = 0
 
     @property
-    def share(self) -> float:
+    def several_share(self) -> float:
         """Share of the acknowledgements of two or more segments."""
         return self.several / self.all if self.all else 0.0
 
     @property
+    def carried_share(self) -> float:
+        """Share of the acknowledgements that are carried on data."""
+        return self.carried / self.all if self.all else 0.0
+
+    @property
     def singles_wait(self) -> bool:
         """Whether ACKs are delayed, and the ACKs of several segments suffice for the round-trip time."""
-        return self.share > DELAYED_SHARE and self.several >= _FEWEST_SEVERAL
+        return self.several_share > DELAYED_SHARE and self.several >= FEWEST_PROMPT
 
 
 @dataclass(frozen=True)
@@ -98,13 +110,14 @@ def _advances(trace: Trace, original: Integers, resent: Flags) -> _Advances:
     return _Advances(index, low[index], last[index], clean)
 
 
-def sender_round_trips(trace: Trace, original: Integers, resent: Flags, together: AcknowledgedTogether) -> RoundTrips:
+def sender_round_trips(trace: Trace, original: Integers, resent: Flags, counts: AcknowledgementCounts) -> RoundTrips:
     """Return round-trip times from data to acknowledgement.
 
     Each acknowledgement of new data gives one sample, from the newest segment that it covers. It gives no sample if
     one of these segments was sent twice (Karn and Partridge, SIGCOMM 1987, doi 10.1145/55482.55484), unless the echoed
     timestamp shows which transmission it answers (RFC 7323, 4). A first SACK block that ends behind all earlier
-    blocks also gives a sample. If acknowledgements are delayed, an acknowledgement of one segment may have waited.
+    blocks also gives a sample. If acknowledgements are delayed, an acknowledgement of one segment may have waited. An
+    acknowledgement carried on data may have waited for the next write of the other end.
 
     Parameters
     ----------
@@ -114,7 +127,7 @@ def sender_round_trips(trace: Trace, original: Integers, resent: Flags, together
         Indices of the segments with new data.
     resent : ndarray of bool
         Whether a segment was sent again, or is a repetition.
-    together : AcknowledgedTogether
+    counts : AcknowledgementCounts
         The counts, to which this stretch is added.
 
     Returns
@@ -128,15 +141,18 @@ def sender_round_trips(trace: Trace, original: Integers, resent: Flags, together
     newest = original[found.last[found.clean]]
     several = found.last[found.clean] > found.low[found.clean]
     counted = trace.span.during(acks.time[clean])
-    together.several += int(np.count_nonzero(several & counted))
-    together.all += int(np.count_nonzero(counted))
+    carried = acks.length[clean] > 0
+    counts.several += int(np.count_nonzero(several & counted))
+    counts.carried += int(np.count_nonzero(carried & counted))
+    counts.all += int(np.count_nonzero(counted))
     pairs = [(acks.time[clean], data.time[newest]), _by_sack(trace, original, resent), _by_echo(trace, found, original)]
     at = np.concatenate([end for end, _ in pairs])
     sent = np.concatenate([begin for _, begin in pairs])
-    single = np.zeros(at.size, np.bool_)
-    single[: several.size] = ~several
+    # SACK blocks and the ACKs of retransmissions leave at once (RFC 5681, 4.2).
+    may_have_waited = np.zeros(at.size, np.bool_)
+    may_have_waited[: several.size] = ~several | carried
     order = np.argsort(at, kind="stable")
-    return RoundTrips(at[order], ((at - sent) / NANOSECONDS)[order], single[order]).counted(trace.span)
+    return RoundTrips(at[order], ((at - sent) / NANOSECONDS)[order], may_have_waited[order]).counted(trace.span)
 
 
 def _by_sack(trace: Trace, original: Integers, resent: Flags) -> tuple[Integers, Integers]:
@@ -216,6 +232,12 @@ def handshake_times(trace: Trace) -> tuple[float, float] | None:
 
 def distance_to_receiver(trace: Trace) -> float:
     """Return a small quantile of the time from data or a SYN to its ACK [s]; 0 if nothing was acknowledged."""
+    distance = _time_to_acknowledgement(trace)
+    return distance if math.isfinite(distance) else 0.0
+
+
+def _time_to_acknowledgement(trace: Trace) -> float:
+    """Return a small quantile of the time from data or a SYN to its ACK [s]; infinite without acknowledgements."""
     acks, data = trace.acks, trace.data
     covering = acks.first_covering(data.end)
     waits = np.append(acks.time, 0)[covering] - data.time
@@ -225,7 +247,7 @@ def distance_to_receiver(trace: Trace) -> float:
     shake = handshake_times(trace)
     if shake is not None:
         distance = min(distance, shake[not _opened_by_sender(trace)])
-    return distance if math.isfinite(distance) else 0.0
+    return distance
 
 
 def distance_to_sender(trace: Trace) -> float:
@@ -238,7 +260,7 @@ def distance_to_sender(trace: Trace) -> float:
     return distance
 
 
-def captured_at(trace: Trace) -> tuple[Side, bool]:
+def captured_at(trace: Trace, backward: Trace | None = None) -> tuple[Side, bool]:
     """Return the end at which a capture was made, or the nearer end.
 
     In a capture at the sender, acknowledgements follow a round-trip time after the data. In a capture at the receiver,
@@ -246,23 +268,37 @@ def captured_at(trace: Trace) -> tuple[Side, bool]:
     distance to the sender, a capture with acknowledgements within a millisecond counts as made at the receiver. If the
     round-trip time is below a millisecond, every capture counts as made at the sender.
 
+    If data flow in both directions, the data of the other direction show the same distances, and ends answer later
+    because their acknowledgements wait for data.
+
     Parameters
     ----------
     trace : Trace
         The capture.
+    backward : Trace, optional
+        The same capture with the data of the other direction.
 
     Returns
     -------
     tuple of Side and bool
-        The nearer end, and whether the distance to the other end is at least nine tenths of the round-trip time.
+        The nearer end, and whether this is certain: with data in one direction, whether the distance to the other end
+        is at least nine tenths of the round-trip time; with data in both directions, whether one distance is at least
+        twice the other distance.
     """
-    to_receiver, to_sender = distance_to_receiver(trace), distance_to_sender(trace)
+    to_receiver, to_sender = _time_to_acknowledgement(trace), distance_to_sender(trace)
+    if backward is not None:
+        to_receiver = min(to_receiver, distance_to_sender(backward))
+        to_sender = min(to_sender, _time_to_acknowledgement(backward))
+    if math.isinf(to_receiver):
+        to_receiver = 0.0
     if math.isinf(to_sender):
         return ("sender" if to_receiver > _SAME_MACHINE else "receiver"), True
     if to_receiver + to_sender <= _SAME_MACHINE:
         # On one machine, both ends are equally near. A capture at the sender shows more.
         return "sender", True
     nearer: Side = "sender" if to_receiver >= to_sender else "receiver"
+    if backward is not None:
+        return nearer, max(to_receiver, to_sender) >= _CLEARLY_NEARER * min(to_receiver, to_sender)
     return nearer, max(to_receiver, to_sender) >= _NEAR_END_SHARE * (to_receiver + to_sender)
 
 
