@@ -161,7 +161,8 @@ def _add_phase(
             backlogs += row[cell] * cell
         packets = add_shifted(pattern, row, bins) + add_shifted(pattern_waiting, row, waiting)
         bins[REMAINDER, EXTRA, 0] += pattern[REMAINDER, EXTRA, 0] * states + packets * backlogs
-        pattern[REMAINDER, EXTRA, 0] = 0.0
+        bins[REMAINDER, EXTRA, 1] += pattern[REMAINDER, EXTRA, 1] * row[0] + packets * (states - row[0])
+        pattern[REMAINDER, EXTRA, 0] = pattern[REMAINDER, EXTRA, 1] = 0.0
 
 
 @kernel()
@@ -265,11 +266,11 @@ def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
 
 
 @allocation_free()
-def sums(bins: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the sum of the weights, of weight times delay [slots], and of weight times age [slots]."""
+def sums(bins: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    """Return the sums of weight, weight times delay, weight times age, and the time with a backlog [slots]."""
     weight = delay = 0.0
     for slot in range(int(bins[WEIGHT, EXTRA, 0])):
         for place in range(BINS_PER_SLOT):
             weight += bins[WEIGHT, place, slot]
             delay += bins[WEIGHT, place, slot] * slot + bins[REMAINDER, place, slot]
-    return weight, delay, bins[REMAINDER, EXTRA, 0]
+    return weight, delay, bins[REMAINDER, EXTRA, 0], bins[REMAINDER, EXTRA, 1]

@@ -50,7 +50,7 @@ from tcpdelay.models.solver.state_space import PHASE, TRANSITION, Phases, Transi
 GROUPS = 3
 """Number of parts of a round. The chain distinguishes in which part the first loss occurs."""
 ROUND_TRIPS_TO_ROUND = 2
-"""Round-trip times from a write in an open window to the ACKs of the first round: one until the repair, and the repair."""
+"""Round-trip times from a write in an open window to the ACKs of the first round; the second is the recovery."""
 TRANSITIONS_PER_PHASE = 8
 """Capacity: at most three parts of a round and the next round, or four outcomes, each with two whole shifts."""
 
