@@ -65,7 +65,7 @@ def flows(model):
             after = np.clip(backlog + event["shift"], 0, rows["bound"][0])
             change += event["probability"] * probability @ (after - backlog)
             time += event["probability"] * probability.sum() * event["duration"]
-    counted, _, _ = sums(profile.bins(rows, solution.probability))
+    counted, *_ = sums(profile.bins(rows, solution.probability))
     return change / time, counted / time
 
 

@@ -40,9 +40,34 @@ def test_delays_are_those_of_the_simulator(size, interval, rtt, loss, mean_error
 @pytest.mark.parametrize(("rtt", "loss", "apart"), [(0.03, 0.05, 0.013), (0.11, 0.02, 0.065), (0.1, 0.001, 0.002)])
 def test_the_share_that_is_late_is_that_of_the_simulator(rtt, loss, apart, congestion_control):
     chain, simulated = chain_and_simulation(174, 0.020, rtt, loss, congestion_control)
-    # Beyond half an interval, as the chain averages over all phases of the writes, and between the teeth of the comb.
+    # Beyond half an interval, as the chain averages over many times of the writes, and between the teeth of the comb.
     for limit in rtt / 2 + np.arange(0.013, 0.2, 0.010):
         assert chain.late_fraction(limit) == pytest.approx(simulated.late_fraction(limit), abs=apart)
+
+
+@pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
+@pytest.mark.parametrize(
+    ("rtt", "loss"), [(0.1, 0.005), (0.1, 0.02), (0.1001, 0.02), (0.101, 0.02), (0.14, 0.02), (0.2, 0.02)]
+)
+def test_acks_that_meet_writes_leave_no_packet_waiting_between(rtt, loss, congestion_control):
+    chain, simulated = chain_and_simulation(174, 0.020, rtt, loss, congestion_control)
+    # Up to twice the wait for a write: an average over all times of the writes is too low by 0.04 to 0.4 here.
+    for limit in rtt / 2 + np.arange(0.0065, 0.04, 0.004):
+        assert chain.late_fraction(limit) == pytest.approx(simulated.late_fraction(limit), abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("size", "rtt", "loss"), [(174, 0.1, 0.02), (174, 0.2, 0.02), (174, 0.09, 0.02), (1448, 0.1, 0.005)]
+)
+def test_time_with_a_backlog_is_that_of_the_simulator(size, rtt, loss):
+    flow, path = td.Flow(size, 0.020), td.Path(rtt, loss)
+    model = td.DelayModel(flow, path, td.Stack.linux())
+    simulated = td.simulate(flow, path, packets=PACKETS, seed=1, trace=True)
+    # Packets leave in the order of writing: a packet is in the send buffer as long as the packet written last.
+    backlogged = np.minimum(simulated.sent_after / flow.interval, 1).mean()
+    assert model.backlogged_time_fraction == pytest.approx(backlogged, rel=0.2)
+    parts = model.delay_parts
+    assert model.backlogged_time_fraction <= (parts.backlog + parts.timeouts) / flow.interval
 
 
 @pytest.mark.parametrize("interval", [0.35, 1.0])

@@ -14,7 +14,7 @@ from tcpdelay.models.interface import DelayParts, TooLargeError
 from tcpdelay.models.linux.profile import LinuxProfile
 from tcpdelay.models.published.delays import PublishedProfile
 from tcpdelay.models.solver.aggregation import backlog_drift
-from tcpdelay.models.solver.measures import backlogged_time, probability_at_bound
+from tcpdelay.models.solver.measures import probability_at_bound
 from tcpdelay.models.solver.narrow import (
     CARRIED,
     CELLS_WORTH_A_LOOK,
@@ -487,8 +487,10 @@ class DelayModel:
         """Share of time in which packets wait in the send buffer: 1 where TCP cannot carry the flow."""
         if self._solved is None:
             return 1.0
+        if self._profile.lossless:
+            return 0.0
         rows, solution = self._solved
-        return backlogged_time(*self._structure, rows, solution.probability)
+        return self._profile.backlogged_time(rows, solution.probability)
 
     @cached_property
     def delay_parts(self) -> DelayParts:

@@ -48,7 +48,7 @@ from tcpdelay.models.linux.phases import (
     TIMEOUT,
     Sending,
 )
-from tcpdelay.models.linux.windows import opening_times, reduced_window, times_after_loss
+from tcpdelay.models.linux.windows import SMALL_PACKETS, opening_times, reduced_window, times_after_loss
 from tcpdelay.models.solver.state_space import Phases, Rows
 from tcpdelay.models.solver.sweeps import total
 
@@ -56,6 +56,12 @@ WRITE_PHASES = 4
 """Number of times of the writes, relative to the rounds, over which the delays are averaged."""
 SINGLE_WRITE_PHASE = 1e-5
 """Probability of a phase below which the mean time of the writes suffices."""
+LARGEST_ACK_OFFSET = 0.5
+"""Time from a write to the ACKs below which the chain keeps it [slots].
+
+An ACK that arrives shortly before a write finds no packet. Whether this packet waits for a whole slot depends on ACKs
+of retransmissions, which arrive between the other ACKs. The chain does not follow them.
+"""
 BACKLOGS_PER_PATTERN = 64
 """Number of backlogs that outlast a phase from which on one of them serves as a pattern for all."""
 
@@ -75,8 +81,15 @@ def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tup
 
 
 @allocation_free()
-def _phase_times(p: LinuxParameters, s: Sending, times: NDArray[np.float64]) -> None:
-    """Write the times at which ACKs release segments in a phase [slots]."""
+def _phase_times(p: LinuxParameters, s: Sending, phase: float, times: NDArray[np.float64]) -> None:
+    """Write the times at which ACKs release segments in a phase [slots].
+
+    `phase` is the time from the last write to the beginning of the phase [slots].
+
+    An ACK arrives a whole number of round-trip times after a write: it acknowledges a segment that left with a write,
+    or with an earlier ACK of this kind. So all ACKs arrive at the same time after a write, the `offset`. PRR rounds the
+    number of segments up (RFC 6937, 3): of the ACKs, a segment leaves with the last one before its evenly spaced time.
+    """
     count = math.ceil(s.openings - SAME_TIME)
     if s.kind == ROUND:
         opening_times(count, s.run, s.spacing_in_run, s.spacing_after_run, times)
@@ -84,6 +97,13 @@ def _phase_times(p: LinuxParameters, s: Sending, times: NDArray[np.float64]) -> 
         times_after_loss(p, count, s.run, s.spacing_in_run, s.spacing_after_run, s.in_run == 1, s.duration, times)
     else:
         opening_times(count, 0, 0.0, s.spacing_after_run, times)
+    since_write = s.round_trips * p.load
+    offset = since_write - math.floor(since_write + SAME_TIME)
+    # Larger packets wait for many rounds. Each recovery adds ACKs at times of its own to these rounds.
+    if p.packets_per_segment < SMALL_PACKETS or offset >= LARGEST_ACK_OFFSET:
+        return
+    for place in range(count):
+        times[place] = max(math.floor(times[place] + phase - offset + SAME_TIME) + offset - phase, 0.0)
 
 
 @allocation_free()
@@ -111,7 +131,6 @@ def _add_phase(
     own = load + detection_wait(p, 0, between, between) if interrupted else 0.0
     leaving = Leaving(not interrupted, s.duration, own, load + step, step)
     count = math.ceil(s.openings - SAME_TIME)
-    _phase_times(p, s, workspace.times)
     first, end, weight = _sum_up(probability, workspace.up_to)
     phases = 1 if weight < SINGLE_WRITE_PHASE or s.kind == REPAIR_OPEN else WRITE_PHASES
     alive = 1.0 / phases
@@ -127,11 +146,13 @@ def _add_phase(
     if lowest < lasting:
         for place in range(phases):
             phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
+            _phase_times(p, s, phase, workspace.times)
             add_openings(p, leaving, bins, waiting, workspace, lowest, lasting - 1, count, phase)
     if lasting <= highest:
         workspace.up_to[1] = 1.0
         for place in range(phases):
             phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
+            _phase_times(p, s, phase, workspace.times)
             add_openings(p, leaving, pattern, pattern_waiting, workspace, lasting, lasting, count, phase)
         row = probability[lasting - low : end]
         states = backlogs = 0.0
@@ -140,7 +161,8 @@ def _add_phase(
             backlogs += row[cell] * cell
         packets = add_shifted(pattern, row, bins) + add_shifted(pattern_waiting, row, waiting)
         bins[REMAINDER, EXTRA, 0] += pattern[REMAINDER, EXTRA, 0] * states + packets * backlogs
-        pattern[REMAINDER, EXTRA, 0] = 0.0
+        bins[REMAINDER, EXTRA, 1] += pattern[REMAINDER, EXTRA, 1] * row[0] + packets * (states - row[0])
+        pattern[REMAINDER, EXTRA, 0] = pattern[REMAINDER, EXTRA, 1] = 0.0
 
 
 @kernel()
@@ -244,11 +266,11 @@ def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
 
 
 @allocation_free()
-def sums(bins: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the sum of the weights, of weight times delay [slots], and of weight times age [slots]."""
+def sums(bins: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    """Return the sums of weight, weight times delay, weight times age, and the time with a backlog [slots]."""
     weight = delay = 0.0
     for slot in range(int(bins[WEIGHT, EXTRA, 0])):
         for place in range(BINS_PER_SLOT):
             weight += bins[WEIGHT, place, slot]
             delay += bins[WEIGHT, place, slot] * slot + bins[REMAINDER, place, slot]
-    return weight, delay, bins[REMAINDER, EXTRA, 0]
+    return weight, delay, bins[REMAINDER, EXTRA, 0], bins[REMAINDER, EXTRA, 1]

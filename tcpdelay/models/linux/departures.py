@@ -27,7 +27,11 @@ NEGLIGIBLE = 1e-10
 WEIGHT, REMAINDER = range(2)
 """Contents of a bin: the sum of the weights, and the sum of weight times fractional part of the delay [slots]."""
 EXTRA = BINS_PER_SLOT
-"""Additional entry of the first slot: the slots up to the longest delay (WEIGHT), and the sum of ages (REMAINDER)."""
+"""Additional entries. Of the first slot: the slots up to the longest delay (WEIGHT), and the sum of ages (REMAINDER).
+
+Of the second slot: the time with packets in the send buffer (REMAINDER). Packets leave in the order of writing. So the
+send buffer holds a packet between two writes for as long as the packet of the first write waits: min(age, 1) slots.
+"""
 
 
 @kernel()
@@ -52,11 +56,12 @@ def add(bins: NDArray[np.float64], age: float, left: float, weight: float) -> No
     bins[REMAINDER, place, slot] += weight * part
     bins[WEIGHT, EXTRA, 0] = max(bins[WEIGHT, EXTRA, 0], slot + 1.0)
     bins[REMAINDER, EXTRA, 0] += weight * age
+    bins[REMAINDER, EXTRA, 1] += weight * min(age, 1.0)
 
 
 @allocation_free()
 def add_row(bins: NDArray[np.float64], delay: float, weight: float, row: NDArray[np.float64]) -> None:
-    """Add `row[i]` times `weight` packets with the delay `delay` + i, for each i; the sum of ages stays the same."""
+    """Add `row[i]` times `weight` packets with the delay `delay` + i, for each i; the sums over ages stay the same."""
     last = bins.shape[2] - 1
     slot = min(int(delay), last)
     part = delay - slot
@@ -77,7 +82,7 @@ def add_row(bins: NDArray[np.float64], delay: float, weight: float, row: NDArray
 def add_shifted(pattern: NDArray[np.float64], probability: NDArray[np.float64], bins: NDArray[np.float64]) -> float:
     """Add a pattern of delays for each backlog, shifted by one slot per packet of backlog, and empty the pattern.
 
-    Return the number of packets in the pattern. The sum of ages stays the same.
+    Return the number of packets in the pattern. The sums over ages stay the same.
     """
     packets = 0.0
     for place in range(BINS_PER_SLOT):
@@ -264,6 +269,7 @@ def _add_leaving(
     if packets < NEGLIGIBLE:
         return
     bins[REMAINDER, EXTRA, 0] += ages * share + packets * age
+    bins[REMAINDER, EXTRA, 1] += packets - row[0] * share * (1 - age)
     if not leaving.blocked:
         add_row(bins, age, share * (1 - p.loss), row)
         add_row(waiting, age + leaving.own_wait, share * p.loss, row)

@@ -111,7 +111,7 @@ def put_repair_of_open_window(
     phases.first_transition[phase] = row
     found = load + o.wait
     first_write = math.ceil(found - SAME_TIME)
-    sending.wait[phase] = found
+    sending.wait[phase], sending.round_trips[phase] = found, 1
     if window >= o.needed:
         end = math.ceil(found + load - SAME_TIME)
         packets = end - first_write

@@ -56,6 +56,7 @@ SENDING = np.dtype(
         ("wait", np.float64),
         ("timeout_chance", np.float64),
         ("in_run", np.int64),
+        ("round_trips", np.int64),
         ("lost", np.int64),
     ],
     align=True,
@@ -70,6 +71,7 @@ Sending: TypeAlias = Records
 - wait: time from the due time of an ACK to the detection of the loss; in REPAIR_OPEN, from the loss [slots].
 - timeout_chance: probability that only the timeout finds a lost retransmission.
 - in_run: whether the lost segment belonged to the run.
+- round_trips: round-trip times from a write to the ACKs of this phase, through segments that ACKs have released.
 - lost: number of packets of a loss burst; in an outage, the window.
 """
 

@@ -118,10 +118,15 @@ class LinuxProfile:
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
         interval = self.parameters.interval
-        weight, delay, age = sums(self.bins(rows, probability))
+        weight, delay, age, _ = sums(self.bins(rows, probability))
         after_timeouts = after_timeout(*self.structure, rows, probability)
         timeouts = min(sums(self.bins(rows, after_timeouts))[2], age)
         return (age - timeouts) / weight * interval, (delay - age) / weight * interval, timeouts / weight * interval
+
+    def backlogged_time(self, rows: Rows, probability: NDArray[np.float64]) -> float:
+        """Return the share of time with packets in the send buffer."""
+        weight, _, _, backlogged = sums(self.bins(rows, probability))
+        return backlogged / weight
 
     def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
         """Solve the chain within its first bound and compute the requested figures."""

@@ -49,6 +49,8 @@ from tcpdelay.models.solver.state_space import PHASE, TRANSITION, Phases, Transi
 
 GROUPS = 3
 """Number of parts of a round. The chain distinguishes in which part the first loss occurs."""
+ROUND_TRIPS_TO_ROUND = 2
+"""Round-trip times from a write in an open window to the ACKs of the first round; the second is the recovery."""
 TRANSITIONS_PER_PHASE = 8
 """Capacity: at most three parts of a round and the next round, or four outcomes, each with two whole shifts."""
 
@@ -265,8 +267,11 @@ def _rounds(
     p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
 ) -> int:
     """Append the rounds, in which the window limits the sender."""
+    round_trips = ROUND_TRIPS_TO_ROUND
     for number in range(layout.rounds.size):
         window, following = layout.rounds.window[number], layout.rounds.following[number]
+        continued = number > 0 and layout.rounds.following[number - 1] == number
+        round_trips = round_trips + 1 if continued else ROUND_TRIPS_TO_ROUND
         run, spacing_in_run, spacing_after_run = round_openings(
             p, window, layout.rounds.reduced[number], layout.rounds.all_in_run[number]
         )
@@ -276,6 +281,7 @@ def _rounds(
         sending.run[phase] = run
         sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
         sending.duration[phase], sending.openings[phase] = p.load, window
+        sending.round_trips[phase] = round_trips
         in_run, other = lost_phase(layout, number, True), lost_phase(layout, number, False)
         row = _first_losses(p, t, row, run, spacing_in_run, spacing_after_run, window, in_run, other)
         empty = open_phase(layout, next_window, OPEN) if next_window >= o.needed else next_phase
@@ -301,7 +307,7 @@ def _losses(
             phases.first_transition[phase] = row
             sending.run[phase] = run
             sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
-            sending.in_run[phase] = in_run
+            sending.in_run[phase], sending.round_trips[phase] = in_run, sending.round_trips[round_phase(layout, number)]
             if in_run:
                 close_acks, step, last = run // 2, spacing_in_run, spacing_in_run
             else:
@@ -323,6 +329,7 @@ def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending,
     phases: Phases = records(layout.size + 1, PHASE)
     sending: Sending = records(layout.size, SENDING)
     t: Transitions = records((TRANSITIONS_PER_PHASE + 2 * p.followed_losses) * layout.size, TRANSITION)
+    sending.round_trips[:] = ROUND_TRIPS_TO_ROUND
     row = _timeouts(p, t, layout, phases, sending, o.needed)
     for window in range(p.largest_window + 1):
         for kind in range(REPAIR_MORE, REPAIR_OPEN + 1):

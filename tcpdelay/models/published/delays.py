@@ -17,7 +17,7 @@ from tcpdelay.models.published.transitions import (
     published_transitions,
     start_phase,
 )
-from tcpdelay.models.solver.measures import after_timeout
+from tcpdelay.models.solver.measures import after_timeout, backlogged_time
 from tcpdelay.models.solver.narrow import RequestedFigures, solve_narrow, sum_up
 from tcpdelay.models.solver.profile import BYTES_PER_PHASE
 from tcpdelay.models.solver.state_space import (
@@ -194,6 +194,10 @@ class PublishedProfile:
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
         return mean_delay_parts(*self.structure, rows, probability, self._path.rtt, self._interval)
+
+    def backlogged_time(self, rows: Rows, probability: NDArray[np.float64]) -> float:
+        """Return the share of time in states with a backlog."""
+        return backlogged_time(*self.structure, rows, probability)
 
     def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
         """Solve the chain within its first bound and compute the requested figures."""

@@ -69,6 +69,10 @@ class Profile(Protocol):
         """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
         ...
 
+    def backlogged_time(self, rows: Rows, probability: NDArray[np.float64]) -> float:
+        """Return the share of time with packets in the send buffer."""
+        ...
+
     def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
         """Solve a chain with losses within its first bound, and compute the requested figures, in one compiled call.
 
