@@ -347,6 +347,18 @@ def format_fraction(fraction: float, digits: int = DIGITS) -> str:
     return f"{100 * fraction:.{digits}g} %"
 
 
+def format_fraction_range(fractions: tuple[float, float]) -> str:
+    """Return the range between two fractions, or one fraction if they look the same.
+
+    Examples
+    --------
+    >>> format_fraction_range((0.005, 0.025)), format_fraction_range((0.005, 0.005))
+    ('0.5 % to 2.5 %', '0.5 %')
+    """
+    low, high = map(format_fraction, fractions)
+    return low if low == high else f"{low} to {high}"
+
+
 def format_rate(rate: float, digits: int = DIGITS) -> str:
     """Return a rate [bit/s] with its unit and `digits` significant digits, 3 by default; "unlimited" if it is infinite.
 

@@ -18,13 +18,12 @@ from tcpdelay.questions.sensitivity import Input, Output, Sensitivities
 from tcpdelay.report.prediction import (
     expected_errors,
     ignored_in_words,
-    late_in_words,
     scenario_in_words,
     scenario_record,
 )
 from tcpdelay.report.result_table import UNBROKEN, as_text, cells_table, facts_table, to_csv, to_json
 from tcpdelay.scenario.target import Target
-from tcpdelay.units import format_fraction, format_rate, format_time, told_apart
+from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, told_apart
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -325,7 +324,8 @@ def _buffers_in_words(buffer: SmallestBuffer) -> str:
     """Return in words the late packets, and the smallest buffers, that the expected error allows."""
     shortest, longest = buffer.value_range
     buffers = "any longer buffer" if math.isinf(longest) else format_time(longest)
-    return f"{late_in_words(buffer.late_range)} late; the answer may lie between {format_time(shortest)} and {buffers}"
+    late = format_fraction_range(buffer.late_range)
+    return f"{late} late; the answer may lie between {format_time(shortest)} and {buffers}"
 
 
 def _score(mos: float, digits: int) -> str:

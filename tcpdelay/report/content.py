@@ -12,9 +12,16 @@ from tcpdelay.advice.guideline import REPORTED_QUANTILES
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
-from tcpdelay.report.prediction import late_in_words
 from tcpdelay.scenario.fields import declarations
-from tcpdelay.units import NOT_CARRIED, format_delay, format_fraction, format_rate, format_time, quantile_name
+from tcpdelay.units import (
+    NOT_CARRIED,
+    format_delay,
+    format_fraction,
+    format_fraction_range,
+    format_rate,
+    format_time,
+    quantile_name,
+)
 
 if TYPE_CHECKING:
     from tcpdelay.advice.guideline import Findings
@@ -234,7 +241,7 @@ def playout_table(guideline: Findings) -> Table:
 
 def playout_error(guideline: Findings) -> tuple[str, ...]:
     """Return in a sentence the late packets with each playout delay that the expected error allows, if it matters."""
-    allowed = {format_time(buffer.delay): late_in_words(buffer.late_range) for buffer in guideline.playout}
+    allowed = {format_time(buffer.delay): format_fraction_range(buffer.late_range) for buffer in guideline.playout}
     if all(buffer.late_range[0] == buffer.late_range[1] for buffer in guideline.playout):
         return ()
     cases = "; ".join(f"{late} late after {delay}" for delay, late in allowed.items())

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
-from tcpdelay.report.prediction import late_in_words
 from tcpdelay.scenario.fields import declarations
-from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
+from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.advice.guideline import Findings
@@ -104,8 +103,8 @@ def verdict(guideline: Findings) -> list[str]:
         sentences.append(_simulated(guideline))
     if not guideline.settled:
         sentences.append(
-            f"The expected error of the prediction allows {late_in_words(guideline.late_range)} late packets, and the "
-            f"target allows {format_fraction(1 - target.quantile)}. {_deciding(distribution)}"
+            f"The expected error of the prediction allows {format_fraction_range(guideline.late_range)} late packets, "
+            f"and the target allows {format_fraction(1 - target.quantile)}. {_deciding(distribution)}"
         )
     elif guideline.verdict == "uncertain":
         sentences.append(
@@ -120,7 +119,7 @@ def allowed_lateness(guideline: Findings) -> str:
     low, high = guideline.late_range
     if format_fraction(low) == format_fraction(high):
         return ""
-    return f"; the expected error allows {late_in_words(guideline.late_range)}"
+    return f"; the expected error allows {format_fraction_range(guideline.late_range)}"
 
 
 def _simulated(guideline: Findings) -> str:

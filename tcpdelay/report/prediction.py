@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
-from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
+from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,18 +49,6 @@ def expected_errors(error: ExpectedError | None) -> dict[str, Any]:
             size = math.nan if spread is None else float(getattr(spread, statistic))
             row[f"expected_error_{quantity}_{statistic}"] = None if math.isnan(size) else size
     return row
-
-
-def late_in_words(late_range: tuple[float, float]) -> str:
-    """Return a range of shares of late packets in words.
-
-    Examples
-    --------
-    >>> late_in_words((0.005, 0.025)), late_in_words((0.005, 0.005))
-    ('0.5 % to 2.5 %', '0.5 %')
-    """
-    low, high = map(format_fraction, late_range)
-    return low if low == high else f"{low} to {high}"
 
 
 def ignored_in_words(ignored: Mapping[str, str], method: str) -> list[tuple[str, str]]:
@@ -152,7 +140,7 @@ def prediction_text(flow: Flow, path: Path, target: Target, distribution: DelayD
     late = format_fraction(distribution.late_fraction(target.limit))
     low, high = _late_range(target, distribution)
     if low < high:
-        late += f"; the expected error allows {late_in_words((low, high))}"
+        late += f"; the expected error allows {format_fraction_range((low, high))}"
     facts = [
         ("mean", format_time(distribution.mean)),
         ("jitter", format_time(distribution.jitter)),
