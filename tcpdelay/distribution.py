@@ -271,6 +271,10 @@ class DelayDistribution:
         if np.isfinite(self.values[0]) and longest > max(slowest, LONGEST_PLAYOUT):
             told = f"playout_delay is in seconds, got {longest:.12g}; for {longest:.12g} ms write {longest / 1e3:.12g}"
             warnings.warn(told, UnitWarning, stacklevel=2)
+        return self._later_than(limit)
+
+    def _later_than(self, limit: NDArray[np.float64]) -> float | NDArray[np.float64]:
+        """Return `late_fraction` without a look at the unit."""
         if np.any(np.isnan(limit)):
             raise InvalidValueError("playout_delay", np.nan, "be a number of seconds")
         slack = CUMULATION_NOISE * np.where(np.isfinite(limit), np.abs(limit), 0.0)
@@ -284,7 +288,7 @@ class DelayDistribution:
     def cdf(self, delay: NDArray[np.float64] | list[float]) -> NDArray[np.float64]: ...
     def cdf(self, delay: ArrayLike) -> float | NDArray[np.float64]:
         """Return P(delay <= d) for each d [s] in `delay`, in the shape of `delay`."""
-        result = 1.0 - np.asarray(self.late_fraction(np.asarray(delay, np.float64)))
+        result = 1.0 - np.asarray(self._later_than(np.asarray(delay, np.float64)))
         return float(result) if result.ndim == 0 else result
 
     def meets(self, target: Target) -> bool:

@@ -86,6 +86,9 @@ def call_all_kernels():
         chain.answer(scenario, requested)
         chain.answer(scenario, Requested(precision="decision", target=Target(0.2)))
         chain.capacity(scenario)
+    # A decision that asks how the backlog decays.
+    heavy = Scenario(Flow(1200, 0.02), Path(rtt=0.15, loss=0.015), STACKS[0])
+    LinuxChain().answer(heavy, Requested(precision="decision", target=Target(1, 0.99)))
     simulate(VOICE, bursts, packets=2000)
     simulate_network(
         [

@@ -40,6 +40,7 @@ def predicted(run):
 def test_predict_prints_what_the_library_predicts(predicted):
     expected = td.predict_delay(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
     error = expected.expected_error
+    low, high = expected.late_fraction(0.15 * (1 + error.p90)), expected.late_fraction(0.15 * (1 - error.p90))
     row = predicted(*PATH, "--packet-size", "174", "--interval", "20ms", "--limit", "150ms", "--quantile", "99.9%")
     assert row == {
         "rtt": 0.1,
@@ -56,6 +57,8 @@ def test_predict_prints_what_the_library_predicts(predicted):
         "p99": expected.quantile(0.99),
         "target_quantile": expected.quantile(0.999),
         "late_fraction": expected.late_fraction(0.15),
+        "late_fraction_low": low,
+        "late_fraction_high": high,
         "sustainable": True,
         "settled": True,
         "carried_low": None,
@@ -115,7 +118,9 @@ def test_text_shows_rounded_numbers_and_the_wanted_quantile(run, predicted):
     assert float(lines["mean"].removesuffix(" ms")) == pytest.approx(1000 * row["mean"], rel=5e-3)
     assert lines["95 % come within"] == f"{1000 * row['p95']:.0f} ms"
     assert lines["99.9 % come within"] == f"{1000 * row['target_quantile']:.0f} ms"
-    assert float(lines["later than 200 ms"].removesuffix(" %")) == pytest.approx(100 * row["late_fraction"], rel=5e-3)
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", lines["later than 200 ms"])]
+    names = ("late_fraction", "late_fraction_low", "late_fraction_high")
+    assert shares == pytest.approx([100 * row[name] for name in names], rel=5e-3)
     assert lines["sustainable"] == "yes"
 
 
@@ -270,20 +275,27 @@ def test_a_simulation_near_capacity_prints_no_delay_that_depends_on_its_length(r
     assert lines["delay"].startswith("not settled: after 200000 packets")
     assert re.fullmatch(
         r"not settled: TCP carries between \S+ % and 1\S+ % of this rate; "
-        r"the chain decides: with \S+ %, the backlog grows for ever",
+        r"the chain expects 93 %, but may be 12 % wrong",
         lines["sustainable"],
     )
-    # A longer simulation shows it without the chain.
-    assert predicted(*NEAR_CAPACITY, "--packets", "2650000")["sustainable"] is False
+    longer = predicted(*NEAR_CAPACITY, "--packets", "2650000")
+    assert (longer["settled"], longer["p95"]) == (False, None)
+    assert row["carried_low"] < longer["carried_low"] < 1 < longer["carried_high"] < row["carried_high"]
 
 
-@pytest.mark.parametrize(("share", "decides"), [(0.5, False), (1.5, False), (0.97, True)])
-def test_a_capacity_outside_the_interval_of_the_simulation_does_not_decide(run, predicted, monkeypatch, share, decides):
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [
+        (0.5, "the chain does not decide: its 50 % lies outside"),
+        (1.5, "the chain does not decide: its 150 % lies outside"),
+        (0.97, "the chain expects 97 %, but may be 12 % wrong"),
+    ],
+)
+def test_the_chain_decides_neither_outside_the_interval_nor_near_its_capacity(run, predicted, monkeypatch, share, told):
     monkeypatch.setattr("tcpdelay.models.predict.capacity", lambda scenario: share * scenario.flow.packet_rate)
     short = [*NEAR_CAPACITY, "--packets", "200000"]
     printed = run("predict", *short)[1]
-    assert ("the chain decides: with 97 %, the backlog grows for ever" in printed) == decides
-    assert (f"; the chain does not decide: its {100 * share:.0f} % lies outside" in printed) == (not decides)
+    assert f"; {told}" in printed
     row = predicted(*short)
     assert (row["settled"], row["sustainable"], row["carried_by_chain"]) == (False, None, pytest.approx(share))
 

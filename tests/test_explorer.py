@@ -163,7 +163,7 @@ def test_the_accuracy_is_that_of_the_quantile_mean_and_verdict(surfaces):
 
 def test_a_denser_grid_is_more_accurate(surfaces):
     denser = compute_surfaces(VOIP, GridSize(rtts=9, losses=16, bitrates=3))
-    coarse, fine = (measure_accuracy(made, points=100) for made in (surfaces, denser))
+    coarse, fine = (measure_accuracy(made, points=400) for made in (surfaces, denser))
     assert fine.mean[1] < coarse.mean[1]
     assert fine.late_fraction[1] < coarse.late_fraction[1]
 

@@ -194,4 +194,4 @@ def test_a_report_goes_as_far_as_the_chain_knows_bursts():
     assert curve.loss[-1] == pytest.approx(loss.edge, rel=0.2)
     assert "in bursts of 1.5 segments in the mean" in found.to_markdown()
     with pytest.raises(UnsupportedError, match="loss_burst must be at most 2 in the chain, got 3"):
-        td.guideline(VOICE, td.Path(0.1, 0.02, loss_burst=3.0), LINUX)
+        td.guideline(VOICE, td.Path(0.1, 0.02, loss_burst=3.0), LINUX, method="chain")

@@ -51,7 +51,7 @@ def test_the_table_has_the_edge_at_each_round_trip_time(run):
     records = json.loads(run(*SMALL, "--format", "json")[1])
     assert [record["fails_from"] is None for record in records] == [True, False, False]
     text = run(*SMALL)[1]
-    assert re.search(r"100 ms +5\.\d+ % +5\.\d+ % +\d+ ms", text)
+    assert re.search(r"100 ms +6\.\d+ % +6\.\d+ % +\d+ ms", text)
     assert text.startswith("174 bytes every 20 ms (69.6 kbit/s): p95 within 200 ms")
 
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from tcpdelay.capture.flow_capture import read_capture
+from tcpdelay.capture.flow_capture import MICROSECONDS, FlowRun, read_capture
 from tcpdelay.confidence import mean_interval, quantile_interval
 from tcpdelay.models.predict import capacity
+from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.verdict import judge, late_range
 from tcpdelay.questions.validation.captures import delays_by_run
 from tcpdelay.scenario.scenario import Scenario
@@ -26,8 +30,22 @@ from tcpdelay.testbed.experiment import Experiment
 
 RESULTS = FilePath(__file__).parent / "results"
 TARGETS = (Target(1.0, 0.95), Target(5.0, 0.999))
+LONG_WAIT, MOSTLY = 0.5, 0.8
+"""TCP is saturated if this share of the packets has at least this delay [s]."""
+OVERLOAD, PACKETS = 1.4, 2_000_000
+"""Rate of the simulated sender that always has a backlog, relative to the capture's, and its packets."""
 BATCHES = 8
 """Batches of an hour: a backlog near capacity is remembered for minutes."""
+
+
+def saturated_rate(runs: Sequence[FlowRun], delays: Sequence[NDArray[np.float64]]) -> float:
+    """Return the packets read per second [1/s] while they wait; NaN if packets wait for less than most of the time."""
+    read = np.concatenate([run.written / MICROSECONDS + delay for run, delay in zip(runs, delays, strict=True)])
+    waited = np.concatenate(delays) > LONG_WAIT
+    if waited.mean() < MOSTLY:
+        return np.nan
+    both = waited[1:] & waited[:-1] & np.isfinite(read[1:])
+    return float(both.sum() / np.diff(read)[both].sum())
 
 
 def compared(file: FilePath) -> list[dict[str, float | str | bool]]:
@@ -38,6 +56,11 @@ def compared(file: FilePath) -> list[dict[str, float | str | bool]]:
     scenario = Scenario(experiment.flow, experiment.path, stack)
     sequences, _ = delays_by_run(capture, experiment)
     share = 1 / (experiment.interval * capacity(scenario))
+    rate = saturated_rate(capture.runs, capture.delays())
+    busy = replace(scenario.flow, interval=scenario.flow.interval / OVERLOAD)
+    simulated = (
+        np.nan if np.isnan(rate) else simulate(busy, scenario.path, stack, packets=PACKETS, seed=1).carried.value
+    )
     measured = quantile_interval(sequences, 0.95, batches=BATCHES)
     rows: list[dict[str, float | str | bool]] = []
     for target in TARGETS:
@@ -68,6 +91,8 @@ def compared(file: FilePath) -> list[dict[str, float | str | bool]]:
                 "p95": round(measured.value, 6),
                 "predicted_p95": round(p95, 6),
                 "error_p90": error.p90 if error is not None else np.nan,
+                "rate": round(rate, 3),
+                "simulated_rate": round(simulated / busy.interval, 3),
                 "p95 covered": bool(error is not None and abs(off) <= error.p90),
             }
         )
@@ -87,6 +112,12 @@ def summary(table: pd.DataFrame) -> str:
         f"The range of the late share meets the capture's interval in {table['late covered'].sum()} of {len(table)}.",
         f"The error that nine of ten do not exceed covers p95 in {known['p95 covered'].sum()} of {len(known)}.",
     ]
+    saturated = table.drop_duplicates("capture").dropna(subset="rate")
+    ratios = saturated["simulated_rate"] / saturated["rate"]
+    lines.append(
+        f"The simulated rate of a sender that always has a backlog is {ratios.min():.3f} to {ratios.max():.3f} times "
+        f"the captured rate in {len(ratios)} captures with a backlog nearly all the time."
+    )
     return "\n".join(lines) + "\n"
 
 

@@ -103,16 +103,19 @@ def longer_limit(limit: float, error: float) -> float:
 def late_range_within(delays: DelayDistribution, error: float, limit: float) -> tuple[float, float]:
     """Return the smallest and the largest share of late packets if all delays may be wrong by a relative error.
 
+    An error of 100 % or more leaves everything open: TCP may carry the flow, or not.
+
     Examples
     --------
     >>> import numpy as np
     >>> late_range_within(DelayDistribution(np.array([0.1, 0.2, 0.3]), np.array([0.5, 0.3, 0.2]), 0.05), 0.1, 0.28)
     (0.0, 0.2)
     """
+    if error >= WRONG_CALL:
+        return 0.0, 1.0
     if not delays.sustainable:
-        return (0.0 if error >= WRONG_CALL else 1.0), 1.0
-    shortest = limit * (1 - error)
-    return delays.late_fraction(longer_limit(limit, error)), delays.late_fraction(shortest) if shortest > 0 else 1.0
+        return 1.0, 1.0
+    return delays.late_fraction(longer_limit(limit, error)), delays.late_fraction(limit * (1 - error))
 
 
 def verdict_of(answer: Answer, target: Target) -> Verdict:

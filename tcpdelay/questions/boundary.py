@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Searched = Literal["loss", "rtt"]
 
 DEFAULT_TOLERANCE = 0.01
-GOLDEN_SECTION = 0.618
+GOLDEN_SECTION = (math.sqrt(5) - 1) / 2
 """Share of all points by which the search steps from one point to the next."""
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-9, 1.0
 
@@ -149,7 +149,7 @@ def working_boundary(
     --------
     >>> edge = working_boundary("voip", rtt=[0.1, 0.2])
     >>> edge.works_up_to.round(3), bool((edge.fails_from <= 1.01 * edge.works_up_to).all())
-    (array([0.058, 0.007]), True)
+    (array([0.062, 0.007]), True)
     """
     if searched not in get_args(Searched):
         raise InvalidValueError("searched", searched, f"be one of {', '.join(map(repr, get_args(Searched)))}")
@@ -191,8 +191,8 @@ def scattered(size: int) -> NDArray[np.int64]:
     >>> scattered(8).tolist()
     [0, 5, 2, 7, 4, 1, 6, 3]
     """
-    stride = next(step for step in range(round(GOLDEN_SECTION * size), size + 2) if math.gcd(step, size) == 1)
-    return np.arange(size) * stride % size
+    # Fractional parts of multiples of the golden section are spread evenly from the first on; these are their ranks.
+    return np.argsort(np.argsort(GOLDEN_SECTION * np.arange(size) % 1))
 
 
 def _path(searched: Searched, point: float, value: float) -> Path:

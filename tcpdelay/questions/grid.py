@@ -366,7 +366,7 @@ def evaluate(
     >>> around = Scenario(Flow(174, 0.02), Path(0.1, 0.02))
     >>> found = evaluate(Grid.around(around, loss=[0.01, 0.02]), Requested((0.95,), distribution=False))
     >>> found.delay.sel(quantile=0.95).values.round(3), found.loss.units
-    (array([0.1 , 0.14]), '1')
+    (array([0.09, 0.14]), '1')
     """
     work = GridWork(grid, requested, method, requested_variables(requested) if variables is None else variables)
     results = Results(work.size, work.row_type)

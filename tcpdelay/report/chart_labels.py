@@ -118,6 +118,10 @@ _SIDES: tuple[tuple[tuple[float, float], Align], ...] = (
     ((0, -9), "center"),
     ((9, -24), "left"),
     ((-9, 24), "right"),
+    ((-9, -24), "right"),
+    ((9, 24), "left"),
+    ((-9, -40), "right"),
+    ((9, 40), "left"),
     ((0, 24), "center"),
     ((0, -24), "center"),
 )

@@ -31,7 +31,7 @@ class TwoWayGuideline:
     >>> call = {"rtt": 0.100, "packet_size": 174, "interval": 0.020}
     >>> both = TwoWayGuideline(guideline(loss=0.02, **call), guideline(loss=0.2, **call), ("a", "b"))
     >>> both.content().headline, both.content().verdict
-    ('Forward: works, with 60 ms to spare; backward: does not work, TCP cannot carry the flow', 'fails')
+    ('Forward: works, with 60 ms to spare; backward: does not work: 830 ms too late', 'fails')
     """
 
     forward: Guideline

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval, independent_block, merged, student
+from tcpdelay.models.accuracy import SIMULATED_RATE_ERROR
 from tcpdelay.models.tcp import SECOND
 
 SUBBATCHES = 4
@@ -154,7 +155,7 @@ def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def carried_share(written_per_read: Sequence[float]) -> Interval:
-    """Return the rate that TCP carries, relative to the rate of the flow, and its 99.9 % interval.
+    """Return the rate that TCP carries, relative to the rate of the flow, and an interval of it.
 
     Parameters
     ----------
@@ -164,18 +165,19 @@ def carried_share(written_per_read: Sequence[float]) -> Interval:
     Returns
     -------
     Interval
-        The share, and its interval by batch means over blocks of chunks that are long enough to be independent, or over
-        `FEWEST_SHARE_BLOCKS` blocks. It lies below 1 if the backlog certainly grows. Without a backlog, it is close
-        to 1 whatever TCP can carry.
+        The share, and its 99.9 % interval by batch means over blocks of chunks that are long enough to be independent,
+        or over `FEWEST_SHARE_BLOCKS` blocks; upwards longer by `SIMULATED_RATE_ERROR`. It lies below 1 if the backlog
+        certainly grows. Without a backlog, it is close to 1 whatever TCP can carry.
 
     Examples
     --------
     >>> [round(share, 3) for share in carried_share([1.10, 1.09, 1.11, 1.10] * 4)]
-    [0.909, 0.903, 0.915]
+    [0.909, 0.903, 0.956]
     """
     # Packets are written at a constant rate: this is also the time in which a packet is read, in intervals.
     time, half_width = _certain_mean(np.array(written_per_read, np.float64))
-    return Interval(1 / time, 1 / (time + half_width), 1 / (time - half_width) if time > half_width else np.inf)
+    high = (1 + SIMULATED_RATE_ERROR) / (time - half_width) if time > half_width else np.inf
+    return Interval(1 / time, 1 / (time + half_width), high)
 
 
 def read_share(read_per_written: Sequence[float]) -> Interval:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
-from tcpdelay.models.accuracy import statistical_error
+from tcpdelay.models.accuracy import simulator_error, statistical_error
 from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share, is_settled
 from tcpdelay.models.simulator.engine import ALL_RULES, advance, new_connection
 from tcpdelay.models.simulator.records import Rules, Wire
@@ -100,10 +100,11 @@ class Simulation(DelayDistribution):
 
     @cached_property
     def expected_error(self) -> ExpectedError | None:
-        """Statistical error of the quantile and of the mean; None where no delay is finite or none has settled."""
+        """Error of the quantile and of the mean; None where no delay is finite or none has settled."""
         if not (self.sustainable and self.settled):
             return None
-        return statistical_error(self.quantile_interval, self.mean_interval, self.packets)
+        statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets)
+        return simulator_error(statistical, self.sender_delay / (2 * self.one_way_delay))
 
 
 def simulate(

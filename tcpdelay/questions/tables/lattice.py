@@ -157,7 +157,7 @@ class Lattice:
     >>> lattice = Lattice(question("voip", None, None, None))
     >>> answers = lattice.answer(np.array([0.100]), np.array([0.02]))
     >>> answers.columns[:, 0].round(3).tolist(), bool(answers.works[0])
-    ([0.05, 0.14, 0.18, 0.063, 0.005], True)
+    ([0.05, 0.14, 0.18, 0.061, 0.004], True)
     """
 
     def __init__(self, asked: Question) -> None:
