@@ -191,10 +191,10 @@ def test_delays_that_depend_on_the_length_of_a_simulation_are_not_settled(seed):
 def test_a_longer_simulation_near_capacity_does_not_contradict_a_shorter_one(seed):
     flow, path = td.Flow(1448, 0.0046336), td.Path(rtt=0.080, loss=0.005)
     found = [simulate(flow, path, packets=packets, seed=seed) for packets in (500_000, 2_000_000)]
-    # The longer simulation is certain that TCP carries less than this rate, so no simulation may show a delay.
-    assert not found[1].sustainable
+    # TCP carries about 98 % of this rate, so no simulation may show a delay.
     assert not any(simulated.sustainable and simulated.settled for simulated in found)
-    assert max(simulated.carried.low for simulated in found) < min(simulated.carried.high for simulated in found)
+    low, high = (np.array([simulated.carried[end] for simulated in found]) for end in (1, 2))
+    assert low[0] < low[1] < 1 < high[1] < high[0]
 
 
 @pytest.mark.parametrize("packets", [20_000, 200_000])
