@@ -228,7 +228,10 @@ def _delay_rows(analysis: ConnectionAnalysis, expected: Expected) -> list[tuple[
         at_limit = expected.measured_call.at_limit
         call = expected.predicted_call
         predicted = "" if call is None else f", predicted {call.at_limit.mos:.2f}"
-        rows.append(("MOS", f"{at_limit.mos:.2f}{predicted}, played after {format_time(at_limit.playout_delay)}"))
+        played = format_time(at_limit.playout_delay)
+        rows.append(
+            ("MOS", f"{at_limit.mos:.2f}{predicted}, of {expected.measured_call.codec.name} played after {played}")
+        )
     return rows
 
 

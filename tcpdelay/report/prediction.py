@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
+from tcpdelay.scenario.fields import declarations
 from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -31,10 +33,23 @@ def scenario_record(flow: Flow, path: Path) -> dict[str, Any]:
 
 
 def scenario_in_words(flow: Flow, path: Path) -> str:
-    """Return flow and path in words."""
+    """Return in words the flow, and the path with all fields that differ from their defaults.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario import Flow, Path
+    >>> scenario_in_words(Flow(174, 0.020), Path(rtt=0.070, loss=0.01, jitter=0.015))
+    '174 bytes every 20 ms (69.6 kbit/s), round-trip time 70 ms, loss 1 %, jitter 15 ms'
+    """
+    declared = declarations(type(path))
+    special = [
+        f", {field.name.replace('_', ' ')} {declared[field.name].written(getattr(path, field.name))}"
+        for field in fields(path)
+        if field.default is not MISSING and getattr(path, field.name) != field.default
+    ]
     return (
         f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}), "
-        f"round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
+        f"round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}{''.join(special)}"
     )
 
 

@@ -137,7 +137,7 @@ class Path:
         Quantity(
             kind="number",
             meaning="Mean number of segments lost in a row, counted in segments, not in time: netem's Gilbert model. "
-            "For Wi-Fi and cellular links use bad_time.",
+            "For Wi-Fi and cellular links give a bad time instead.",
             low=1.0,
             high=100.0,
             unit="segments",
