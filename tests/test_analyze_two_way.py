@@ -139,7 +139,8 @@ def test_every_format_has_both_directions(run, files, tmp_path):
         assert block.startswith(f"{sender} -> ")
         assert re.search(r"^round-trip time  50 ms at least$", block, re.MULTILINE)
         assert re.search(r"^99 % within      25 ms, predicted 25 ms$", block, re.MULTILINE)
-        assert re.search(r"^MOS              4\.\d\d, predicted 4\.\d\d, of g711 played after 200 ms$", block, re.MULTILINE)
+        rated = r"4\.\d\d, predicted 4\.\d\d, of g711 played after 200 ms"
+        assert re.search(f"^MOS              {rated}$", block, re.MULTILINE)
     row = json.loads(run(*options, "--format", "json"))
     assert (row["sender"], row["backward"]["sender"]) == (CALLER, CALLED)
     assert row["mos"] > 4 < row["backward"]["mos"]
