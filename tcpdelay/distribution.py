@@ -296,7 +296,7 @@ class DelayDistribution:
         return target.is_met_by(self.quantile(target.quantile))
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the distribution; the parameters are those of `tcpdelay.report.charts.plot_distribution`."""
+        """Draw the distribution with the parameters of `tcpdelay.report.charts.plot_distribution`."""
         from tcpdelay.report.charts import plot_distribution
 
         return plot_distribution(self, ax, **options)

@@ -4,18 +4,23 @@ import csv
 from pathlib import Path as FilePath
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from near_capacity import RESULTS, backlog_cases, backlog_errors
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models import accuracy as module
 from tcpdelay.models import chain_models
 from tcpdelay.models.accuracy import (
+    BACKLOG_ERRORS,
+    CAPACITY_ERROR,
     FEATURES,
     NEIGHBOURS,
     PUBLISHED_ERROR,
+    SIMULATED_RATE_ERROR,
     SIMULATOR_ERROR,
     ErrorTable,
     expected_error,
@@ -87,6 +92,20 @@ def linux_chain(monkeypatch):
 def brief(monkeypatch):
     """Let simulations be over soon."""
     monkeypatch.setattr(simulation, "MOST_PACKETS", 20_000)
+
+
+def test_the_errors_near_capacity_are_those_of_the_results():
+    assert backlog_errors(backlog_cases()) == BACKLOG_ERRORS
+    simulated = pd.read_csv(RESULTS / "near-capacity.csv").dropna(subset="rate")
+    missing = (simulated["rate"] / simulated["simulated_rate"] - 1).max()
+    assert missing == pytest.approx(SIMULATED_RATE_ERROR, abs=5e-4)
+    off = (pd.read_csv(RESULTS / "capacity.csv")["simulated"] - 1).abs()
+    assert off.quantile(0.9) == pytest.approx(CAPACITY_ERROR, abs=5e-3)
+
+
+def test_a_path_without_a_delay_to_the_receiver_has_an_expected_error():
+    simulated = simulate(FLOW, Path(0.1, 0.02, one_way_delay=0.0), LINUX, packets=20_000)
+    assert 0 < simulated.expected_error.p90 < 1
 
 
 def test_the_expected_error_is_that_of_the_nearest_scenarios():

@@ -3,6 +3,9 @@
 Where a flow takes nearly the rate that TCP carries, delays are long and depend on the last percent of that rate. The
 script asks whether each verdict agrees with an hour of the kernel's TCP, and whether the expected errors cover it. It
 writes `results/near-capacity.csv` and `.md`; `validation/specs/near-capacity.toml` makes the captures again.
+
+Without a folder of captures, the script prints the simulator's errors from the results that are there
+(`tcpdelay.models.accuracy.BACKLOG_ERRORS`), and how many captures they cover if the captures of each path are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from numpy.typing import NDArray
 
 from tcpdelay.capture.flow_capture import MICROSECONDS, FlowRun, read_capture
 from tcpdelay.confidence import mean_interval, quantile_interval
+from tcpdelay.distribution import ExpectedError, Spread
+from tcpdelay.models.accuracy import BACKLOG_ERRORS, spread_of
 from tcpdelay.models.predict import capacity
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.verdict import judge, late_range
@@ -30,6 +35,8 @@ from tcpdelay.testbed.experiment import Experiment
 
 RESULTS = FilePath(__file__).parent / "results"
 TARGETS = (Target(1.0, 0.95), Target(5.0, 0.999))
+LONGEST_ADDED = 50.0
+"""Mean delay added by TCP [round-trip times] that an hour still shows."""
 LONG_WAIT, MOSTLY = 0.5, 0.8
 """TCP is saturated if this share of the packets has at least this delay [s]."""
 OVERLOAD, PACKETS = 1.4, 2_000_000
@@ -61,6 +68,7 @@ def compared(file: FilePath) -> list[dict[str, float | str | bool]]:
     simulated = (
         np.nan if np.isnan(rate) else simulate(busy, scenario.path, stack, packets=PACKETS, seed=1).carried.value
     )
+    mean = mean_interval(sequences, batches=BATCHES).value
     measured = quantile_interval(sequences, 0.95, batches=BATCHES)
     rows: list[dict[str, float | str | bool]] = []
     for target in TARGETS:
@@ -90,6 +98,10 @@ def compared(file: FilePath) -> list[dict[str, float | str | bool]]:
                 "late covered": bool(low <= min(late.high, 1.0) and max(late.low, 0.0) <= high),
                 "p95": round(measured.value, 6),
                 "predicted_p95": round(p95, 6),
+                "mean": round(mean, 6),
+                "predicted_mean": round(found.answer.require().mean if found.answer.answered else np.nan, 6),
+                "rtt": scenario.path.rtt,
+                "one_way_delay": scenario.path.forward_delay,
                 "error_p90": error.p90 if error is not None else np.nan,
                 "rate": round(rate, 3),
                 "simulated_rate": round(simulated / busy.interval, 3),
@@ -97,6 +109,63 @@ def compared(file: FilePath) -> list[dict[str, float | str | bool]]:
             }
         )
     return rows
+
+
+def backlog_cases() -> pd.DataFrame:
+    """Return the captures that the simulator says TCP carries: delay added by TCP [round-trip times], and errors.
+
+    Captures with a longer added delay than `LONGEST_ADDED` are left out: they are too short for it.
+    """
+    scores = pd.read_csv(RESULTS / "scores.csv")
+    scores = scores[(scores["model"] == "simulator") & scores["predicted_sustainable"] & scores["measured_sustainable"]]
+    rtt = scores["capture"].str.extract(r"rtt([\d.]+)ms")[0].astype(float) / 1e3
+    earlier = pd.DataFrame(
+        {
+            "path": "",
+            "added": (scores["predicted_mean"] - rtt / 2) / rtt,
+            "p95": (scores["measured_p95"] / scores["predicted_p95"] - 1).abs(),
+            "mean": (scores["measured_mean"] / scores["predicted_mean"] - 1).abs(),
+        }
+    )
+    near = pd.read_csv(RESULTS / "near-capacity.csv")
+    near = near[(near["answered by"] == "simulation") & (near["status"] == "estimated")].drop_duplicates("capture")
+    later = pd.DataFrame(
+        {
+            "path": near["capture"].str.extract(r"(rtt.*)-hz")[0],
+            "added": (near["predicted_mean"] - near["one_way_delay"]) / near["rtt"],
+            "p95": (near["p95"] / near["predicted_p95"] - 1).abs(),
+            "mean": (near["mean"] / near["predicted_mean"] - 1).abs(),
+        }
+    )
+    both = pd.concat([earlier, later], ignore_index=True)
+    return both[np.isfinite(both["p95"]) & (both["added"] < LONGEST_ADDED)]
+
+
+def backlog_errors(cases: pd.DataFrame) -> tuple[tuple[float, ExpectedError], ...]:
+    """Return the simulator's error by the shortest added delay, as in `tcpdelay.models.accuracy.BACKLOG_ERRORS`."""
+    found = []
+    for (shortest, known), (longest, _) in zip(
+        BACKLOG_ERRORS, (*BACKLOG_ERRORS[1:], (LONGEST_ADDED, None)), strict=True
+    ):
+        inside = cases[(cases["added"] >= shortest) & (cases["added"] < longest)]
+        p95, mean = (spread_of(inside[name].to_numpy()) for name in ("p95", "mean"))
+        error = ExpectedError(**vars(_rounded(p95)), mean_delay=_rounded(mean), cases=len(inside), source=known.source)
+        found.append((shortest, error))
+    return tuple(found)
+
+
+def _rounded(spread: Spread) -> Spread:
+    return Spread(*(round(float(value), 3) for value in (spread.median, spread.mean, spread.p90)))
+
+
+def covered_elsewhere(cases: pd.DataFrame) -> tuple[int, int]:
+    """Return how many captures near capacity the errors without the captures of their path cover, and all of them."""
+    covered, tested = 0, cases[(cases["path"] != "") & (cases["added"] >= BACKLOG_ERRORS[0][0])]
+    for path, of_path in tested.groupby("path"):
+        errors = backlog_errors(cases[cases["path"] != path])
+        for added, off in zip(of_path["added"], of_path["p95"], strict=True):
+            covered += off <= [error.p90 for shortest, error in errors if added >= shortest][-1]
+    return covered, len(tested)
 
 
 def summary(table: pd.DataFrame) -> str:
@@ -124,9 +193,15 @@ def summary(table: pd.DataFrame) -> str:
 def main() -> None:
     """Write the comparison of all captures of a folder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("captures", type=FilePath, help="folder of the captures")
+    parser.add_argument("captures", type=FilePath, nargs="?", help="folder of the captures")
     parser.add_argument("--output", type=FilePath, default=RESULTS, help="folder of the results (%(default)s)")
     arguments = parser.parse_args()
+    if arguments.captures is None:
+        cases = backlog_cases()
+        for shortest, error in backlog_errors(cases):
+            print(f"from {shortest:g} round-trip times on: {error}")
+        print("{} of {} are covered by the errors without the captures of their path".format(*covered_elsewhere(cases)))
+        return
     rows = []
     for file in sorted(arguments.captures.glob("*.parquet")):
         rows += compared(file)

@@ -35,9 +35,9 @@ REACHED = 1e-9
 WRONG_CALL = 1.0
 """Error of a prediction that is wrong about whether TCP carries the flow."""
 SIMULATED_RATE_ERROR = 0.045
-"""The simulated rate of a sender with a backlog is up to this share below that of Linux 6.1.
+"""If packets always wait to be sent, Linux 6.1 sends up to this share more packets a second than the simulator.
 
-It is 1 to 4.5 % below in captures of eight paths (`validation/near_capacity.py`).
+`validation/near_capacity.py` compares both rates on eight paths.
 """
 CAPACITY_ERROR = 0.12
 """Error of the largest rate that the chain says TCP carries; nine of ten are smaller (`validation/capacity.py`)."""
@@ -70,13 +70,13 @@ SIMULATOR_ERROR = ExpectedError(
 """The simulator's error in captures (`validation/results/scores.csv`), the lower bound of errors measured with it."""
 
 BACKLOG_ERRORS = (
-    (1.0, ExpectedError(0.061, 0.137, 0.298, Spread(0.062, 0.120, 0.234), 51, "captures of Linux 6.1 with backlogs")),
-    (4.0, ExpectedError(0.339, 0.390, 0.684, Spread(0.393, 0.408, 0.699), 35, "captures near TCP's capacity")),
+    (1.0, ExpectedError(0.061, 0.136, 0.298, Spread(0.062, 0.119, 0.234), 52, "captures of Linux 6.1 with backlogs")),
+    (4.0, ExpectedError(0.331, 0.368, 0.635, Spread(0.362, 0.371, 0.618), 34, "captures near TCP's capacity")),
 )
-"""The simulator's error in captures from a mean wait in the send buffer on, in round-trip times.
+"""The simulator's error in captures, by the shortest mean delay beyond the network's own, in round-trip times.
 
-Near the capacity a small error of the rate makes a large error of the delay. The first entry is from
-`validation/results/scores.csv`, the second also from `validation/results/near-capacity.csv`.
+Near the capacity, a small error of the rate makes a large error of the delay. `backlog_errors` in
+`validation/near_capacity.py` computes these figures.
 """
 
 
@@ -302,25 +302,27 @@ def linux_table(burst: float = 1.0) -> ErrorTable:
     return ErrorTable.read(linux_table_file(burst))
 
 
-def simulator_error(statistical: ExpectedError, wait: float) -> ExpectedError:
-    """Return the expected error of a simulation: its own, but no less than the simulator's with such a backlog.
+def simulator_error(statistical: ExpectedError, added: float) -> ExpectedError:
+    """Return the expected error of a simulation: the statistical error, or the error in captures with such delays.
+
+    The larger of both counts.
 
     Parameters
     ----------
     statistical : ExpectedError
         The statistical error.
-    wait : float
-        Mean time that a packet waits in the send buffer, in round-trip times.
+    added : float
+        Mean delay beyond the network's own delay, in round-trip times.
 
     Examples
     --------
     >>> exact = ExpectedError(0.01, 0.01, 0.02, Spread(0.01, 0.01, 0.02), 0, "the statistical error")
-    >>> [simulator_error(exact, wait).p90 for wait in (0.1, 2, 10)]
-    [0.02, 0.298, 0.684]
+    >>> [simulator_error(exact, added).p90 for added in (0.1, 2, 10)]
+    [0.02, 0.298, 0.635]
     """
     found = statistical
     for shortest, least in BACKLOG_ERRORS:
-        if wait >= shortest:
+        if added >= shortest:
             found = _no_less(least, statistical)
     return found
 

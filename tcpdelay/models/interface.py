@@ -73,7 +73,7 @@ class NotSettledError(ValueError):
     packets : int
         Number of packets simulated.
     carried : Interval
-        Rate that TCP carries, relative to the flow's rate, with its 99.9 % interval.
+        Rate that TCP carries, relative to the flow's rate, with its interval.
     capacity : float
         The same share by the chain; NaN if the chain does not know it.
 
@@ -337,7 +337,7 @@ class Answer:
         )
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the delays; the parameters are those of `DelayDistribution.plot`."""
+        """Draw the delays with the parameters of `DelayDistribution.plot`."""
         return self.require().plot(ax, **options)
 
     def _repr_html_(self) -> str:

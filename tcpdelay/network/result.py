@@ -121,13 +121,13 @@ class FlowResult:
     throughput : float
         Bits of messages read per second, in the time that counts.
     sustainable : bool
-        False where it is certain, to 99.9 %, that the flow offers more than it can send, so that its backlog grows.
+        False where it is certain that the flow offers more than it can send, so that its backlog grows.
     settled : bool
         False if the delays depend on the length of the simulation: they are correlated over the whole simulation, the
         95th percentile is not known to 100 %, or the backlog was longer than the simulator can record.
     carried : Interval
-        Rate that is read or given up, relative to the rate of a source of constant rate, with its 99.9 % interval; NaN
-        for other sources.
+        Rate that is read or given up, relative to the rate of a source of constant rate, with the interval of
+        `tcpdelay.models.simulator.batches.carried_share`; NaN for other sources.
     segments_sent, segments_lost, segments_dropped, segments_carried : int
         Packets sent, lost at random, dropped by the queue, and carried by the link, over the whole simulation.
     retransmissions, timeouts, marks : int

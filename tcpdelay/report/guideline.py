@@ -41,7 +41,7 @@ class Guideline(Findings):
         return to_markdown(self)
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the delays with a mark at the limit; the parameters are those of `DelayDistribution.plot`."""
+        """Draw the delays and the limit with the parameters of `DelayDistribution.plot`."""
         return self.distribution.plot(ax, **{"thresholds": {"limit": self.target.limit}, **options})
 
     def _repr_html_(self) -> str:

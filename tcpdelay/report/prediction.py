@@ -128,7 +128,7 @@ def _late_range(target: Target, distribution: DelayDistribution) -> tuple[float,
 def _settled(refusal: NotSettledError | None) -> dict[str, Any]:
     """Return whether a prediction has settled, and if not, the rate that TCP carries relative to the flow's rate.
 
-    This rate is the 99.9 % interval of the simulation, and the figure of the chain; None if it is not known.
+    This rate is the interval of the simulation, and the figure of the chain; None if it is not known.
     """
     shares = (None, None, None) if refusal is None else (refusal.carried.low, refusal.carried.high, refusal.capacity)
     known = [None if share is None or math.isnan(share) else share for share in shares]

@@ -155,7 +155,7 @@ def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def carried_share(written_per_read: Sequence[float]) -> Interval:
-    """Return the rate that TCP carries, relative to the rate of the flow, and an interval of it.
+    """Return the share of the flow's rate that TCP carries, and a confidence interval of this share.
 
     Parameters
     ----------
@@ -166,8 +166,9 @@ def carried_share(written_per_read: Sequence[float]) -> Interval:
     -------
     Interval
         The share, and its 99.9 % interval by batch means over blocks of chunks that are long enough to be independent,
-        or over `FEWEST_SHARE_BLOCKS` blocks; upwards longer by `SIMULATED_RATE_ERROR`. It lies below 1 if the backlog
-        certainly grows. Without a backlog, it is close to 1 whatever TCP can carry.
+        or over `FEWEST_SHARE_BLOCKS` blocks. Its upper end is larger by `SIMULATED_RATE_ERROR`, the simulator's own
+        error. The whole interval lies below 1 if the backlog certainly grows. Without a backlog, it is close to 1
+        whatever TCP can carry.
 
     Examples
     --------

@@ -50,7 +50,7 @@ def segments_until_loss(wire: Any, loss: float) -> int:
 
 
 def loss_settings(wire: Any, loss: float, loss_burst: float, bad_time: float, bad_loss: float) -> dict[str, float]:
-    """Return the fields of a record that `is_lost` reads, before the first segment; arguments as those of `Path`."""
+    """Return the initial state of the losses, as fields of the record that `is_lost` reads."""
     return {
         "loss": loss,
         "loss_burst": loss_burst,

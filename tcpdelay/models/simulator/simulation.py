@@ -63,8 +63,11 @@ class Simulation(DelayDistribution):
         False if the delays are correlated over the whole simulation, or the quantile is not known to 100 %, as where
         the load is close to the rate that TCP carries. The delays are then those of this run: a longer run has others.
     carried : Interval
-        Rate that TCP carries, relative to the flow's rate, with its 99.9 % interval: 1 with a narrow interval where TCP
-        carries the flow, below 1 where the backlog grows for ever.
+        Rate that TCP carries, relative to the flow's rate, with the interval of
+        `tcpdelay.models.simulator.batches.carried_share`. The whole interval is below 1 where the backlog certainly
+        grows for ever.
+    rtt : float
+        Round-trip time of the path [s].
     mean_interval : Interval
         Mean delay [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
     quantile_interval : Interval
@@ -89,6 +92,7 @@ class Simulation(DelayDistribution):
     seed: int = 0
     settled: bool = True
     carried: Interval = UNKNOWN
+    rtt: float = np.nan
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
     sender_delay: float = 0.0
@@ -104,7 +108,7 @@ class Simulation(DelayDistribution):
         if not (self.sustainable and self.settled):
             return None
         statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets)
-        return simulator_error(statistical, self.sender_delay / (2 * self.one_way_delay))
+        return simulator_error(statistical, (self.mean - self.one_way_delay) / self.rtt)
 
 
 def simulate(
@@ -286,6 +290,7 @@ def _run(
         seed=seed,
         settled=is_settled(quantile_interval),
         carried=carried,
+        rtt=path.rtt,
         mean_interval=batches.mean(),
         quantile_interval=quantile_interval,
         sender_delay=float(mean_sender),
