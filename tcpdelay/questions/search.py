@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tcpdelay.models.accuracy import WRONG_CALL
+from tcpdelay.models.accuracy import WRONG_CALL, expected_error
 from tcpdelay.models.interface import Answer, Model, Requested
-from tcpdelay.models.predict import AnsweredBy, predict
+from tcpdelay.models.predict import AnsweredBy, capacity, predict
 from tcpdelay.models.verdict import late_range, longer_limit, relative_error
 from tcpdelay.questions.quantities import Axis
 from tcpdelay.scenario.scenario import Scenario
@@ -286,14 +286,16 @@ def edges_within_error(
 
 def _late_if(longer: bool, scenario: Scenario, target: Target, model: AnsweredBy | Model) -> float:
     """Return the share of late packets if all delays are longer, or shorter, by the expected error."""
-    answer = predict(scenario, Requested(precision="decision", target=target), model)
-    if answer.distribution is not None or not answer.answered:
+    if model != "chain":
+        answer = predict(scenario, Requested(precision="decision", target=target), model)
         return late_range(answer, target.latest)[longer]
-    # The chain decides with less work than a distribution takes.
-    error = relative_error(scenario.stack, answer.expected_error)
-    if not answer.sustainable:
-        return 0.0 if error >= WRONG_CALL and not longer else 1.0
+    # The chain knows its error from its capacity, and decides with less work than a distribution takes.
+    flow, path, stack = scenario.flow, scenario.path, scenario.stack
+    largest = capacity(scenario)
+    error = relative_error(stack, expected_error(flow, path, stack, largest > flow.packet_rate, largest))
+    open_end = ALL_LATE if longer else 0.0
+    if error >= WRONG_CALL:
+        return open_end
     limit = target.limit * (1 - error) if longer else longer_limit(target.limit, error)
-    if limit <= 0:
-        return ALL_LATE
-    return predict(scenario, Requested(precision="decision", target=replace(target, limit=limit)), model).lateness
+    answer = predict(scenario, Requested(precision="decision", target=replace(target, limit=limit)), model)
+    return answer.lateness if answer.answered else open_end
