@@ -17,6 +17,7 @@ import typer
 from tcpdelay.cli.errors import (
     INTERRUPTED,
     StatusLine,
+    TimeLeft,
     announce_prediction,
     argument_errors,
     erase_progress,
@@ -373,6 +374,7 @@ class _Progress:
     def __init__(self) -> None:
         self._interval = TERMINAL_INTERVAL if sys.stderr.isatty() else FILE_INTERVAL
         self._started = self._shown = time.monotonic()
+        self._estimate = TimeLeft()
         self.rows = 0
 
     def rows_done(self, rows: int) -> None:
@@ -382,9 +384,9 @@ class _Progress:
         self._show(f"{rows} rows, {rows / seconds:.3g} a second ...")
 
     def chains(self, done: int, total: int) -> None:
-        """Show the number of chains solved so far."""
+        """Show the number of chains solved so far, and about how long the other chains of these rows take."""
         rows = f"{self.rows} rows; " if self.rows else ""
-        self._show(f"{rows}solving {done} of {total} chains ...")
+        self._show(f"{rows}solving {done} of {total} chains{self._estimate.in_words(done, total)} ...")
 
     def _show(self, line: str) -> None:
         now = time.monotonic()
