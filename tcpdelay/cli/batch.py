@@ -281,9 +281,11 @@ def _demand(options: ScenarioOptions, sources: Mapping[str, Source], call: CallT
     from tcpdelay.questions.tables.rows import Demand
 
     in_table = [name for name in FLOW if name in sources]
-    if in_table and options.bitrate is not None:
+    for name, given in (("--bitrate", options.bitrate), ("--fps", options.fps)):
+        if not in_table or given is None:
+            continue
         raise typer.BadParameter(
-            f"--bitrate: does not go with a table that has the column {sources[in_table[0]].column!r}"
+            f"{name}: does not go with a table that has the column {sources[in_table[0]].column!r}"
         )
     if options.app is None:
         # These values are never used: every row has its own.

@@ -28,6 +28,8 @@ from tcpdelay.units import format_fraction, format_fraction_range, format_rate, 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tcpdelay.scenario.encapsulation import Encapsulation
+
 Format = Literal["text", "json", "csv"]
 Row = dict[str, Any]
 Solution = Edge | SmallestBuffer | Frontier | Choice | Sensitivities
@@ -76,9 +78,30 @@ class RenderedAnswer:
     cells: list[list[str]] = field(default_factory=list)
 
 
-def answer_text(answer: Solution, chosen: Format, ignored: Mapping[str, str]) -> str:
-    """Return an answer of `tcpdelay.questions` in one of the formats, with the fields that the model ignored."""
+def answer_text(answer: Solution, chosen: Format, ignored: Mapping[str, str], over: Encapsulation | None = None) -> str:
+    """Return an answer of `tcpdelay.questions` in one of the formats.
+
+    Parameters
+    ----------
+    answer : Edge, SmallestBuffer, Frontier, Choice or Sensitivities
+        The answer.
+    chosen : {"text", "json", "csv"}
+        The format.
+    ignored : mapping of str to str
+        Fields of the scenario that the model ignored, and the values that it assumed instead.
+    over : Encapsulation, optional
+        The headers in each packet: a largest bitrate is then also stated without them.
+
+    Raises
+    ------
+    InvalidValueError
+        If the packets of the answer are smaller than the headers.
+    """
     found = rendered(answer)
+    if over is not None and isinstance(answer, Edge) and answer.quantity == "bitrate":
+        data = _data_bitrate(answer, over)
+        found.facts.insert(1, ("of which data", f"{format_rate(data)}, without the headers of {over.name}"))
+        found.record["data_bitrate"] = data
     if chosen == "text":
         parts: list[RenderableType] = [facts_table([*found.facts, *ignored_in_words(ignored, answer.method)])]
         if found.cells:
@@ -306,6 +329,12 @@ def _(found: Sensitivities) -> RenderedAnswer:
         "notes": found.notes,
     }
     return RenderedAnswer(facts, record, "entries", rows, headings, cells)
+
+
+def _data_bitrate(edge: Edge, over: Encapsulation) -> float:
+    """Return the bitrate of the data alone [bit/s] in packets with headers."""
+    flow, _ = edge.at
+    return 8 * over.largest_payload(flow.packet_size) / flow.interval
 
 
 def _method(name: str) -> str:

@@ -222,8 +222,8 @@ def _note(comparison: Comparison) -> str:
     )
     if (rated := _call(comparison)) is not None:
         words += (
-            f" MOS: {'approximate ' if rated.approximate else ''}score of a call with {rated.codec.name} that plays out each packet "
-            f"{format_time(comparison.target.limit)} after its write (E-model)."
+            f" MOS: {'approximate ' if rated.approximate else ''}score of a call with {rated.codec.name} that plays "
+            f"out each packet {format_time(comparison.target.limit)} after its write (E-model)."
         )
     if not comparison.others:
         return words
