@@ -8,6 +8,10 @@ from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
+from tcpdelay.units import format_rate, format_time
+
+CLEAR_DIFFERENCE = 1.5
+"""Factor from which packet sizes, intervals or bitrates differ clearly."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,30 @@ class Application:
     def flow(self) -> Flow:
         """The flow that TCP carries."""
         return encapsulation(self.over).around(self.content)
+
+    def unlike(self, flow: Flow) -> str:
+        """Return how the packets of a flow differ clearly from those of the application; else an empty text.
+
+        A difference is clear from a factor of `CLEAR_DIFFERENCE` on: other headers change small packets by less. The
+        frames or segments of a video have any size, so only its bitrate is compared.
+
+        Examples
+        --------
+        >>> application("voip").unlike(Flow(184, 0.020))
+        ''
+        >>> application("voip").unlike(Flow(1448, 0.020))
+        '1448 B every 20 ms, but voip sends 174 B every 20 ms'
+        """
+        own = self.flow
+        pairs = [(flow.packet_size, own.packet_size), (flow.interval, own.interval)]
+        if self.video:
+            pairs = [(flow.bitrate, own.bitrate)]
+        if all(max(pair) < CLEAR_DIFFERENCE * min(pair) for pair in pairs):
+            return ""
+        if self.video:
+            return f"{format_rate(flow.bitrate)}, but {self.name} sends {format_rate(own.bitrate)}"
+        given, usual = (f"{each.packet_size} B every {format_time(each.interval)}" for each in (flow, own))
+        return f"{given}, but {self.name} sends {usual}"
 
 
 _PRESETS = (
