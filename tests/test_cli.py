@@ -402,7 +402,7 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
         ),
         (["report", *VOIP, "--loss", "120%"], "tcpdelay report: --loss: '120%' is not below 100%; write 2% or 0.02"),
         (["report", *VOIP, "--loss", "-1%"], "tcpdelay report: --loss: '-1%' is negative, but a fraction cannot be;"),
-        (["report", *VOIP, "--rtt", "100"], "tcpdelay report: --rtt: '100' has no unit; write 100ms or 0.1s"),
+        (["report", *VOIP, "--rtt", "100"], "tcpdelay report: --rtt: '100' has no unit; write 100ms or 100s"),
         (["report", *VOIP, "--rtt", "2min"], "tcpdelay report: --rtt: must lie between 1e-06 and 60 s, got 120"),
         (["report", *VOIP, "--rtt", "nan"], "tcpdelay report: --rtt: 'nan' is no time; write 100ms or 0.1s"),
         (["report", *VOIP, "--rtt", ""], "tcpdelay report: --rtt: empty, but a time is needed; write 100ms or 0.1s"),

@@ -122,7 +122,7 @@ BAD = [
     ({"flows": {}}, "unknown table [flows]; allowed are [flow], [path], [stack], [heuristics], [grid]"),
     ({"flow": 3}, "flow must be a table, got 3"),
     ({"flow": {"size": 3}}, "[flow] unknown key 'size'; allowed are packet_size, interval, bitrate"),
-    ({"flow": {"packet_size": 174, "interval": "20"}}, "[flow] interval: '20' has no unit; write 100ms or 0.1s"),
+    ({"flow": {"packet_size": 174, "interval": "20"}}, "[flow] interval: '20' has no unit; write 20ms or 20s"),
     ({"flow": {"packet_size": 174, "interval": 20.0}}, None),
     ({"flow": {"packet_size": 174, "interval": 200}}, "[flow] interval must lie between 1e-07 and 60 s, got 200"),
     ({"flow": {"packet_size": 174}}, "[flow] and [grid] must give two of packet_size, interval and bitrate, got pack"),

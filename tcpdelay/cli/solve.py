@@ -130,7 +130,7 @@ def solve(
             rich_help_panel=ASKED,
             show_default=False,
         ),
-    ],
+    ] = None,
     grow: Annotated[
         Growth | None,
         make_option(
@@ -187,6 +187,8 @@ def solve(
     ] = "auto",
 ) -> None:
     """Find the largest or smallest value that meets a target, or the best choice, and what limits it."""
+    if question is None:
+        raise typer.BadParameter(f"QUESTION is missing; ask for one of {', '.join(QUESTIONS)} (--help explains them)")
     given = {
         "--grow": grow,
         "--late-fraction": late_fraction,
