@@ -243,6 +243,8 @@ def one_line(error: typer.TyperException, command: str) -> str:
     else:
         message = error.format_message()
         message = message[:1].lower() + message[1:]
+        if isinstance(error, typer.BadParameter):
+            message = f"{message.rstrip('.')}; {command} --help has examples"
     return printable(f"{command}: {message.rstrip('.')}")
 
 
