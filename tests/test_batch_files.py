@@ -123,6 +123,10 @@ def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
         (["users.csv", "--app", "voip", "--column", "rtt=x"], "--column: must be some of user"),
         (["users.csv", "--app", "voip", "--chart", "a.txt"], "--chart: 'a.txt' does not end in one of"),
         (["users.csv", "--app", "voip", "--limit", "1s", "--threshold", "1s"], "--threshold: is the same as --limit"),
+        (
+            ["interval.csv", "--app", "voip", "--fps", "30"],
+            "--fps: does not go with a table that has the column 'interval_ms'",
+        ),
         (["users.parquet", "--app", "voip"], "TABLE: 'users.parquet' cannot be read: it is not a Parquet file\n"),
         (
             ["seconds.csv", "--app", "voip", "-o", "parts/"],
@@ -134,6 +138,7 @@ def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
 def test_mistakes_are_answered_by_one_line(run_batch, users, tmp_path, arguments, message):
     (tmp_path / "users.parquet").write_text(EXAMPLE)
     (tmp_path / "seconds.csv").write_text("rtt,loss\n80,1%\n")
+    (tmp_path / "interval.csv").write_text("rtt_ms,loss,interval_ms\n80,1%,20\n")
     (tmp_path / "twice.csv").write_text("isp,isp,rtt_ms,loss\na,b,80,1%\n")
     status, printed, errors = run_batch(*arguments)
     assert (status, printed, errors.count("\n")) == (2, "", 1)

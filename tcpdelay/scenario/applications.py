@@ -28,7 +28,8 @@ class Application:
     target: Target
     basis: str
     codec: str | None = None
-    """Key of `tcpdelay.quality.voice.CODECS` for the rating of a call; None if the application is not a call."""
+    """Key of `tcpdelay.quality.voice.CODECS` for the rating of a call; None if the application is no call, or if no
+    codec with published values is close to the codec in use."""
     stands_in: bool = False
     """Whether `codec` is the closest codec that can be rated, not the codec in use."""
     video: bool = False
@@ -90,9 +91,8 @@ _PRESETS = (
         Flow(960, 0.020),
         "websocket",
         Target(0.300, 0.95),
+        # No call is rated: ITU-T publishes no planning values for uncompressed wideband speech.
         "960 B of 16-bit PCM at 24 kHz every 20 ms and an 8 B masked WebSocket header (RFC 6455); 95 % within 300 ms",
-        codec="g711",
-        stands_in=True,
     ),
     Application(
         "live-video",
