@@ -67,6 +67,7 @@ def test_predict_prints_what_the_library_predicts(predicted):
         "method": "chain",
         "expected_error_source": error.source,
         "expected_error_cases": error.cases,
+        "expected_error_quantile": error.quantile,
         "expected_error_p95_median": error.median,
         "expected_error_p95_mean": error.mean,
         "expected_error_p95_p90": error.p90,
@@ -95,6 +96,7 @@ def test_the_published_chain_says_how_far_off_it_was_in_captures(predicted):
     assert {name: value for name, value in row.items() if name.startswith("expected_error_")} == {
         "expected_error_source": PUBLISHED_ERROR.source,
         "expected_error_cases": 432,
+        "expected_error_quantile": 0.95,
         "expected_error_p95_median": PUBLISHED_ERROR.median,
         "expected_error_p95_mean": PUBLISHED_ERROR.mean,
         "expected_error_p95_p90": PUBLISHED_ERROR.p90,
