@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.cli import explore
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.quality.voice import best_playout_delay
@@ -231,16 +230,14 @@ def test_one_page_holds_all_presets(run, tmp_path, quick):
 
 
 def test_without_options_it_says_first_what_it_does(run, monkeypatch):
-    said = []
-    monkeypatch.setattr(explore, "_page", lambda *_: said.append("computed") or "page")
-    monkeypatch.setattr("builtins.print", lambda *texts, **_: said.append(texts[0]))
-    assert run("explore")[0] == 0
-    first, computed, written = said
-    assert first.startswith("predicting voip, fine points, for explorer.html; --app chooses another application")
-    assert (computed, written.partition(":")[0]) == ("computed", "explorer.html")
-    said.clear()
-    assert run("explore", "--app", "voip")[0] == 0
-    assert said[0] == "computed"
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tcpdelay.questions.explorer.compute_surfaces", interrupted)
+    status, printed, errors = run("explore")
+    assert (status, printed) == (130, "")
+    assert errors.startswith("predicting voip, fine points, for explorer.html; --app chooses another application")
+    assert run("explore", "--app", "voip") == (130, "", "")
 
 
 @pytest.mark.parametrize(
