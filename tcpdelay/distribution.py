@@ -51,18 +51,21 @@ class ExpectedError(Spread):
     Parameters
     ----------
     median, mean, p90 : float
-        Median, mean and 90 % quantile of the error of the 95th percentile of the delay.
+        Median, mean and 90 % quantile of the error of a quantile of the delay.
     mean_delay : Spread
         The statistics of the error of the mean delay.
     cases : int
         Number of scenarios in which the error was measured; 0 for the statistical error of a simulation.
     source : str
         Reference of the measured error, such as a set of captures.
+    quantile : float
+        The quantile of the delay whose error `median`, `mean` and `p90` are.
     """
 
     mean_delay: Spread
     cases: int
     source: str
+    quantile: float = 0.95
 
 
 UNKNOWN_ERROR = ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, "")

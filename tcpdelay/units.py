@@ -104,11 +104,12 @@ def parse_time(text: str, name: str, *, allow_zero: bool = False) -> float:
     (0.1, 120.0)
     >>> parse_time("100", "--rtt")
     Traceback (most recent call last):
-    ValueError: --rtt: '100' has no unit; write 100ms or 0.1s
+    ValueError: --rtt: '100' has no unit; write 100ms or 100s
     """
     number, unit, shown = _split(text, name, "time", _TIME_EXAMPLE)
     if not unit:
-        raise ValueError(f"{name}: {shown} has no unit; {_TIME_EXAMPLE}")
+        first, second = ("ms", "s") if number >= 1 else ("s", "ms")
+        raise ValueError(f"{name}: {shown} has no unit; write {number:g}{first} or {number:g}{second}")
     if unit.lower() == "m":
         raise ValueError(f"{name}: in {shown} the unit {unit!r} could be milliseconds or minutes; write ms or min")
     if unit.lower() not in _TIME_UNITS:
@@ -372,7 +373,7 @@ def format_rate(rate: float, digits: int = DIGITS) -> str:
     return str(_Rendered(rate, "bit/s").render(prec=digits - 1))
 
 
-def told_apart(written: Callable[[float, int], str], *values: float | None) -> list[str]:
+def told_apart(written: Callable[[float, int], str], *values: float | None, error: float = 0.0) -> list[str]:
     """Return formatted values with enough digits that different values look different.
 
     Parameters
@@ -381,18 +382,24 @@ def told_apart(written: Callable[[float, int], str], *values: float | None) -> l
         Formats a value with a number of significant digits, such as `format_time`.
     *values : float or None
         The values; the text for None is empty.
+    error : float
+        Relative error of the values, a fraction. Digits that it leaves open are not printed, beyond the usual three.
 
     Returns
     -------
     list of str
-        The formatted values, all with the same number of digits, 3 to 9; with 3 digits if even 9 are not enough.
+        The formatted values, all with the same number of digits, 3 to 9; with 3 digits if even the largest number of
+        digits is not enough.
 
     Examples
     --------
     >>> told_apart(format_time, 0.140, 0.139711), told_apart(format_time, 0.140, 0.120)
     (['140 ms', '139.7 ms'], ['140 ms', '120 ms'])
+    >>> told_apart(format_time, 0.140, 0.139711, error=0.01)
+    ['140 ms', '140 ms']
     """
-    for digits in (*range(DIGITS, MOST_DIGITS + 1), DIGITS):
+    known = MOST_DIGITS if error == 0 else math.ceil(-math.log10(error))
+    for digits in (*range(DIGITS, min(known, MOST_DIGITS) + 1), DIGITS):
         texts = ["" if value is None else written(value, digits) for value in values]
         if len(set(texts)) == len(set(values)):
             break

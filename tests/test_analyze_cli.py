@@ -66,6 +66,25 @@ def test_numbers_for_programs(run, output_format):
     assert row["captured_at"] == "sender"
 
 
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("game", "174 B every 20 ms, but game sends 100 B every 33.3 ms"),
+        ("live-video", "69.6 kbit/s, but live-video sends 2.5 Mbit/s"),
+        ("opus", "174 B every 20 ms, but opus sends 74 B every 20 ms"),
+        ("voip", None),
+    ],
+)
+def test_a_flow_unlike_the_application_is_named(run, app, said):
+    capture = KEPT / "voice.sender.pcap.gz"
+    status, printed, errors = run(capture, "--app", app)
+    note = f"note: the flow measured is {said}; the prediction is for the flow measured\n"
+    assert (status, errors) == (0, "")
+    assert note in printed if said else "the flow measured" not in printed
+    notes = json.loads(run(capture, "--app", app, "--format", "json")[1])["notes"]
+    assert said in notes if said else "the flow measured" not in notes
+
+
 def test_a_call_is_rated_as_measured_and_as_predicted(run):
     lossy = KEPT / "voice.sender.pcap.gz"
     status, printed, errors = run(lossy, "--app", "voip", "--limit", "150ms", "--format", "json")

@@ -1,5 +1,6 @@
 """Tables of paths: what the lattice answers, what becomes of bad rows, and in which form the answers come."""
 
+import re
 from decimal import Decimal
 from fractions import Fraction
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.quality.voice import CallTarget, voice_quality
 from tcpdelay.questions.region import question
+from tcpdelay.questions.tables.column_units import check_units
 from tcpdelay.questions.tables.columns import QUANTITIES, Source, find_sources, read_column, reasons
 from tcpdelay.questions.tables.lattice import (
     EXACT_ROWS,
@@ -25,6 +27,7 @@ from tcpdelay.questions.tables.lattice import (
     place_of,
     save_lattice,
 )
+from tcpdelay.scenario.fields import ColumnUnitWarning
 
 VOIP = question("voip", None, None, None)
 RTT = QUANTITIES["rtt"]
@@ -364,14 +367,64 @@ def test_a_column_that_looks_like_another_unit_is_refused(table, message):
 
 @pytest.mark.parametrize("columns", [{"rtt": "rtt:s"}, {"rtt": "rtt_s"}])
 def test_a_column_whose_unit_is_stated_is_taken_at_its_word(columns):
-    table = {columns["rtt"].partition(":")[0]: [5.0], "loss": [0.01]}
+    table = {columns["rtt"].partition(":")[0]: [3.0], "loss": [0.01]}
     with pytest.warns(td.ValidityWarning):
         answers = td.predict_many(table, flow="voip", columns=columns, cached=False)
-    assert answers["p50"][0] > 2.5
+    assert answers["p50"][0] > 1.5
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "read", "fits"),
+    [
+        (
+            {"avg": [100.0, 120.0, 0.1]},
+            {"rtt": "avg:s"},
+            "rtt in s, with a median of 100; usual are 0.005 to 0.4. ",
+            "ms",
+        ),
+        ({"rtt_s": [80, 40]}, None, "rtt in s, with a median of 60; ", "ms"),
+        ({"rtt_ms": [0.08, 0.04]}, None, "rtt in ms, with a median of 0.06; usual are 5 to 400", "s"),
+        ({"plr": [2.0], "rtt": [0.1]}, {"loss": "plr:fraction"}, "loss in fraction, with a median of 2; ", "percent"),
+        ({"interval_s": [20], "rtt": [0.1]}, None, "interval in s, with a median of 20; ", "ms"),
+        ({"quantile_percent": [0.95], "rtt": [0.1]}, None, "quantile in percent, with a median of 0.95; ", "fraction"),
+        ({"limit_s": [150], "rtt": [0.1]}, None, "limit in s, with a median of 150; ", "ms"),
+    ],
+)
+def test_a_stated_unit_that_does_not_fit_the_values_is_named(table, columns, read, fits):
+    column, *_ = table
+    if "plr" not in table:
+        table = {**table, "loss": [0.01] * len(table[column])}
+    batch = pa.record_batch(table)
+    advice = rf"If the values are in {fits}, name the column as \w+={column}:{fits}$"
+    with pytest.warns(ColumnUnitWarning, match=rf"column '{column}' is read as {re.escape(read)}.*{advice}"):
+        check_units(batch, find_sources(batch.schema.names, columns), td.Stack.linux())
+
+
+def test_the_unit_is_named_in_tables_and_in_streams():
+    table = {"rtt_s": [100.0], "loss": [0.01]}
+    with pytest.warns(ColumnUnitWarning):
+        td.predict_many(table, flow="voip", cached=False)
+    with pytest.warns(ColumnUnitWarning):
+        td.predict_many(pa.table(table).to_reader(), flow="voip", cached=False).read_all()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"rtt_ms": [5.0, 400.0, 900.0], "loss_percent": [0.0, 0.0, 5.0]},
+        {"rtt_ms": ["100ms", "0.2 s"], "loss_percent": ["1%", "0.02"]},
+        # No other unit fits.
+        {"rtt_s": [3.0], "loss_percent": [0.000001]},
+        {"rtt_ms": [None], "loss_percent": ["?"], "packet_size_bytes": [1_000_000]},
+    ],
+)
+def test_stated_units_that_fit_the_values_give_no_warning(table):
+    batch = pa.record_batch(table)
+    check_units(batch, find_sources(batch.schema.names), td.Stack.linux())
 
 
 def test_a_chain_that_is_too_large_is_a_reason():
-    with pytest.warns(td.ValidityWarning):
+    with pytest.warns(td.ValidityWarning), pytest.warns(ColumnUnitWarning):
         answers = td.predict_many({"rtt_s": [50.0], "loss": [1e-9]}, flow=td.Flow(1448, 1e-5), cached=False)
     assert answers["reason"].tolist() == ["the chain is too large to compute"]
     assert np.isnan(answers["p50"][0])

@@ -24,6 +24,7 @@ from scipy.stats import binomtest
 
 from cli_process import process
 from tcpdelay.cli import batch
+from tcpdelay.cli import errors as cli_errors
 from tcpdelay.cli.errors import ERASE_LINE
 from tcpdelay.confidence import share_interval
 from tcpdelay.questions.tables import columns as cell_values
@@ -122,6 +123,10 @@ def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
         (["users.csv", "--app", "voip", "--column", "rtt=x"], "--column: must be some of user"),
         (["users.csv", "--app", "voip", "--chart", "a.txt"], "--chart: 'a.txt' does not end in one of"),
         (["users.csv", "--app", "voip", "--limit", "1s", "--threshold", "1s"], "--threshold: is the same as --limit"),
+        (
+            ["interval.csv", "--app", "voip", "--fps", "30"],
+            "--fps: does not go with a table that has the column 'interval_ms'",
+        ),
         (["users.parquet", "--app", "voip"], "TABLE: 'users.parquet' cannot be read: it is not a Parquet file\n"),
         (
             ["seconds.csv", "--app", "voip", "-o", "parts/"],
@@ -133,6 +138,7 @@ def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
 def test_mistakes_are_answered_by_one_line(run_batch, users, tmp_path, arguments, message):
     (tmp_path / "users.parquet").write_text(EXAMPLE)
     (tmp_path / "seconds.csv").write_text("rtt,loss\n80,1%\n")
+    (tmp_path / "interval.csv").write_text("rtt_ms,loss,interval_ms\n80,1%,20\n")
     (tmp_path / "twice.csv").write_text("isp,isp,rtt_ms,loss\na,b,80,1%\n")
     status, printed, errors = run_batch(*arguments)
     assert (status, printed, errors.count("\n")) == (2, "", 1)
@@ -419,8 +425,32 @@ def test_a_terminal_is_told_at_once_how_long_the_first_table_takes(run_batch, us
     first, *shown = errors.split(ERASE_LINE)
     assert (status, first) == (0, "Predicting ...")
     *solving, predicted = (line for line in shown if line.endswith(" ..."))
-    assert solving[-1] == "solving 3 of 3 chains ..."
+    assert solving[-1] == "solving 3 of 3 chains, about 0 s left ..."
     assert predicted.startswith("5 rows, ")
+
+
+def test_a_stated_unit_that_does_not_fit_is_named_before_the_work(run_batch, tmp_path, monkeypatch):
+    (tmp_path / "users.csv").write_text("avg_rtt_ms,loss_percent\n100,1\n120,1\n")
+
+    def predict(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rows_module.RowPredictor, "predict", predict)
+    status, printed, errors = run_batch("users.csv", "--app", "voip", "--column", "rtt=avg_rtt_ms:s")
+    assert (status, printed) == (130, "")
+    assert errors.startswith("warning: column 'avg_rtt_ms' is read as rtt in s, with a median of 110; ")
+
+
+def test_the_time_left_is_that_of_the_chains_after_the_first(monkeypatch):
+    clock = iter([10.0, 14.0, 20.0, 21.0, 25.0])
+    monkeypatch.setattr(cli_errors.time, "monotonic", lambda: next(clock))
+    estimate = cli_errors.TimeLeft()
+    assert estimate.in_words(1, 9) == ""
+    assert estimate.in_words(3, 9) == ", about 12 s left"
+    assert estimate.in_words(9, 9) == ", about 0 s left"
+    # The next rows.
+    assert estimate.in_words(1, 5) == ""
+    assert estimate.in_words(3, 5) == ", about 4 s left"
 
 
 def test_chunks_keep_all_rows_in_their_order():

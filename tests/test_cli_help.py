@@ -96,3 +96,16 @@ def test_the_shell_completes_commands_and_values(monkeypatch, capfd, typed, comp
 def test_version(run):
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert run("--version") == (0, f"tcpdelay {declared}\n", "")
+
+
+def test_a_missing_argument_points_to_the_examples(run):
+    assert run("sweep") == (2, "", "tcpdelay sweep: missing argument 'SPEC.toml'; tcpdelay sweep --help has examples\n")
+    status, printed, _ = run("sweep", "--help")
+    assert (status, "[grid]" in printed) == (0, True)
+
+
+def test_the_help_says_which_jitter_is_meant_and_that_packets_are_reordered(run):
+    _, printed, _ = run("predict", "--help-all")
+    said = " ".join(printed.split())
+    assert "each delay is drawn uniformly from 0 to this maximum, so the mean is half of it" in said
+    assert "segments may overtake each other" in said

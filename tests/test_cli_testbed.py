@@ -237,7 +237,7 @@ def test_run_overrides_what_the_options_say(run, campaigns, specification, tmp_p
     ("options", "said"),
     [
         (["--backend", "xen"], "--backend: 'xen' is not one of 'uml-virtual', 'uml', 'host'"),
-        (["--duration", "30"], "--duration: '30' has no unit; write 100ms or 0.1s"),
+        (["--duration", "30"], "--duration: '30' has no unit; write 30ms or 30s"),
         (["--duration", "0.5s"], "SPEC.toml: duration must lie between 1 and 86400 s, got 0.5"),
         (["--duration", "0s"], "--duration: '0s' is 0, but the time must be above 0"),
         (["more.toml"], "got unexpected extra argument"),

@@ -87,20 +87,21 @@ def refused(result):
 
 
 def test_captures_that_are_not_there(run, tmp_path):
-    assert refused(run()) == "tcpdelay validate: --captures: 'captures' is not a directory\n"
-    assert refused(run("--captures", "nowhere")) == "tcpdelay validate: --captures: 'nowhere' is not a directory\n"
+    hint = "name a folder to which 'tcpdelay testbed run' wrote captures\n"
+    assert refused(run()) == f"tcpdelay validate: --captures: 'captures' is not a directory; {hint}"
+    assert refused(run("--captures", "nowhere")).endswith(f"'nowhere' is not a directory; {hint}")
     (tmp_path / "empty").mkdir()
     assert refused(run("--captures", "empty")).startswith("tcpdelay validate: --captures: 'empty' holds no capture, ")
 
 
 def test_nothing_but_broken_captures(run, tmp_path):
     (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "a.parquet").write_bytes(b"nonsense")
-    warning, error = refused(run("--captures", "broken")).splitlines()
-    assert warning.startswith("warning: broken/a.parquet: ")
-    assert error == (
-        "tcpdelay validate: --captures: 'broken' holds no capture that can be used: all 1 files are broken"
-    )
+    for name in ("a", "b", "c"):
+        (tmp_path / "broken" / f"{name}.parquet").write_bytes(b"nonsense")
+    (error,) = refused(run("--captures", "broken")).splitlines()
+    said = "tcpdelay validate: --captures: 'broken' holds no capture that can be used among 3 files"
+    assert error.startswith(f"{said}, the first of which is a.parquet: is no Parquet file")
+    assert error.endswith("; name a folder to which 'tcpdelay testbed run' wrote captures")
 
 
 def test_an_output_that_is_a_file(run, captures, tmp_path):

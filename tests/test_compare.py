@@ -12,8 +12,10 @@ from scipy.stats import binom
 import tcpdelay as td
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate
+from tcpdelay.quality.voice import voice_mos
 from tcpdelay.questions.transports import UNLIMITED
 from tcpdelay.report.transports import comparison_table, conclusion, to_html, to_json, to_markdown, to_text
+from tcpdelay.scenario.applications import application
 
 VOICE = td.Flow(174, 0.020)
 PATH = td.Path(rtt=0.100, loss=0.02)
@@ -144,7 +146,8 @@ def test_contenders_are_ranked_by_lost_and_late_packets(alone, beside_bulk):
         ranks = [rank for rank, _ in ranked]
         shares = [float(f"{comparison.missed(row):.3g}") for _, row in ranked]
         assert shares == sorted(shares)
-        assert ranks == [1 + shares.index(share) for share in shares]
+        some_on_time = [share for share in shares if share < 1]
+        assert ranks[: len(some_on_time)] == [1 + shares.index(share) for share in some_on_time]
         assert {row.contender.name for _, row in comparison.ranked()} == rows_of(comparison).keys()
         assert [row["rank"] for row in comparison_table(comparison).rows if row["settled"]] == ranks
     assert not any(alone.unsettled(row) for row in alone.rows)
@@ -162,6 +165,74 @@ def test_the_conclusion_names_plain_tcp_and_the_best(alone, beside_bulk):
     assert "Plain TCP (tcp) misses it: 100 % of the packets are lost or late." in said
     assert f"The fewest has {best['name']} ({best['title']}): " in said
     assert " over the same TCP" in said
+
+
+@pytest.fixture(scope="module")
+def never():
+    """Return a comparison on a path over which no way has a packet of 12 segments on time."""
+    path = td.Path(rtt=0.100, loss=0.02)
+    with pytest.warns(td.ValidityWarning, match="packet_size"):
+        return td.compare(td.Flow(16_666, 1 / 30), path, None, td.Target(0.04), duration=60)
+
+
+def test_ways_without_packets_on_time_are_ranked_by_what_arrives(never):
+    ranked = [(rank, row) for rank, row in never.ranked() if rank is not None]
+    assert all(never.missed(row) == 1 for _, row in ranked)
+    arriving = [float(f"{row.result.throughput / never.flow.bitrate:.3g}") for _, row in ranked]
+    assert arriving == sorted(arriving, reverse=True)
+    assert len({rank for rank, _ in ranked}) >= 4
+    best = ranked[0][1].contender
+    assert f"No way has packets on time; most arrive over {best.name} ({best.title}): " in conclusion(never)
+
+
+def test_ways_that_deliver_all_packets_too_late_are_ranked_by_their_delays():
+    found = td.compare(td.Flow(174, 0.020), td.Path(rtt=0.400, loss=0.02), None, td.Target(0.15), duration=400)
+    results = [row.result for _, row in found.ranked() if row.result.settled]
+    arriving = [float(f"{result.throughput / found.flow.bitrate:.3g}") for result in results]
+    delays = [result.p95_interval.value for result, share in zip(results, arriving, strict=True) if share == 1]
+    assert arriving == sorted(arriving, reverse=True)
+    assert delays == pytest.approx(sorted(delays), rel=0.01)
+    assert len({rank for rank, _ in found.ranked()}) > 5
+
+
+def test_a_way_over_which_nothing_arrives_has_its_reason(never):
+    reasons = {row["name"]: row["reason"] for row in comparison_table(never).rows}
+    said = "a packet needs 12 segments of the send buffer, which follows the congestion window"
+    assert {name for name, reason in reasons.items() if reason} == {"min-buf-1-0", "min-buf-1-3", "discard"}
+    assert said in reasons["min-buf-1-0"]
+    assert f"Nothing arrives over min-buf-1-0 and min-buf-1-3: {said}" in conclusion(never)
+
+
+def test_a_call_is_rated_over_each_way():
+    found = td.compare("voip", td.Path(rtt=0.100, loss=0.02), duration=400)
+    table = comparison_table(found)
+    rows = {row["name"]: row for row in table.rows}
+    assert {row["codec"] for row in table.rows} == {"g711"}
+    # The E-model of ITU-T G.107 for 2 % random losses and a mouth-to-ear delay of 220 ms.
+    lost = rows["udp"]["lost_fraction"]
+    assert rows["udp"]["mos"] == pytest.approx(float(voice_mos(0.220, lost, "g711")), abs=0.001)
+    late = rows["tcp"]["late_fraction"]
+    assert rows["tcp"]["mos"] == pytest.approx(float(voice_mos(0.220, late, "g711")), abs=0.001)
+    text = to_text(found, 140)
+    assert "MOS (g711)" in text
+    assert f"{rows['tcp']['mos']:.2f}" in text
+    assert "score of a call with g711 that plays out each packet 200 ms after its write" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 140
+    assert json.loads(to_json(found))["contenders"][0]["mos"] == pytest.approx(table.rows[0]["mos"], abs=1e-4)
+    assert "mos,codec" in table.to_csv()
+    assert "MOS (g711)" in to_html(found)
+
+
+def test_what_is_no_call_has_no_score(alone):
+    assert all(row["mos"] is None is row["codec"] for row in comparison_table(alone).rows)
+    assert "MOS" not in to_text(alone, 140)
+
+
+def test_a_way_that_cannot_carry_a_call_has_the_lowest_score():
+    flow = td.Flow(14_480, 0.020)
+    found = td.compare(flow, td.Path(rtt=0.2, loss=0.02), duration=60, application=application("voip"))
+    tcp = comparison_table(found).rows[[row["name"] for row in comparison_table(found).rows].index("tcp")]
+    assert (tcp["sustainable"], tcp["mos"]) == (False, pytest.approx(1.0, abs=0.01))
 
 
 @pytest.mark.parametrize("written", [lambda found: to_text(found, 140), to_markdown, to_html])

@@ -209,9 +209,20 @@ def test_with_a_presets_own_encapsulation_nothing_changes(run):
             "websocket-down, wss-down, tls, rtmp, rtmps, got 'quic'",
         ),
         (
-            ["solve", "bitrate", "--over", "tls"],
-            "tcpdelay solve: --over: does not go with solve bitrate, whose answer counts all bytes that are written to "
-            "TCP",
+            ["predict", "--bitrate", "4Mbit/s", "--fps", "30", "--interval", "20ms"],
+            "tcpdelay predict: --fps and --interval: give one of them",
+        ),
+        (
+            ["predict", "--bitrate", "4Mbit/s", "--fps", "30", "--packet-size", "1448"],
+            "tcpdelay predict: --fps, --packet-size and --bitrate: give two of them; the third follows from these",
+        ),
+        (
+            ["predict", "--fps", "30"],
+            "tcpdelay predict: --fps needs --bitrate, --packet-size or --app beside it",
+        ),
+        (
+            ["predict", "--bitrate", "4Mbit/s", "--fps", "0"],
+            "tcpdelay predict: --fps: must lie between 0.0166667 and 1e+07 1/s, got 0",
         ),
         (
             ["solve", "interval", "--bitrate", "64kbit/s", "--over", "tls"],
@@ -221,6 +232,58 @@ def test_with_a_presets_own_encapsulation_nothing_changes(run):
 )
 def test_what_does_not_go_is_refused_in_one_line(run, arguments, message):
     assert run(*arguments, "--rtt", "100ms", "--loss", "1%") == (2, "", message + "\n")
+
+
+RATE_SAID = "30 frames a second over rtmp; --fps sets another rate"
+
+
+@pytest.mark.parametrize(
+    ("given", "frame", "interval"),
+    [
+        (["--app", "live-video", "--over", "rtmp", "--bitrate", "4Mbit/s"], 16_667, 1 / 30),
+        (["--app", "live-video", "--over", "rtmps", "--bitrate", "4Mbit/s", "--fps", "25"], 20_000, 1 / 25),
+        (["--app", "live-video", "--over", "rtmp"], 10_417, 1 / 30),
+        (["--over", "rtmp", "--bitrate", "4Mbit/s"], 16_667, 1 / 30),
+        (["--over", "rtmp", "--packet-size", "9000", "--fps", "50"], 9000, 1 / 50),
+        (["--over", "rtmp", "--packet-size", "9000", "--interval", "40ms"], 9000, 0.040),
+        (["--over", "tcp", "--app", "live-video", "--fps", "25"], 12_500, 0.040),
+        (["--over", "rtmp", "--app", "voip"], 160, 0.020),
+    ],
+)
+def test_over_rtmp_each_frame_has_headers_once(run, given, frame, interval):
+    status, printed, errors = run("predict", "--rtt", "20ms", "--loss", "0.1%", *given, "--format", "json")
+    answer, over = json.loads(printed), given[given.index("--over") + 1]
+    assert status == 0
+    assert answer["packet_size"] == len(BUILT[over](bytes(frame)))
+    assert answer["interval"] == pytest.approx(interval)
+    # A frame rate that nobody stated is named.
+    stated = {"--fps", "--interval"} & set(given) or "voip" in given
+    assert (RATE_SAID in errors) == (not stated)
+
+
+@pytest.mark.parametrize(
+    ("given", "header"),
+    [(["--over", "rtmp"], "rtmp"), (["--over", "rtmp", "--fps", "25"], "rtmp"), (["--over", "tls"], "tls")],
+)
+def test_the_largest_bitrate_is_stated_with_and_without_headers(run, given, header):
+    asked = ["solve", "bitrate", "--rtt", "60ms", "--loss", "0.5%", "--limit", "2s", "--quantile", "99%"]
+    status, printed, _ = run(*asked, *given, "--format", "json")
+    answer = json.loads(printed)
+    assert status == 0
+    data = round(answer["data_bitrate"] * answer["interval"] / 8)
+    assert len(BUILT[header](bytes(data))) == answer["packet_size"]
+    assert 8 * answer["packet_size"] / answer["interval"] == pytest.approx(answer["value"], rel=0.001)
+    status, printed, _ = run(*asked, *given)
+    assert f"without the headers of {header}" in printed
+    assert "headers" not in run(*asked, "--interval", "33ms")[1]
+
+
+def test_the_largest_bitrate_over_rtmp_is_that_of_frames(run):
+    asked = ["solve", "bitrate", "--rtt", "60ms", "--loss", "0.5%", "--limit", "2s", "--quantile", "99%"]
+    frames = json.loads(run(*asked, "--interval", "40ms", "--grow", "size", "--format", "json")[1])
+    over_rtmp = json.loads(run(*asked, "--over", "rtmp", "--fps", "25", "--format", "json")[1])
+    assert over_rtmp["interval"] == 0.040
+    assert over_rtmp["value"] == pytest.approx(frames["value"], rel=0.01)
 
 
 def test_the_packet_rate_asked_for_is_that_of_whole_packets(run):

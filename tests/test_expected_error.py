@@ -224,6 +224,22 @@ def test_statistical_errors_follow_from_the_interval():
     assert in_words(found).endswith("in nine of ten: the statistical error of 5000 simulated packets")
 
 
+def test_the_error_is_that_of_the_quantile_asked_for():
+    found = statistical_error(Interval(1.0, 0.98, 1.02), Interval(0.1, 0.1, 0.1), 5000, 0.99)
+    assert in_words(found, 0.99).startswith("p99 0.")
+    assert in_words(SIMULATOR_ERROR, 0.999).startswith("p95, not p99.9, 0.01 % off in the median")
+    assert in_words(SIMULATOR_ERROR, 0.95).startswith("p95 0.01 % off in the median")
+
+
+def test_a_simulation_states_the_error_of_its_own_quantile():
+    simulated = simulate(FLOW, PATH, LINUX, packets=60_000, quantile=0.99, seed=1)
+    half = simulated.quantile_interval.relative_half_width
+    error = simulated.expected_error
+    assert error.quantile == 0.99
+    assert error.median < half
+    assert in_words(error, 0.99).startswith("p99 ")
+
+
 def test_a_prediction_knows_its_method_and_error(use, linux_chain):
     use(table_of(0.02))
     predicted = predict_delay(FLOW, PATH, LINUX)

@@ -229,6 +229,17 @@ def test_one_page_holds_all_presets(run, tmp_path, quick):
         assert f'<option value="{preset.name}">{preset.title[:12]}' in page
 
 
+def test_without_options_it_says_first_what_it_does(run, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tcpdelay.questions.explorer.compute_surfaces", interrupted)
+    status, printed, errors = run("explore")
+    assert (status, printed) == (130, "")
+    assert errors.startswith("predicting voip, fine points, for explorer.html; --app chooses another application")
+    assert run("explore", "--app", "voip") == (130, "", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -206,3 +206,12 @@ def test_the_frontier_is_the_edge_at_each_round_trip_time():
         td.loss_rtt_frontier(VOIP, PATH, LINUX, TARGET, (0.5,))
     with pytest.raises(ValueError, match="rtts must hold"):
         td.loss_rtt_frontier(VOIP, PATH, LINUX, TARGET, ())
+
+
+def test_the_margin_of_the_bitrate_of_frames_is_that_of_larger_frames():
+    frames, path, target = td.Flow(8348, 1 / 30), td.Path(0.060, 0.005), td.Target(5.0, 0.999)
+    *_, bitrate = margins(frames, path, td.Stack.linux(), target)
+    larger = td.largest_bitrate(frames, path, td.Stack.linux(), target, grow="size")
+    faster = td.largest_bitrate(frames, path, td.Stack.linux(), target, grow="segments")
+    assert bitrate.edge == pytest.approx(larger.value, rel=0.01)
+    assert abs(bitrate.edge / faster.value - 1) > 0.01

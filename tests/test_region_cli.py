@@ -13,6 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import xarray as xr
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import tcpdelay as td
@@ -99,6 +100,19 @@ def test_a_wrong_option_is_named_in_one_line(run, arguments, message):
     assert errors.startswith("tcpdelay region: ")
     assert message.replace("'", "") in errors.replace("'", "")
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(("rtts", "losses"), [([0.05, 0.1], [0.005, 0.08]), ([0.1, 0.2, 0.3], [0.001, 0.01])])
+def test_the_name_of_the_edge_stays_inside_the_chart(rtts, losses):
+    region, edge = td.working_region("voip", rtt=rtts, loss=losses), td.working_boundary("voip", rtt=rtts)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    ax = plot_region(region, edge, figure.subplots())
+    FigureCanvasAgg(figure).draw()
+    (name,) = ax.texts
+    inside, text = ax.get_window_extent(), name.get_window_extent()
+    assert name.get_text() == "200 ms; works below"
+    assert inside.x0 <= text.x0 < text.x1 <= inside.x1
+    assert inside.y0 <= text.y0 < text.y1 <= inside.y1
 
 
 def test_a_region_is_drawn_with_its_edge_and_measurements_over_it():

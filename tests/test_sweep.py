@@ -122,7 +122,8 @@ BAD = [
     ({"flows": {}}, "unknown table [flows]; allowed are [flow], [path], [stack], [heuristics], [grid]"),
     ({"flow": 3}, "flow must be a table, got 3"),
     ({"flow": {"size": 3}}, "[flow] unknown key 'size'; allowed are packet_size, interval, bitrate"),
-    ({"flow": {"packet_size": 174, "interval": "20"}}, "[flow] interval: '20' has no unit; write 100ms or 0.1s"),
+    ({"grid": {"rrt": [1]}}, "[grid] unknown key 'rrt'; did you mean rtt?"),
+    ({"flow": {"packet_size": 174, "interval": "20"}}, "[flow] interval: '20' has no unit; write 20ms or 20s"),
     ({"flow": {"packet_size": 174, "interval": 20.0}}, None),
     ({"flow": {"packet_size": 174, "interval": 200}}, "[flow] interval must lie between 1e-07 and 60 s, got 200"),
     ({"flow": {"packet_size": 174}}, "[flow] and [grid] must give two of packet_size, interval and bitrate, got pack"),
@@ -380,7 +381,8 @@ def test_the_command_says_what_it_costs_and_what_it_made(run, tmp_path):
         "tcpdelay sweep: sweep.toml: [grid] unknown key 'speed'; allowed are packet_size, interval,"
     )
     assert (
-        run("sweep", "nowhere.toml")[2] == "tcpdelay sweep: nowhere.toml: cannot be read: No such file or directory\n"
+        run("sweep", "nowhere.toml")[2] == "tcpdelay sweep: nowhere.toml: cannot be read: No such file or directory; "
+        "tcpdelay sweep --help shows a specification\n"
     )
 
 

@@ -95,7 +95,9 @@ def test_size_is_read_in_whole_bytes(text, size):
 @pytest.mark.parametrize(
     ("parse", "text", "message"),
     [
-        (parse_time, "100", "'100' has no unit; write 100ms or 0.1s"),
+        (parse_time, "100", "'100' has no unit; write 100ms or 100s"),
+        (parse_time, "20", "'20' has no unit; write 20ms or 20s"),
+        (parse_time, "0.02", "'0.02' has no unit; write 0.02s or 0.02ms"),
         (parse_time, "3 parsec", "unknown time unit 'parsec'; use s, ms, us or min"),
         (parse_time, "2m", "in '2m' the unit 'm' could be milliseconds or minutes; write ms or min"),
         (parse_time, "2M", "in '2M' the unit 'M' could be milliseconds or minutes; write ms or min"),

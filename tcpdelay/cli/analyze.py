@@ -280,22 +280,28 @@ def find_expected(analysis: ConnectionAnalysis, app: Application | None, target:
     from tcpdelay.models.validity import ValidityWarning, validated_range
     from tcpdelay.quality.experience import call_experience
 
-    if analysis.delays is None:
+    try:
+        flow = analysis.flow()
+    except ValueError:
         return UNKNOWN
+    unlike = "" if app is None else app.unlike(flow)
+    notes = [f"the flow measured is {unlike}; the prediction is for the flow measured"] if unlike else []
+    if analysis.delays is None:
+        return Expected(notes=tuple(notes))
     try:
         with warnings.catch_warnings():
             # The range is named in a note of the analysis.
             warnings.simplefilter("ignore", ValidityWarning)
-            flow, predicted = analysis.flow(), predict(analysis)
+            predicted = predict(analysis)
     except ValueError:
-        return UNKNOWN
+        return Expected(notes=tuple(notes))
     path, stack = analysis.estimate().path(), analysis.stack()
     beyond = validated_range(stack).exceeded_by(flow, path)
     return Expected(
         predicted,
         call_experience(app, flow, target, analysis.delays),
         call_experience(app, flow, target, predicted),
-        tuple(f"prediction: {text}" for text in beyond),
+        (*notes, *(f"prediction: {text}" for text in beyond)),
     )
 
 

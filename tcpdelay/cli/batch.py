@@ -17,6 +17,7 @@ import typer
 from tcpdelay.cli.errors import (
     INTERRUPTED,
     StatusLine,
+    TimeLeft,
     announce_prediction,
     argument_errors,
     erase_progress,
@@ -280,9 +281,11 @@ def _demand(options: ScenarioOptions, sources: Mapping[str, Source], call: CallT
     from tcpdelay.questions.tables.rows import Demand
 
     in_table = [name for name in FLOW if name in sources]
-    if in_table and options.bitrate is not None:
+    for name, given in (("--bitrate", options.bitrate), ("--fps", options.fps)):
+        if not in_table or given is None:
+            continue
         raise typer.BadParameter(
-            f"--bitrate: does not go with a table that has the column {sources[in_table[0]].column!r}"
+            f"{name}: does not go with a table that has the column {sources[in_table[0]].column!r}"
         )
     if options.app is None:
         # These values are never used: every row has its own.
@@ -373,6 +376,7 @@ class _Progress:
     def __init__(self) -> None:
         self._interval = TERMINAL_INTERVAL if sys.stderr.isatty() else FILE_INTERVAL
         self._started = self._shown = time.monotonic()
+        self._estimate = TimeLeft()
         self.rows = 0
 
     def rows_done(self, rows: int) -> None:
@@ -382,9 +386,9 @@ class _Progress:
         self._show(f"{rows} rows, {rows / seconds:.3g} a second ...")
 
     def chains(self, done: int, total: int) -> None:
-        """Show the number of chains solved so far."""
+        """Show the number of chains solved so far, and about how long the other chains of these rows take."""
         rows = f"{self.rows} rows; " if self.rows else ""
-        self._show(f"{rows}solving {done} of {total} chains ...")
+        self._show(f"{rows}solving {done} of {total} chains{self._estimate.in_words(done, total)} ...")
 
     def _show(self, line: str) -> None:
         now = time.monotonic()

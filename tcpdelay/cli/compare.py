@@ -194,6 +194,7 @@ def _compared(
             duration=duration,
             seed=seed,
             parity=parity,
+            application=scenario.application,
             on_progress=counting("Simulating", "ways"),
         )
 

@@ -121,25 +121,36 @@ def counting(doing: str, what: str) -> Callable[[int, int], None]:
 
 
 def counting_down(doing: str, what: str) -> Callable[[int, int], None]:
-    """Return a function that shows how many points are done, and about how long the others take.
-
-    The estimate takes the points that are left to take as long as the points done since the first call: the first
-    points may wait for the compilation.
-    """
-    line = StatusLine()
-    first: list[tuple[float, int]] = []
+    """Return a function that shows how many points are done, and about how long the others take."""
+    line, estimate = StatusLine(), TimeLeft()
 
     def show(done: int, total: int) -> None:
-        now = time.monotonic()
-        first.append((now, done))
-        started, before = first[0]
-        text = f"{doing} {done} of {total} {what}"
-        if done > before:
-            seconds_left = (now - started) / (done - before) * (total - done)
-            text += f", about {format_duration(seconds_left)} left"
-        line.show(text)
+        line.show(f"{doing} {done} of {total} {what}{estimate.in_words(done, total)}")
 
     return show
+
+
+class TimeLeft:
+    """An estimate of the time that the other points of a piece of work take.
+
+    The estimate takes them to last as long as the points done since the first call: the first points may wait for the
+    compilation. It begins again with the next piece of work, when fewer points are done than before.
+    """
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+        self._last = 0
+
+    def in_words(self, done: int, total: int) -> str:
+        """Return the estimate as the end of a line; an empty text while it is not known."""
+        now = time.monotonic()
+        if self._first is None or done < self._last:
+            self._first = now, done
+        self._last = done
+        started, before = self._first
+        if done == before:
+            return ""
+        return f", about {format_duration((now - started) / (done - before) * (total - done))} left"
 
 
 class StatusLine:
@@ -232,6 +243,8 @@ def one_line(error: typer.TyperException, command: str) -> str:
     else:
         message = error.format_message()
         message = message[:1].lower() + message[1:]
+        if isinstance(error, typer.BadParameter):
+            message = f"{message.rstrip('.')}; {command} --help has examples"
     return printable(f"{command}: {message.rstrip('.')}")
 
 

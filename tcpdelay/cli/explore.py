@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ Points = Literal["coarse", "fine"]
 
 ALL = "all"
 DEFAULT = "voip"
+DEFAULT_POINTS: Points = "fine"
 SUFFIXES = (".html", ".htm")
 SUMMARY = "Write a page with sliders for paths and bitrates."
 EXAMPLES = """
@@ -61,8 +63,11 @@ def explore(
         ),
     ] = None,
     points: Annotated[
-        Points, make_option("--points", OUTPUT, "Spacing of the predictions between which the page interpolates.")
-    ] = "fine",
+        Points | None,
+        make_option(
+            "--points", OUTPUT, "Spacing of the points that are predicted; the page interpolates.", DEFAULT_POINTS
+        ),
+    ] = None,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="File of the page.", rich_help_panel=OUTPUT),
@@ -73,7 +78,13 @@ def explore(
     if output.suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(f"--output: {str(output)!r} does not end in one of {', '.join(SUFFIXES)}")
     refuse_missing_folder(output, "--output")
-    page = _page(app or _applications(DEFAULT), points).encode()
+    if app is None and points is None:
+        print(
+            f"predicting {DEFAULT}, {DEFAULT_POINTS} points, for {output}; --app chooses another application, "
+            "--points coarse is quicker, --help has examples",
+            file=sys.stderr,
+        )
+    page = _page(app or _applications(DEFAULT), points or DEFAULT_POINTS).encode()
     write_atomically(output, page, "--output")
     print(f"{output}: {len(page) / 1e6:.1f} MB, for any browser")
 

@@ -16,7 +16,7 @@ from tcpdelay.scenario.applications import APPLICATIONS, Application, applicatio
 from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
 from tcpdelay.scenario.fields import PARSERS, WHOLE, Choice, Field, Flag, Kind, Quantity
 from tcpdelay.scenario.scenario import FIELDS, Part
-from tcpdelay.scenario.source import BITRATE
+from tcpdelay.scenario.source import BITRATE, FRAME_RATE, USUAL_FRAME_RATE
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, StackName, profiles_with
 
 FLOW, PATH, OUTPUT = "What is sent", "The path it takes", "Output"
@@ -226,6 +226,15 @@ class ScenarioOptions:
             f"{described(BITRATE)} Give it with one of the two above, or alone for full segments.",
         ),
     ] = None
+    fps: Annotated[
+        float | None,
+        number(
+            "--fps",
+            FLOW,
+            f"{described(FRAME_RATE)} Give it instead of --interval.",
+            f"{USUAL_FRAME_RATE:g} for a video over rtmp or rtmps",
+        ),
+    ] = None
     over: Annotated[
         Encapsulation | None,
         make_option(
@@ -294,7 +303,7 @@ def _options() -> dict[str, Any]:
     of_parts = {part: _fields_of(part) for part in _PANELS}
     shared = [name for name in of_parts["stack"] if _panel(name) == TCP]
     order = [
-        *("app", *of_parts["flow"], "bitrate", "over"),
+        *("app", *of_parts["flow"], "bitrate", "fps", "over"),
         *(*of_parts["path"], "ping", "ss", "connection"),
         *of_parts["target"],
         *("stack", *shared, *(name for name in of_parts["stack"] if name not in shared)),

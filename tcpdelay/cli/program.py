@@ -29,7 +29,7 @@ from tcpdelay.cli import (
 from tcpdelay.cli.errors import INTERRUPTED, one_line, print_warning, printable
 from tcpdelay.cli.help import GroupedHelp, ProgramHelp
 from tcpdelay.models.validity import ValidityWarning
-from tcpdelay.scenario.fields import UnitWarning
+from tcpdelay.scenario.fields import ColumnUnitWarning, UnitWarning
 
 EXAMPLES = """
 \b
@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("always", ValidityWarning)
             # Times on the command line have units.
             warnings.simplefilter("ignore", UnitWarning)
+            warnings.simplefilter("always", ColumnUnitWarning)
             warnings.showwarning = print_warning
             status = typer.main.get_command(app).main(arguments, prog_name="tcpdelay", standalone_mode=False)
         sys.stdout.flush()

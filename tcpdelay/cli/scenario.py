@@ -16,7 +16,7 @@ from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import FIELDS, Part, Scenario
-from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.source import FRAME_RATE, USUAL_FRAME_RATE, Flow
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, StackName, profiles_with
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
@@ -76,11 +76,46 @@ def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) 
     """
     with argument_errors():
         stack = _stack(options, estimate)
+        options = in_frames(options)
         flow = _flow(options, stack.mss) if options.over is None else _encapsulated(options, options.over, stack.mss)
         flow = replace(flow, **{name: value for name, value in _given(options, "flow").items() if name not in _RATE})
         target = options.app.target if options.app else DEFAULT_TARGET
         target = replace(target, **_given(options, "target"))
     return flow, stack, target
+
+
+def in_frames(options: ScenarioOptions) -> ScenarioOptions:
+    """Return the options with an interval in place of --fps; a video over RTMP has frames in any case.
+
+    Raises
+    ------
+    typer.BadParameter, InvalidValueError
+        If --fps contradicts --interval or is out of its range.
+
+    Examples
+    --------
+    >>> in_frames(ScenarioOptions.of(bitrate=4e6, fps=25.0))["interval"]
+    0.04
+    """
+    fps, app = options.fps, options.app
+    if fps is None:
+        video = app.video if app is not None else options.bitrate is not None
+        given = options["packet_size"] or options["interval"]
+        if given or not (video and options.over is not None and options.over.whole_frames):
+            return options
+        fps = USUAL_FRAME_RATE
+        print(f"{fps:g} frames a second over {options.over.name}; --fps sets another rate", file=sys.stderr)
+    elif options["interval"] is not None:
+        raise typer.BadParameter("--fps and --interval: give one of them")
+    FRAME_RATE.require("fps", fps)
+    bitrate, size = options.bitrate, options["packet_size"]
+    if bitrate is not None and size is not None:
+        raise typer.BadParameter("--fps, --packet-size and --bitrate: give two of them; the third follows from these")
+    if bitrate is None and size is None and app is None:
+        raise typer.BadParameter("--fps needs --bitrate, --packet-size or --app beside it")
+    if app is not None and bitrate is None and size is None:
+        bitrate = (app.flow if options.over is None else app.content).bitrate
+    return options.changed(fps=None, interval=1 / fps, bitrate=bitrate)
 
 
 def read_demands(

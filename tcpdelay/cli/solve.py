@@ -11,7 +11,7 @@ import typer
 from tcpdelay.cli.errors import argument_errors, counting, predicting
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_scenario
 from tcpdelay.cli.predict import FORMAT_HELP
-from tcpdelay.cli.scenario import RequestedScenario, read_scenario
+from tcpdelay.cli.scenario import RequestedScenario, in_frames, read_scenario
 from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_time
@@ -36,6 +36,8 @@ Format = Literal["text", "json", "csv"]
 
 ASKED = "Details of the question"
 LATE_FRACTION = 0.01
+ANY_BITRATE = 1e6
+"""Placeholder of a bitrate that is searched for [bit/s]."""
 CALLS: tuple[Question, ...] = ("playout", "interval", "split", "connections")
 GOES_WITH: dict[str, tuple[Question, ...]] = {
     "--grow": ("bitrate",),
@@ -50,11 +52,6 @@ GOES_WITH: dict[str, tuple[Question, ...]] = {
     "--step": ("sensitivity",),
 }
 """The questions for which each option can be given."""
-WITHOUT_OVER: dict[Question, str] = {
-    "bitrate": "does not go with solve bitrate, whose answer counts all bytes that are written to TCP",
-    "interval": "does not go with solve interval; give the bytes around the data as --header",
-}
-"""Questions that refuse --over, with the reason."""
 SUMMARY = "Find the largest bitrate, loss ... or the smallest buffer for a target."
 EXAMPLES = """
 \b
@@ -133,15 +130,15 @@ def solve(
             rich_help_panel=ASKED,
             show_default=False,
         ),
-    ],
+    ] = None,
     grow: Annotated[
         Growth | None,
         make_option(
             "--grow",
             ASKED,
             "Of bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger "
-            "packets; rate: more packets.",
-            "segments, or rate if no interval is known",
+            "packets or frames; rate: more packets.",
+            "segments, size with --fps or over rtmp, rate if no interval is known",
         ),
     ] = None,
     late_fraction: Annotated[
@@ -190,6 +187,8 @@ def solve(
     ] = "auto",
 ) -> None:
     """Find the largest or smallest value that meets a target, or the best choice, and what limits it."""
+    if question is None:
+        raise typer.BadParameter(f"QUESTION is missing; ask for one of {', '.join(QUESTIONS)} (--help explains them)")
     given = {
         "--grow": grow,
         "--late-fraction": late_fraction,
@@ -203,19 +202,19 @@ def solve(
         "--step": step,
     }
     _refuse_unrelated(question, given)
-    if options.over is not None and question in WITHOUT_OVER:
-        raise typer.BadParameter(f"--over: {WITHOUT_OVER[question]}")
-    scenario = read_scenario(_without_quantity(question, options))
+    if options.over is not None and question == "interval":
+        raise typer.BadParameter("--over: does not go with solve interval; give the bytes around the data as --header")
     particulars = {name: value for name, value in given.items() if value is not None}
     if question == "bitrate":
-        known = options.app is not None or options["interval"] is not None
-        particulars.setdefault("--grow", "segments" if known else "rate")
+        particulars["--grow"] = grow or _growth(options)
+    scenario = read_scenario(_without_quantity(question, options, particulars.get("--grow")))
     with argument_errors(), predicting():
         from tcpdelay.report.answers import answer_text
 
         answer = _answer(question, scenario, options, particulars, method)
         ignored = supports(scenario, "chain" if answer.method == "chain" else "simulation").ignored
-    print(answer_text(answer, output_format, ignored), end="")
+        text = answer_text(answer, output_format, ignored, options.over)
+    print(text, end="")
 
 
 def _refuse_unrelated(question: Question, given: dict[str, Any]) -> None:
@@ -227,7 +226,15 @@ def _refuse_unrelated(question: Question, given: dict[str, Any]) -> None:
         raise typer.BadParameter("--late-fraction and --codec or --mos: give one of them, a share or a call")
 
 
-def _without_quantity(question: Question, options: ScenarioOptions) -> ScenarioOptions:
+def _growth(options: ScenarioOptions) -> Growth:
+    """Return how the bitrate grows by default: frames and packets with a known interval become larger."""
+    framed = options.over is not None and options.over.whole_frames and options["packet_size"] is None
+    if options.fps is not None or framed:
+        return "size"
+    return "rate" if options.app is None and options["interval"] is None else "segments"
+
+
+def _without_quantity(question: Question, options: ScenarioOptions, grow: Growth | None) -> ScenarioOptions:
     """Return the options with a placeholder for the quantity in question, because a scenario needs a value."""
     measured = options.ping is not None or options.ss is not None
     if question in ("loss", "frontier") and options["loss"] is None and not measured:
@@ -236,6 +243,12 @@ def _without_quantity(question: Question, options: ScenarioOptions) -> ScenarioO
         if options["one_way_delay"] is not None:
             raise typer.BadParameter("--one-way-delay: needs --rtt; their ratio is kept")
         options = options.changed(rtt=0.1)
+    if question == "bitrate":
+        size = options["packet_size"]
+        options = in_frames(options.changed(bitrate=ANY_BITRATE if size is None else None))
+    if question == "bitrate" and grow != "rate":
+        # The packets of the answer have their headers in them.
+        options = options.changed(over=None)
     if question in ("bitrate", "packet-rate"):
         options = options.changed(bitrate=None)
         if options.app is None:

@@ -36,6 +36,17 @@ Examples:
   tcpdelay sweep examples/sweep.toml -o sweep.nc --workers 1
 
 \b
+A specification:
+  [flow]
+  packet_size = 174
+  interval = "20ms"
+  [grid]
+  rtt = { from = "20ms", to = "200ms", points = 13, spacing = "log" }
+  loss = ["1%", "2%"]
+  [evaluate]
+  method = "chain"
+
+\b
 On a cluster: dask scheduler on one machine, dask worker on all, and then
   tcpdelay sweep examples/sweep.toml -o sweep.nc --scheduler tcp://HOST:8786
 """
@@ -74,7 +85,10 @@ def sweep(
     from tcpdelay.questions.sweep.specification import read_sweep
 
     with argument_errors():
-        asked = read_sweep(specification)
+        try:
+            asked = read_sweep(specification)
+        except ValueError as error:
+            raise ValueError(f"{error}; tcpdelay sweep --help shows a specification") from error
         if dry_run:
             _print_cost(specification, asked)
             return

@@ -17,7 +17,7 @@ from tcpdelay.models.throughput import connection_utilization, utilization_map
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008, Stack, checked_profile
-from tcpdelay.units import format_fraction
+from tcpdelay.units import format_fraction, quantile_name
 
 TABLES = {1.0: "linux-errors.csv", 1.5: "linux-errors-burst1.5.csv", 2.0: "linux-errors-burst2.csv"}
 """Files with the errors of the chain of `Stack.linux`, by the longest mean burst of losses [segments] they apply to.
@@ -323,7 +323,7 @@ def simulator_error(statistical: ExpectedError, added: float) -> ExpectedError:
     found = statistical
     for shortest, least in BACKLOG_ERRORS:
         if added >= shortest:
-            found = _no_less(least, statistical)
+            found = replace(_no_less(least, statistical), quantile=statistical.quantile)
     return found
 
 
@@ -400,7 +400,7 @@ def _at_least(found: Spread, least: Spread) -> Spread:
     return Spread(*(max(getattr(found, name), getattr(least, name)) for name in ("median", "mean", "p90")))
 
 
-def statistical_error(quantile: Interval, mean: Interval, packets: int) -> ExpectedError:
+def statistical_error(quantile: Interval, mean: Interval, packets: int, probability: float = 0.95) -> ExpectedError:
     """Return the expected error of an estimate from its 95 % intervals.
 
     Parameters
@@ -409,6 +409,8 @@ def statistical_error(quantile: Interval, mean: Interval, packets: int) -> Expec
         Quantile and mean delay [s] with their 95 % intervals.
     packets : int
         Number of packets in the estimate, 1 or more.
+    probability : float
+        Probability of the quantile, above 0 and below 1.
 
     Returns
     -------
@@ -427,14 +429,24 @@ def statistical_error(quantile: Interval, mean: Interval, packets: int) -> Expec
         return Spread(NORMAL_MEDIAN * error, NORMAL_MEAN * error, NORMAL_P90 * error)
 
     found, words = normal(quantile), f"the statistical error of {packets} simulated packets"
-    return ExpectedError(**vars(found), mean_delay=normal(mean), cases=0, source=words)
+    return ExpectedError(**vars(found), mean_delay=normal(mean), cases=0, source=words, quantile=probability)
 
 
-def in_words(error: ExpectedError) -> str:
-    """Describe an expected error of the 95th percentile in words.
+def in_words(error: ExpectedError, of: float | str | None = None) -> str:
+    """Describe an expected error in words.
+
+    Parameters
+    ----------
+    error : ExpectedError
+        The error.
+    of : float or str, optional
+        The quantile that is asked for, or the name of another result; if the error was measured at another quantile,
+        the words say so.
 
     Examples
     --------
+    >>> in_words(ExpectedError(0.021, 0.0345, 0.1, Spread(0.01, 0.02, 0.05), 40, "simulations"), 0.99)
+    'p95, not p99, 2.1 % off in the median, 3.5 % in the mean, up to 10 % in nine of ten: 40 simulations'
     >>> in_words(ExpectedError(0.021, 0.0345, 0.1, Spread(0.01, 0.02, 0.05), 40, "simulations"))
     'p95 2.1 % off in the median, 3.5 % in the mean, up to 10 % in nine of ten: 40 simulations'
     """
@@ -442,4 +454,6 @@ def in_words(error: ExpectedError) -> str:
         return "not known"
     median, mean, p90 = (format_fraction(float(f"{share:.2g}")) for share in (error.median, error.mean, error.p90))
     basis = f"{error.cases} {error.source}" if error.cases else error.source
-    return f"p95 {median} off in the median, {mean} in the mean, up to {p90} in nine of ten: {basis}"
+    other = "" if of is None or of == error.quantile else f", not {of if isinstance(of, str) else quantile_name(of)},"
+    measured = f"{quantile_name(error.quantile)}{other}"
+    return f"{measured} {median} off in the median, {mean} in the mean, up to {p90} in nine of ten: {basis}"

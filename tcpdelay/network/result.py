@@ -162,6 +162,19 @@ class FlowResult:
         """Share of the messages offered that were read; nan if none was offered."""
         return self.delivered / self.offered if self.offered else float("nan")
 
+    @property
+    def all_delays(self) -> DelayDistribution | None:
+        """Delays of all messages offered, infinite if a message was not read; None if no message was delivered."""
+        if self.delays is None or self.delivered == self.offered:
+            return self.delays
+        share = self.delivered_fraction
+        return DelayDistribution(
+            np.append(self.delays.values, np.inf),
+            np.append(share * self.delays.weights, 1 - share),
+            self.delays.one_way_delay,
+            method=self.delays.method,
+        )
+
     def late_fraction(self, playout_delay: float) -> float:
         """Return the share of the offered messages not read within a playout delay [s]; nan if none is offered."""
         on_time = 0.0 if self.delays is None else self.delivered * self.delays.cdf(playout_delay)

@@ -47,8 +47,11 @@ def _margin(quantity: str, now: float, found: Bracket) -> Margin:
 
 
 def _bitrates(flow: Flow, path: Path, stack: KnownStack) -> Axis:
-    """Return the axis of the bitrate, limited to bitrates near the present bitrate."""
-    axis = bitrate_axis(flow, path, stack)
+    """Return the axis of the bitrate, limited to bitrates near the present bitrate.
+
+    Packets of several segments are frames: they grow, and their rate stays.
+    """
+    axis = bitrate_axis(flow, path, stack, "size" if flow.packet_size > stack.mss else "segments")
     highest = max(flow.bitrate, min(axis.highest, LARGEST_RATIO * flow.bitrate))
     return replace(axis, lowest=flow.bitrate / LARGEST_RATIO, highest=highest)
 
@@ -63,6 +66,7 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: Answer
     ----------
     flow : Flow
         The flow. Its packets grow with the bitrate up to one segment; at higher bitrates they become more frequent.
+        Packets of several segments only grow.
     path, stack
         The path and the TCP stack.
     model : {"chain"} or Model

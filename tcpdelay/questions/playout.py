@@ -53,6 +53,8 @@ class SmallestBuffer:
         Expected error of the prediction.
     method : str
         Name of the model: "chain" or "simulation".
+    quantile : float or None
+        Share of the packets that must be on time; None if a call is rated.
     assumptions : tuple of str
         One sentence for each field of the scenario that the model ignores.
     """
@@ -72,6 +74,7 @@ class SmallestBuffer:
     stack: KnownStack
     expected_error: ExpectedError
     method: str
+    quantile: float | None = None
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -135,7 +138,7 @@ def playout_for_late_fraction(
             f"no playout buffer has a late fraction of {format_fraction(late_fraction)} or less: "
             f"at best, {format_fraction(float(distribution.weights[-1]))} are late"
         )
-    return _buffer(answer, value, None)
+    return replace(_buffer(answer, value, None), quantile=1 - late_fraction)
 
 
 def playout_for_call(

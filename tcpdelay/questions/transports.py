@@ -25,7 +25,8 @@ from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import ConstantRate, Source
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
 from tcpdelay.network.transport import TCP_HEADER, TIMESTAMPS, UDP_HEADER
-from tcpdelay.scenario.applications import flow_of, target_of
+from tcpdelay.quality.experience import Call, call_experience
+from tcpdelay.scenario.applications import APPLICATIONS, Application, flow_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -165,7 +166,8 @@ def _contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: in
     for extra in (0, 3):
         yield Contender(
             f"min-buf-1-{extra}",
-            f"TCP of a Linux kernel with a send buffer of one window and {extra} more packets (Goel et al. 2002)",
+            f"TCP of a Linux kernel with a send buffer of one window and {extra} more packets; the sender discards a "
+            "packet that finds no room (Goel et al. 2002)",
             carry(stack=stack, min_buf=SendBufferLimit(1, extra)),
         )
     if flow.packet_size <= stack.mss:
@@ -215,7 +217,7 @@ FULL_PACKET = 1500
 FEWEST_PACKETS, FEWEST_ROUND_TRIPS = 100, 10
 """Shortest simulation: fewer packets give no quantiles."""
 RANKED_DIGITS = 3
-"""Significant digits of the shares by which contenders are ranked."""
+"""Significant digits of the figures by which contenders are ranked."""
 WARM_UP = 0.05
 """Share of the time simulated, at its beginning, that is left out."""
 UNLIMITED = Bottleneck(rate=1e12, capacity=60_000)
@@ -251,6 +253,8 @@ class Comparison:
     ----------
     flow, path, stack, target
         The scenario.
+    application : Application or None
+        The application that sends the flow, if known.
     link : Bottleneck or None
         The shared link, if there is one.
     others : tuple of Source
@@ -275,6 +279,7 @@ class Comparison:
     duration: float
     seed: int
     rows: tuple[Carried, ...]
+    application: Application | None = None
 
     def unsettled(self, row: Carried) -> bool:
         """Return whether the delays of a contender depend on the length of the simulation.
@@ -296,19 +301,43 @@ class Comparison:
         """Return whether a contender is known to meet the target; a lost packet is a late packet."""
         return self.target.allows(self.missed(row))
 
+    def none_on_time(self, row: Carried) -> bool:
+        """Return whether a contender is known to have no packet on time, in three digits of the share."""
+        return _ranked_digits(self.missed(row)) == 1
+
+    def call(self, row: Carried) -> Call | None:
+        """Return the ratings of a call over a contender; a lost packet is a late packet.
+
+        None if the application is not a call, or if the delays depend on the length of the simulation.
+        """
+        if self.unsettled(row):
+            return None
+        delays = row.result.all_delays if row.result.sustainable else None
+        never = DelayDistribution.unsustainable(self.path.forward_delay)
+        return call_experience(self.application, self.flow, self.target, never if delays is None else delays)
+
     def ranked(self) -> list[tuple[int | None, Carried]]:
         """Return the contenders with their ranks, those with the fewest lost or late packets first.
 
-        Contenders whose shares agree in three digits have the same rank, and stay in their order. Contenders whose
-        share is not known, because their delays have not settled, come last and have no rank.
+        Contenders that have no packet on time are ranked by the share of the packets that arrive at all, and then by
+        the 95th percentile of their delays. Contenders whose figures agree in three digits have the same rank, and stay
+        in their order. Contenders whose share is not known, because their delays have not settled, come last and have
+        no rank.
         """
-        missed = [(self.missed(row), row) for row in self.rows]
-        known = [(float(f"{share:.{RANKED_DIGITS}g}"), row) for share, row in missed if not math.isnan(share)]
+        known = [(self._order(row), row) for row in self.rows if not self.unsettled(row)]
         ranked: list[tuple[int | None, Carried]] = [
-            (1 + sum(other < share for other, _ in known), row)
-            for share, row in sorted(known, key=lambda each: each[0])
+            (1 + sum(other < order for other, _ in known), row)
+            for order, row in sorted(known, key=lambda each: each[0])
         ]
-        return ranked + [(None, row) for share, row in missed if math.isnan(share)]
+        return ranked + [(None, row) for row in self.rows if self.unsettled(row)]
+
+    def _order(self, row: Carried) -> tuple[float, ...]:
+        """Return the figures that rank a contender, the smallest first."""
+        result = row.result
+        if not self.none_on_time(row):
+            return (_ranked_digits(self.missed(row)),)
+        p95 = result.p95_interval.value if result.sustainable and result.delivered else math.inf
+        return 1.0, -_ranked_digits(result.throughput / self.flow.bitrate), _ranked_digits(p95)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the delays of all contenders into the given axes, by default the current axes of pyplot."""
@@ -327,6 +356,11 @@ class Comparison:
         return self.undisturbed - row.others if self.others else math.nan
 
 
+def _ranked_digits(figure: float) -> float:
+    """Return a figure with the digits that are compared."""
+    return float(f"{figure:.{RANKED_DIGITS}g}")
+
+
 def compare(
     flow: Flow | str,
     path: Path,
@@ -338,6 +372,7 @@ def compare(
     duration: float | None = None,
     seed: int = 0,
     parity: int = 0,
+    application: Application | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Simulate every contender on one path, each in a simulation of its own, with the same random losses.
@@ -364,6 +399,8 @@ def compare(
         Seed of all random numbers, 0 or more; the same seed gives the same result.
     parity : int
         Parity datagrams per packet of a further contender over UDP, 0 to 255; with 0, there is no such contender.
+    application : Application, optional
+        The application that sends the flow; if it is a call, the call is rated. By default that of the flow's name.
     on_progress : callable, optional
         Called after each simulation with the number of simulations done and the number of all simulations.
 
@@ -386,6 +423,8 @@ def compare(
     """
     if others and link is None:
         raise ValueError("others need a link that they share with the flow")
+    if application is None and isinstance(flow, str):
+        application = APPLICATIONS.get(flow)
     flow, stack, target = flow_of(flow), stack or Linux(), target_of(flow, target)
     entered = contenders(flow, path, stack, target, parity)
     if duration is None:
@@ -402,7 +441,9 @@ def compare(
         predicted = _predicted(contender, contender is entered[0]) if link is None else None
         rows.append(Carried(contender, result.flows[0], _throughput(result.flows[1:]), predicted))
     undisturbed = _throughput(results[-1].flows) if others else 0.0
-    return Comparison(flow, path, stack, target, link, tuple(others), undisturbed, duration, seed, tuple(rows))
+    return Comparison(
+        flow, path, stack, target, link, tuple(others), undisturbed, duration, seed, tuple(rows), application
+    )
 
 
 def default_duration(flow: Flow, link: Bottleneck | None) -> float:

@@ -31,7 +31,8 @@ class Expected:
     measured_call, predicted_call : Call, optional
         The ratings of the call with the measured and with the predicted delays; None if the application is no call.
     notes : tuple of str
-        Measured values outside the range in which the model has been checked.
+        Packets unlike those of the application, and measured values outside the range in which the model has been
+        checked.
     """
 
     delays: DelayDistribution | None = None

@@ -28,6 +28,8 @@ from tcpdelay.units import format_fraction, format_fraction_range, format_rate, 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tcpdelay.scenario.encapsulation import Encapsulation
+
 Format = Literal["text", "json", "csv"]
 Row = dict[str, Any]
 Solution = Edge | SmallestBuffer | Frontier | Choice | Sensitivities
@@ -76,9 +78,30 @@ class RenderedAnswer:
     cells: list[list[str]] = field(default_factory=list)
 
 
-def answer_text(answer: Solution, chosen: Format, ignored: Mapping[str, str]) -> str:
-    """Return an answer of `tcpdelay.questions` in one of the formats, with the fields that the model ignored."""
+def answer_text(answer: Solution, chosen: Format, ignored: Mapping[str, str], over: Encapsulation | None = None) -> str:
+    """Return an answer of `tcpdelay.questions` in one of the formats.
+
+    Parameters
+    ----------
+    answer : Edge, SmallestBuffer, Frontier, Choice or Sensitivities
+        The answer.
+    chosen : {"text", "json", "csv"}
+        The format.
+    ignored : mapping of str to str
+        Fields of the scenario that the model ignored, and the values that it assumed instead.
+    over : Encapsulation, optional
+        The headers in each packet: a largest bitrate is then also stated without them.
+
+    Raises
+    ------
+    InvalidValueError
+        If the packets of the answer are smaller than the headers.
+    """
     found = rendered(answer)
+    if over is not None and isinstance(answer, Edge) and answer.quantity == "bitrate":
+        data = _data_bitrate(answer, over)
+        found.facts.insert(1, ("of which data", f"{format_rate(data)}, without the headers of {over.name}"))
+        found.record["data_bitrate"] = data
     if chosen == "text":
         parts: list[RenderableType] = [facts_table([*found.facts, *ignored_in_words(ignored, answer.method)])]
         if found.cells:
@@ -111,7 +134,7 @@ def _(edge: Edge) -> RenderedAnswer:
         ("found to", format_fraction(edge.tolerance)),
         ("method", _method(edge.method)),
         ("scenario there", scenario_in_words(*edge.at)),
-        ("expected error", in_words(edge.expected_error)),
+        ("expected error", in_words(edge.expected_error, target.quantile)),
         *_notes(edge.notes),
     ]
     record = {
@@ -140,18 +163,22 @@ def _(buffer: SmallestBuffer) -> RenderedAnswer:
 
     mos = None if buffer.quality is None else buffer.quality.mos
     mos_beyond = None if buffer.quality_beyond is None else buffer.quality_beyond.mos
-    value, fails = told_apart(format_time, buffer.value, buffer.fails)
+    value, fails = told_apart(
+        format_time, buffer.value, buffer.fails, error=max(buffer.value / buffer.value_range[0] - 1, 0.0)
+    )
     late, late_beyond = told_apart(format_fraction, buffer.late_fraction, buffer.late_beyond)
     score, score_beyond = told_apart(_score, mos, mos_beyond)
     facts = [("playout buffer", f"{value} from write to playout"), ("with it", described(late, score))]
     if fails:
-        facts.append(("fails", f"{fails}: {described(late_beyond, score_beyond)}"))
+        # The error of the prediction may be larger than the difference to the next shorter buffer.
+        shorter = "a slightly shorter buffer" if fails == value else fails
+        facts.append(("fails", f"{shorter}: {described(late_beyond, score_beyond)}"))
     facts += [
         ("within the error", _buffers_in_words(buffer)),
         ("limited by", LIMITS[buffer.limited_by]),
         ("method", buffer.method),
         ("scenario", scenario_in_words(buffer.flow, buffer.path)),
-        ("expected error", in_words(buffer.expected_error)),
+        ("expected error", in_words(buffer.expected_error, buffer.quantile or "the buffer")),
         *_notes(buffer.notes),
     ]
     record = {
@@ -204,6 +231,7 @@ def _(frontier: Frontier) -> RenderedAnswer:
 @rendered.register
 def _(choice: Choice) -> RenderedAnswer:
     best, call = choice.best, choice.best.mos is not None
+    asked = choice.target.quantile if isinstance(choice.target, Target) else "the score"
 
     def named(value: float) -> str:
         return format_time(value) if choice.quantity == "interval" else f"{value:g}"
@@ -222,7 +250,10 @@ def _(choice: Choice) -> RenderedAnswer:
         ("limited by", LIMITS[choice.limited_by]),
         *([] if choice.fails is None else [("fails", named(choice.fails))]),
         ("method", _method(best.method)),
-        ("expected error", in_words(choice.expected_error)),
+        (
+            "expected error",
+            in_words(choice.expected_error, asked),
+        ),
         *_notes(choice.notes),
     ]
     first = f"{format_fraction(choice.target.quantile)} within" if isinstance(choice.target, Target) else "playout"
@@ -279,7 +310,7 @@ def _(found: Sensitivities) -> RenderedAnswer:
         ("quantile", f"{format_fraction(target.quantile)}; packets later than {format_time(target.limit)} are late"),
         ("depends most on", INPUTS[found.largest][0]),
         ("method", _method(found.method)),
-        ("expected error", in_words(found.expected_error)),
+        ("expected error", in_words(found.expected_error, target.quantile)),
         *_notes(found.notes),
     ]
     percent = format_fraction(found.step)
@@ -306,6 +337,12 @@ def _(found: Sensitivities) -> RenderedAnswer:
         "notes": found.notes,
     }
     return RenderedAnswer(facts, record, "entries", rows, headings, cells)
+
+
+def _data_bitrate(edge: Edge, over: Encapsulation) -> float:
+    """Return the bitrate of the data alone [bit/s] in packets with headers."""
+    flow, _ = edge.at
+    return 8 * over.largest_payload(flow.packet_size) / flow.interval
 
 
 def _method(name: str) -> str:

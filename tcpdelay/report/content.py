@@ -482,7 +482,7 @@ def _trust(guideline: Findings) -> Section:
     said = (*guideline.validity.exceeded_by(guideline.flow, guideline.path), *_assumptions(guideline))
     notes = tuple(phrases.sentence(note) for note in guideline.notes if note not in said)
     source = phrases.sentence(f"the model was checked against {guideline.validity.source}")
-    error = phrases.sentence(f"expected error: {in_words(guideline.expected_error)}")
+    error = phrases.sentence(f"expected error: {in_words(guideline.expected_error, guideline.target.quantile)}")
     return Section("trust", "How far to trust this", (error, source), (validity_table(guideline),), points=notes)
 
 

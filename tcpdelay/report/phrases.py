@@ -375,4 +375,5 @@ def expected_error(error: ExpectedError) -> str:
     """Return the model's error in similar scenarios in a sentence, for the explanation of the verdict."""
     if math.isnan(error.median):
         return "The model's error in such scenarios is not known; see the end."
-    return f"Expected error of p95: {format_fraction(float(f'{error.median:.2g}'))} (median); see the end."
+    median = format_fraction(float(f"{error.median:.2g}"))
+    return f"Expected error of {quantile_name(error.quantile)}: {median} (median); see the end."

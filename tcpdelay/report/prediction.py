@@ -58,6 +58,7 @@ def expected_errors(error: ExpectedError | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "expected_error_source": error and error.source,
         "expected_error_cases": error and error.cases,
+        "expected_error_quantile": error and error.quantile,
     }
     for quantity, spread in (("p95", error), ("mean", error and error.mean_delay)):
         for statistic in ("median", "mean", "p90"):
@@ -166,7 +167,7 @@ def prediction_text(flow: Flow, path: Path, target: Target, distribution: DelayD
         (f"later than {format_time(target.limit)}", late),
         ("sustainable", "yes" if distribution.sustainable else "no: the backlog grows for ever"),
         ("method", distribution.method),
-        ("expected error", "not known" if error is None else in_words(error)),
+        ("expected error", "not known" if error is None else in_words(error, target.quantile)),
         *ignored_in_words(distribution.ignored, distribution.method),
     ]
     return f"{scenario_in_words(flow, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"

@@ -10,7 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.confidence import share_interval
 from tcpdelay.questions.tables.rows import group_order
-from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, message, note, round_ticks, tidy, time_axis
+from tcpdelay.report.chart_labels import (
+    LABEL_SIZE,
+    fraction_axis,
+    message,
+    note_where_free,
+    round_ticks,
+    tidy,
+    time_axis,
+)
 from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, current_axes
 from tcpdelay.report.result_table import Column, ResultTable
 from tcpdelay.scenario.fields import InvalidValueError
@@ -110,9 +118,11 @@ def plot_region(
     scale.ax.set_yticklabels(ticks)
     if boundary is not None:
         _draw_boundary(ax, boundary, "black", "-")
-        at = _middle(boundary)
-        if at is not None:
-            note(ax, f"{format_time(limit)}; works below", at, (6, 4), "left", "black")
+        points = _from_the_middle(boundary)
+        if points:
+            note_where_free(ax, f"{format_time(limit)}; works below", points, "black")
+            # The colours below may be dark.
+            ax.texts[-1].set_bbox({"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5})
     return ax
 
 
@@ -230,14 +240,12 @@ def _draw_boundary(ax: Axes, boundary: Boundary, color: str, style: str, label: 
     along(boundary.at, boundary.certain_up_to, boundary.impossible_from, color=color, alpha=0.15, linewidth=0)
 
 
-def _middle(boundary: Boundary) -> tuple[float, float] | None:
-    """Return the middle point of a boundary; None if the boundary has no point."""
+def _from_the_middle(boundary: Boundary) -> list[tuple[float, float]]:
+    """Return the points of a boundary, those in the middle first."""
     rtts, losses = _sides(boundary)
     known = np.flatnonzero(np.isfinite(boundary.fails_from) & np.isfinite(boundary.works_up_to))
-    if known.size == 0:
-        return None
-    place = known[known.size // 2]
-    return float(rtts[place]), float(losses[place])
+    outward = known[np.argsort(np.abs(np.arange(known.size) - known.size // 2), kind="stable")]
+    return list(zip(rtts[outward].tolist(), losses[outward].tolist(), strict=True))
 
 
 def _axes(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> None:

@@ -145,6 +145,7 @@ FORMATS: dict[str, Callable[..., str]] = {
     "distance": _percent,
     "rate": format_rate,
     "ratio": lambda value: f"{value:.3g}",
+    "score": lambda value: f"{value:.2f}",
 }
 """Functions that format a cell for people: a time [s], a rate [bit/s], a fraction or a relative error."""
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tcpdelay.network.bottleneck import Bottleneck
     from tcpdelay.network.result import FlowResult
     from tcpdelay.network.sources import Source
+    from tcpdelay.quality.experience import Call
     from tcpdelay.scenario.path import Path
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.stack import Linux
@@ -134,6 +135,14 @@ class Comparison(Protocol):
         """Return whether a contender is known to meet the target."""
         ...
 
+    def none_on_time(self, row: Any) -> bool:
+        """Return whether a contender is known to have no packet on time, in three digits of the share."""
+        ...
+
+    def call(self, row: Any) -> Call | None:
+        """Return the ratings of a call over a contender; None if there is no call, or if it has not settled."""
+        ...
+
     def unsettled(self, row: Any) -> bool:
         """Return whether the delays of a contender depend on the length of the simulation."""
         ...
@@ -177,6 +186,8 @@ def comparison_table(comparison: Comparison) -> ResultTable:
         _SettledColumn("late_fraction", f"lost or > {format_time(comparison.target.limit)}", "fraction"),
         Column("retransmission_fraction", "resent", "fraction"),
     ]
+    if (rated := _call(comparison)) is not None:
+        columns.append(Column("mos", f"MOS ({rated.codec.name})", "score"))
     if comparison.others:
         columns.append(Column("taken", "takes", "rate"))
     if any(row.predicted is not None for row in comparison.rows):
@@ -190,6 +201,11 @@ def comparison_table(comparison: Comparison) -> ResultTable:
     )
 
 
+def _call(comparison: Comparison) -> Call | None:
+    """Return the ratings of a call over the first contender that has them; None if the flow is not a call."""
+    return next((rated for row in comparison.rows if (rated := comparison.call(row)) is not None), None)
+
+
 def table_html(comparison: Comparison) -> str:
     """Return the table of a comparison for notebooks."""
     table = comparison_table(comparison)
@@ -200,10 +216,15 @@ def table_html(comparison: Comparison) -> str:
 def _note(comparison: Comparison) -> str:
     """Return the explanation of the table."""
     words = (
-        "Ranked by the share of packets that are lost or late. "
+        "Ranked by the share of packets that are lost or late; if all are, by the share that arrives at all. "
         f"Each simulated for {format_time(comparison.duration)}. "
         "Delays are those of packets that arrive; lost ones never did, and some were given up on purpose."
     )
+    if (rated := _call(comparison)) is not None:
+        words += (
+            f" MOS: {'approximate ' if rated.approximate else ''}score of a call with {rated.codec.name} that plays "
+            f"out each packet {format_time(comparison.target.limit)} after its write (E-model)."
+        )
     if not comparison.others:
         return words
     rate = format_rate(comparison.undisturbed)
@@ -212,7 +233,7 @@ def _note(comparison: Comparison) -> str:
 
 def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     """Return the figures of one contender."""
-    result, delays = row.result, row.result.delays
+    result, delays, call = row.result, row.result.delays, comparison.call(row)
     late, settled = comparison.missed(row), not comparison.unsettled(row)
     cells: dict[str, Cell] = {
         "name": row.contender.name,
@@ -247,10 +268,29 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         "carried_high": result.carried.high,
         "others": row.others if comparison.others else None,
         "taken": comparison.taken(row),
+        "mos": None if call is None else call.at_limit.mos,
+        "codec": None if call is None else call.codec.name,
+        "reason": nothing_arrives(comparison, row) or None,
         "predicted_mean": None if row.predicted is None else row.predicted.mean,
         "predicted_p95": None if row.predicted is None else row.predicted.quantile(0.95),
     }
     return cells
+
+
+def nothing_arrives(comparison: Comparison, row: Carried) -> str:
+    """Return why no packet of a contender arrives; an empty text if packets arrive."""
+    if row.result.delivered or comparison.unsettled(row) or not row.result.sustainable:
+        return ""
+    source = row.contender.source
+    if source.discard_after is not None:
+        return "every packet would probably arrive too late, and the sender discards it"
+    if source.min_buf is None:
+        return "every packet is lost"
+    segments = -(-comparison.flow.packet_size // comparison.stack.mss)
+    return (
+        f"a packet needs {segments} segment{'s' if segments > 1 else ''} of the send buffer, "
+        "which follows the congestion window and has no room for so many"
+    )
 
 
 def conclusion(comparison: Comparison) -> str:
@@ -267,6 +307,11 @@ def conclusion(comparison: Comparison) -> str:
         said.append(f"Plain TCP ({plain.contender.name}) {verb} it: {missed} of the packets are lost or late.")
     if comparison.unsettled(best):
         said.append("No delays have settled.")
+    elif comparison.none_on_time(best):
+        share = format_fraction(min(best.result.throughput / comparison.flow.bitrate, 1.0))
+        said.append(
+            f"No way has packets on time; most arrive over {best.contender.name} ({best.contender.title}): {share}."
+        )
     elif plain is best:
         said.append("No other way has fewer.")
     else:
@@ -283,9 +328,20 @@ def conclusion(comparison: Comparison) -> str:
             )
             else "No way over the same TCP meets it."
         )
+    for reason, names in _silent(comparison).items():
+        said.append(f"Nothing arrives over {' and '.join(names)}: {reason}.")
     if unsettled := [row for row in comparison.rows if comparison.unsettled(row)]:
         said.append(_not_settled(comparison, unsettled))
     return " ".join(said)
+
+
+def _silent(comparison: Comparison) -> dict[str, list[str]]:
+    """Return the contenders over which nothing arrives, by the reason."""
+    silent: dict[str, list[str]] = {}
+    for row in comparison.rows:
+        if reason := nothing_arrives(comparison, row):
+            silent.setdefault(reason, []).append(row.contender.name)
+    return silent
 
 
 def _not_settled(comparison: Comparison, unsettled: Sequence[Carried]) -> str:

@@ -8,6 +8,10 @@ from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
+from tcpdelay.units import format_rate, format_time
+
+CLEAR_DIFFERENCE = 1.5
+"""Factor from which packet sizes, intervals or bitrates differ clearly."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,8 @@ class Application:
     target: Target
     basis: str
     codec: str | None = None
-    """Key of `tcpdelay.quality.voice.CODECS` for the rating of a call; None if the application is not a call."""
+    """Key of `tcpdelay.quality.voice.CODECS` for the rating of a call; None if the application is no call, or if no
+    codec with published values is close to the codec in use."""
     stands_in: bool = False
     """Whether `codec` is the closest codec that can be rated, not the codec in use."""
     video: bool = False
@@ -34,6 +39,30 @@ class Application:
     def flow(self) -> Flow:
         """The flow that TCP carries."""
         return encapsulation(self.over).around(self.content)
+
+    def unlike(self, flow: Flow) -> str:
+        """Return how the packets of a flow differ clearly from those of the application; else an empty text.
+
+        A difference is clear from a factor of `CLEAR_DIFFERENCE` on: other headers change small packets by less. The
+        frames or segments of a video have any size, so only its bitrate is compared.
+
+        Examples
+        --------
+        >>> application("voip").unlike(Flow(184, 0.020))
+        ''
+        >>> application("voip").unlike(Flow(1448, 0.020))
+        '1448 B every 20 ms, but voip sends 174 B every 20 ms'
+        """
+        own = self.flow
+        pairs = [(flow.packet_size, own.packet_size), (flow.interval, own.interval)]
+        if self.video:
+            pairs = [(flow.bitrate, own.bitrate)]
+        if all(max(pair) < CLEAR_DIFFERENCE * min(pair) for pair in pairs):
+            return ""
+        if self.video:
+            return f"{format_rate(flow.bitrate)}, but {self.name} sends {format_rate(own.bitrate)}"
+        given, usual = (f"{each.packet_size} B every {format_time(each.interval)}" for each in (flow, own))
+        return f"{given}, but {self.name} sends {usual}"
 
 
 _PRESETS = (
@@ -62,9 +91,8 @@ _PRESETS = (
         Flow(960, 0.020),
         "websocket",
         Target(0.300, 0.95),
+        # No call is rated: ITU-T publishes no planning values for uncompressed wideband speech.
         "960 B of 16-bit PCM at 24 kHz every 20 ms and an 8 B masked WebSocket header (RFC 6455); 95 % within 300 ms",
-        codec="g711",
-        stands_in=True,
     ),
     Application(
         "live-video",

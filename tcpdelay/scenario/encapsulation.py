@@ -97,6 +97,8 @@ class Encapsulation:
         Name on the command line, and title for people.
     layers : tuple of Layer
         Protocol layers from the innermost to the outermost; may be empty.
+    whole_frames : bool
+        Whether a message carries a whole video frame, so that its headers come once per frame and not per segment.
 
     Examples
     --------
@@ -108,6 +110,7 @@ class Encapsulation:
     name: str
     title: str
     layers: tuple[Layer, ...]
+    whole_frames: bool = False
 
     def parts(self, payload: int) -> list[tuple[str, int]]:
         """Return the name of each layer and the bytes that it adds to `payload` [bytes, 1 or more].
@@ -182,8 +185,8 @@ _KNOWN = (
     Encapsulation("websocket-down", "WebSocket, from the server", (WEBSOCKET_SERVER,)),
     Encapsulation("wss-down", "WebSocket over TLS, from the server", (WEBSOCKET_SERVER, TLS_1_3)),
     Encapsulation("tls", "TLS 1.3", (TLS_1_3,)),
-    Encapsulation("rtmp", "RTMP, a frame of H.264 in a message", (AVC_TAG, RTMP_MESSAGE)),
-    Encapsulation("rtmps", "RTMP over TLS", (AVC_TAG, RTMP_MESSAGE, TLS_1_3)),
+    Encapsulation("rtmp", "RTMP, a frame of H.264 in a message", (AVC_TAG, RTMP_MESSAGE), whole_frames=True),
+    Encapsulation("rtmps", "RTMP over TLS", (AVC_TAG, RTMP_MESSAGE, TLS_1_3), whole_frames=True),
 )
 
 ENCAPSULATIONS = {known.name: known for known in _KNOWN}

@@ -107,6 +107,10 @@ class UnitWarning(UserWarning):
     """A value is so large that it is probably given in another unit, such as milliseconds for seconds."""
 
 
+class ColumnUnitWarning(UnitWarning):
+    """Most values of a table's column are improbable in the stated unit, and another unit fits."""
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether a value is a real number; neither a text nor True is one.
 

@@ -154,7 +154,8 @@ class Path:
         float,
         Quantity(
             kind="time",
-            meaning="Largest additional delay of a data segment, which also reorders segments.",
+            meaning="Largest additional delay of a data segment: each delay is drawn uniformly from 0 to this maximum, "
+            "so the mean is half of it, and segments may overtake each other.",
             low=0.0,
             high=1.0,
             unit="s",

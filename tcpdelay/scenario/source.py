@@ -103,3 +103,14 @@ BITRATE = Quantity(
     example="64kbit/s",
 )
 """Declaration of the bitrate, which can be given instead of a flow's packet size or its interval."""
+FRAME_RATE = Quantity(
+    kind="number",
+    meaning="Frames per second of a video; each packet is then a whole frame.",
+    low=1 / _INTERVAL.high,
+    high=1 / _INTERVAL.low,
+    unit="1/s",
+    example="30",
+)
+"""Declaration of the frame rate, which can be given instead of a flow's interval."""
+USUAL_FRAME_RATE = 30.0
+"""Frames per second of a video over a protocol that carries whole frames, if nobody states another rate [1/s]."""

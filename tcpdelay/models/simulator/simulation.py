@@ -72,6 +72,8 @@ class Simulation(DelayDistribution):
         Mean delay [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
     quantile_interval : Interval
         The requested quantile [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
+    probability : float
+        Probability of the requested quantile.
     sender_delay, head_of_line_delay : float
         Parts of the mean delay beyond the network's one-way delay [s]: waiting in the send buffer, and waiting at the
         receiver for a lost segment, which may be the packet's own.
@@ -95,6 +97,7 @@ class Simulation(DelayDistribution):
     rtt: float = np.nan
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
+    probability: float = 0.95
     sender_delay: float = 0.0
     head_of_line_delay: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
@@ -107,7 +110,7 @@ class Simulation(DelayDistribution):
         """Error of the quantile and of the mean; None where no delay is finite or none has settled."""
         if not (self.sustainable and self.settled):
             return None
-        statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets)
+        statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets, self.probability)
         return simulator_error(statistical, (self.mean - self.one_way_delay) / self.rtt)
 
 
@@ -293,6 +296,7 @@ def _run(
         rtt=path.rtt,
         mean_interval=batches.mean(),
         quantile_interval=quantile_interval,
+        probability=quantile,
         sender_delay=float(mean_sender),
         head_of_line_delay=float(mean_delay - mean_sender - path.forward_delay - path.jitter / 2),
         counts=_counts(connection),

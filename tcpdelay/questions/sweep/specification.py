@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path as FilePath
@@ -354,7 +355,9 @@ def _in_table(name: str) -> Iterator[None]:
 def _require_keys(table: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
     for key in table:
         if key not in allowed:
-            raise ValueError(f"unknown key {key!r:.64}; allowed are {', '.join(allowed)}")
+            near = get_close_matches(str(key), allowed, n=1)
+            meant = f"; did you mean {near[0]}?" if near else f"; allowed are {', '.join(allowed)}"
+            raise ValueError(f"unknown key {key!r:.64}{meant}")
 
 
 def _fixed(table: str, content: Mapping[str, Any]) -> dict[str, Value]:

@@ -354,48 +354,6 @@ def _chosen(quantity: ColumnQuantity, where: str, present: list[str]) -> Source:
     return Source(column, quantity.units[unit])
 
 
-_DOUBTFUL = {
-    "rtt": (2.0, "ms", "milliseconds", "s", "seconds"),
-    "loss": (1.0, "percent", "percent", "fraction", "fractions"),
-    "limit": (20.0, "ms", "milliseconds", "s", "seconds"),
-    "quantile": (1.0, "percent", "percent", "fraction", "fractions"),
-}
-"""Smallest median with which a column without a unit looks like it has another unit; this unit; the default unit."""
-
-
-def require_credible_units(batch: pa.RecordBatch, sources: Mapping[str, Source]) -> None:
-    """Raise ValueError if the unit of a column is not stated, and its values look like milliseconds or percent.
-
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-        The first rows of a table.
-    sources : mapping of str to Source
-        Columns of the quantities.
-
-    Examples
-    --------
-    >>> batch = pa.record_batch({"rtt": [80, 40, 20], "loss": [0.01, 0.02, 0.02]})
-    >>> require_credible_units(batch, find_sources(batch.schema.names))
-    Traceback (most recent call last):
-    tcpdelay.scenario.fields.InvalidValueError: columns must state the unit of rtt, because these look like
-    milliseconds (median 40): write rtt=rtt:ms, or rtt=rtt:s if they are seconds, got 'rtt'
-    >>> require_credible_units(batch, find_sources(batch.schema.names, {"rtt": "rtt:ms"}))
-    """
-    for name, (smallest, unit, words, default, default_words) in _DOUBTFUL.items():
-        source = sources.get(name)
-        if source is None or source.unit_given:
-            continue
-        cells = read_column(batch, QUANTITIES[name], source)
-        numbers = cells.values[((cells.faults == 0) | (cells.faults == OUTSIDE)) & np.isfinite(cells.values)]
-        if numbers.size and (middle := float(np.median(numbers))) >= smallest:
-            allowed = (
-                f"state the unit of {name}, because these look like {words} (median {middle:g}): "
-                f"write {name}={source.column}:{unit}, or {name}={source.column}:{default} if they are {default_words}"
-            )
-            raise InvalidValueError("columns", source.column, allowed)
-
-
 def require_one(argument: str, name: str, present: Sequence[str]) -> None:
     """Raise ValueError if several columns have the name that an argument gives.
 

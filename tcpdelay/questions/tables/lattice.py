@@ -192,7 +192,9 @@ class Lattice:
             self._exact_rows += rtt.size
             return self._answer_exactly(rtt, loss, on_progress)
         places = place_of(rtt, loss)
-        self.solve(self.missing(places), on_progress)
+        # In random order, so that the time of some chains tells how long the other chains take.
+        missing = np.random.default_rng(0).permutation(self.missing(places))
+        self.solve(missing, on_progress)
         return self._known.at(self._index[places] - 1)
 
     def missing(self, places: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -19,7 +19,8 @@ from tcpdelay import __version__
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.quality.voice import CallTarget
 from tcpdelay.questions.region import question
-from tcpdelay.questions.tables.columns import Source, find_sources, require_credible_units, require_one
+from tcpdelay.questions.tables.column_units import check_units
+from tcpdelay.questions.tables.columns import Source, find_sources, require_one
 from tcpdelay.questions.tables.csv_reading import one_line
 from tcpdelay.questions.tables.files import (
     ROWS_AT_A_TIME,
@@ -105,6 +106,8 @@ def predict_many(
     -----
     ValidityWarning
         If rows lie outside the range in which the model has been checked; not for a reader.
+    ColumnUnitWarning
+        If most values of a column are improbable in its stated unit, and another unit fits.
 
     Examples
     --------
@@ -124,7 +127,7 @@ def predict_many(
     schema = rows.schema(given.schema)
     batches = given.combine_chunks().to_batches(max_chunksize=TABLE_ROWS_AT_A_TIME)
     for batch in batches[:1]:
-        require_credible_units(batch, rows.sources)
+        check_units(batch, rows.sources, demand.stack)
     predicted = pa.Table.from_batches([rows.predict(batch, on_progress) for batch in batches], schema)
     rows.save()
     if rows.unchecked:
@@ -155,7 +158,7 @@ def _stream(
     try:
         for number, batch in enumerate(reader):
             if number == 0:
-                require_credible_units(batch, rows.sources)
+                check_units(batch, rows.sources, rows.demand.stack)
             yield rows.predict(batch, on_progress)
     finally:
         rows.save()
@@ -330,7 +333,7 @@ def run_job(
     predictor = RowPredictor(demand, dict(sources), shares.prefix, cached)
     with reading(job.source, job.source_format) as reader:
         for batch in chunks(reader, ROWS_AT_A_TIME):
-            require_credible_units(batch, sources)
+            check_units(batch, sources, demand.stack)
             break
     if job.in_parts and job.target is not None:
         with writing(job.target):

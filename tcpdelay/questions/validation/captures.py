@@ -279,6 +279,9 @@ def _growth(sequence: NDArray[np.float64], duration: float) -> float:
     return (last - first) / (0.75 * duration)
 
 
+_WRITTEN = "name a folder to which 'tcpdelay testbed run' wrote captures"
+
+
 def measure_all(
     directory: str | os.PathLike[str],
     on_broken: Callable[[str], None],
@@ -292,7 +295,8 @@ def measure_all(
         The directory, with captures in files whose names end in .parquet. The `collection` of a capture is the name of
         its subdirectory.
     on_broken : callable
-        Called for each file that cannot be used, with a message of one line that names it. The file is left out.
+        Called at the end for each file that cannot be used, with a message of one line that names it. The file is left
+        out.
     on_progress : callable, optional
         Called before each file with the number of files done and the number of all files.
 
@@ -310,27 +314,33 @@ def measure_all(
     --------
     >>> measure_all("no-such-directory", on_broken=print)
     Traceback (most recent call last):
-    ValueError: 'no-such-directory' is not a directory
+    ValueError: 'no-such-directory' is not a directory; name a folder to which 'tcpdelay testbed run' wrote captures
     """
     root = FilePath(directory)
     if not root.is_dir():
-        raise ValueError(f"{str(root)!r} is {'a file' if root.exists() else 'not a directory'}")
+        raise ValueError(f"{str(root)!r} is {'a file' if root.exists() else 'not a directory'}; {_WRITTEN}")
     files = sorted(file for file in root.rglob(f"*{SUFFIX}") if not file.name.startswith("."))
     if not files:
-        raise ValueError(f"{str(root)!r} holds no capture, that is, no file ending in {SUFFIX}")
-    measured = []
+        raise ValueError(f"{str(root)!r} holds no capture, that is, no file ending in {SUFFIX}; {_WRITTEN}")
+    measured, broken = [], []
     for done, file in enumerate(files):
         on_progress(done, len(files))
         collection = "" if file.parent == root else file.parent.name
         try:
             capture = read_capture(file)
         except ValueError as error:
-            on_broken(str(error))
+            broken.append(str(error))
             continue
         try:
             measured.append(measure(capture, collection))
         except ValueError as error:
-            on_broken(f"{file}: cannot be used: {error}")
+            broken.append(f"{file}: cannot be used: {error}")
     if not measured:
-        raise ValueError(f"{str(root)!r} holds no capture that can be used: all {len(files)} files are broken")
+        first = broken[0].removeprefix(f"{root}{os.sep}")
+        raise ValueError(
+            f"{str(root)!r} holds no capture that can be used among {len(files)} files, the first of which is {first}; "
+            f"{_WRITTEN}"
+        )
+    for message in broken:
+        on_broken(message)
     return measured
