@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tcpdelay.advice.playout import fast_retransmit_playout, timeout_in_words, timeout_playout
-from tcpdelay.advice.rule import Effect, Rule, Settings, Situation, always
+from tcpdelay.advice.rule import NOT_SETTLED, Effect, Rule, Settings, Situation, always
 from tcpdelay.models.tcp import INITIAL_WINDOW
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.questions.quantities import at_bitrate
@@ -58,6 +58,8 @@ def _lower_bitrate(s: Situation) -> Effect | None:
 
 def _dropped(s: Situation) -> Effect:
     """Return the share of packets that are late now, which bounds the gain of dropping them."""
+    if s.distribution is None:
+        return NOT_SETTLED
     return Effect(
         "bound",
         s.late_now,
@@ -200,7 +202,7 @@ APPLICATION_RULES = (
         "Drop packets that would come too late before they are sent",
         "They are of no use, and they delay the packets behind them.",
         "the application can do without single packets, and some packets come too late",
-        lambda s: s.late_now > 0,
+        lambda s: s.late_now != 0,
         _dropped,
         "not a setting",
         Settings(
@@ -217,7 +219,7 @@ APPLICATION_RULES = (
         "Keep unsent data in the application",
         "Data that TCP does not have yet can still be dropped, or encoded again at a lower rate.",
         "the application drops packets or adapts its rate, and backlogs build up",
-        lambda s: s.late_now > 0,
+        lambda s: s.late_now != 0,
         lambda s: Effect("none", reason="at a constant bitrate it changes no delay by itself"),
         "set",
         Settings(

@@ -99,7 +99,7 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
 def model_to_compare(
     scenario: Scenario, method: AnsweredBy, on_progress: Callable[[int, int], None] | None = None
 ) -> AnsweredBy | Model:
-    """Return the model whose answers to a scenario and to its neighbours are compared, as in a search.
+    """Return the model whose answers to a scenario and to its neighbours are compared, as in a report.
 
     Its simulations all have `COMPARED_PACKETS` packets and the same random numbers, so that their differences come from
     the scenarios.
@@ -109,7 +109,8 @@ def model_to_compare(
     scenario : Scenario
         The scenario.
     method : {"chain", "simulation", "auto"}
-        "auto" is the chain, or the simulator where the chain refuses a field and the simulator does not.
+        "auto" is the chain, or the simulator where the chain refuses a field or is too large, and the simulator does
+        not refuse the scenario.
     on_progress : callable, optional
         Called in each simulation with the number of packets simulated, and the largest number of packets.
 
@@ -132,11 +133,34 @@ def model_to_compare(
     200000
     """
     compared, refused = simulator(COMPARED_PACKETS, on_progress), supports(scenario, method).refused
-    if method == "simulation" or (method == "auto" and refused and not compared.supports(scenario).refused):
+    if method == "simulation" or (method == "auto" and _only_simulated(scenario)):
         method, refused = "simulation", compared.supports(scenario).refused
     for refusal in refused:
         raise refusal
     return compared if method == "simulation" else "chain"
+
+
+def _only_simulated(scenario: Scenario) -> bool:
+    """Return whether the simulator supports a scenario and the chain has no answer."""
+    if simulator().supports(scenario).refused:
+        return False
+    return bool(supports(scenario).refused) or not predict(scenario, method="chain").answered
+
+
+def why_simulated(scenario: Scenario) -> str:
+    """Return in words why the chain has no answer to a scenario; an empty text if it has one.
+
+    Examples
+    --------
+    >>> why_simulated(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02, jitter=0.005, ack_loss=0.01)))
+    'the chain does not model this scenario (jitter, ack loss)'
+    """
+    refused = ", ".join(refusal.name.replace("_", " ") for refusal in supports(scenario).refused)
+    if refused:
+        return f"the chain does not model this scenario ({refused})"
+    refusal = predict(scenario, method="chain").refusal
+    # Behind the semicolon is what to do if nothing else has an answer.
+    return "" if refusal is None else str(refusal).partition(";")[0]
 
 
 def supports(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Support:

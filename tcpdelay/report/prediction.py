@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
+from tcpdelay.models.interface import settled_record
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
@@ -85,7 +86,7 @@ def prediction_record(flow: Flow, path: Path, target: Target, distribution: Dela
         "limit": target.limit,
         "quantile": target.quantile,
         **_figures(target, distribution),
-        **_settled(None),
+        **settled_record(None),
         "method": distribution.method,
         **expected_errors(distribution.expected_error),
         "ignored": dict(distribution.ignored),
@@ -98,7 +99,7 @@ def not_settled_record(flow: Flow, path: Path, target: Target, refusal: NotSettl
 
     record = prediction_record(flow, path, target, DelayDistribution.unsustainable(path.forward_delay))
     unknown = dict.fromkeys(_figures(target, DelayDistribution.unsustainable(path.forward_delay)))
-    return record | unknown | _settled(refusal) | {"method": "simulation"}
+    return record | unknown | settled_record(refusal) | {"method": "simulation"}
 
 
 def _figures(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
@@ -123,17 +124,6 @@ def _late_range(target: Target, distribution: DelayDistribution) -> tuple[float,
 
     stack = Linux() if distribution.scenario is None else distribution.scenario[2]
     return late_range_within(distribution, relative_error(stack, distribution.expected_error), target.latest)
-
-
-def _settled(refusal: NotSettledError | None) -> dict[str, Any]:
-    """Return whether a prediction has settled, and if not, the rate that TCP carries relative to the flow's rate.
-
-    This rate is the interval of the simulation, and the figure of the chain; None if it is not known.
-    """
-    shares = (None, None, None) if refusal is None else (refusal.carried.low, refusal.carried.high, refusal.capacity)
-    known = [None if share is None or math.isnan(share) else share for share in shares]
-    names = ("carried_low", "carried_high", "carried_by_chain")
-    return {"settled": refusal is None} | dict(zip(names, known, strict=True))
 
 
 def not_settled_text(flow: Flow, path: Path, refusal: NotSettledError) -> str:
