@@ -293,6 +293,8 @@ class Answer:
         Why there is no answer, for "not settled", "too large" and "unsupported".
     look_up_error : callable, optional
         Returns the expected error of the answer.
+    simulated_because : str
+        Why a simulation answers in place of the chain, if the method "auto" chose it.
     """
 
     scenario: Scenario
@@ -311,6 +313,7 @@ class Answer:
     ignored: Mapping[str, str] = field(default_factory=dict)
     refusal: ValueError | None = None
     look_up_error: Callable[[], ExpectedError] | None = field(default=None, repr=False, compare=False)
+    simulated_because: str = ""
 
     @property
     def answered(self) -> bool:
@@ -329,8 +332,9 @@ class Answer:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """One sentence for each field of the scenario that the model ignored, with the value that it assumed."""
-        return assumptions(self.method, self.ignored)
+        """One sentence for each field that the model ignored, and one on why a simulation replaces the chain."""
+        because = (f"simulated: {self.simulated_because}",) if self.simulated_because else ()
+        return (*assumptions(self.method, self.ignored), *because)
 
     def restated(self, requested: Requested) -> Answer | None:
         """Return the answer to another request about the same scenario, or None if this answer does not hold it."""
