@@ -33,6 +33,8 @@ MIN_MSS, _ = bounds(Linux, "mss")
 HEURISTICS = "docs/protocols/heuristics.md"
 CAPTURED_HEURISTICS = "validation/results/heuristics.csv"
 IN_CODE = "in the application's code"
+IN_TURN, LEAST_BUSY = "par-2-blind", "par-2"
+"""Names in a comparison of two connections that take turns, and of the less busy of two connections."""
 TWO_CALLS = "two send() calls with TCP_NODELAY, back to back"
 NO_TCP = "`bufferedAmount` of the WebSocket; better without TCP: WebTransport datagrams or a WebRTC data channel"
 
@@ -154,16 +156,18 @@ APPLICATION_RULES = (
         "parallel",
         "application",
         "Spread the packets over two connections",
-        "A loss holds up only one connection; to keep the order, the packets of the other connection wait for it.",
+        "A loss holds up only one connection; to keep the order, the packets of the other connection wait for it. "
+        f"The effect is for connections that take turns, {IN_TURN} in tcpdelay compare. Sending each packet over the "
+        f"less busy connection, {LEAST_BUSY} there, has other delays, shorter for some flows and longer for others.",
         "the receiver can put the packets in order again",
         always,
         lambda s: s.spread(2) if 2 * s.flow.interval <= MAX_INTERVAL else None,
         "not a setting",
         Settings(
-            "packets in turn; better: each to the connection with the smaller send queue (ioctl SIOCOUTQ)",
-            "packets in turn; better: each to the connection with the smaller send queue (SO_NWRITE)",
+            "packets in turn; or each to the connection with the smaller send queue (ioctl SIOCOUTQ)",
+            "packets in turn; or each to the connection with the smaller send queue (SO_NWRITE)",
             "packets in turn",
-            "two WebSockets, packets in turn; better: each to the WebSocket with the smaller `bufferedAmount`",
+            "two WebSockets, packets in turn; or each to the WebSocket with the smaller `bufferedAmount`",
         ),
         CAPTURED_HEURISTICS,
     ),
