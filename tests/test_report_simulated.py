@@ -5,15 +5,16 @@ import math
 
 import pytest
 
-from tcpdelay import guideline
+from tcpdelay import guideline, largest_loss
 from tcpdelay.models.interface import NotSettledError
 from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.report.against import differences_table
 from tcpdelay.report.content import content
 from tcpdelay.report.guideline import compare_guidelines
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
-from tcpdelay.units import format_time
+from tcpdelay.units import format_fraction, format_time
 
 NEAR_CAPACITY = Path(rtt=0.080, loss=0.004, jitter=0.005)
 """TCP carries about the rate of live-video here, and the chain does not know jitter."""
@@ -112,3 +113,25 @@ def test_effects_start_from_the_delay_of_the_report_where_all_is_simulated():
     before = [effect.without for effect in effects if effect.basis == "simulation" and effect.quantity == "quantile"]
     assert before
     assert set(before) == {found.quantile} == {found.unchanged}
+
+
+def test_margins_have_the_range_in_which_the_expected_error_places_them():
+    found = guideline("voip", Path(rtt=0.100, loss=0.02))
+    loss = found.margins[0]
+    edge = largest_loss("voip", Path(rtt=0.100, loss=0.02))
+    certain, impossible = loss.within_error
+    assert certain < loss.edge < impossible
+    assert loss.within_error == pytest.approx((edge.certain, edge.impossible), rel=0.06)
+    assert json.loads(found.to_json())["margins"][0]["within_error"] == [certain, impossible]
+    (table, *_) = section(found, "margins").tables
+    assert table.columns[-1] == "Within the error"
+    assert table.rows[0][-1] == f"{format_fraction(certain)} to {format_fraction(impossible)}"
+
+
+@pytest.mark.parametrize("options", [{"stack": Stack.newreno_2008()}, {"jitter": 0.001}])
+def test_margins_without_a_range(options):
+    found = guideline("voip", rtt=0.02, loss=0.01, **options)
+    assert {margin.within_error for margin in found.margins} == {None}
+    margins = section(found, "margins")
+    assert "Within the error" not in margins.tables[0].columns
+    assert ("Simulated margins have no range" in margins.paragraphs[0]) == ("jitter" in options)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -325,7 +325,7 @@ def _agreeing(margin: Margin, works: bool) -> Margin:
     within the error of the model of the margin.
     """
     inside = margin.edge is not None and margin.edge >= margin.now
-    return margin if inside == works else replace(margin, edge=margin.now, at_least=False)
+    return margin if inside == works else margin.moved_to(margin.now)
 
 
 def _findings(

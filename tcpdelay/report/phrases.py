@@ -212,6 +212,24 @@ def format_edge(margin: Margin) -> str:
     return format_quantity(margin.quantity, margin.edge) + (" or more" if margin.at_least else "")
 
 
+def within_error(margin: Margin) -> str:
+    """Return in words the range in which the expected error places the edge of a margin.
+
+    Examples
+    --------
+    >>> from tcpdelay.questions.margins import Margin
+    >>> ranges = ((0.05, 0.066), (0.05, None), (None, 0.066), (None, None), None)
+    >>> [within_error(Margin("loss", 0.02, 0.058, within_error=within)) for within in ranges]
+    ['5 % to 6.6 %', '5 % or more', 'below 6.6 %', 'open', '']
+    """
+    if margin.within_error is None:
+        return ""
+    low, high = (None if end is None else format_quantity(margin.quantity, end) for end in margin.within_error)
+    if low is None:
+        return "open" if high is None else f"below {high}"
+    return f"{low} or more" if high is None else f"{low} to {high}"
+
+
 def room(margin: Margin, works: bool) -> str:
     """Return in words how much a quantity may grow, or how much it must shrink.
 
