@@ -174,15 +174,18 @@ def margins_table(guideline: Findings) -> Table:
     for margin in guideline.margins:
         edge = phrases.format_edge(margin)
         now = phrases.format_quantity(margin.quantity, margin.now)
-        row = (phrases.QUANTITY[margin.quantity], now, edge, phrases.room(margin, guideline.works))
-        rows.append((*row, phrases.within_error(margin)) if _has_ranges(guideline) else row)
-    columns = ("Quantity", "Here", "Works up to", "Margin", *(["Within the error"] if _has_ranges(guideline) else []))
-    return Table(columns, tuple(rows), numeric=(1, 2))
+        rows.append((phrases.QUANTITY[margin.quantity], now, edge, phrases.room(margin, guideline.works)))
+    return Table(("Quantity", "Here", "Works up to", "Margin"), tuple(rows), numeric=(1, 2))
 
 
-def _has_ranges(guideline: Findings) -> bool:
-    """Return whether a margin has the range in which the expected error places it."""
-    return any(margin.within_error is not None for margin in guideline.margins)
+def ranges_table(guideline: Findings) -> Table:
+    """Return the range in which the expected error places each margin."""
+    rows = tuple(
+        (phrases.QUANTITY[margin.quantity], *phrases.within_error(margin.quantity, *margin.within_error))
+        for margin in guideline.margins
+        if margin.within_error is not None
+    )
+    return Table(("Within the error", "Works up to", "Fails from"), rows, numeric=(1, 2))
 
 
 def loss_table(guideline: Findings) -> Table:
@@ -439,8 +442,10 @@ def _assumptions(guideline: Findings) -> tuple[str, ...]:
 def _margins(guideline: Findings) -> Section:
     """Return the margin of each quantity, and the delay at other losses."""
     paragraphs, tables = ["Each margin holds if the other quantities do not change."], [margins_table(guideline)]
-    if _has_ranges(guideline):
-        paragraphs[0] += " “Within the error” is the range in which the chain's expected error places “works up to”."
+    ranges = ranges_table(guideline)
+    if ranges.rows:
+        paragraphs[0] += " “Within the error” is what holds whatever the expected error of the chain."
+        tables.append(ranges)
     elif guideline.simulated_because:
         paragraphs[0] += " Simulated margins have no range: it would take two to three times as many simulations."
     if guideline.loss_curve.loss.size:

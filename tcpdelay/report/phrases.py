@@ -212,22 +212,16 @@ def format_edge(margin: Margin) -> str:
     return format_quantity(margin.quantity, margin.edge) + (" or more" if margin.at_least else "")
 
 
-def within_error(margin: Margin) -> str:
-    """Return in words the range in which the expected error places the edge of a margin.
+def within_error(quantity: str, certain: float | None, impossible: float | None) -> tuple[str, str]:
+    """Return both ends of the range in which the expected error places a margin.
 
     Examples
     --------
-    >>> from tcpdelay.questions.margins import Margin
-    >>> ranges = ((0.05, 0.066), (0.05, None), (None, 0.066), (None, None), None)
-    >>> [within_error(Margin("loss", 0.02, 0.058, within_error=within)) for within in ranges]
-    ['5 % to 6.6 %', '5 % or more', 'below 6.6 %', 'open', '']
+    >>> within_error("loss", 0.05, 0.066), within_error("rtt", 0.1, None)
+    (('5 %', '6.6 %'), ('100 ms', 'no value'))
     """
-    if margin.within_error is None:
-        return ""
-    low, high = (None if end is None else format_quantity(margin.quantity, end) for end in margin.within_error)
-    if low is None:
-        return "open" if high is None else f"below {high}"
-    return f"{low} or more" if high is None else f"{low} to {high}"
+    low, high = ("no value" if end is None else format_quantity(quantity, end) for end in (certain, impossible))
+    return low, high
 
 
 def room(margin: Margin, works: bool) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
-from tcpdelay.models.interface import settled_record
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
@@ -86,6 +85,8 @@ def prediction_record(
 
     `simulated_because` says why a simulation replaces the chain; empty if it does not.
     """
+    from tcpdelay.models.interface import settled_record
+
     return {
         **scenario_record(flow, path),
         "limit": target.limit,
@@ -104,6 +105,7 @@ def not_settled_record(
 ) -> dict[str, Any]:
     """Return the record of `prediction_record` for a simulation that has not settled: its figures are None."""
     from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.models.interface import settled_record
 
     endless = DelayDistribution.unsustainable(path.forward_delay)
     record = prediction_record(flow, path, target, endless, simulated_because)
