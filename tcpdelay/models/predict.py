@@ -159,7 +159,7 @@ def why_simulated(scenario: Scenario, solved: bool = True) -> str:
     Examples
     --------
     >>> why_simulated(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02, jitter=0.005, ack_loss=0.01)))
-    'the chain does not model this scenario (jitter, ack loss)'
+    'the chain does not model this scenario (ack loss, jitter)'
     """
     refused = supports(scenario).refused
     refusal: ValueError | None = refused[0] if refused else None
