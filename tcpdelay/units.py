@@ -279,8 +279,9 @@ def format_time(seconds: float, digits: int = DIGITS) -> str:
 
 
 NEVER_SETTLES = "never settles"
-NOT_SETTLED = "not settled"
 """Text for a delay that grows for as long as the flow sends."""
+NOT_SETTLED = "not settled"
+"""Text for a figure that depends on the length of the simulation."""
 NOT_CARRIED = f"{NEVER_SETTLES}: TCP cannot carry this flow"
 
 

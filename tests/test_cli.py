@@ -65,6 +65,7 @@ def test_predict_prints_what_the_library_predicts(predicted):
         "carried_high": None,
         "carried_by_chain": None,
         "method": "chain",
+        "simulated_because": None,
         "expected_error_source": error.source,
         "expected_error_cases": error.cases,
         "expected_error_quantile": error.quantile,
@@ -237,9 +238,9 @@ def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypa
     assert row["method"] == "simulation"
     assert 0 < row["expected_error_p95_median"] < row["expected_error_p95_p90"] < 0.2
     assert "simulated packets" in row["expected_error_source"]
-    _, printed, _ = run("predict", *linux, "--jitter", "5ms", "--method", "auto")
+    _, printed, _ = run("predict", *linux, "--jitter", "5ms")
     lines = dict(re.split(r" {2,}", line) for line in printed.splitlines()[1:])
-    assert lines["method"] == "simulation"
+    assert lines["method"] == "simulation: the chain does not model this scenario (jitter)"
     assert lines["expected error"].startswith("p95 ")
     status, _, errors = run("predict", *VOIP, "--stack", "newreno_2008", "--method", "simulation")
     assert status == 2
@@ -247,7 +248,7 @@ def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypa
 
 
 def test_a_simulation_that_ends_before_it_is_precise_says_how_to_get_more(run, monkeypatch):
-    jitter = ["predict", *VOIP, "--jitter", "5ms", "--method", "auto"]
+    jitter = ["predict", *VOIP, "--jitter", "5ms"]
     monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_PACKETS", 5000)
     status, _, errors = run(*jitter)
     assert status == 0
@@ -439,7 +440,7 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
             "tcpdelay predict: --quantile: 101 is too large: write a ",
         ),
         (
-            ["predict", *VOIP, "--jitter", "10ms"],
+            ["predict", *VOIP, "--jitter", "10ms", "--method", "chain"],
             "tcpdelay predict: --jitter: must be 0 in the chain, got 0.01; "
             "tcpdelay predict --stack linux --method simulation models it",
         ),
@@ -647,7 +648,7 @@ def test_an_interrupt_is_quiet(run, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tcpdelay.cli.predict.predict_delay", interrupted)
+    monkeypatch.setattr("tcpdelay.cli.predict.predict_with_warning", interrupted)
     assert run("predict", *VOIP) == (130, "", "")
     monkeypatch.setattr("typer.main.get_command", interrupted)
     assert run("--help") == (130, "", "")

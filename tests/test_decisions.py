@@ -9,6 +9,7 @@ import tcpdelay as td
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import carries, predict, solved_once
 from tcpdelay.models.throughput import connection_utilization, largest_rule_of_thumb_rate
+from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.scenario import Scenario
 
 STACKS = [td.Stack.newreno_2008(backlog_bound="grow"), td.Stack.linux(), td.Stack.linux("reno")]
@@ -101,3 +102,10 @@ def test_capacity_is_where_a_flow_is_no_longer_carried():
     assert carries(Scenario(td.Flow(174, 0.020), path))
     assert carries(Scenario(td.Flow(1448, 0.005), path)) is False
     assert carries(Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02, jitter=0.01))) is None
+
+
+def test_a_backlog_that_is_too_large_for_the_chain_is_decided_without_a_second_solution(monkeypatch):
+    flow, path = application("live-video").flow, td.Path(rtt=0.130, loss=0.001)
+    alone = td.DelayModel(flow, path, td.Stack.linux()).delay_distribution().late_fraction(5.0)
+    monkeypatch.setattr(td.DelayModel, "delay_distribution", lambda *_: pytest.fail("the estimates decide"))
+    assert td.DelayModel(flow, path, td.Stack.linux()).lateness(5.0, 0.999) == alone == 1.0

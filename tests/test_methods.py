@@ -46,7 +46,7 @@ def test_a_simulated_report_says_so_in_words():
     found = td.guideline("voip", JITTERY)
     page = found.to_markdown()
     assert (
-        f"The chain does not model this scenario (jitter), so all figures are simulated: each margin and each effect "
+        f"The chain does not model this scenario (jitter), so all figures are simulated: each margin "
         f"with {COMPARED_PACKETS} packets." in " ".join(page.split())
     )
     assert "Jitter | 5 ms" in page

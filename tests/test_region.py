@@ -7,13 +7,19 @@ import pytest
 import xarray as xr
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 import tcpdelay as td
 from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.predict import predict
 from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.models.verdict import verdict_of
 from tcpdelay.quality.voice import voice_quality
 from tcpdelay.questions.boundary import first_failure, scattered
+from tcpdelay.questions.region import VERDICTS
+from tcpdelay.report.region_charts import plot_region
+from tcpdelay.scenario.scenario import Scenario
 
 VOIP = td.Flow(174, 0.020)
 STACKS = {"linux": td.Stack.linux(), "newreno_2008": td.Stack.newreno_2008(backlog_bound="grow")}
@@ -300,3 +306,31 @@ def test_a_wrong_argument_of_the_search_is_named_in_one_line(arguments, message)
     with pytest.raises(ValueError) as raised:  # noqa: PT011
         td.working_boundary(**{"flow": VOIP, "loss": [0.01], "rtt": [0.1], **arguments})
     assert message in str(raised.value)
+
+
+def test_verdicts_of_cells_are_those_of_a_prediction_near_the_capacity_too():
+    flow, target = td.Flow(1448, 0.010), td.Target(0.4)
+    region = td.working_region(flow, rtt=[0.05, 0.1, 0.2], loss=np.geomspace(0.001, 0.1, 25), limit=0.4, beyond="exact")
+    verdicts = [
+        [verdict_of(predict(Scenario(flow, td.Path(rtt, loss)), method="chain"), target) for loss in region.loss.values]
+        for rtt in region.rtt.values
+    ]
+    found = np.array(VERDICTS)[region.verdict.values]
+    assert found.tolist() == verdicts
+    assert {"works", "uncertain", "fails"} == set(found.flat)
+    # Near the capacity, the delay alone would fail.
+    near = (region.expected_error_p90 >= 1) & (region["quantile"] > 2 * 0.4)
+    assert near.any()
+    assert (region.verdict.values[near.values] == VERDICTS.index("uncertain")).all()
+
+
+def test_chart_hatches_uncertain_cells():
+    region = td.working_region("voip", rtt=np.geomspace(0.05, 0.3, 8), loss=np.geomspace(0.005, 0.1, 8))
+    ax = plot_region(region, ax=Figure().subplots())
+    hatched = [mesh for mesh in ax.collections if mesh.get_hatch()]
+    (cells,) = hatched
+    assert (~np.ma.getmaskarray(cells.get_array())).sum() == (region.verdict == VERDICTS.index("uncertain")).sum()
+    assert "uncertain" in ax.get_title(loc="left")
+    certain = td.working_region("voip", rtt=[0.01, 0.02], loss=[0.001, 0.002])
+    ax = plot_region(certain, ax=Figure().subplots())
+    assert [mesh for mesh in ax.collections if mesh.get_hatch()] == []

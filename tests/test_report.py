@@ -656,10 +656,11 @@ def test_a_report_asks_each_question_once(monkeypatch):
     assert len(asked) == len(set(asked))
     exact = [scenario for scenario, requested in asked if requested.precision == "exact"]
     assert len(exact) == len(set(exact))
-    # A decision is asked for only where there was no distribution yet.
+    # A decision on the target is asked for only where there was no distribution yet; the ranges of the margins decide
+    # on limits that are longer and shorter by the expected error.
     firsts = {scenario: number for number, (scenario, _) in reversed(list(enumerate(asked)))}
     assert all(
-        requested.precision == "exact" or firsts[scenario] == number
+        requested.precision == "exact" or requested.target != Target(0.2) or firsts[scenario] == number
         for number, (scenario, requested) in enumerate(asked)
     )
 

@@ -10,6 +10,8 @@ from tcpdelay.advice.playout import fast_retransmit_playout, timeout_playout
 from tcpdelay.advice.recommendations import RULES, recommendations
 from tcpdelay.advice.rule import NO_EVIDENCE, Situation
 from tcpdelay.models.predict import predict
+from tcpdelay.network.simulation import simulate_network
+from tcpdelay.questions.transports import UNLIMITED, contenders
 from tcpdelay.report import phrases
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
@@ -303,3 +305,19 @@ def test_no_bound_is_promised_for_a_flow_that_tcp_cannot_carry():
     assert rules["nagle"].place == "little gain"
     assert rules["nagle"].why == "TCP cannot carry the flow, with or without it"
     assert not rules["receive-buffer"].applies
+
+
+def test_advice_of_two_connections_names_the_contenders_of_a_comparison():
+    flow, path = Flow(968, 0.020), Path(rtt=0.150, loss=0.05)
+    named = {contender.name: contender for contender in contenders(flow, path, Stack.linux(), Target(0.3))}
+    found = guideline(flow, path, target=Target(0.5))
+    rule = next(rule for rule in found.recommendations if rule.key == "parallel")
+    assert "take turns, par-2-blind in tcpdelay compare" in rule.reason
+    assert "less busy connection, par-2 there" in rule.reason
+    # The rule's effect is that of the contender with this name; the other one meets a target that it misses.
+    assert rule.effect.with_rule == named["par-2-blind"].predict().quantile(0.95) > 0.5
+    delays = {
+        name: simulate_network([named[name].source], UNLIMITED, duration=600.0, warm_up=20.0).flows[0].delays
+        for name in ("par-2-blind", "par-2")
+    }
+    assert delays["par-2"].quantile(0.95) < 0.5 < delays["par-2-blind"].quantile(0.95)

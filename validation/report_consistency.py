@@ -126,9 +126,10 @@ def _effect_faults(found: Findings) -> Iterator[str]:
         if effect.saves_up_to is not None and effect.saves_up_to != bounds[rule.key]:
             yield f"{rule.key} has another bound"
         if effect.quantity == "late fraction":
-            if effect.without != now.late_fraction(found.target.limit):
+            # Nothing but the playout changes, so that these are the delays of the report.
+            if effect.without != found.late_fraction:
                 yield f"{rule.key} starts from another share of late packets"
-            if effect.at is not None and effect.with_rule != now.late_fraction(effect.at):
+            if effect.at is not None and effect.with_rule != found.late_after(effect.at):
                 yield f"{rule.key} has another share of late packets"
         elif effect.basis == "chain":
             if effect.without != now.quantile(quantile) and rule.place != "already so":

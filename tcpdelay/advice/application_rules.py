@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tcpdelay.advice.playout import fast_retransmit_playout, timeout_in_words, timeout_playout
-from tcpdelay.advice.rule import Effect, Rule, Settings, Situation, always
+from tcpdelay.advice.rule import NOT_SETTLED, Effect, Rule, Settings, Situation, always
 from tcpdelay.models.tcp import INITIAL_WINDOW
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.questions.quantities import at_bitrate
@@ -33,6 +33,8 @@ MIN_MSS, _ = bounds(Linux, "mss")
 HEURISTICS = "docs/protocols/heuristics.md"
 CAPTURED_HEURISTICS = "validation/results/heuristics.csv"
 IN_CODE = "in the application's code"
+IN_TURN, LEAST_BUSY = "par-2-blind", "par-2"
+"""Names in a comparison of two connections that take turns, and of the less busy of two connections."""
 TWO_CALLS = "two send() calls with TCP_NODELAY, back to back"
 NO_TCP = "`bufferedAmount` of the WebSocket; better without TCP: WebTransport datagrams or a WebRTC data channel"
 
@@ -58,6 +60,8 @@ def _lower_bitrate(s: Situation) -> Effect | None:
 
 def _dropped(s: Situation) -> Effect:
     """Return the share of packets that are late now, which bounds the gain of dropping them."""
+    if s.distribution is None:
+        return NOT_SETTLED
     return Effect(
         "bound",
         s.late_now,
@@ -152,16 +156,18 @@ APPLICATION_RULES = (
         "parallel",
         "application",
         "Spread the packets over two connections",
-        "A loss holds up only one connection; to keep the order, the packets of the other connection wait for it.",
+        "A loss holds up only one connection; to keep the order, the packets of the other connection wait for it. "
+        f"The effect is for connections that take turns, {IN_TURN} in tcpdelay compare. Sending each packet over the "
+        f"less busy connection, {LEAST_BUSY} there, has other delays, shorter for some flows and longer for others.",
         "the receiver can put the packets in order again",
         always,
         lambda s: s.spread(2) if 2 * s.flow.interval <= MAX_INTERVAL else None,
         "not a setting",
         Settings(
-            "packets in turn; better: each to the connection with the smaller send queue (ioctl SIOCOUTQ)",
-            "packets in turn; better: each to the connection with the smaller send queue (SO_NWRITE)",
+            "packets in turn; or each to the connection with the smaller send queue (ioctl SIOCOUTQ)",
+            "packets in turn; or each to the connection with the smaller send queue (SO_NWRITE)",
             "packets in turn",
-            "two WebSockets, packets in turn; better: each to the WebSocket with the smaller `bufferedAmount`",
+            "two WebSockets, packets in turn; or each to the WebSocket with the smaller `bufferedAmount`",
         ),
         CAPTURED_HEURISTICS,
     ),
@@ -200,7 +206,7 @@ APPLICATION_RULES = (
         "Drop packets that would come too late before they are sent",
         "They are of no use, and they delay the packets behind them.",
         "the application can do without single packets, and some packets come too late",
-        lambda s: s.late_now > 0,
+        lambda s: s.late_now != 0,
         _dropped,
         "not a setting",
         Settings(
@@ -217,7 +223,7 @@ APPLICATION_RULES = (
         "Keep unsent data in the application",
         "Data that TCP does not have yet can still be dropped, or encoded again at a lower rate.",
         "the application drops packets or adapts its rate, and backlogs build up",
-        lambda s: s.late_now > 0,
+        lambda s: s.late_now != 0,
         lambda s: Effect("none", reason="at a constant bitrate it changes no delay by itself"),
         "set",
         Settings(

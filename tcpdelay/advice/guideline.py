@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +17,16 @@ from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
 from tcpdelay.advice.recommendations import recommendations
 from tcpdelay.advice.rule import Recommendation, Situation
 from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.interface import Answer, DelayParts, Model, Requested
-from tcpdelay.models.predict import AnsweredBy, model_to_compare, predict, solved_once, supports
+from tcpdelay.models.interface import Answer, DelayParts, Model, NotSettledError, Requested, settled_record
+from tcpdelay.models.predict import (
+    AnsweredBy,
+    model_to_compare,
+    predict,
+    simulator,
+    solved_once,
+    supports,
+    why_simulated,
+)
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.validity import ValidatedRange, validated_range
 from tcpdelay.models.verdict import Verdict, judge, late_range
@@ -37,6 +45,8 @@ if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
 
 REPORTED_QUANTILES = (0.5, 0.95, 0.99)
+NO_PARTS = DelayParts(math.nan, math.nan, math.nan, math.nan)
+"""Parts of the mean delay where there are no delays."""
 LARGEST_ALTERNATIVE_LOSS = 0.999
 """Largest loss of an alternative prediction; the end of a confidence interval may be 1, which a path does not allow."""
 
@@ -66,12 +76,13 @@ class Findings:
         The scenario, and the demand on its delay.
     works : bool
         Whether the prediction meets the target.
-    distribution : DelayDistribution
-        The predicted delays: of the chain, or of a simulation where the chain does not settle the verdict.
+    answer : Answer
+        The answer that verdict and delays rest on: of the chain, or of a simulation where the chain does not settle the
+        verdict. It has no delays if the simulation has not settled, and the chain has no answer either.
     late_range : tuple of float
         Smallest and largest share of late packets that the expected error of the prediction allows.
     parts : DelayParts
-        Parts of the mean delay [s].
+        Parts of the mean delay [s]; NaN without delays.
     backlogged_time_fraction : float
         Share of time in which packets wait in the send buffer.
     fair_rate, utilization : float
@@ -91,6 +102,9 @@ class Findings:
         The predictions at the ends of the measured path's confidence intervals; empty if the path was not measured.
     validity : ValidatedRange
         Range in which the model has been checked.
+    unchanged : float
+        The target's quantile of the delay [s] with which the effects of a change are compared: by the chain, or
+        `quantile` if the same model gives it. NaN if the simulation has not settled.
     expected_error : ExpectedError
         The probable error of the prediction.
     notes : tuple of str
@@ -98,7 +112,9 @@ class Findings:
     ignored : mapping of str to str
         Fields of the scenario that the model ignores, and the values that it assumes.
     refused : tuple of str
-        Fields of the scenario that the chain refuses, so that all figures are simulated; usually none.
+        Fields of the scenario that the chain refuses; usually none.
+    simulated_because : str
+        Why the chain has no answer, so that all figures are simulated; usually empty.
     loss_curve : LossCurve
         The target's quantile against the loss.
     estimate : PathEstimate, optional
@@ -114,7 +130,7 @@ class Findings:
     stack: KnownStack
     target: Target
     works: bool
-    distribution: DelayDistribution
+    answer: Answer
     late_range: tuple[float, float]
     parts: DelayParts
     backlogged_time_fraction: float
@@ -127,10 +143,12 @@ class Findings:
     recommendations: tuple[Recommendation, ...]
     alternatives: tuple[Alternative, ...]
     validity: ValidatedRange
+    unchanged: float
     expected_error: ExpectedError
     notes: tuple[str, ...]
     ignored: Mapping[str, str]
     refused: tuple[str, ...]
+    simulated_because: str
     loss_curve: LossCurve
     estimate: PathEstimate | None = None
     call: Call | None = None
@@ -143,31 +161,64 @@ class Findings:
         return fewest == most
 
     @property
+    def distribution(self) -> DelayDistribution:
+        """The predicted delays.
+
+        Raises
+        ------
+        NotSettledError
+            If the simulation has not settled, and the chain has no answer either.
+        """
+        return self.answer.require()
+
+    def quantile_of(self, share: float) -> float:
+        """Return the delay [s] within which a share of the packets arrives; NaN if the simulation has not settled."""
+        return self.distribution.quantile(share) if self.answer.answered else math.nan
+
+    def late_after(self, delay: float) -> float:
+        """Return the share of packets later than a delay [s]; NaN if the simulation has not settled."""
+        return self.distribution.late_fraction(delay) if self.answer.answered else math.nan
+
+    @property
+    def mean(self) -> float:
+        """Mean delay [s]; NaN if the simulation has not settled."""
+        return self.distribution.mean if self.answer.answered else math.nan
+
+    @property
+    def jitter(self) -> float:
+        """Standard deviation of the delay [s]; NaN if the simulation has not settled."""
+        return self.distribution.jitter if self.answer.answered else math.nan
+
+    @property
     def quantile(self) -> float:
-        """The target's quantile of the delay [s]."""
-        return self.distribution.quantile(self.target.quantile)
+        """The target's quantile of the delay [s]; NaN if the simulation has not settled."""
+        return self.quantile_of(self.target.quantile)
 
     @property
     def late_fraction(self) -> float:
-        """Share of the packets that arrive later than the target's limit."""
-        return self.distribution.late_fraction(self.target.limit)
+        """Share of the packets that arrive later than the target's limit; NaN if the simulation has not settled."""
+        return self.late_after(self.target.limit)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the findings as plain numbers, strings, lists and dictionaries; infinite delays become None."""
-        distribution = self.distribution
+        """Return the findings as plain numbers, strings, lists and dictionaries.
+
+        Infinite delays, and delays of a simulation that has not settled, become None.
+        """
+        answer = self.answer
         fields = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name not in ("distribution", "estimate")
+            if field.name not in ("answer", "estimate")
         }
         delays = {
-            "mean": distribution.mean,
-            "jitter": distribution.jitter,
-            **{quantile_name(q): distribution.quantile(q) for q in REPORTED_QUANTILES},
+            "mean": self.mean,
+            "jitter": self.jitter,
+            **{quantile_name(q): self.quantile_of(q) for q in REPORTED_QUANTILES},
             "target_quantile": self.quantile,
             "late_fraction": self.late_fraction,
-            "method": distribution.method,
-            "sustainable": distribution.sustainable,
+            "method": answer.method,
+            "sustainable": answer.sustainable if answer.answered else None,
+            **settled_record(answer.refusal if isinstance(answer.refusal, NotSettledError) else None),
         }
         plain: dict[str, Any] = to_jsonable_python(
             {**fields, "delay": delays, "estimate": self.estimate}, inf_nan_mode="null", fallback=np.ndarray.tolist
@@ -209,7 +260,7 @@ def _notes(answer: Answer) -> tuple[str, ...]:
             f"packet_size {flow.packet_size} exceeds one segment of {stack.mss} bytes; "
             "the published chain counts such a packet as one segment in the window"
         )
-    if not answer.sustainable:
+    if answer.answered and not answer.sustainable:
         notes.append("TCP cannot carry this flow on this path: the backlog grows for as long as the flow sends")
     if isinstance(stack, NewReno2008):
         notes.append(
@@ -274,7 +325,7 @@ def _agreeing(margin: Margin, works: bool) -> Margin:
     within the error of the model of the margin.
     """
     inside = margin.edge is not None and margin.edge >= margin.now
-    return margin if inside == works else replace(margin, edge=margin.now, at_least=False)
+    return margin if inside == works else margin.moved_to(margin.now)
 
 
 def _findings(
@@ -286,45 +337,54 @@ def _findings(
     on_progress: Callable[[int, int], None] | None,
 ) -> Findings:
     flow, path, stack = scenario.flow, scenario.path, scenario.stack
+    requested = Requested(parts=True)
+    answer = predict(scenario, requested, "chain")
     model = model_to_compare(scenario, "chain" if method == "chain" else "auto", on_progress)
-    answer = predict(scenario, Requested(parts=True), model)
-    answer.require()
-    assert answer.parts is not None
-    judgement = judge(scenario, target, method, Requested(parts=True), on_progress)
-    # A simulation that has not settled has no delays.
-    judged = judgement.answer if judgement.answer.answered else answer
-    delays = judged.require()
+    judgement = judge(scenario, target, method, requested, on_progress)
+    judged = judgement.answer
+    changed: AnsweredBy | Model = model
+    if model == "chain":
+        answer.require()
+        # A simulation that has not settled has no delays.
+        judged = judged if judged.answered else answer
+    else:
+        answer = judged
+        if judged.answered:
+            changed = simulator(judged.requested.packets, on_progress)
     utilization = connection_utilization(flow, path, stack)
     works = judged.meets(target)
     found_margins = tuple(_agreeing(margin, works) for margin in margins(flow, path, stack, target, model))
-    situation = Situation(answer, target, utilization, found_margins[-1], application, model, judged)
+    situation = Situation(answer, target, utilization, found_margins[-1], application, changed, judged)
     alternatives = _alternatives(scenario, target, estimate, model)
     agreed = all(alternative.meets_target == works for alternative in alternatives)
+    delays = judged.distribution
     return Findings(
         flow=flow,
         path=path,
         stack=stack,
         target=target,
         works=works,
-        distribution=delays,
+        answer=judged,
         late_range=late_range(judgement.answer, target.latest),
-        parts=answer.parts,
+        parts=answer.parts or NO_PARTS,
         backlogged_time_fraction=answer.backlogged_time_fraction,
         fair_rate=flow.bitrate / utilization if utilization > 0 else math.inf,
         utilization=utilization,
         largest_sustainable_rate=largest_sustainable_rate(flow, path, stack, model),
         verdict=judgement.verdict if agreed else "uncertain",
         margins=found_margins,
-        playout=playout_buffers(judged),
+        playout=() if delays is None else playout_buffers(judged),
         recommendations=tuple(recommendations(situation)),
         alternatives=alternatives,
         validity=validated_range(stack),
+        unchanged=situation.delay,
         expected_error=judged.expected_error or UNKNOWN_ERROR,
         notes=_notes(judged),
         ignored=judged.ignored,
         refused=() if model == "chain" else tuple(error.name for error in supports(scenario).refused),
+        simulated_because="" if model == "chain" else why_simulated(scenario),
         loss_curve=loss_curve(scenario, target, found_margins[0], model),
         estimate=estimate,
-        call=call_experience(application, flow, target, delays),
-        video=video_experience(application, flow, target, delays),
+        call=None if delays is None else call_experience(application, flow, target, delays),
+        video=None if delays is None else video_experience(application, flow, target, delays),
     )

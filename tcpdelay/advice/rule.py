@@ -36,7 +36,7 @@ class Effect:
         "unknown": the effect is not computed, for the given `reason`.
     without, with_rule : float, optional
         The target's quantile [s], or the late fraction, without and with the rule; infinite where TCP cannot carry the
-        flow.
+        flow. `without` is NaN if the simulation of the scenario has not settled.
     saves_up_to : float, optional
         Largest delay saved per packet [s].
     quantity : {"quantile", "late fraction"}
@@ -62,6 +62,8 @@ class Effect:
     def gain(self) -> float:
         """Delay that the rule saves at the target's quantile, or at most [s]; 0 if the effect is not a delay.
 
+        It is infinite where the rule makes the flow one that TCP carries, or a simulation settle.
+
         Examples
         --------
         >>> round(Effect("chain", 0.246, 0.190).gain, 3), Effect("bound", saves_up_to=0.040).gain
@@ -71,11 +73,15 @@ class Effect:
             return self.saves_up_to
         if self.quantity != "quantile" or self.without is None or self.with_rule is None:
             return 0.0
+        if math.isnan(self.without):
+            return math.inf if math.isfinite(self.with_rule) else 0.0
         return 0.0 if self.without == self.with_rule else self.without - self.with_rule
 
 
 NO_EFFECT = Effect("none")
 """Effect of a rule that a current Linux already follows, or that has no effect on a current Linux."""
+NOT_SETTLED = Effect("unknown", reason="the simulation of this scenario has not settled")
+"""Effect of a rule that depends on the delays of a scenario whose simulation has not settled."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,8 @@ class Situation:
     Parameters
     ----------
     answer : Answer
-        The prediction for the scenario, with its distribution.
+        The prediction for the scenario with which a change is compared. It has no delays if a simulation has not
+        settled.
     target : Target
         The demand on the delay.
     utilization : float
@@ -97,7 +104,7 @@ class Situation:
     model : {"chain"} or Model
         The model that answered, and answers for the scenario with a change.
     judged : Answer, optional
-        The answer of the verdict; `answer` by default.
+        The answer of the verdict, which gives the delays without a change; `answer` by default.
     """
 
     answer: Answer
@@ -129,19 +136,24 @@ class Situation:
         return self.answer.scenario.stack
 
     @property
-    def distribution(self) -> DelayDistribution:
-        """The predicted delays."""
-        return self.answer.require()
+    def of_verdict(self) -> Answer:
+        """The answer of the verdict."""
+        return self.judged or self.answer
+
+    @property
+    def distribution(self) -> DelayDistribution | None:
+        """The delays on which the verdict rests; None if a simulation has not settled."""
+        return self.of_verdict.distribution
 
     @property
     def delay(self) -> float:
-        """The target's quantile of the delay [s]."""
-        return self.distribution.quantile(self.target.quantile)
+        """The target's quantile of the delay [s] by the model of the effects; NaN if a simulation has not settled."""
+        return _quantile(self.answer, self.target)
 
     @property
     def works(self) -> bool:
         """Whether the target is met."""
-        return (self.judged or self.answer).meets(self.target)
+        return self.of_verdict.meets(self.target)
 
     @property
     def load(self) -> float:
@@ -174,8 +186,8 @@ class Situation:
 
     @property
     def late_now(self) -> float:
-        """Predicted share of the packets that arrive later than the limit."""
-        return self.distribution.late_fraction(self.target.limit)
+        """Predicted share of the packets that arrive later than the limit; NaN if a simulation has not settled."""
+        return math.nan if self.distribution is None else self.distribution.late_fraction(self.target.limit)
 
     def predicted(self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None) -> Answer:
         """Return the prediction for the scenario with another flow, path or stack."""
@@ -228,14 +240,14 @@ class Situation:
         combined: Callable[[DelayDistribution], DelayDistribution] = lambda delays: delays,
     ) -> Effect | None:
         """Return the change of the target's quantile; `combined` turns the delays after the change into the flow's."""
-        if not (before.answered and after.answered):
+        if not after.answered:
             return None
-        quantile = self.target.quantile
-        return Effect(self.basis, before.require().quantile(quantile), combined(after.require()).quantile(quantile))
+        with_rule = combined(after.require()).quantile(self.target.quantile)
+        return Effect(self.basis, _quantile(before, self.target), with_rule)
 
     def allowed_after(self, delay: float) -> bool:
         """Return whether no more packets come later than `delay` [s] than the target allows after its limit."""
-        return self.target.allows(self.distribution.late_fraction(delay))
+        return self.distribution is not None and self.target.allows(self.distribution.late_fraction(delay))
 
     def played_after(self, delay: float) -> Effect:
         """Return the effect of a playout delay [s] on the late fraction.
@@ -243,6 +255,8 @@ class Situation:
         It is a gain only for a flow that misses its target, and only if so few packets are late after the longer delay
         as the target allows.
         """
+        if self.distribution is None:
+            return NOT_SETTLED
         limit = format_time(self.target.limit)
         reason = None
         if self.works:
@@ -253,13 +267,21 @@ class Situation:
             reason = f"more packets than the target allows come after {format_time(delay)}"
         late = self.distribution.late_fraction(delay)
         wait = f"the application can wait longer than the limit of {limit}"
-        return Effect(self.basis, self.late_now, late, quantity="late fraction", at=delay, provided=wait, reason=reason)
+        basis: Basis = "chain" if self.of_verdict.method == "chain" else "simulation"
+        return Effect(basis, self.late_now, late, quantity="late fraction", at=delay, provided=wait, reason=reason)
 
     def saves_at_most(self, delay: float) -> Effect:
         """Return the effect of a rule that saves at most `delay` [s] per packet; none if TCP cannot carry the flow."""
+        if self.distribution is None:
+            return NOT_SETTLED
         carried = math.isfinite(self.distribution.mean)
         reason = None if carried else "TCP cannot carry the flow, with or without it"
         return Effect("bound", saves_up_to=delay, reason=reason)
+
+
+def _quantile(answer: Answer, target: Target) -> float:
+    """Return the target's quantile of the delay [s]; NaN if a simulation has not settled."""
+    return math.nan if answer.distribution is None else answer.distribution.quantile(target.quantile)
 
 
 Level = Literal["tcp", "application"]

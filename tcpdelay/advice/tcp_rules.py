@@ -53,8 +53,12 @@ def _slow_start(s: Situation) -> Effect:
 
 
 def backlog_bytes(s: Situation) -> float:
-    """Return the data that can be waiting at the receiver for a lost segment [bytes], except in one case in 1000."""
-    return s.flow.bitrate / 8 * (s.distribution.quantile(FAR_TAIL) + s.path.rtt)
+    """Return the data that can be waiting at the receiver for a lost segment [bytes], except in one case in 1000.
+
+    It is infinite if TCP cannot carry the flow, or a simulation has not settled.
+    """
+    waiting = math.inf if s.distribution is None else s.distribution.quantile(FAR_TAIL)
+    return s.flow.bitrate / 8 * (waiting + s.path.rtt)
 
 
 def _unread(s: Situation) -> Effect:

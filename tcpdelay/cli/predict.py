@@ -9,7 +9,7 @@ from tcpdelay.cli.errors import argument_errors, counting, predicting, print_war
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, make_option, number, with_scenario
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.scenario import measurements, read_scenario
-from tcpdelay.models.predict import AnsweredBy, predict_delay
+from tcpdelay.models.predict import AnsweredBy, predict_with_warning
 from tcpdelay.report.prediction import (
     draw_prediction,
     not_settled_record,
@@ -18,6 +18,7 @@ from tcpdelay.report.prediction import (
     prediction_text,
 )
 from tcpdelay.report.result_table import record_text
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.units import format_fraction, format_time, told_apart
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ Examples:
   tcpdelay predict --rtt 100ms --loss 2% --app voip
   tcpdelay predict --rtt 60ms --loss 0.5% --packet-size 160 --interval 20ms
   tcpdelay predict --rtt 60ms --loss 0.5% --bitrate 300kbit/s --format csv
-  tcpdelay predict --rtt 80ms --loss 2% --app voip --stack linux --method auto
+  tcpdelay predict --rtt 80ms --loss 2% --app voip --jitter 5ms
   tcpdelay predict --rtt 100ms --loss 2% --app voip --chart delays.svg
 """
 
@@ -52,7 +53,7 @@ def predict(
             "Model: the chain, the simulator, or auto: the chain where its expected error is below 10 % and the "
             "rate is not near the capacity, else the simulator.",
         ),
-    ] = "chain",
+    ] = "auto",
     packets: Annotated[
         int | None,
         number(
@@ -67,38 +68,37 @@ def predict(
     """Predict the delay from write to in-order read: mean, jitter, quantiles, and the share of late packets."""
     # Imported here, because the help waits for no NumPy.
     from tcpdelay.models.interface import NotSettledError
+    from tcpdelay.scenario.scenario import Scenario
 
     refuse_other_than_chart(chart, "--chart")
     refuse_same_file(measurements(options), [("--chart", chart)])
     scenario = read_scenario(options)
     asked = (scenario.flow, scenario.path, scenario.target)
+    progress = counting("Simulating", "packets at most")
     with argument_errors():
-        try:
-            with predicting():
-                distribution = predict_delay(
-                    scenario.flow,
-                    scenario.path,
-                    scenario.stack,
-                    method=method,
-                    packets=packets,
-                    on_progress=counting("Simulating", "packets at most"),
-                )
-        except NotSettledError as refusal:
-            if chart is not None:
-                raise
+        with predicting():
+            answer = predict_with_warning(
+                Scenario(scenario.flow, scenario.path, scenario.stack), method, packets, progress
+            )
+        if packets is not None and answer.method == "chain":
+            allowed = "be left out unless something is simulated (method 'chain')"
+            raise InvalidValueError("packets", packets, allowed, "--method simulation simulates")
+        because = answer.simulated_because
+        if isinstance(answer.refusal, NotSettledError) and chart is None:
             if output_format == "text":
-                print(not_settled_text(scenario.flow, scenario.path, refusal), end="")
+                print(not_settled_text(scenario.flow, scenario.path, answer.refusal, because), end="")
             else:
-                print(record_text(not_settled_record(*asked, refusal), output_format), end="")
+                print(record_text(not_settled_record(*asked, answer.refusal, because), output_format), end="")
             return
+        distribution = answer.require()
     if packets is None and distribution.method == "simulation":
         warn_of_precision(cast("Simulation", distribution))
     if chart is not None:
         write_chart(chart, draw_prediction(distribution, scenario.target.limit), "--chart")
     if output_format == "text":
-        print(prediction_text(*asked, distribution), end="")
+        print(prediction_text(*asked, distribution, because), end="")
     else:
-        print(record_text(prediction_record(*asked, distribution), output_format), end="")
+        print(record_text(prediction_record(*asked, distribution, because), output_format), end="")
 
 
 def warn_of_precision(found: Simulation) -> None:

@@ -127,7 +127,7 @@ def region(
             "--method",
             OUTPUT,
             "Model of the edge: the chain, the simulator, or auto: the chain, and the simulator where the chain "
-            "refuses the stack. The delays of a chart or .nc file are always the chain's.",
+            "is too large. The delays of a chart or .nc file are always the chain's.",
         ),
     ] = "auto",
     output: Annotated[Path | None, output_option(".nc, .csv, .json or .txt")] = None,
@@ -220,7 +220,8 @@ def _with_delays(edge: Edge) -> Edge:
 
     def delays(place: int, loss: float) -> DelayDistribution:
         scenario = Scenario(boundary.flow, boundary.path(place, loss), checked_profile(boundary.stack))
-        return predict(scenario, method=model_to_compare(scenario, boundary.method)).require()
+        method: AnsweredBy = "simulation" if boundary.simulated[place] else "chain"
+        return predict(scenario, method=model_to_compare(scenario, method)).require()
 
     with _computing():
         found = [None if math.isnan(loss) else delays(i, loss) for i, loss in enumerate(boundary.works_up_to.tolist())]

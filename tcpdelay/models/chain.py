@@ -334,6 +334,7 @@ class DelayModel:
         """
         allowed = 1 - quantile
         before: float | None = None
+        cut = 0.0
         tolerance = min(TOLERANCE_OF_LATENESS * allowed, TOLERANCE_OF_CUT)
         for rows, solution, cut in self._solutions(tolerance=tolerance):
             distribution, bound = self._distribution(rows, solution), int(rows["bound"][0])
@@ -359,7 +360,8 @@ class DelayModel:
                 decided, late = fits is not None, late if fits else 1.0
             lowest, highest = (distribution.late_fraction(limit * (1 + sign * SAME_DELAY)) for sign in (1, -1))
             return late if decided and not _is_near(late, lowest, highest, allowed) else None
-        return None if self.backlog_drift < 0 else 1.0
+        # Even the widest bound within the limit cuts off too much: the exact solution would not be carried either.
+        return 1.0 if self.backlog_drift >= 0 or cut > EXTRAPOLATED * NEGLIGIBLE_TRUNCATION else None
 
     def _fits(self, rows: Rows, solution: Solution, cut: float) -> bool | None:
         """Return whether a backlog bound large enough for this load is within the solver's limit.

@@ -106,6 +106,22 @@ class NotSettledError(ValueError):
         return f"{words}; the chain decides: with {share}, {follows}"
 
 
+def settled_record(refusal: NotSettledError | None) -> dict[str, Any]:
+    """Return whether a prediction has settled, and if not, the rate that TCP carries relative to the flow's rate.
+
+    This rate is the interval of the simulation, and the figure of the chain; None if it is not known.
+
+    Examples
+    --------
+    >>> settled_record(NotSettledError(500_000, Interval(0.968, 0.925, 1.014)))
+    {'settled': False, 'carried_low': 0.925, 'carried_high': 1.014, 'carried_by_chain': None}
+    """
+    shares = (None, None, None) if refusal is None else (refusal.carried.low, refusal.carried.high, refusal.capacity)
+    known = [None if share is None or np.isnan(share) else share for share in shares]
+    names = ("carried_low", "carried_high", "carried_by_chain")
+    return {"settled": refusal is None} | dict(zip(names, known, strict=True))
+
+
 def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = "") -> Iterator[UnsupportedError]:
     """Yield an error for each field of a path that a model does not know and that differs from its default.
 
@@ -277,6 +293,8 @@ class Answer:
         Why there is no answer, for "not settled", "too large" and "unsupported".
     look_up_error : callable, optional
         Returns the expected error of the answer.
+    simulated_because : str
+        Why a simulation answers in place of the chain, if the method "auto" chose it.
     """
 
     scenario: Scenario
@@ -295,6 +313,7 @@ class Answer:
     ignored: Mapping[str, str] = field(default_factory=dict)
     refusal: ValueError | None = None
     look_up_error: Callable[[], ExpectedError] | None = field(default=None, repr=False, compare=False)
+    simulated_because: str = ""
 
     @property
     def answered(self) -> bool:
@@ -313,16 +332,18 @@ class Answer:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """One sentence for each field of the scenario that the model ignored, with the value that it assumed."""
-        return assumptions(self.method, self.ignored)
+        """One sentence for each field that the model ignored, and one on why a simulation replaces the chain."""
+        because = (f"simulated: {self.simulated_because}",) if self.simulated_because else ()
+        return (*assumptions(self.method, self.ignored), *because)
 
     def restated(self, requested: Requested) -> Answer | None:
         """Return the answer to another request about the same scenario, or None if this answer does not hold it."""
         if requested == self.requested:
             return self
-        if self.status == "unsupported":
-            return replace(self, requested=requested)
         asked, found = self.requested, self.distribution
+        too_large = self.status == "too large" and asked.precision == requested.precision == "exact"
+        if self.status == "unsupported" or too_large:
+            return replace(self, requested=requested)
         if found is None or asked.precision != "exact" or (requested.parts and self.parts is None):
             return None
         if (asked.packets, asked.seed) != (requested.packets, requested.seed):

@@ -16,6 +16,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, scenario_from_options
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
     from tcpdelay.distribution import DelayDistribution
@@ -39,11 +40,16 @@ def chain_model(linux: bool) -> Model:
 
 
 @cache
-def simulator(packets: int | None = None, on_progress: Callable[[int, int], None] | None = None) -> Model:
-    """Return the simulator; it simulates this number of packets, or as many as the precision requires."""
+def simulator(
+    packets: int | None = None, on_progress: Callable[[int, int], None] | None = None, because: str = ""
+) -> Model:
+    """Return the simulator; it simulates this number of packets, or as many as the precision requires.
+
+    `because` says why it answers in place of the chain.
+    """
     from tcpdelay.models.simulator.model import Simulator
 
-    return Simulator(packets, on_progress)
+    return Simulator(packets, on_progress, because)
 
 
 @dataclass
@@ -97,9 +103,12 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
 
 
 def model_to_compare(
-    scenario: Scenario, method: AnsweredBy, on_progress: Callable[[int, int], None] | None = None
+    scenario: Scenario,
+    method: AnsweredBy,
+    on_progress: Callable[[int, int], None] | None = None,
+    solved: bool = True,
 ) -> AnsweredBy | Model:
-    """Return the model whose answers to a scenario and to its neighbours are compared, as in a search.
+    """Return the model whose answers to a scenario and to its neighbours are compared, as in a report.
 
     Its simulations all have `COMPARED_PACKETS` packets and the same random numbers, so that their differences come from
     the scenarios.
@@ -109,9 +118,12 @@ def model_to_compare(
     scenario : Scenario
         The scenario.
     method : {"chain", "simulation", "auto"}
-        "auto" is the chain, or the simulator where the chain refuses a field and the simulator does not.
+        "auto" is the chain, or the simulator where the chain refuses a field or is too large, and the simulator does
+        not refuse the scenario.
     on_progress : callable, optional
         Called in each simulation with the number of packets simulated, and the largest number of packets.
+    solved : bool
+        Whether the chain of this scenario may be solved to see whether it is too large.
 
     Returns
     -------
@@ -131,12 +143,36 @@ def model_to_compare(
     >>> model_to_compare(Scenario(flow, Path(rtt=0.100, loss=0.02, jitter=0.005)), "auto").packets
     200000
     """
-    compared, refused = simulator(COMPARED_PACKETS, on_progress), supports(scenario, method).refused
-    if method == "simulation" or (method == "auto" and refused and not compared.supports(scenario).refused):
-        method, refused = "simulation", compared.supports(scenario).refused
-    for refusal in refused:
+    can_simulate = not simulator().supports(scenario).refused
+    because = why_simulated(scenario, solved) if method == "auto" and can_simulate else ""
+    chosen = "simulation" if because else method
+    for refusal in supports(scenario, chosen).refused:
         raise refusal
-    return compared if method == "simulation" else "chain"
+    return simulator(COMPARED_PACKETS, on_progress, because) if chosen == "simulation" else "chain"
+
+
+def why_simulated(scenario: Scenario, solved: bool = True) -> str:
+    """Return in words why the chain has no answer to a scenario; an empty text if it has one.
+
+    With `solved` False, a chain is taken to have an answer if it refuses no field.
+
+    Examples
+    --------
+    >>> why_simulated(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02, jitter=0.005, ack_loss=0.01)))
+    'the chain does not model this scenario (ack loss, jitter)'
+    """
+    refused = supports(scenario).refused
+    refusal: ValueError | None = refused[0] if refused else None
+    if refusal is None and solved:
+        refusal = predict(scenario, method="chain").refusal
+    return _no_chain(scenario, refusal) if refusal else ""
+
+
+def _no_chain(scenario: Scenario, refusal: ValueError | None) -> str:
+    """Return in words why the chain refuses a scenario or cannot hold it."""
+    refused = ", ".join(error.name.replace("_", " ") for error in supports(scenario).refused)
+    # Behind the semicolon is what to do if nothing else has an answer.
+    return f"the chain does not model this scenario ({refused})" if refused else str(refusal).partition(";")[0]
 
 
 def supports(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Support:
@@ -246,22 +282,26 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
     chain = model_for(scenario, method)
     if method != "auto" or simulator().supports(scenario).refused:
         return chain.answer(scenario, asked)
-    if validated_range(scenario.stack).exceeded_by(scenario.flow, scenario.path):
-        return _simulated(scenario, asked)
+    outside = validated_range(scenario.stack).exceeded_by(scenario.flow, scenario.path)
+    if outside:
+        return _simulated(scenario, asked, f"the chain is not checked here: {outside[0]}")
     answer = chain.answer(scenario, asked)
     if not answer.answered:
-        return _simulated(scenario, asked)
+        return _simulated(scenario, asked, _no_chain(scenario, answer.refusal))
     expected = answer.expected_error
-    if expected is None or not expected.mean < LARGEST_CHAIN_ERROR or expected.p90 >= WRONG_CALL:
-        return _simulated(scenario, asked)
+    if expected is not None and expected.p90 >= WRONG_CALL:
+        return _simulated(scenario, asked, "the chain may be wrong about whether TCP carries the flow")
+    if expected is None or not expected.mean < LARGEST_CHAIN_ERROR:
+        error = format_fraction(LARGEST_CHAIN_ERROR)
+        return _simulated(scenario, asked, f"the chain's expected error is {error} or more")
     return answer
 
 
-def _simulated(scenario: Scenario, asked: Requested) -> Answer:
+def _simulated(scenario: Scenario, asked: Requested, because: str = "") -> Answer:
     """Ask the simulator; where it has not settled, the refusal also has the capacity by the chain."""
     from tcpdelay.models.interface import NotSettledError
 
-    answer = simulator().answer(scenario, asked)
+    answer = simulator(because=because).answer(scenario, asked)
     if not isinstance(answer.refusal, NotSettledError):
         return answer
     share = capacity(scenario) / scenario.flow.packet_rate
@@ -328,15 +368,49 @@ def predict_delay(
     >>> d.method, d.expected_error.median < 0.10
     ('chain', True)
     """
-    if method == "chain" and packets is not None:
-        raise InvalidValueError("packets", packets, "be left out unless something is simulated (method 'chain')")
     scenario = scenario_from_options(flow, path, stack, options)
+    return predict_with_warning(scenario, method, packets, on_progress).require()
+
+
+def predict_with_warning(
+    scenario: Scenario,
+    method: AnsweredBy,
+    packets: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Answer:
+    """Return the answer with the whole distribution; warn if the chain answers outside its validated range.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What is asked about.
+    method, packets, on_progress
+        As for `predict_delay`.
+
+    Returns
+    -------
+    Answer
+        The answer; its status says if there is none.
+
+    Raises
+    ------
+    InvalidValueError
+        If `packets` are given with the method "chain".
+
+    Examples
+    --------
+    >>> jittery = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02, jitter=0.005))
+    >>> predict_with_warning(jittery, "auto", packets=10_000).simulated_because
+    'the chain does not model this scenario (jitter)'
+    """
     from tcpdelay.models.interface import Requested
 
+    if method == "chain" and packets is not None:
+        raise InvalidValueError("packets", packets, "be left out unless something is simulated (method 'chain')")
     if method == "chain":
         # Before the chain is solved, which may take long.
         warn_outside(scenario.flow, scenario.path, scenario.stack)
     answer = predict(scenario, Requested(packets=packets, on_progress=on_progress), method)
     if method == "auto" and answer.method == "chain":
         warn_outside(scenario.flow, scenario.path, scenario.stack)
-    return answer.require()
+    return answer

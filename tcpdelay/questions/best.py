@@ -275,7 +275,7 @@ def _candidate(
     else:
         call = best_playout_delay(distribution, target.codec_of(way.packets.interval))
         delay, mos, meets = call.playout_delay, call.mos, target.is_met_by(call)
-        verdict = "works" if meets else "fails"
+        verdict = "uncertain" if answer.status == "too large" else "works" if meets else "fails"
     return Candidate(
         value=way.value,
         flow=way.packets,

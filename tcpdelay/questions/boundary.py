@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.models.interface import Model, Requested
-from tcpdelay.models.predict import AnsweredBy, model_to_compare, predict
+from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, model_to_compare, predict, simulator, supports
 from tcpdelay.questions.quantities import Axis
 from tcpdelay.questions.region import Question, losses, question, round_trip_times
 from tcpdelay.questions.schedule import work_out
@@ -56,8 +56,8 @@ class WorkingBoundary:
     certain_up_to, impossible_from : ndarray
         The range in which the expected error of the predictions places the edge, as of `tcpdelay.largest_loss`
         [fraction or s]; NaN where the range of the search has no such value.
-    method : {"chain", "simulation"}
-        Name of the model that answered: "chain" or "simulation".
+    simulated : ndarray of bool
+        The points whose edge is simulated: all of them, or the points at which the chain is too large.
     """
 
     flow: Flow
@@ -70,7 +70,12 @@ class WorkingBoundary:
     tolerance: float
     certain_up_to: NDArray[np.float64]
     impossible_from: NDArray[np.float64]
-    method: AnsweredBy
+    simulated: NDArray[np.bool_]
+
+    @property
+    def method(self) -> AnsweredBy:
+        """The model that answered at most of the points: "chain" or "simulation"."""
+        return "simulation" if 2 * np.count_nonzero(self.simulated) > self.simulated.size else "chain"
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the boundary into the given axes, by default the current axes of pyplot; the flow works below it."""
@@ -132,8 +137,8 @@ def working_boundary(
         Called with the number of points done, and the number of all points. The points are done in the order of
         `scattered`.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the stack. A simulated boundary is
-        searched from the chain's boundary, with a tolerance of one percent.
+        The model. "auto" is the chain, or the simulator at points where the chain is too large. A simulated edge is
+        searched from the chain's edge, with a tolerance of one percent.
 
     Returns
     -------
@@ -160,11 +165,12 @@ def working_boundary(
     points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)
     order = scattered(points.size)
     path = _path(searched, float(points[0]), float(grid[0]))
-    model = model_to_compare(Scenario(asked.flow, path, asked.stack), method)
-    search = _BoundarySearch(asked, searched, points[order], grid, tolerance, model)
+    model = model_to_compare(Scenario(asked.flow, path, asked.stack), method, solved=False)
+    search = _BoundarySearch(asked, searched, points[order], grid, tolerance, model, method)
     results = work_out(search, on_progress=on_progress)
     found = np.empty_like(results.values)
     found[order] = results.values
+    simulated = found["simulated"]
     return WorkingBoundary(
         asked.flow,
         asked.stack,
@@ -173,10 +179,10 @@ def working_boundary(
         points,
         found["works_up_to"],
         found["fails_from"],
-        tolerance if model == "chain" else RELATIVE_TOLERANCE,
+        max(tolerance, RELATIVE_TOLERANCE) if simulated.any() else tolerance,
         found["certain_up_to"],
         found["impossible_from"],
-        "chain" if model == "chain" else "simulation",
+        simulated,
     )
 
 
@@ -209,8 +215,12 @@ class _BoundarySearch:
     grid: NDArray[np.float64]
     tolerance: float
     model: AnsweredBy | Model
+    method: AnsweredBy
     row_type = np.dtype(
-        [(name, np.float64) for name in ("works_up_to", "fails_from", "certain_up_to", "impossible_from")]
+        [
+            *((name, np.float64) for name in ("works_up_to", "fails_from", "certain_up_to", "impossible_from")),
+            ("simulated", np.bool_),
+        ]
     )
 
     @property
@@ -223,17 +233,26 @@ class _BoundarySearch:
         asked, point = self.asked, float(self.points[number])
         requested = Requested(precision="decision", target=asked.target)
 
+        too_large: set[float] = set()
+
         def excess(value: float) -> float | None:
             scenario = Scenario(asked.flow, _path(self.searched, point, value), asked.stack, asked.target)
-            return excess_lateness(predict(scenario, requested, "chain"), asked.target)
+            answer = predict(scenario, requested, "chain")
+            if answer.status == "too large" and not supports(scenario, "simulation").refused:
+                too_large.add(value)
+            return excess_lateness(answer, asked.target)
 
         inside, outside = first_failure(excess, self.grid, self.tolerance)
         lowest, highest = float(self.grid[0]), float(self.grid[-1])
         axis = Axis(self.searched, lambda value: (asked.flow, _path(self.searched, point, value)), lowest, highest)
-        if self.model != "chain":
-            found = edge_of(axis, asked.stack, asked.target, np.fmax(inside, lowest), self.model)
+        model = self.model
+        if self.method == "auto" and outside in too_large:
+            model = simulator(COMPARED_PACKETS)
+        if model != "chain":
+            found = edge_of(axis, asked.stack, asked.target, np.fmax(inside, lowest), model)
             inside, outside = _known(found.inside), _known(found.outside)
-        within = edges_within_error(axis, asked.stack, asked.target, np.fmax(inside, lowest), self.model)
+        within = edges_within_error(axis, asked.stack, asked.target, np.fmax(inside, lowest), model)
+        row["simulated"] = model != "chain"
         row["works_up_to"], row["fails_from"] = inside, outside
         # Each search has a tolerance; NaN stays NaN.
         row["certain_up_to"] = np.minimum(_known(within[0]), inside)

@@ -11,7 +11,17 @@ import numpy as np
 
 from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
 from tcpdelay.models.interface import Model, Status
-from tcpdelay.models.predict import AnsweredBy, carries, model_to_compare, predict, supports
+from tcpdelay.models.predict import (
+    COMPARED_PACKETS,
+    AnsweredBy,
+    carries,
+    model_to_compare,
+    predict,
+    simulator,
+    solved_once,
+    supports,
+    why_simulated,
+)
 from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.quantities import (
     FORMATS,
@@ -37,6 +47,7 @@ from tcpdelay.units import format_fraction, format_time, told_apart
 
 Limit = Literal["delay", "capacity", "size of the chain", "bursts", "segments in flight", "range"]
 
+CHAIN_SIZE: Limit = "size of the chain"
 SCAN_FACTOR = 4.0
 """If no value meets the target, the shortest delay is searched at values with this ratio."""
 
@@ -129,7 +140,7 @@ def largest(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large.
 
     Returns
     -------
@@ -149,8 +160,8 @@ def largest(
     'range'
     """
     stack = checked_profile(stack)
-    model = model_to_compare(Scenario(*axis.place(axis.lowest), stack), method)
-    found = _largest(axis, stack, target, model, on_progress)
+    model = model_to_compare(Scenario(*axis.place(axis.lowest), stack), method, solved=False)
+    found = _largest(axis, stack, target, model, method, on_progress)
     if found is None:
         raise ValueError(_nothing_meets(axis, stack, target, model))
     return found
@@ -161,9 +172,31 @@ def _largest(
     stack: KnownStack,
     target: Target,
     model: AnsweredBy | Model,
+    method: AnsweredBy,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Edge | None:
-    """Return the largest value on an axis that meets a target; None if no value does."""
+    """Return the largest value on an axis that meets a target; None if no value does.
+
+    With the method "auto", the simulator searches again where the edge is the size of the chain.
+    """
+    found = _searched(axis, stack, target, model, on_progress)
+    if method != "auto" or model != "chain" or (found is not None and found.limited_by != CHAIN_SIZE):
+        return found
+    beyond = Scenario(*((found and found.beyond) or axis.place(axis.lowest)), stack)
+    with solved_once():
+        because = "" if supports(beyond, "simulation").refused else why_simulated(beyond)
+    again = simulator(COMPARED_PACKETS, because=because)
+    return _searched(axis, stack, target, again, on_progress) if because else found
+
+
+def _searched(
+    axis: Axis,
+    stack: KnownStack,
+    target: Target,
+    model: AnsweredBy | Model,
+    on_progress: Callable[[int, int], None] | None,
+) -> Edge | None:
+    """Return the largest value on an axis that meets a target by one model; None if no value does."""
     start = axis.highest
     if model != "chain" and not supports(Scenario(*axis.place(axis.lowest), stack)).refused:
         start = edge_of(axis, stack, target, start).inside or start
@@ -213,7 +246,7 @@ def _exact(quantity: Quantity, scenario: tuple[Flow, Path], searched: float) -> 
 
 _UNANSWERED: dict[tuple[str, Status], Limit] = {
     ("chain", "unsupported"): "bursts",
-    ("chain", "too large"): "size of the chain",
+    ("chain", "too large"): CHAIN_SIZE,
     ("simulation", "unsupported"): "segments in flight",
     ("simulation", "not settled"): "capacity",
 }
@@ -282,7 +315,7 @@ def largest_bitrate(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large.
 
     Returns
     -------
@@ -332,7 +365,7 @@ def largest_packet_rate(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large.
 
     Returns
     -------
@@ -381,7 +414,7 @@ def largest_loss(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large.
 
     Returns
     -------
@@ -430,7 +463,7 @@ def largest_rtt(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large.
 
     Returns
     -------
@@ -518,7 +551,7 @@ def loss_rtt_frontier(
     on_progress : callable, optional
         Called after each round-trip time with the number of round-trip times done and the number of all.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large.
 
     Returns
     -------
@@ -547,9 +580,9 @@ def loss_rtt_frontier(
         raise InvalidValueError("rtts", chosen, "hold at least one round-trip time")
     edges: list[Edge | None] = []
     axes = [loss_axis(flow, at_rtt(path, rtt)) for rtt in chosen]
-    model = model_to_compare(Scenario(*axes[0].place(axes[0].lowest), stack), method)
+    model = model_to_compare(Scenario(*axes[0].place(axes[0].lowest), stack), method, solved=False)
     for done, axis in enumerate(axes, 1):
-        edges.append(_largest(axis, stack, target, model))
+        edges.append(_largest(axis, stack, target, model, method))
         if on_progress is not None:
             on_progress(done, len(chosen))
     if not any(edges):

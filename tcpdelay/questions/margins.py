@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from tcpdelay.models.interface import Model
 from tcpdelay.models.predict import AnsweredBy, carries, predict
 from tcpdelay.questions.quantities import SMALLEST_LOSS, Axis, bitrate_axis, loss_axis, rtt_axis
-from tcpdelay.questions.search import Bracket, bracket, edge_of
+from tcpdelay.questions.search import Bracket, bracket, edge_of, edges_within_error
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
+from tcpdelay.scenario.stack import KnownStack, Linux, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 
 LARGEST_RATIO = 64.0
 """Largest ratio between the present bitrate and a bitrate of the search."""
+RANGE_TOLERANCE = 0.05
+"""Relative tolerance of the ends of the range in which the expected error places an edge."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,38 @@ class Margin:
     at_least : bool
         Whether larger values may also meet the target: the search ended at its largest value, or the model refuses
         longer loss bursts.
+    within_error : tuple of float or None, optional
+        The range in which the expected error of the predictions places the edge: the largest value with which the
+        target is met whatever the expected error, and the smallest value with which it is missed whatever the expected
+        error, both to 5 %; None for a side without such a value. The range itself is None where it is not computed:
+        without an edge, for simulations, and for the TCP of 2008, whose chain has no error against itself.
     """
 
     quantity: str
     now: float
     edge: float | None
     at_least: bool = False
+    within_error: tuple[float | None, float | None] | None = None
+
+    def moved_to(self, edge: float) -> Margin:
+        """Return the margin with another edge; the range is extended to it."""
+        within = self.within_error
+        return replace(self, edge=edge, at_least=False, within_error=within and _around(edge, edge, within))
 
 
 def _margin(quantity: str, now: float, found: Bracket) -> Margin:
     return Margin(quantity, now, found.inside, at_least=found.outside is None or not found.known)
+
+
+def _around(
+    inside: float, outside: float | None, within: tuple[float | None, float | None]
+) -> tuple[float | None, float | None]:
+    """Return a range extended to both sides of an edge; each search has a tolerance."""
+    low, high = within
+    return (
+        None if low is None else min(low, inside),
+        None if high is None else max(high, inside if outside is None else outside),
+    )
 
 
 def _bitrates(flow: Flow, path: Path, stack: KnownStack) -> Axis:
@@ -100,7 +124,8 @@ def margins(
 ) -> tuple[Margin, Margin, Margin]:
     """Return the largest loss, round-trip time and bitrate with which a target is met, each with the others unchanged.
 
-    The tolerance is one percent. A given one-way delay keeps its share of the round-trip time.
+    The tolerance is one percent, and 5 % for the range in which the expected error places an edge. A given one-way
+    delay keeps its share of the round-trip time.
 
     Parameters
     ----------
@@ -122,8 +147,17 @@ def margins(
     """
     stack = checked_profile(stack)
     first_loss = max(path.loss, SMALLEST_LOSS)
+
+    def margin(quantity: str, now: float, axis: Axis, start: float) -> Margin:
+        edge = edge_of(axis, stack, target, start, model)
+        found = _margin(quantity, now, edge)
+        if edge.inside is None or model != "chain" or not isinstance(stack, Linux):
+            return found
+        within = edges_within_error(axis, stack, target, edge.inside, model, RANGE_TOLERANCE)
+        return replace(found, within_error=_around(edge.inside, edge.outside, within))
+
     return (
-        _margin("loss", path.loss, edge_of(loss_axis(flow, path), stack, target, first_loss, model)),
-        _margin("rtt", path.rtt, edge_of(rtt_axis(flow, path), stack, target, path.rtt, model)),
-        _margin("bitrate", flow.bitrate, edge_of(_bitrates(flow, path, stack), stack, target, flow.bitrate, model)),
+        margin("loss", path.loss, loss_axis(flow, path), first_loss),
+        margin("rtt", path.rtt, rtt_axis(flow, path), path.rtt),
+        margin("bitrate", flow.bitrate, _bitrates(flow, path, stack), flow.bitrate),
     )

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay import __version__
-from tcpdelay.models.accuracy import WRONG_CALL, expected_error_map
+from tcpdelay.models.accuracy import WRONG_CALL, expected_error_map, is_near_capacity
 from tcpdelay.models.interface import Answer, Requested
+from tcpdelay.models.predict import capacity
 from tcpdelay.models.throughput import utilization_map
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
@@ -286,7 +287,9 @@ def working_region(
         )
         variables["mos"] = (DIMENSIONS, scores * computed, Meaning("1", name).attributes)
         variables["playout_delay"] = cells.playout_delay.variable
-    errors = expected_error_map(asked.flow, rtts, lost, asked.stack, cells.sustainable.values)
+    errors = expected_error_map(asked.flow, rtts, lost, asked.stack, cells.sustainable.values).copy()
+    near = _near_capacity(asked, rtts, lost, cells.sustainable.values)
+    errors[near, _ERRORS.index("p90")] = np.maximum(errors[near, _ERRORS.index("p90")], WRONG_CALL)
     variables["verdict"] = (DIMENSIONS, _verdicts(asked, cells, errors[..., _ERRORS.index("p90")]), _VERDICT_MEANINGS)
     for i, statistic in enumerate(_ERRORS):
         text = f"{statistic} of the expected relative error of the 95th percentile"
@@ -317,11 +320,33 @@ def _verdicts(asked: Question, cells: xr.Dataset, error: NDArray[np.float64]) ->
     """Return the number of the verdict on each cell, as `tcpdelay.models.verdict.verdict_of` gives it."""
     latest, known = asked.target.latest, np.nan_to_num(error) if isinstance(asked.stack, Linux) else 0.0 * error
     works = cells["quantile"].values <= latest * (1 - known)
-    fails = np.where(cells.sustainable, cells["quantile"].values > latest * (1 + known), known < WRONG_CALL)
+    fails = (cells["quantile"].values > latest * (1 + known)) & (known < WRONG_CALL)
     fails &= cells.accuracy.values != NOT_COMPUTED
     return np.select(
         [works, fails], [VERDICTS.index("works"), VERDICTS.index("fails")], VERDICTS.index("uncertain")
     ).astype(np.int8)
+
+
+def _near_capacity(
+    asked: Question, rtts: NDArray[np.float64], losses: NDArray[np.float64], sustainable: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return the cells in which the flow's rate is near the capacity, so that the chain may be wrong about it.
+
+    The capacity falls as the loss grows: these cells are on both sides of the first loss that TCP does not carry.
+    """
+    near = np.zeros(sustainable.shape, np.bool_)
+    if not isinstance(asked.stack, Linux):
+        return near
+    for place, rtt in enumerate(rtts.tolist()):
+        edge = int(np.argmin(sustainable[place])) if not sustainable[place].all() else losses.size
+        for column in (*range(edge - 1, -1, -1), *range(edge, losses.size)):
+            if column < edge - 1 and not near[place, column + 1]:
+                continue
+            if column > edge and not near[place, column - 1]:
+                break
+            scenario = Scenario(asked.flow, Path(rtt, float(losses[column])), asked.stack)
+            near[place, column] = is_near_capacity(capacity(scenario) / asked.flow.packet_rate)
+    return near
 
 
 def _playout_delay(given: float | str, limit: float) -> float | None:

@@ -239,7 +239,12 @@ def most_values(axis: Axis) -> int:
 
 
 def edges_within_error(
-    axis: Axis, stack: KnownStack, target: Target, edge: float, model: AnsweredBy | Model = "chain"
+    axis: Axis,
+    stack: KnownStack,
+    target: Target,
+    edge: float,
+    model: AnsweredBy | Model = "chain",
+    tolerance: float = RELATIVE_TOLERANCE,
 ) -> tuple[float | None, float | None]:
     """Return the range in which the expected error places an edge.
 
@@ -255,13 +260,14 @@ def edges_within_error(
         The edge that the model predicts.
     model : {"chain"} or Model
         The model.
+    tolerance : float
+        Largest relative distance from an end of the range to the next value tried, which is beyond this end.
 
     Returns
     -------
     tuple of float or None
         The largest value below `edge` with which the target is met whatever the expected error, and the smallest value
-        above it with which the target is missed whatever the expected error; None where a side has no such value. Each
-        has a tolerance of one percent.
+        above it with which the target is missed whatever the expected error; None where a side has no such value.
 
     Examples
     --------
@@ -279,7 +285,7 @@ def edges_within_error(
         def excess(value: float) -> float:
             return _excess(_late_if(longer, Scenario(*axis.place(value), stack), target, model), target)
 
-        return bracket(excess, edge, axis.lowest, axis.highest)
+        return bracket(excess, edge, axis.lowest, axis.highest, tolerance)
 
     return edge_if(longer=True).inside, edge_if(longer=False).outside
 

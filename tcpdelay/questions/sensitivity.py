@@ -160,8 +160,8 @@ def sensitivities(
     on_progress : callable, optional
         Called after each prediction with the number of predictions done and the number of all predictions.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario. A simulation has a
-        statistical error, although all simulations have the same random numbers.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. A
+        simulation has a statistical error, although all simulations have the same random numbers.
 
     Returns
     -------

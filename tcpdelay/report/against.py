@@ -69,12 +69,14 @@ def changes_content(changes: Changes) -> Content:
 def _headline(before: Findings, after: Findings) -> str:
     """Return the target's quantile before and after, and the difference."""
     names = [quantile_name(found.target.quantile) for found in (before, after)]
-    first, second = (format_delay(found.quantile) for found in (before, after))
+    first, second = (phrases.settled(format_delay, found.quantile) for found in (before, after))
     start = f"{names[0]} {first} → {'' if names[0] == names[1] else names[1] + ' '}{second}"
     return f"{start}, {_sooner(before.quantile, after.quantile)}"
 
 
 def _sooner(before: float, after: float) -> str:
+    if math.isnan(before) or math.isnan(after):
+        return "not comparable"
     if format_time(before) == format_time(after):
         return "no change"
     if math.isinf(before) or math.isinf(after):
@@ -84,8 +86,11 @@ def _sooner(before: float, after: float) -> str:
 
 def differences_table(changes: Changes) -> Table:
     """Return the rows in which the two scenarios differ."""
-    pairs = zip(scenario_table(changes.before).rows, scenario_table(changes.after).rows, strict=True)
-    rows = tuple((name, before, after) for (name, before), (_, after) in pairs if before != after)
+    # A table has a row of its own for each field that the chain refuses.
+    tables = [{row[0]: row[1] for row in scenario_table(found).rows} for found in (changes.before, changes.after)]
+    names = dict.fromkeys([*tables[0], *tables[1]])
+    rows = tuple((name, *(table.get(name, "–") for table in tables)) for name in names)
+    rows = tuple(row for row in rows if row[1] != row[2])
     return Table(("Scenario", "Before", "After"), rows)
 
 
@@ -98,12 +103,12 @@ def delays_table(changes: Changes) -> Table:
 
 
 def _delays(before: Findings, after: Findings) -> Iterator[tuple[str, ...]]:
-    yield _row("mean", before.distribution.mean, after.distribution.mean, format_time)
-    yield _row("jitter", before.distribution.jitter, after.distribution.jitter, format_time)
+    yield _row("mean", before.mean, after.mean, format_time)
+    yield _row("jitter", before.jitter, after.jitter, format_time)
     for q in sorted({*REPORTED_QUANTILES, before.target.quantile, after.target.quantile}):
-        yield _row(quantile_name(q), before.distribution.quantile(q), after.distribution.quantile(q), format_time)
+        yield _row(quantile_name(q), before.quantile_of(q), after.quantile_of(q), format_time)
     limit = after.target.limit
-    shares = before.distribution.late_fraction(limit), after.distribution.late_fraction(limit)
+    shares = before.late_after(limit), after.late_after(limit)
     yield _row(f"later than {format_time(limit)}", *shares, format_fraction)
     if before.call is not None and after.call is not None:
         scores = before.call.best.mos, after.call.best.mos
@@ -117,7 +122,7 @@ def _row(name: str, before: float, after: float, formatted: Formatted) -> tuple[
     """Return the row of one figure: its name, its values before and after, and the change."""
     return (
         name,
-        *(NEVER_SETTLES if math.isinf(value) else formatted(value) for value in (before, after)),
+        *(NEVER_SETTLES if math.isinf(value) else phrases.settled(formatted, value) for value in (before, after)),
         _ratio(before, after),
     )
 
@@ -151,11 +156,11 @@ def changes_charts(changes: Changes) -> dict[str, list[Chart]]:
     """Return the chart of both distributions; no chart if TCP can carry neither flow."""
     from tcpdelay.report.html import chart
 
-    carried = [found for found in (changes.before, changes.after) if math.isfinite(found.distribution.mean)]
+    carried = [found for found in (changes.before, changes.after) if math.isfinite(found.mean)]
     if not carried:
         return {}
     described = "; ".join(
-        f"{name}: half arrive within {format_time(found.distribution.quantile(0.5))}, {phrases.headline(found)}"
+        f"{name}: half arrive within {phrases.settled(format_time, found.quantile_of(0.5))}, {phrases.headline(found)}"
         for name, found in (("before", changes.before), ("after", changes.after))
     )
     drawn = chart("cdf-chart", "Arrived by then, before and after", described, lambda ax: plot_both(changes, ax))
@@ -180,7 +185,7 @@ def plot_both(changes: Changes, ax: Axes | None = None) -> Axes:
     ax = current_axes() if ax is None else ax
     limit = {"limit": changes.after.target.limit}
     for name, found in (("before", changes.before), ("after", changes.after)):
-        if math.isfinite(found.distribution.mean):
-            marks = limit if name == "after" or math.isinf(changes.after.distribution.mean) else {}
+        if math.isfinite(found.mean):
+            marks = {} if name == "before" and math.isfinite(changes.after.mean) else limit
             plot_distribution(found.distribution, ax, kind="cdf", label=name, thresholds=marks)
     return ax

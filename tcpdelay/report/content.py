@@ -178,6 +178,16 @@ def margins_table(guideline: Findings) -> Table:
     return Table(("Quantity", "Here", "Works up to", "Margin"), tuple(rows), numeric=(1, 2))
 
 
+def ranges_table(guideline: Findings) -> Table:
+    """Return the range in which the expected error places each margin."""
+    rows = tuple(
+        (phrases.QUANTITY[margin.quantity], *phrases.within_error(margin.quantity, *margin.within_error))
+        for margin in guideline.margins
+        if margin.within_error is not None
+    )
+    return Table(("Within the error", "Works up to", "Fails from"), rows, numeric=(1, 2))
+
+
 def loss_table(guideline: Findings) -> Table:
     """Return the target's quantile at a few losses around the scenario's loss."""
     curve, limit = guideline.loss_curve, guideline.target
@@ -191,7 +201,7 @@ def loss_table(guideline: Findings) -> Table:
 
 def parts_table(guideline: Findings) -> Table:
     """Return the parts of the mean delay."""
-    parts, mean = guideline.parts, guideline.distribution.mean
+    parts, mean = guideline.parts, guideline.mean
     named = (
         ("Network", parts.network, "one way, without TCP"),
         ("Backlog", parts.backlog, "waiting in the send buffer while the window is too small"),
@@ -202,7 +212,7 @@ def parts_table(guideline: Findings) -> Table:
         (name, format_time(delay), format_fraction(delay / mean if mean > 0 else 0.0), meaning)
         for name, delay, meaning in named
         # A simulation counts the backlog of a timeout as backlog.
-        if name != "Timeouts" or not guideline.refused
+        if name != "Timeouts" or not guideline.simulated_because
     )
     return Table(("Part", "Mean", "Share", "What it is"), rows, numeric=(1, 2))
 
@@ -212,7 +222,7 @@ def load_table(guideline: Findings) -> Table:
     rows = (
         (
             "Time with a backlog",
-            NOT_COMPUTED if guideline.refused else format_fraction(guideline.backlogged_time_fraction),
+            NOT_COMPUTED if guideline.simulated_because else format_fraction(guideline.backlogged_time_fraction),
             "packets wait in the send buffer",
         ),
         ("Fair TCP rate", format_rate(guideline.fair_rate), "what a long transfer of TCP Reno gets, by formula"),
@@ -284,6 +294,10 @@ def validity_table(guideline: Findings) -> Table:
     return Table(("Input", "Checked", "Here", "Range"), rows, numeric=(2,))
 
 
+NO_SETTLED_DELAYS = (
+    "The simulation has not settled: a longer simulation has other delays, because the load is close to the rate that "
+    "TCP carries. Mean, quantiles and playout buffers are not known here."
+)
 NO_DELAYS = (
     f"The delay {NOT_CARRIED} on this path. It grows for as long as the flow sends, "
     "so mean, quantiles and playout buffers have no meaning here."
@@ -381,7 +395,7 @@ def content(guideline: Findings) -> Content:
     >>> found.headline
     'Works, with 60 ms to spare'
     """
-    estimate, settles = guideline.estimate, math.isfinite(guideline.distribution.mean)
+    estimate, settles = guideline.estimate, math.isfinite(guideline.mean)
     load = load_table(guideline)
     sections = [
         _recommendations(guideline),
@@ -392,7 +406,7 @@ def content(guideline: Findings) -> Content:
     if settles:
         sections.append(Section("delays", "Delays", tables=(delays_table(guideline),)))
     else:
-        sections.append(Section("delays", "Delays", (NO_DELAYS,)))
+        sections.append(Section("delays", "Delays", (NO_DELAYS if guideline.answer.answered else NO_SETTLED_DELAYS,)))
     sections += _experience(guideline)
     sections.append(_margins(guideline))
     if settles:
@@ -413,7 +427,7 @@ def content(guideline: Findings) -> Content:
         explanation=(
             *phrases.verdict(guideline),
             *map(phrases.sentence, _assumptions(guideline)),
-            phrases.expected_error(guideline.expected_error),
+            *([phrases.expected_error(guideline.expected_error)] if guideline.answer.answered else []),
         ),
         key_figures=key_figures(guideline),
         sections=(*sections, _nothing_to_do(guideline), _trust(guideline)),
@@ -422,12 +436,18 @@ def content(guideline: Findings) -> Content:
 
 def _assumptions(guideline: Findings) -> tuple[str, ...]:
     """Return in words the assumptions for the fields that the model ignored."""
-    return assumptions(guideline.distribution.method, guideline.ignored)
+    return assumptions(guideline.answer.method, guideline.ignored)
 
 
 def _margins(guideline: Findings) -> Section:
     """Return the margin of each quantity, and the delay at other losses."""
     paragraphs, tables = ["Each margin holds if the other quantities do not change."], [margins_table(guideline)]
+    ranges = ranges_table(guideline)
+    if ranges.rows:
+        paragraphs[0] += " “Within the error” is what holds whatever the expected error of the chain."
+        tables.append(ranges)
+    elif guideline.simulated_because:
+        paragraphs[0] += " Simulated margins have no range: it would take two to three times as many simulations."
     if guideline.loss_curve.loss.size:
         tables.append(loss_table(guideline))
     if guideline.loss_curve.critical is not None:
@@ -453,11 +473,11 @@ def _recommendations(guideline: Findings) -> Section:
     target, rules = guideline.target, guideline.recommendations
     advice = tuple(_advice(rule, target) for rule in rules if rule.place == "do")
     if advice:
-        basis = "simulation" if guideline.refused else "chain"
+        basis = "simulation" if guideline.simulated_because else "chain"
         opening = (
             f"The largest effect on {quantile_name(target.quantile)} comes first; effects under a condition come last. "
             f"Each effect is for one change alone: “{basis}” is computed for this scenario, “up to” is a bound "
-            "that the protocol sets."
+            f"that the protocol sets.{phrases.effects_of_other_model(guideline)}"
         )
         if not (guideline.works or any(_reaches(rule, target) for rule in rules)):
             opening += " No single change is computed to meet the target."
@@ -489,12 +509,12 @@ def _trust(guideline: Findings) -> Section:
 def key_figures(guideline: Findings) -> tuple[tuple[str, str], ...]:
     """Return labels and values of the most important figures: quantile, limit, late packets, and a call's score."""
     target = guideline.target
-    delay = "grows for ever" if math.isinf(guideline.quantile) else format_time(guideline.quantile)
+    delay = "grows for ever" if math.isinf(guideline.quantile) else phrases.settled(format_time, guideline.quantile)
     limit = format_time(target.limit)
     figures = (
         (f"{quantile_name(target.quantile)} delay", delay),
         ("limit", limit),
-        (f"later than {limit}", format_fraction(guideline.late_fraction)),
+        (f"later than {limit}", phrases.settled(format_fraction, guideline.late_fraction)),
     )
     if guideline.call is None:
         return figures

@@ -20,7 +20,7 @@ from tcpdelay.report.chart_labels import (
     time_axis,
 )
 from tcpdelay.report.charts import BLUE, GREEN, LINE_WIDTH, ORANGE, PURPLE, SMALLEST_TIME, current_axes
-from tcpdelay.units import NEVER_SETTLES, NOT_CARRIED, format_fraction, format_time, quantile_name
+from tcpdelay.units import NEVER_SETTLES, NOT_CARRIED, NOT_SETTLED, format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,8 +45,8 @@ def plot_delay_parts(guideline: Findings, ax: Axes | None = None) -> Axes:
         The mean delay [s] in its parts.
     """
     ax = current_axes() if ax is None else ax
-    if not math.isfinite(guideline.distribution.mean):
-        return message(ax, NOT_CARRIED)
+    if not math.isfinite(guideline.mean):
+        return message(ax, NOT_CARRIED if guideline.answer.answered else NOT_SETTLED)
     parts = guideline.parts
     named = [
         ("network", parts.network, BLUE),
@@ -55,7 +55,7 @@ def plot_delay_parts(guideline: Findings, ax: Axes | None = None) -> Axes:
         ("timeouts", parts.timeouts, PURPLE),
     ]
     tidy(ax)
-    ax.set_xlabel(f"mean delay, {format_time(guideline.distribution.mean)} in all")
+    ax.set_xlabel(f"mean delay, {format_time(guideline.mean)} in all")
     ax.spines[["left", "bottom"]].set_visible(False)
     ax.set_xticks([])
     ax.set_yticks([])
@@ -111,11 +111,12 @@ def plot_quantile_against_loss(guideline: Findings, ax: Axes | None = None) -> A
     if curve.critical is not None:
         ax.axvspan(curve.critical, curve.highest, color=PURPLE, alpha=0.25, linewidth=0)
         marks.append((f"TCP cannot carry it from {format_fraction(curve.critical)}", curve.critical))
-    if math.isinf(guideline.quantile):
-        marks.append((f"here: {format_fraction(here)}, {NEVER_SETTLES}", here))
-    mark(ax, marks)
     if math.isfinite(guideline.quantile):
+        mark(ax, marks)
         _draw_scenario(guideline, ax, curve)
+    else:
+        words = NEVER_SETTLES if guideline.answer.answered else NOT_SETTLED
+        mark(ax, [*marks, (f"here: {format_fraction(here)}, {words}", here)])
     ends = [curve.highest, curve.lowest, math.sqrt(curve.lowest * curve.highest)]
     note_where_free(ax, f"limit {format_time(target.limit)}", [(loss, target.limit) for loss in ends], ORANGE)
     return ax

@@ -163,11 +163,11 @@ def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
 
 
 def charts(guideline: Findings, suffix: str = "") -> dict[str, list[Chart]]:
-    """Return the charts of each section, without the charts of the delays if TCP cannot carry the flow.
+    """Return the charts of each section, without the charts of the delays if there are none or they never settle.
 
     `suffix` distinguishes the identifiers of several reports on one page.
     """
-    target, distribution, parts = guideline.target, guideline.distribution, guideline.parts
+    target, parts = guideline.target, guideline.parts
     limit, quantile = format_time(target.limit), quantile_name(target.quantile)
     drawn = {
         "margins": [
@@ -179,10 +179,10 @@ def charts(guideline: Findings, suffix: str = "") -> dict[str, list[Chart]]:
             )
         ]
     }
-    if not math.isfinite(distribution.mean):
+    if not math.isfinite(guideline.mean):
         return drawn
-    marks = {"limit": target.limit}
-    timeouts = "" if guideline.refused else f", timeouts {format_time(parts.timeouts)}"
+    distribution, marks = guideline.distribution, {"limit": target.limit}
+    timeouts = "" if guideline.simulated_because else f", timeouts {format_time(parts.timeouts)}"
     drawn["delays"] = [
         chart(
             f"shares-chart{suffix}",

@@ -6,17 +6,29 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from tcpdelay.models.interface import NotSettledError
 from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
 from tcpdelay.scenario.fields import declarations
-from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
+from tcpdelay.units import (
+    NOT_SETTLED,
+    format_delay,
+    format_fraction,
+    format_fraction_range,
+    format_rate,
+    format_time,
+    quantile_name,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.rule import Effect, Recommendation, Status
     from tcpdelay.capture.estimate import PathEstimate
-    from tcpdelay.distribution import DelayDistribution, ExpectedError
+    from tcpdelay.distribution import ExpectedError
+    from tcpdelay.models.interface import Answer
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.voice import VoiceQuality
     from tcpdelay.questions.margins import Margin
@@ -68,6 +80,8 @@ def format_quantity(quantity: str, value: float) -> str:
 def headline(guideline: Findings) -> str:
     """Return the verdict in a few words."""
     spare = guideline.target.limit - guideline.quantile
+    if not guideline.answer.answered:
+        return "Uncertain: the simulation does not settle"
     if guideline.verdict == "uncertain":
         cause = "the measurement does not settle it" if guideline.settled else "the prediction does not settle it"
         return f"Uncertain: {cause}"
@@ -81,9 +95,14 @@ def headline(guideline: Findings) -> str:
 
 def verdict(guideline: Findings) -> list[str]:
     """Return the sentences that explain the headline; the first compares the target's quantile with its limit."""
-    target, distribution = guideline.target, guideline.distribution
+    target, answer = guideline.target, guideline.answer
     share, limit = format_fraction(target.quantile), format_time(target.limit)
-    if math.isinf(guideline.quantile):
+    if isinstance(answer.refusal, NotSettledError):
+        sentences = [
+            f"{share} of the packets should arrive within {limit}. After {answer.refusal.packets} simulated packets "
+            f"the delay still depends on how many are simulated: {answer.refusal.in_words}."
+        ]
+    elif math.isinf(guideline.quantile):
         sentences = [
             f"{share} of the packets should arrive within {limit}, but the delay never settles: packets pile up in the "
             "send buffer for as long as the flow sends.",
@@ -95,16 +114,18 @@ def verdict(guideline: Findings) -> list[str]:
             f"{share} of the packets arrive within {format_time(guideline.quantile)}; the limit is {limit}. "
             f"{format_fraction(guideline.late_fraction)} of the packets come later than the limit{allowed}."
         ]
-        if not distribution.sustainable:
+        if not answer.sustainable:
             sentences.append(
                 "But TCP cannot carry this flow: the figures depend on where the published chain cuts off its backlog."
             )
-    if distribution.method == "simulation":
+    if answer.method == "simulation":
         sentences.append(_simulated(guideline))
-    if not guideline.settled:
+    if not answer.answered:
+        sentences.append(_deciding(answer))
+    elif not guideline.settled:
         sentences.append(
             f"The expected error of the prediction allows {format_fraction_range(guideline.late_range)} late packets, "
-            f"and the target allows {format_fraction(1 - target.quantile)}. {_deciding(distribution)}"
+            f"and the target allows {format_fraction(1 - target.quantile)}. {_deciding(answer)}"
         )
     elif guideline.verdict == "uncertain":
         sentences.append(
@@ -112,6 +133,28 @@ def verdict(guideline: Findings) -> list[str]:
             "95 % confidence interval of the measurement. Measure for longer to be sure."
         )
     return sentences
+
+
+def settled(written: Callable[[float], str], figure: float) -> str:
+    """Return a figure in words; "not settled" if it is NaN.
+
+    Examples
+    --------
+    >>> settled(format_time, 0.140), settled(format_time, math.nan)
+    ('140 ms', 'not settled')
+    """
+    return NOT_SETTLED if math.isnan(figure) else written(figure)
+
+
+def effects_of_other_model(guideline: Findings) -> str:
+    """Return in a sentence that the chain computes the effects, if it does not compute the delays of the report."""
+    if guideline.simulated_because or guideline.answer.method != "simulation":
+        return ""
+    name = quantile_name(guideline.target.quantile)
+    return (
+        f" Effects of a change on {name} are the chain's, before and after the change; the chain's {name} is "
+        f"{format_delay(guideline.unchanged)} here, and the simulated {name} is {format_delay(guideline.quantile)}."
+    )
 
 
 def allowed_lateness(guideline: Findings) -> str:
@@ -124,21 +167,23 @@ def allowed_lateness(guideline: Findings) -> str:
 
 def _simulated(guideline: Findings) -> str:
     """Return in a sentence what is simulated."""
-    if not guideline.refused:
+    if not guideline.simulated_because:
         return (
             "These delays are simulated. Margins, effects of settings and delays at other losses are computed with the "
             "chain: near the limit they can disagree with the verdict."
         )
-    refused = ", ".join(name.replace("_", " ") for name in guideline.refused)
+    reason = sentence(guideline.simulated_because).rstrip(".")
     return (
-        f"The chain does not model this scenario ({refused}), so all figures are simulated: each margin and each "
-        f"effect with {COMPARED_PACKETS} packets. The critical loss and the time with a backlog are left out."
+        f"{reason}, so all figures are simulated: each margin with {COMPARED_PACKETS} packets. The critical loss and "
+        "the time with a backlog are left out."
     )
 
 
-def _deciding(delays: DelayDistribution) -> str:
+def _deciding(answer: Answer) -> str:
     """Return in words what would settle a verdict that a prediction leaves open."""
-    if delays.method == "simulation":
+    if not answer.answered:
+        return "A capture of the flow on this path would decide, or another bitrate: see the margins."
+    if answer.method == "simulation":
         return "A capture of the flow on this path would decide, or another limit."
     return "A simulation may decide: `--method auto`."
 
@@ -165,6 +210,18 @@ def format_edge(margin: Margin) -> str:
     if margin.edge is None:
         return "none found"
     return format_quantity(margin.quantity, margin.edge) + (" or more" if margin.at_least else "")
+
+
+def within_error(quantity: str, certain: float | None, impossible: float | None) -> tuple[str, str]:
+    """Return both ends of the range in which the expected error places a margin.
+
+    Examples
+    --------
+    >>> within_error("loss", 0.05, 0.066), within_error("rtt", 0.1, None)
+    (('5 %', '6.6 %'), ('100 ms', 'no value'))
+    """
+    low, high = ("no value" if end is None else format_quantity(quantity, end) for end in (certain, impossible))
+    return low, high
 
 
 def room(margin: Margin, works: bool) -> str:
@@ -247,6 +304,8 @@ def _effect(found: Effect, target: Target) -> str | None:
     if math.isinf(found.with_rule):
         return f"worse here: TCP could no longer carry the flow {basis}"
     reached = ", which meets the limit" if target.is_met_by(found.with_rule) > target.is_met_by(found.without) else ""
+    if math.isnan(found.without):
+        return f"the simulation settles then: {name} {after}{reached} {basis}"
     if math.isinf(found.without):
         return f"TCP can then carry the flow: {name} {after}{reached} {basis}"
     if before == after:

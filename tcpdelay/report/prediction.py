@@ -79,27 +79,39 @@ def ignored_in_words(ignored: Mapping[str, str], method: str) -> list[tuple[str,
     return [("ignored", ", ".join(named))] if named else []
 
 
-def prediction_record(flow: Flow, path: Path, target: Target, distribution: DelayDistribution) -> dict[str, Any]:
-    """Return scenario and prediction as one record, in seconds, bytes, bit/s and fractions."""
+def prediction_record(
+    flow: Flow, path: Path, target: Target, distribution: DelayDistribution, simulated_because: str = ""
+) -> dict[str, Any]:
+    """Return scenario and prediction as one record, in seconds, bytes, bit/s and fractions.
+
+    `simulated_because` says why a simulation replaces the chain; empty if it does not.
+    """
+    from tcpdelay.models.interface import settled_record
+
     return {
         **scenario_record(flow, path),
         "limit": target.limit,
         "quantile": target.quantile,
         **_figures(target, distribution),
-        **_settled(None),
+        **settled_record(None),
         "method": distribution.method,
+        "simulated_because": simulated_because or None,
         **expected_errors(distribution.expected_error),
         "ignored": dict(distribution.ignored),
     }
 
 
-def not_settled_record(flow: Flow, path: Path, target: Target, refusal: NotSettledError) -> dict[str, Any]:
+def not_settled_record(
+    flow: Flow, path: Path, target: Target, refusal: NotSettledError, simulated_because: str = ""
+) -> dict[str, Any]:
     """Return the record of `prediction_record` for a simulation that has not settled: its figures are None."""
     from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.models.interface import settled_record
 
-    record = prediction_record(flow, path, target, DelayDistribution.unsustainable(path.forward_delay))
-    unknown = dict.fromkeys(_figures(target, DelayDistribution.unsustainable(path.forward_delay)))
-    return record | unknown | _settled(refusal) | {"method": "simulation"}
+    endless = DelayDistribution.unsustainable(path.forward_delay)
+    record = prediction_record(flow, path, target, endless, simulated_because)
+    unknown = dict.fromkeys(_figures(target, endless))
+    return record | unknown | settled_record(refusal) | {"method": "simulation"}
 
 
 def _figures(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
@@ -126,28 +138,24 @@ def _late_range(target: Target, distribution: DelayDistribution) -> tuple[float,
     return late_range_within(distribution, relative_error(stack, distribution.expected_error), target.latest)
 
 
-def _settled(refusal: NotSettledError | None) -> dict[str, Any]:
-    """Return whether a prediction has settled, and if not, the rate that TCP carries relative to the flow's rate.
-
-    This rate is the interval of the simulation, and the figure of the chain; None if it is not known.
-    """
-    shares = (None, None, None) if refusal is None else (refusal.carried.low, refusal.carried.high, refusal.capacity)
-    known = [None if share is None or math.isnan(share) else share for share in shares]
-    names = ("carried_low", "carried_high", "carried_by_chain")
-    return {"settled": refusal is None} | dict(zip(names, known, strict=True))
-
-
-def not_settled_text(flow: Flow, path: Path, refusal: NotSettledError) -> str:
+def not_settled_text(flow: Flow, path: Path, refusal: NotSettledError, simulated_because: str = "") -> str:
     """Return as text what is known from a simulation that has not settled."""
     facts = [
         ("delay", f"not settled: after {refusal.packets} packets it still depends on how many are simulated"),
         ("sustainable", f"not settled: {refusal.in_words}"),
-        ("method", "simulation"),
+        ("method", _method("simulation", simulated_because)),
     ]
     return f"{scenario_in_words(flow, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
 
 
-def prediction_text(flow: Flow, path: Path, target: Target, distribution: DelayDistribution) -> str:
+def _method(name: str, simulated_because: str) -> str:
+    """Return the name of a model, and why it answers in place of the chain."""
+    return f"{name}: {simulated_because}" if simulated_because else name
+
+
+def prediction_text(
+    flow: Flow, path: Path, target: Target, distribution: DelayDistribution, simulated_because: str = ""
+) -> str:
     """Return the prediction as text."""
     from tcpdelay.advice.guideline import REPORTED_QUANTILES
     from tcpdelay.models.accuracy import in_words
@@ -166,7 +174,7 @@ def prediction_text(flow: Flow, path: Path, target: Target, distribution: DelayD
         ),
         (f"later than {format_time(target.limit)}", late),
         ("sustainable", "yes" if distribution.sustainable else "no: the backlog grows for ever"),
-        ("method", distribution.method),
+        ("method", _method(distribution.method, simulated_because)),
         ("expected error", "not known" if error is None else in_words(error, target.quantile)),
         *ignored_in_words(distribution.ignored, distribution.method),
     ]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.confidence import share_interval
+from tcpdelay.questions.region import VERDICTS
 from tcpdelay.questions.tables.rows import group_order
 from tcpdelay.report.chart_labels import (
     LABEL_SIZE,
@@ -64,7 +65,7 @@ def plot_region(
         Where to draw; the current axes of pyplot by default.
     fill : {"delay", "mos"}
         Meaning of the colours: the delay in multiples of the limit, or the mean opinion score in the classes of
-        user satisfaction of ITU-T G.107, Annex B.
+        user satisfaction of ITU-T G.107, Annex B. Hatched cells are those with the verdict "uncertain".
 
     Returns
     -------
@@ -111,6 +112,7 @@ def plot_region(
         shading="nearest",
     )
     _axes(ax, region.rtt.values, region.loss.values)
+    _hatch_uncertain(ax, region)
     figure = ax.get_figure()
     assert figure is not None
     scale = figure.colorbar(shown, ax=ax, ticks=levels, extend="both", spacing="uniform")
@@ -124,6 +126,26 @@ def plot_region(
             # The colours below may be dark.
             ax.texts[-1].set_bbox({"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5})
     return ax
+
+
+def _hatch_uncertain(ax: Axes, region: xr.Dataset) -> None:
+    """Hatch the cells in which the expected error reaches across the limit, and name them above the chart."""
+    from matplotlib.colors import ListedColormap
+
+    uncertain = (region.verdict == VERDICTS.index("uncertain")).values.T
+    if not uncertain.any():
+        return
+    ax.pcolor(
+        region.rtt,
+        region.loss,
+        np.ma.masked_where(~uncertain, uncertain),
+        shading="nearest",
+        cmap=ListedColormap(["none"]),
+        edgecolor="black",
+        hatch="////",
+        linewidth=0,
+    )
+    ax.set_title("hatched: uncertain, by the expected error of the chain", fontsize=LABEL_SIZE, loc="left")
 
 
 def plot_boundaries(boundaries: Mapping[str, Boundary], ax: Axes | None = None) -> Axes:

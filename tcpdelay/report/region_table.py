@@ -77,6 +77,9 @@ def edge_table(edges: Sequence[Edge], call: Mapping[str, Any] | None = None) -> 
         "Without an edge, the smallest loss of the range fails, or the largest loss works.\n"
         "Between “certain” and “impossible”, the expected error of the prediction leaves the verdict open."
     )
+    if len({row["method"] for row in rows}) > 1:
+        columns.append(Column("method", "method"))
+        note += "\nWhere the chain is too large, the edge is simulated."
     return ResultTable("region", title, columns, rows, note)
 
 
@@ -85,8 +88,8 @@ def _rows(edge: Edge, call: Mapping[str, Any] | None) -> list[dict[str, Cell]]:
     target = boundary.target
     rows = []
     sides = (boundary.works_up_to, boundary.fails_from, boundary.certain_up_to, boundary.impossible_from)
-    points = zip(boundary.at.tolist(), *(side.tolist() for side in sides), edge.delays, strict=True)
-    for rtt, works, fails, certain, impossible, delays in points:
+    known = (column.tolist() for column in (boundary.at, *sides, boundary.simulated))
+    for rtt, works, fails, certain, impossible, simulated, delays in zip(*known, edge.delays, strict=True):
         row: dict[str, Cell] = {
             "app": edge.app,
             "stack": edge.stack,
@@ -96,6 +99,7 @@ def _rows(edge: Edge, call: Mapping[str, Any] | None) -> list[dict[str, Cell]]:
             "quantile_there": None,
             "certain_up_to": certain,
             "impossible_from": impossible,
+            "method": "simulation" if simulated else "chain",
         }
         scored = dict.fromkeys(("mos_there", "playout_there")) if call else {}
         if delays is not None:

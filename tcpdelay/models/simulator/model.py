@@ -41,10 +41,13 @@ class Simulator:
     on_progress : callable, optional
         Called in a simulation whose request has no such function, with the number of packets simulated and the largest
         number of packets.
+    because : str
+        Why it answers in place of the chain; the answers carry it as `simulated_because`.
     """
 
     packets: int | None = None
     on_progress: Callable[[int, int], None] | None = None
+    because: str = ""
     name: ClassVar[str] = "simulation"
 
     def supports(self, scenario: Scenario) -> Support:
@@ -56,7 +59,7 @@ class Simulator:
 
         Without a target, it is the 95th percentile.
         """
-        answered = partial(Answer, scenario, requested, self.name)
+        answered = partial(Answer, scenario, requested, self.name, simulated_because=self.because)
         for refused in self.supports(scenario).refused:
             return answered("unsupported", refusal=refused)
         flow, path, stack = scenario.flow, scenario.path, scenario.stack

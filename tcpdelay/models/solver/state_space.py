@@ -98,12 +98,16 @@ def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: 
     for phase in range(count + 1):
         low[phase], high[phase], rows[phase].bound = bound + 1, -1, bound
     low[start] = high[start] = 0
+    # Phases whose range has grown since its ends were followed.
+    grown = np.zeros(count, np.bool_)
+    grown[start] = True
     changed = True
     while changed:
         changed = False
         for phase in range(count):
-            if low[phase] > high[phase]:
+            if not grown[phase]:
                 continue
+            grown[phase] = False
             for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
                 if transitions.probability[event] <= 0.0:
                     continue
@@ -115,7 +119,7 @@ def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: 
                     if low[empty] > 0 or high[empty] < 0:
                         low[empty] = 0
                         high[empty] = max(high[empty], 0)
-                        changed = True
+                        grown[empty] = changed = True
                 if high[phase] + shift > 0:
                     target = transitions.target[event]
                     lowest = min(max(low[phase] + shift, 1), bound)
@@ -123,7 +127,7 @@ def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: 
                     if lowest < low[target] or highest > high[target]:
                         low[target] = min(low[target], lowest)
                         high[target] = max(high[target], highest)
-                        changed = True
+                        grown[target] = changed = True
     for phase in range(count):
         offset[phase + 1] = offset[phase] + max(high[phase] - low[phase] + 1, 0)
     return rows

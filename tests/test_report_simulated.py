@@ -1,0 +1,137 @@
+"""Reports with simulated figures: what has not settled, what the chain cannot answer, and which model says what."""
+
+import json
+import math
+
+import pytest
+
+from tcpdelay import guideline, largest_loss
+from tcpdelay.models.interface import NotSettledError
+from tcpdelay.models.predict import COMPARED_PACKETS
+from tcpdelay.report.against import differences_table
+from tcpdelay.report.content import content
+from tcpdelay.report.guideline import compare_guidelines
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.target import Target
+from tcpdelay.units import format_fraction, format_time
+
+NEAR_CAPACITY = Path(rtt=0.080, loss=0.004, jitter=0.005)
+"""TCP carries about the rate of live-video here, and the chain does not know jitter."""
+
+
+@pytest.fixture(scope="module")
+def unsettled():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (COMPARED_PACKETS,))
+        return guideline("live-video", NEAR_CAPACITY)
+
+
+def section(found, key):
+    return next(section for section in content(found).sections if section.key == key)
+
+
+def test_report_on_a_simulation_that_has_not_settled(unsettled):
+    assert unsettled.verdict == "uncertain"
+    assert not unsettled.works
+    assert math.isnan(unsettled.quantile)
+    assert math.isnan(unsettled.late_fraction)
+    assert unsettled.late_range == (0.0, 1.0)
+    report = content(unsettled)
+    assert report.headline == "Uncertain: the simulation does not settle"
+    said = " ".join(report.explanation)
+    assert "TCP carries between" in said
+    assert "A capture of the flow on this path would decide" in said
+    assert ("p99.9 delay", "not settled") in report.key_figures
+    # What does not depend on the delays is there: margins, delays at lower losses, effects of changes.
+    assert all(margin.edge < margin.now for margin in unsettled.margins)
+    assert unsettled.loss_curve.loss.size > 3
+    spread = next(rule for rule in unsettled.recommendations if rule.key == "parallel")
+    assert spread.place == "do"
+    assert math.isnan(spread.effect.without)
+    assert math.isfinite(spread.effect.with_rule)
+    assert "has not settled" in section(unsettled, "delays").paragraphs[0]
+
+
+def test_report_that_has_not_settled_in_all_formats(unsettled):
+    assert unsettled.to_markdown().startswith("# Uncertain: the simulation does not settle")
+    assert "not settled" in unsettled.to_html()
+    delay = json.loads(unsettled.to_json())["delay"]
+    assert delay["mean"] is delay["p95"] is delay["target_quantile"] is delay["sustainable"] is None
+    assert delay["settled"] is False
+    assert delay["carried_low"] < 1 < delay["carried_high"]
+    with pytest.raises(NotSettledError):
+        _ = unsettled.distribution
+
+
+def test_comparison_with_a_report_that_has_not_settled(unsettled):
+    calm = guideline("live-video", Path(rtt=0.020, loss=0.001, jitter=0.001))
+    for before, after in ((calm, unsettled), (unsettled, calm)):
+        compared = compare_guidelines(before, after)
+        assert "not settled" in compared.to_markdown().splitlines()[0]
+        assert ("Jitter", "1 ms", "5 ms") in {(row[0], *sorted(row[1:])) for row in differences_table(compared).rows}
+        assert "not settled" in compared.to_html()
+        assert json.loads(compared.to_json())["differs"]
+
+
+def test_comparison_with_a_field_that_the_chain_refuses():
+    without, jittery = (guideline("voip", Path(rtt=0.100, loss=0.01, jitter=jitter)) for jitter in (0.0, 0.005))
+    assert differences_table(compare_guidelines(without, jittery)).rows == (("Jitter", "–", "5 ms"),)
+
+
+def test_longer_simulation_decides_a_report():
+    # 200 000 packets leave it open whether TCP carries the flow; 1.6 million do not.
+    found = guideline("live-video", Path(rtt=0.080, loss=0.005, jitter=0.005))
+    assert found.verdict == "fails"
+    assert not found.distribution.sustainable
+
+
+def test_effects_name_their_model_where_the_verdict_is_simulated():
+    # The chain's p95 is 140 ms, and its expected error reaches across this limit.
+    found = guideline("voip", Path(rtt=0.100, loss=0.02), target=Target(0.138))
+    assert found.answer.method == "simulation"
+    assert found.unchanged == pytest.approx(0.140, abs=5e-4)
+    assert found.unchanged != found.quantile
+    (opening,) = section(found, "advice").paragraphs
+    chain, simulated = format_time(found.unchanged), format_time(found.quantile)
+    assert f"the chain's p95 is {chain} here, and the simulated p95 is {simulated}" in opening
+    for rule in found.recommendations:
+        if rule.effect is not None and rule.effect.quantity == "quantile" and rule.effect.without is not None:
+            assert (rule.effect.basis, rule.effect.without) == ("chain", found.unchanged)
+        # What a later playout changes follows from the simulated delays alone.
+        if rule.effect is not None and rule.effect.at is not None:
+            assert rule.effect.basis == "simulation"
+            assert rule.effect.without == found.late_fraction
+            assert rule.effect.with_rule == found.distribution.late_fraction(rule.effect.at)
+
+
+def test_effects_start_from_the_delay_of_the_report_where_all_is_simulated():
+    # 200 000 packets do not decide, so that the report's delays are those of a longer simulation.
+    found = guideline("voip", Path(rtt=0.100, loss=0.02, jitter=0.005), target=Target(0.1463))
+    assert found.distribution.packets > COMPARED_PACKETS
+    effects = [rule.effect for rule in found.recommendations if rule.effect is not None]
+    before = [effect.without for effect in effects if effect.basis == "simulation" and effect.quantity == "quantile"]
+    assert before
+    assert set(before) == {found.quantile} == {found.unchanged}
+
+
+def test_margins_have_the_range_in_which_the_expected_error_places_them():
+    found = guideline("voip", Path(rtt=0.100, loss=0.02))
+    loss = found.margins[0]
+    edge = largest_loss("voip", Path(rtt=0.100, loss=0.02))
+    certain, impossible = loss.within_error
+    assert certain < loss.edge < impossible
+    assert loss.within_error == pytest.approx((edge.certain, edge.impossible), rel=0.06)
+    assert json.loads(found.to_json())["margins"][0]["within_error"] == [certain, impossible]
+    _, table, *_ = section(found, "margins").tables
+    assert table.columns == ("Within the error", "Works up to", "Fails from")
+    assert table.rows[0] == ("Loss", format_fraction(certain), format_fraction(impossible))
+
+
+@pytest.mark.parametrize("options", [{"stack": Stack.newreno_2008()}, {"jitter": 0.001}])
+def test_margins_without_a_range(options):
+    found = guideline("voip", rtt=0.02, loss=0.01, **options)
+    assert {margin.within_error for margin in found.margins} == {None}
+    margins = section(found, "margins")
+    assert all("Within the error" not in table.columns for table in margins.tables)
+    assert ("Simulated margins have no range" in margins.paragraphs[0]) == ("jitter" in options)
