@@ -8,15 +8,18 @@ from hypothesis import strategies as st
 from tcpdelay.models.linux.detection import detection_wait, mean_detection_wait, timeout_chance
 from tcpdelay.models.linux.parameters import linux_parameters
 from tcpdelay.models.linux.windows import (
+    FAST_CONVERGED,
+    fast_converged,
     growing_windows,
     opening_time,
     opening_times,
     reduced_window,
     round_openings,
+    stored_window,
     times_after_loss,
     window_before,
 )
-from tcpdelay.models.simulator.engine import new_connection
+from tcpdelay.models.simulator.engine import advance, new_connection
 from tcpdelay.models.simulator.window import grow_window, reduced_threshold
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
@@ -41,11 +44,11 @@ def connection(rtt, congestion_control):
     return c
 
 
-def simulated_windows(rtt, congestion_control, before, fast_convergence):
+def simulated_windows(rtt, congestion_control, before, stored_before):
     """Return the window of each round after a loss, from ACK to ACK, of a sender whose window always binds."""
     c = connection(rtt, congestion_control)
     c.snd_cwnd = before
-    c.cubic_last_max = before + 1 if fast_convergence else before
+    c.cubic_last_max = stored_before
     c.snd_cwnd = c.snd_ssthresh = reduced_threshold(c)
     windows, begin = [], SECOND
     for number in range(ROUNDS):
@@ -57,14 +60,16 @@ def simulated_windows(rtt, congestion_control, before, fast_convergence):
 
 
 @pytest.mark.parametrize("rtt", [0.005, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.4])
+@pytest.mark.parametrize("fast_convergence", [False, True])
 @pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
-def test_windows_grow_as_in_the_simulator(congestion_control, rtt):
+def test_windows_grow_as_in_the_simulator(congestion_control, fast_convergence, rtt):
     p = scenario(rtt, size=1448, congestion_control=congestion_control)._replace(largest_window=TOP)
     for reduced in range(2, 31):
         rounds = np.zeros(ROUNDS, np.int64)
-        growing_windows(p, reduced, rounds)
         before = window_before(reduced, p.cubic)
-        simulated = simulated_windows(rtt, congestion_control, before, fast_convergence=before <= p.flight)
+        stored = max(fast_converged(before), 1) if fast_convergence else before
+        growing_windows(p, reduced, stored, rounds, np.zeros(ROUNDS))
+        simulated = simulated_windows(rtt, congestion_control, before, before + int(fast_convergence))
         below = np.maximum(rounds, simulated) < TOP
         # The kernel's 410/1024 is not quite 0.4, which can tip a segment where the cubic part rules.
         assert np.abs(rounds - simulated)[below].max() <= (1 if p.cubic else 0)
@@ -75,12 +80,28 @@ def test_windows_stop_at_the_largest_and_plain_python_agrees():
     p = scenario(0.1, size=1448)
     for reduced in (2, 3, 7):
         rounds, plain = np.zeros(60, np.int64), np.zeros(60, np.int64)
-        growing_windows(p, reduced, rounds)
-        growing_windows.py_func(p, reduced, plain)
+        grown, plainly_grown = np.zeros(60), np.zeros(60)
+        growing_windows(p, reduced, stored_window(p, reduced), rounds, grown)
+        growing_windows.py_func(p, reduced, stored_window(p, reduced), plain, plainly_grown)
         assert np.array_equal(rounds, plain)
+        assert np.array_equal(grown, plainly_grown)
+        assert np.all((grown[:-1] >= 0) & (grown[:-1] <= np.diff(rounds)))
         assert rounds[0] == reduced
         assert rounds[-1] == rounds.max() == p.largest_window
         assert np.all(np.diff(rounds) >= 0)
+
+
+@pytest.mark.parametrize(("rtt", "loss"), [(0.05, 0.01), (0.16, 0.005), (0.3, 0.01)])
+def test_the_share_of_losses_with_fast_convergence_is_that_of_the_simulator(rtt, loss):
+    c, wire = new_connection(Flow(1448, 0.001), Path(rtt, loss), Stack.linux(), 1)
+    stored, recoveries, converged = 0, 0, []
+    for packets in range(1000, 60_000):
+        advance(c, wire, packets)
+        if c.recoveries > recoveries:
+            recoveries = int(c.recoveries)
+            converged.append(c.prior_cwnd < stored)
+            stored = int(c.cubic_last_max)
+    assert np.mean(converged[5:]) == pytest.approx(FAST_CONVERGED, abs=0.1)
 
 
 @pytest.mark.parametrize("congestion_control", ["cubic", "reno"])

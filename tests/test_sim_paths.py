@@ -87,7 +87,7 @@ def test_a_later_acknowledgement_reports_what_a_lost_one_would_have():
     delays = simulate(td.Flow(1448, 0.020), td.Path(rtt=0.05, loss=0.005, ack_loss=0.1), packets=200_000)
     counts = delays.counts
     assert counts["segments_lost"] > 800
-    assert counts["segments_retransmitted"] - counts["segments_lost"] <= counts["probes"] + counts["timeouts"] < 20
+    assert counts["segments_retransmitted"] - counts["segments_lost"] <= counts["probes"] + counts["timeouts"] < 40
 
 
 def test_lost_acknowledgements_make_repairs_later():

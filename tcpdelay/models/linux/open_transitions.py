@@ -22,8 +22,8 @@ from tcpdelay.models.linux.phases import (
     open_phase,
     put,
     put_outcomes,
+    put_rounds,
     repair_phase,
-    round_phase,
 )
 from tcpdelay.models.linux.windows import reduced_window
 from tcpdelay.models.solver.state_space import Phases, Transitions
@@ -131,9 +131,9 @@ def put_repair_of_open_window(
     kept = (1 - loss) ** openings
     sending.duration[phase], sending.openings[phase] = load, openings
     sending.spacing_after_run[phase] = spacing_after_run
-    lost, following = open_phase(layout, window, LOST_REPAIRING), round_phase(layout, layout.after_open[window])
+    lost = open_phase(layout, window, LOST_REPAIRING)
     row = put(t, row, lost, lost, left / 2, 1 - kept, load / 2)
-    return put(t, row, following, following, left, kept, load)
+    return put_rounds(t, row, layout, window, True, False, left, kept, load)
 
 
 @kernel()

@@ -10,11 +10,10 @@ import math
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tcpdelay.models.compilation import kernel, records
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
-from tcpdelay.models.linux.windows import SMALL_PACKETS, growing_windows, reduced_window
+from tcpdelay.models.linux.rounds import make_rounds
 from tcpdelay.models.solver.state_space import Records, Transitions
 
 TIMEOUT, REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN, ROUND, OPEN, LOST_OPEN, LOST_TWO, LOST_REPAIRING, LOST = range(
@@ -36,15 +35,6 @@ TIMEOUT, REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN, ROUND, OPEN, LOST_OPEN,
 """
 PER_WINDOW = (REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN)
 OPEN_KINDS = (OPEN, LOST_OPEN, LOST_TWO, LOST_REPAIRING)
-MOST_STARTS = 8
-"""Number of reduced windows with rounds of their own; any other shares the rounds of the next smaller window."""
-ROUNDS_PER_WINDOW = 4
-"""Capacity for rounds per segment of growth; CUBIC needs two or three."""
-
-ROUND_RECORD = np.dtype(
-    [("window", np.int64), ("reduced", np.int64), ("all_in_run", np.int64), ("following", np.int64)], align=True
-)
-
 SENDING = np.dtype(
     [
         ("kind", np.int64),
@@ -81,11 +71,8 @@ class Layout(NamedTuple):
 
     Attributes
     ----------
-    rounds : record array
-        One record per round: the window, the reduced window from which it grew, whether all ACKs follow one another
-        closely, and the number of the next round.
-    after_open, after_repair : int array
-        Number of the first round after a loss in an open window, and after any other loss, by the reduced window.
+    rounds, first_rounds : record array
+        One `ROUND_RECORD` per round, and one `FIRST_ROUNDS` record per reduced window.
     repairs, first_round, opens, losses, bursts : int
         First phase of the recoveries, of the rounds, of the open windows, of the losses in rounds, and of the
         consecutive losses in an open window.
@@ -96,8 +83,7 @@ class Layout(NamedTuple):
     """
 
     rounds: Records
-    after_open: NDArray[np.int64]
-    after_repair: NDArray[np.int64]
+    first_rounds: Records
     repairs: int
     first_round: int
     opens: int
@@ -108,80 +94,17 @@ class Layout(NamedTuple):
 
 
 @kernel()
-def _add_rounds(
-    p: LinuxParameters, rounds: Records, filled: int, reduced: int, last_window: int, all_in_run: bool
-) -> int:
-    """Append the rounds with windows from `reduced` to `last_window`; return the new number of rounds."""
-    windows = np.zeros(ROUNDS_PER_WINDOW * (last_window - reduced + 2), np.int64)
-    growing_windows(p, reduced, windows)
-    for window in windows:
-        if window > last_window:
-            break
-        rounds.window[filled] = window
-        rounds.reduced[filled] = reduced
-        rounds.all_in_run[filled] = all_in_run
-        rounds.following[filled] = filled + 1
-        filled += 1
-        if window >= p.largest_window:
-            break
-    return filled
-
-
-@kernel()
 def make_layout(p: LinuxParameters) -> Layout:
     """Return the rounds and the numbers of the phases for a scenario."""
-    top = p.largest_window
-    small = p.packets_per_segment >= SMALL_PACKETS
-    capacity = ROUNDS_PER_WINDOW * (top + 2) * (MOST_STARTS + 3)
-    rounds: Records = records(capacity, ROUND_RECORD)
-    after_open = np.zeros(top + 2, np.int64)
-    after_repair = np.zeros(top + 2, np.int64)
-    last_fresh = min(p.flight + 1, top)
-    # The reduced windows with rounds of their own are evenly spaced, up to the window after a loss in an open window.
-    highest = max(min(reduced_window(p.flight + 1, p.cubic), last_fresh), SMALLEST_WINDOW)
-    starts = min(highest - SMALLEST_WINDOW + 1, MOST_STARTS)
-    filled = 0
-    ends = np.zeros(starts, np.int64)
-    for start in range(starts):
-        reduced = SMALLEST_WINDOW + (highest - SMALLEST_WINDOW) * start // max(starts - 1, 1)
-        first = filled
-        filled = _add_rounds(p, rounds, filled, reduced, last_fresh, False)
-        ends[start] = filled - 1
-        place = first
-        for window in range(reduced, top + 2):
-            while place < filled - 1 and rounds.window[place] < window:
-                place += 1
-            after_open[window] = place
-    # Windows above an open window share their rounds. With small packets, windows that were reduced twice do so too.
-    common = filled
-    begin = SMALLEST_WINDOW if small else min(last_fresh + 1, top)
-    if small or last_fresh < top:
-        filled = _add_rounds(p, rounds, filled, begin, top, True)
-        # At the largest window the last two rounds alternate.
-        rounds.following[filled - 1] = max(filled - 2, common)
-    for start in range(starts):
-        place = common
-        while place < filled - 1 and rounds.window[place] <= last_fresh:
-            place += 1
-        rounds.following[ends[start]] = place if filled > common else ends[start]
-    for reduced in range(top + 2):
-        if not small:
-            after_repair[reduced] = after_open[reduced]
-            continue
-        place = common
-        # The first segment of growth takes one round, not two: start with the last round of the reduced window.
-        while place < filled - 1 and rounds.window[place + 1] <= reduced:
-            place += 1
-        after_repair[reduced] = place
+    rounds, first_rounds = make_rounds(p)
+    top, filled = p.largest_window, rounds.size
     repairs = p.backoffs
     first_round = repairs + len(PER_WINDOW) * (top + 1)
     opens = first_round + filled
     losses = opens + len(OPEN_KINDS) * (top + 1)
     bursts = losses + 2 * filled
     size = bursts + p.followed_losses * (top + 1)
-    return Layout(
-        rounds[:filled], after_open, after_repair, repairs, first_round, opens, losses, bursts, p.followed_losses, size
-    )
+    return Layout(rounds, first_rounds, repairs, first_round, opens, losses, bursts, p.followed_losses, size)
 
 
 @kernel()
@@ -211,7 +134,7 @@ def start_phase(p: LinuxParameters, layout: Layout) -> int:
 @kernel()
 def backlogged_phase(layout: Layout) -> int:
     """Return a phase with a backlog: the round with the smallest window."""
-    return round_phase(layout, int(layout.after_repair[SMALLEST_WINDOW]))
+    return round_phase(layout, int(layout.first_rounds[SMALLEST_WINDOW].after_repair))
 
 
 @kernel()
@@ -242,6 +165,34 @@ def put(t: Transitions, row: int, target: int, when_empty: int, shift: float, ch
             t.probability[row] = chance * share
             t.duration[row] = duration
             row += 1
+    return row
+
+
+@kernel()
+def put_rounds(
+    t: Transitions,
+    row: int,
+    layout: Layout,
+    window: int,
+    after_open: bool,
+    opened: bool,
+    shift: float,
+    chance: float,
+    duration: float,
+) -> int:
+    """Append the event that a recovery with the reduced window `window` leads to its first round.
+
+    `opened` says whether the window is open for a flow without a backlog.
+    """
+    first = layout.first_rounds[window]
+    empty = open_phase(layout, window, OPEN)
+    for larger in range(2):
+        number = first.after_repair_larger if larger else first.after_repair
+        if after_open:
+            number = first.after_open_larger if larger else first.after_open
+        target = round_phase(layout, number)
+        share = first.larger if larger else 1 - first.larger
+        row = put(t, row, target, empty if opened else target, shift, chance * share, duration)
     return row
 
 

@@ -41,6 +41,7 @@ from tcpdelay.models.linux.phases import (
     put,
     put_outcomes,
     put_repeat,
+    put_rounds,
     repair_phase,
     round_phase,
 )
@@ -51,8 +52,8 @@ GROUPS = 3
 """Number of parts of a round. The chain distinguishes in which part the first loss occurs."""
 ROUND_TRIPS_TO_ROUND = 2
 """Round-trip times from a write in an open window to the ACKs of the first round; the second is the recovery."""
-TRANSITIONS_PER_PHASE = 8
-"""Capacity: at most three parts of a round and the next round, or four outcomes, each with two whole shifts."""
+TRANSITIONS_PER_PHASE = 16
+"""Capacity: at most two windows with four outcomes each, and two whole shifts for each outcome."""
 
 
 @kernel()
@@ -66,8 +67,6 @@ def _timeouts(
         # Most timeouts follow an outage. Slow start then retransmits the window.
         window = reduced_window(p.flight + 1, p.cubic)
         rounds = repair_rounds(repair_segments(p, p.flight + 1))
-    first = round_phase(layout, layout.after_repair[window])
-    empty = open_phase(layout, window, OPEN) if opened <= window else first
     for stage in range(p.backoffs):
         phases.first_transition[stage] = row
         phases.recovery[stage] = stage + 1
@@ -77,7 +76,8 @@ def _timeouts(
         if not last:
             row = put(t, row, stage + 1, stage + 1, wait, p.next_loss, wait)
         lasts = wait + p.load * (0.5 + rounds)
-        row = put(t, row, first, empty, lasts, 1.0 if last else 1 - p.next_loss, lasts)
+        ends = 1.0 if last else 1 - p.next_loss
+        row = put_rounds(t, row, layout, window, False, opened <= window, lasts, ends, lasts)
     return row
 
 
@@ -173,7 +173,6 @@ def _repairs(
     openings = max(int(load / spacing_after_run + 0.5), 1)
     sending.duration[plain], sending.openings[plain] = load, openings
     sending.spacing_after_run[plain] = spacing_after_run
-    following = round_phase(layout, layout.after_repair[window])
     lost = open_phase(layout, window, LOST_REPAIRING)
     done = 0
     groups = min(openings, GROUPS)
@@ -192,8 +191,8 @@ def _repairs(
             else:
                 row = put(t, row, lost, lost, shift, chance, mean_time)
         done = end
-    empty = open_phase(layout, window, OPEN) if opened else following
-    return put(t, row, following, empty, load - per_segment * openings, (1 - loss) ** openings, load)
+    kept = (1 - loss) ** openings
+    return put_rounds(t, row, layout, window, False, opened, load - per_segment * openings, kept, load)
 
 
 @kernel()
@@ -206,6 +205,7 @@ def _put_lost(
     sending: Sending,
     phase: int,
     window: int,
+    grown: float,
     step: float,
     last: float,
     wait: float,
@@ -215,6 +215,10 @@ def _put_lost(
 
     Parameters
     ----------
+    window : int
+        Window at the beginning of the round in which the loss is detected [segments].
+    grown : float
+        Mean growth from the beginning of this round to the detection [segments].
     step : float
         Mean time between ACKs that release a segment [slots].
     last : float
@@ -234,13 +238,18 @@ def _put_lost(
         sending.spacing_after_run[phase] = step
     until = max(duration - last, p.load / 2) if reduced < o.needed else duration
     shift = until - p.packets_per_segment * openings
-    clean = repair_phase(layout, reduced, REPAIR)
     outage = outage_chance(p, window)
     if outage > 0:
         time = min((window - 1) * step + probe_interval(p), p.timeout)
         row = put_outage(p, t, row, layout, window, time - p.packets_per_segment * openings, outage, time)
     more = more_lost(p, openings, True)
-    return put_outcomes(t, row, layout, p.repeated_loss, only_timeout, more, 1 - outage, reduced, clean, shift, until)
+    whole = int(grown)
+    for further in range(2):
+        share = (1 - outage) * (grown - whole if further else 1 - grown + whole)
+        reduced = reduced_window(min(window + whole + further, p.largest_window), p.cubic)
+        clean = repair_phase(layout, reduced, REPAIR)
+        row = put_outcomes(t, row, layout, p.repeated_loss, only_timeout, more, share, reduced, clean, shift, until)
+    return row
 
 
 @kernel()
@@ -259,7 +268,8 @@ def _loss_in_repair(
     phases.first_transition[phase] = row
     step = p.load / window
     wait = mean_detection_wait(p, detection_wait(p, 0, step, step), step)
-    return _put_lost(p, o, t, row, layout, sending, phase, window, step, step, wait, 0.5)
+    grown = layout.rounds.grown[layout.first_rounds[window].after_repair]
+    return _put_lost(p, o, t, row, layout, sending, phase, window, grown, step, step, wait, 0.5)
 
 
 @kernel()
@@ -317,7 +327,9 @@ def _losses(
             mean_step = p.load / sent
             if not small:
                 last = mean_step
-            row = _put_lost(p, o, t, row, layout, sending, phase, window, mean_step, last, wait, 0.5 + window - sent)
+            added = 0.5 + window - sent
+            grown = layout.rounds.grown[following]
+            row = _put_lost(p, o, t, row, layout, sending, phase, window, grown, mean_step, last, wait, added)
     return row
 
 

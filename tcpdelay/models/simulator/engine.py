@@ -83,6 +83,7 @@ def new_connection(
         "delayed_ack_at": NEVER,
         "compressed_at": NEVER,
         "read_at": NEVER,
+        "merging_at": NEVER,
         "compressed_rcv_nxt": -1,
         "rcv_mss": min(tcp.INITIAL_RECEIVE_MSS, stack.mss),
         # The receiver sends no data, so it knows only the RTT sample of the handshake.

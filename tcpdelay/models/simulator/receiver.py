@@ -56,7 +56,15 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
             _note_data(c, wire, number, following, arrival)
         if not _is_due(c, fresh, in_order, holes, arrival):
             return
-    acknowledge(c, wire, number, NO_SEGMENT if fresh else number, arrival)
+    elif fresh and not in_order and not _is_sack_due(c, arrival):
+        return
+    duplicate = NO_SEGMENT if fresh else number
+    if c.merging_at == arrival:
+        _add_to_acknowledgement(c, wire, number, duplicate)
+    else:
+        acknowledge(c, wire, number, duplicate, arrival)
+        if in_order and not holes and not c.delayed_ack:
+            c.merging_at = arrival
 
 
 @kernel()
@@ -82,6 +90,9 @@ def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) ->
     sending : int
         Time at which the ACK is sent [us].
     """
+    if c.compressed_at != NEVER:
+        # The ACK reports the segments whose SACK has been waiting too.
+        c.unreported = 1
     c.rcv_wup = c.rcv_nxt
     c.receiver_timer = c.delayed_ack_at = c.compressed_at = c.read_at = NEVER
     c.pushed = 0
@@ -89,6 +100,7 @@ def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) ->
         c.quick -= 1
         if c.quick == 0:
             c.ato = _shortest_delay(c)
+    c.merging_at = NEVER
     c.acks_sent += 1
     if c.ack_loss > 0.0 and uniform(wire.next_double, wire.random_state) < c.ack_loss:
         c.acks_lost += 1
@@ -99,13 +111,38 @@ def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) ->
     if not c.exact_ties:
         answer.arrival = max(answer.arrival, c.last_ack_arrival + 1)
         c.last_ack_arrival = answer.arrival
-    answer.acknowledged = c.rcv_nxt
     answer.segment = EVERYTHING if c.unreported else number
+    _report(c, answer, duplicate)
+    c.unreported = 0
+    c.next_ack += 1
+
+
+@kernel()
+def _add_to_acknowledgement(c: Any, wire: Any, number: int, duplicate: int) -> None:
+    """Let the last ACK report another segment of its instant: the application acknowledges what it reads at once.
+
+    The application reads after all segments of an instant have arrived, and sets TCP_QUICKACK (`tcp_cleanup_rbuf`). A
+    segment that is out of order or a duplicate is acknowledged before, together with all earlier segments.
+    """
+    c.rcv_wup = c.rcv_nxt
+    if number >= c.rcv_segment or duplicate != NO_SEGMENT:
+        c.merging_at = NEVER
+    if c.unreported:
+        # The ACK is lost.
+        return
+    answer = wire.acknowledgements[(c.next_ack - 1) & MASK]
+    if answer.segment != EVERYTHING:
+        answer.segment = number
+    _report(c, answer, duplicate)
+
+
+@kernel()
+def _report(c: Any, answer: Any, duplicate: int) -> None:
+    """Write what has arrived into an ACK."""
+    answer.acknowledged = c.rcv_nxt
     answer.arrivals = c.arrivals
     answer.duplicate = duplicate
     answer.echo = c.ts_recent
-    c.unreported = 0
-    c.next_ack += 1
 
 
 @kernel()
