@@ -39,7 +39,7 @@ SIMULATED_RATE_ERROR = 0.045
 
 `validation/near_capacity.py` compares both rates on eight paths.
 """
-CAPACITY_ERROR = 0.12
+CAPACITY_ERROR = 0.085
 """Error of the largest rate that the chain says TCP carries; nine of ten are smaller (`validation/capacity.py`)."""
 SIMULATIONS = "simulations of scenarios like this one"
 SIMULATED_BURSTS = "simulations of losses in bursts in scenarios like this one"
