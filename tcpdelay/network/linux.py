@@ -9,10 +9,10 @@ from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update
 from tcpdelay.models.simulator.engine import new_connection
 from tcpdelay.models.simulator.path import ALWAYS
 from tcpdelay.models.simulator.receiver import arrive, on_receiver_timer
-from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, CWR, KEPT, LOSS, MASK, NEVER
+from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, CWR, KEPT, LOSS, MASK, NEVER, in_flight
 from tcpdelay.models.simulator.recovery import begin_reduction
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT, on_timer, send_new
-from tcpdelay.models.simulator.window import in_flight, restart_after_idle
+from tcpdelay.models.simulator.window import restart_after_idle
 from tcpdelay.models.tcp import INITIAL_WINDOW, SECOND
 from tcpdelay.network.bottleneck import DROPPED, SharedPath
 from tcpdelay.network.dispatching import expected_delay

@@ -9,7 +9,7 @@ from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity, 
 
 Variant = Literal["newreno", "sack", "reno"]
 BacklogBound = Literal["published", "grow"]
-CongestionControl = Literal["cubic", "reno"]
+CongestionControl = Literal["cubic", "reno", "bbr"]
 StackName = Literal["linux", "newreno_2008"]
 
 Mss: TypeAlias = Annotated[
