@@ -6,8 +6,8 @@ can compile them.
 
 References
 ----------
-Linux 6.1, include/net/tcp.h, net/ipv4/tcp_input.c, tcp_output.c, tcp_recovery.c, tcp_timer.c, tcp_cubic.c, tcp_bbr.c; RFC 5681,
-RFC 6298, RFC 6928, RFC 8985, RFC 9438.
+Linux 6.1, include/net/tcp.h, net/ipv4/tcp_input.c, tcp_output.c, tcp_recovery.c, tcp_timer.c, tcp_cubic.c, tcp_bbr.c;
+RFC 5681, RFC 6298, RFC 6928, RFC 8985, RFC 9438.
 """
 
 from __future__ import annotations

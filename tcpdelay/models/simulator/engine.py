@@ -71,7 +71,7 @@ def new_connection(
         "rto_min": rto_min,
         "cubic": int(stack.congestion_control == "cubic"),
         "bbr": int(bbr),
-        # BBR keeps its window while the application does not fill it (tcp_cwnd_validate, tcp_slow_start_after_idle_check).
+        # BBR keeps its window while the application does not fill it (tcp_slow_start_after_idle_check).
         "window_validation": int(stack.window_validation and not bbr),
         "leaping": int(not bbr),
         # The handshake delivers the first segment.

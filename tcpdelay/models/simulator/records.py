@@ -227,9 +227,9 @@ WIRE = np.dtype(
 """The segments and ACKs in transit, the delays, and the packet trace of a connection.
 
 All are in one record, because compiled code would count references to separate arrays. `segments`, `snapshots`,
-`acknowledgements` and `transit` are rings; `snapshots` is used only by BBR, `transit` only where arrivals are deferred. `delays` has an entry per packet, at its
-number modulo `KEPT`: the time from write to read, and from write to first transmission [us]. `events` is the packet
-trace. `next_double` and `random_state` are the arguments of `uniform`.
+`acknowledgements` and `transit` are rings; only BBR uses `snapshots`, and `transit` is used only where arrivals are
+deferred. `delays` has an entry per packet, at its number modulo `KEPT`: the time from write to read, and from write to
+first transmission [us]. `events` is the packet trace. `next_double` and `random_state` are the arguments of `uniform`.
 """
 
 
