@@ -164,6 +164,8 @@ def _losses(path: Path, load: float) -> _Losses:
     return _Losses(after_success, after_loss, of_repair, followed)
 
 
+CHAIN_CONTROLS = ("cubic", "reno")
+"""Congestion controls that the chain knows: losses reduce their window, which grows until the next loss."""
 PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst"})
 """Fields of a path that the chain takes into account. It refuses any other field unless it has its default."""
 
@@ -175,7 +177,12 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     --------
     >>> [refused.name for refused in linux_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), Linux())]
     ['jitter']
+    >>> [refused.name for refused in linux_refusals(Flow(174, 0.02), Path(0.1, 0.02), Linux("bbr"))]
+    ['congestion_control']
     """
+    if stack.congestion_control not in CHAIN_CONTROLS:
+        allowed = "be 'cubic' or 'reno' in the chain, which follows a window that losses reduce"
+        yield UnsupportedError("congestion_control", stack.congestion_control, allowed, SIMULATED)
     if path.loss_pattern != "random":
         hint = "set loss_burst of Path for loss bursts; Stack.newreno_2008() accepts 'correlated'"
         yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' with Stack.linux()", hint)

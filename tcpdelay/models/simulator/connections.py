@@ -25,6 +25,8 @@ BBR_WARM_UP = 10.0
 """Time at the beginning of a BBR connection that is not counted [s]: the first round trips."""
 CONNECTION_TIME = 1200.0
 """Age up to which the packets of a BBR connection count by default [s]."""
+SHORTEST_CONNECTION, LONGEST_CONNECTION = 60.0, 1e6
+"""Bounds of this age [s]."""
 COUNTS = (
     "segments_sent",
     "segments_lost",

@@ -13,7 +13,7 @@ from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import simulator_error, statistical_error
 from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share, is_settled
-from tcpdelay.models.simulator.connections import CONNECTION_TIME, Connections
+from tcpdelay.models.simulator.connections import CONNECTION_TIME, LONGEST_CONNECTION, SHORTEST_CONNECTION, Connections
 from tcpdelay.models.simulator.engine import ALL_RULES
 from tcpdelay.models.simulator.records import Rules
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
@@ -23,7 +23,7 @@ from tcpdelay.scenario.applications import flow_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux, Stack, checked_profile
+from tcpdelay.scenario.stack import CongestionControl, Linux, Stack, checked_profile
 
 CHUNK = 50_000
 """Packets that one call of the compiled code simulates."""
@@ -54,6 +54,8 @@ class Simulation(DelayDistribution):
         grows for ever.
     rtt : float
         Round-trip time of the path [s].
+    congestion_control : {"cubic", "reno", "bbr"}
+        Congestion control of the sender.
     mean_interval : Interval
         Mean delay [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
     quantile_interval : Interval
@@ -79,6 +81,7 @@ class Simulation(DelayDistribution):
     settled: bool = True
     carried: Interval = UNKNOWN
     rtt: float = np.nan
+    congestion_control: CongestionControl = "cubic"
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
     sender_delay: float = 0.0
@@ -94,7 +97,8 @@ class Simulation(DelayDistribution):
         if not (self.sustainable and self.settled):
             return None
         statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets)
-        return simulator_error(statistical, (self.mean - self.one_way_delay) / self.rtt)
+        added = (self.mean - self.one_way_delay) / self.rtt
+        return simulator_error(statistical, added, self.congestion_control == "bbr")
 
 
 def simulate(
@@ -202,8 +206,9 @@ def simulate(
         raise InvalidValueError("tick_offset", tick_offset, "lie between 0 and 1 s")
     if packets is not None and not 1000 <= packets <= 1e9:
         raise InvalidValueError("packets", packets, "lie between 1000 and 1e9")
-    if not is_number(connection_time) or not 60 <= connection_time <= 1e6:
-        raise InvalidValueError("connection_time", connection_time, "lie between 60 and 1e6 s")
+    if not is_number(connection_time) or not SHORTEST_CONNECTION <= connection_time <= LONGEST_CONNECTION:
+        allowed = f"lie between {SHORTEST_CONNECTION:g} and {LONGEST_CONNECTION:g} s"
+        raise InvalidValueError("connection_time", connection_time, allowed)
     if seed < 0:
         raise InvalidValueError("seed", seed, "be 0 or more")
     if trace and packets is None:
@@ -275,6 +280,7 @@ def _run(
         settled=is_settled(quantile_interval),
         carried=carried,
         rtt=path.rtt,
+        congestion_control=connections.stack.congestion_control,
         mean_interval=batches.mean(),
         quantile_interval=quantile_interval,
         sender_delay=float(mean_sender),
