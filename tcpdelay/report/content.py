@@ -453,11 +453,12 @@ def _recommendations(guideline: Findings) -> Section:
     target, rules = guideline.target, guideline.recommendations
     advice = tuple(_advice(rule, target) for rule in rules if rule.place == "do")
     if advice:
-        basis = "simulation" if guideline.refused else "chain"
+        computed = {rule.effect.basis for rule in rules if rule.place == "do" and rule.effect is not None}
+        bases = [f"“{basis}”" for basis in ("chain", "simulation") if basis in computed]
         opening = (
             f"The largest effect on {quantile_name(target.quantile)} comes first; effects under a condition come last. "
-            f"Each effect is for one change alone: “{basis}” is computed for this scenario, “up to” is a bound "
-            "that the protocol sets."
+            f"Each effect is for one change alone: {' and '.join(bases or ['“chain”'])} "
+            f"{'are' if len(bases) > 1 else 'is'} computed for this scenario, “up to” is a bound that the protocol sets."
         )
         if not (guideline.works or any(_reaches(rule, target) for rule in rules)):
             opening += " No single change is computed to meet the target."
