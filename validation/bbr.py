@@ -73,10 +73,10 @@ def summary(table: pd.DataFrame) -> str:
     sizes = table[["p95_error", "p95_beyond", "repeated_p95_beyond", "mean_error", "repeated_mean_error"]].abs().mean()
     return (
         f"{len(table)} captures of 20 minutes.\n"
-        f"Predictions: p95 differs by {sizes['p95_error']:.1%} in the mean, and by {sizes['p95_beyond']:.1%} beyond the "
-        f"capture's interval; the mean delay differs by {sizes['mean_error']:.1%}.\n"
-        f"With the testbed's clock and queue: p95 differs by {sizes['repeated_p95_beyond']:.1%} beyond the interval, the "
-        f"mean delay by {sizes['repeated_mean_error']:.1%}.\n"
+        f"Predictions: p95 differs by {sizes['p95_error']:.1%} in the mean, and by {sizes['p95_beyond']:.1%} beyond "
+        f"the capture's interval; the mean delay differs by {sizes['mean_error']:.1%}.\n"
+        f"With the testbed's clock and queue: p95 differs by {sizes['repeated_p95_beyond']:.1%} beyond the interval, "
+        f"the mean delay by {sizes['repeated_mean_error']:.1%}.\n"
     )
 
 

@@ -200,7 +200,7 @@ class Situation:
         return self._effect(before, after)
 
     def simulated_switch(self, name: str, with_rule: Any) -> Effect | None:
-        """Return the simulated effect of a setting of the stack that the chain refuses; None if nothing simulates it."""
+        """Return the simulated effect of a setting that the chain refuses; None if the simulator refuses it too."""
         stack = replace(self.stack, **{name: with_rule})
         model = simulator(COMPARED_PACKETS) if self.model == "chain" else self.model
         after = predict(Scenario(self.flow, self.path, stack), method=model)

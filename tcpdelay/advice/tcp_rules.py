@@ -157,8 +157,8 @@ TCP_RULES = (
         "bbr",
         "tcp",
         "Use BBR as the sender's congestion control",
-        "It sends at the rate that it measures; random losses do not reduce its window. On a full link with a short queue "
-        "it takes more than its share from Reno and CUBIC.",
+        "It sends at the rate that it measures; random losses do not reduce its window. On a full link with a short "
+        "queue it takes more than its share from Reno and CUBIC.",
         "a Linux sender whose flow takes more than a third of the fair TCP rate",
         lambda s: isinstance(s.stack, Linux) and s.utilization > RULE_OF_THUMB_UTILIZATION,
         lambda s: s.simulated_switch("congestion_control", "bbr"),
