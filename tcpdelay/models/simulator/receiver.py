@@ -56,6 +56,10 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
             _note_data(c, wire, number, following, arrival)
         if not _is_due(c, fresh, in_order, holes, arrival):
             return
+    elif c.sack_compression and fresh and not in_order and not _is_sack_due(c, arrival):
+        # TCP_QUICKACK does not switch compression off. The next ACK reports this segment too.
+        c.unreported = 1
+        return
     acknowledge(c, wire, number, NO_SEGMENT if fresh else number, arrival)
 
 

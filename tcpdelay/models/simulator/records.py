@@ -140,7 +140,7 @@ MASK = RING - 1
 
 _GROUPS = {
     "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min cubic window_validation "
-    "delayed_ack jitter exact_ties leaping deferred tracing host_delay bbr",
+    "delayed_ack sack_compression jitter exact_ties leaping deferred tracing host_delay bbr",
     "rules": " ".join(rule.name for rule in fields(Rules)),
     "application": "now next_write packets_written written packets_read packets_sent",
     "stream": "snd_una snd_nxt first_segment next_segment",
