@@ -136,15 +136,14 @@ def _advance(c: Any, wire: Any, packets: int) -> None:
         acknowledgement = wire.acknowledgements[c.first_ack & MASK]
         arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
         received = min(c.receiver_timer - ahead, next_arrival(c, wire))
-        if received <= min(c.timer_at, c.pacing_at, arrival, c.next_write):
-            c.now = received
-            if received == c.receiver_timer - ahead:
+        if min(received, c.pacing_at) <= min(c.timer_at, arrival, c.next_write):
+            c.now = min(received, c.pacing_at)
+            if c.now < received:
+                on_pacing_timer(c, wire)
+            elif received == c.receiver_timer - ahead:
                 on_receiver_timer(c, wire)
             else:
                 take_arrival(c, wire)
-        elif c.pacing_at <= min(c.timer_at, arrival, c.next_write):
-            c.now = c.pacing_at
-            on_pacing_timer(c, wire)
         elif c.timer_at <= arrival and c.timer_at <= c.next_write:
             c.now = c.timer_at
             on_timer(c, wire)
