@@ -1,7 +1,7 @@
 """The connections that carry the packets of a simulation in turn.
 
 Reno and CUBIC forget the start of a connection within seconds, so that they use a single connection. BBR does not end
-its startup while the application limits the rate. Its startup lasts for minutes to hours, and delays are shorter
+its startup while the application limits the rate. Its startup lasts for seconds to hours, and delays are shorter
 meanwhile; so the delays of BBR depend on the age of the connection.
 """
 

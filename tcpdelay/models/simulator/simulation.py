@@ -153,7 +153,7 @@ def simulate(
         requires `packets`.
     connection_time : float
         Age up to which the packets of a BBR connection count [s], 60 to 1e6; further packets use a new connection. The
-        delays of BBR depend on this time, because its startup lasts for minutes to hours. Reno and CUBIC use a single
+        delays of BBR depend on this time, because its startup lasts for seconds to hours. Reno and CUBIC use a single
         connection: they forget its start within seconds.
     on_progress : callable, optional
         Function that is called with the number of packets simulated and the largest number of packets.
