@@ -10,6 +10,8 @@ from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity, 
 Variant = Literal["newreno", "sack", "reno"]
 BacklogBound = Literal["published", "grow"]
 CongestionControl = Literal["cubic", "reno", "bbr"]
+LOSS_BASED_CONTROLS = ("cubic", "reno")
+"""Congestion controls that take a loss for congestion: losses reduce the window."""
 StackName = Literal["linux", "newreno_2008"]
 
 Mss: TypeAlias = Annotated[

@@ -12,7 +12,7 @@ from tcpdelay.models.interface import SIMULATED, UnsupportedError, unknown_field
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Linux
 
 SAME_TIME = 1e-9
 """Two times [slots or s], or two counts, that differ by less are equal; the difference is rounding."""
@@ -164,8 +164,6 @@ def _losses(path: Path, load: float) -> _Losses:
     return _Losses(after_success, after_loss, of_repair, followed)
 
 
-CHAIN_CONTROLS = ("cubic", "reno")
-"""Congestion controls that the chain knows: losses reduce their window, which grows until the next loss."""
 PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst"})
 """Fields of a path that the chain takes into account. It refuses any other field unless it has its default."""
 
@@ -180,7 +178,7 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     >>> [refused.name for refused in linux_refusals(Flow(174, 0.02), Path(0.1, 0.02), Linux("bbr"))]
     ['congestion_control']
     """
-    if stack.congestion_control not in CHAIN_CONTROLS:
+    if stack.congestion_control not in LOSS_BASED_CONTROLS:
         allowed = "be 'cubic' or 'reno' in the chain, which follows a window that losses reduce"
         yield UnsupportedError("congestion_control", stack.congestion_control, allowed, SIMULATED)
     if path.loss_pattern != "random":
