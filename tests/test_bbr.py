@@ -258,6 +258,13 @@ def test_a_rate_sample_spans_the_longer_of_sending_and_acknowledging(connection)
     assert c.rs_interval == delivery_rate.NO_SAMPLE
 
 
+def test_without_a_rate_nothing_is_paced(connection):
+    connection.segments_sent, connection.pacing_rate = 20, 0
+    pacing.schedule_next(connection, 1448)
+    assert not pacing.is_paced(connection)
+    assert simulate(VOICE, td.Path(rtt=0.3, loss=0.8), BBR, packets=20_000, seed=1).counts["timeouts"] > 100
+
+
 def test_bbr_carries_a_video_that_cubic_cannot_carry():
     path = td.Path(rtt=0.300, loss=0.03)
     assert not simulate(VIDEO, path, packets=400_000, seed=1).sustainable

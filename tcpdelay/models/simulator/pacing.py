@@ -36,13 +36,13 @@ def is_paced(c: Any) -> bool:
 def schedule_next(c: Any, size: int) -> None:
     """Set the earliest time of the next segment after one of `size` bytes that is sent now.
 
-    The first segments are not paced. A segment that is sent late makes up for at most half of the time to the next
+    The first segments are not paced, nor is any segment at a rate of 0, as after a minute of losses. A segment that is sent late makes up for at most half of the time to the next
     segment (`tcp_update_skb_after_send`).
     """
     now = c.now * NANOSECONDS
     credit = max(now - c.tcp_wstamp_ns, 0)
     c.tcp_wstamp_ns += credit
-    if c.segments_sent + 1 < tcp.UNPACED_SEGMENTS:
+    if c.segments_sent + 1 < tcp.UNPACED_SEGMENTS or c.pacing_rate == 0:
         return
     duration = size * tcp.SECOND * NANOSECONDS // c.pacing_rate
     c.tcp_wstamp_ns += duration - min(duration // 2, credit)
