@@ -36,8 +36,8 @@ def is_paced(c: Any) -> bool:
 def schedule_next(c: Any, size: int) -> None:
     """Set the earliest time of the next segment after one of `size` bytes that is sent now.
 
-    The first segments are not paced, nor is any segment at a rate of 0, as after a minute of losses. A segment that is sent late makes up for at most half of the time to the next
-    segment (`tcp_update_skb_after_send`).
+    The first segments are not paced, nor is any segment at a rate of 0, as after a minute of losses. A segment that is
+    sent late makes up for at most half of the time to the next segment (`tcp_update_skb_after_send`).
     """
     now = c.now * NANOSECONDS
     credit = max(now - c.tcp_wstamp_ns, 0)
