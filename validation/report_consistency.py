@@ -71,7 +71,7 @@ def _advice_faults(found: Findings) -> Iterator[str]:
         yield "what to do is not a short list at the beginning"
     effects = [rule.effect for rule in rules]
     for rule, effect in zip(rules, effects, strict=True):
-        if effect is None or effect.basis not in ("chain", "bound") or effect.reason is not None:
+        if effect is None or effect.basis not in ("chain", "simulation", "bound") or effect.reason is not None:
             yield f"{rule.key} is to be done without an effect"
         elif effect.quantity == "quantile" and not (
             effect.gain == math.inf or effect.gain > SMALLEST_GAIN * found.quantile

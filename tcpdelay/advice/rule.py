@@ -10,7 +10,7 @@ from typing import Any, Literal
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
 from tcpdelay.models.interface import Answer, Model
-from tcpdelay.models.predict import AnsweredBy, predict, supports
+from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, predict, simulator, supports
 from tcpdelay.questions.margins import Margin
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.fields import declarations
@@ -211,6 +211,14 @@ class Situation:
         )
         return self._effect(before, after)
 
+    def simulated_switch(self, name: str, with_rule: Any) -> Effect | None:
+        """Return the simulated effect of a setting that the chain refuses; None if the simulator refuses it too."""
+        stack = replace(self.stack, **{name: with_rule})
+        model = simulator(COMPARED_PACKETS) if self.model == "chain" else self.model
+        after = predict(Scenario(self.flow, self.path, stack), method=model)
+        found = self._effect(self.answer, after)
+        return None if found is None else replace(found, basis="simulation")
+
     def change(
         self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None
     ) -> Effect | None:
@@ -354,7 +362,7 @@ class Rule:
         Page, table or captures that show the effect, as a path from the repository's root; or `NO_EVIDENCE`.
     finding : callable, optional
         Returns a sentence about the situation that follows the reason.
-    stack_field : tuple of str and bool, optional
+    stack_field : tuple of str and value, optional
         Field of the scenario's stack, and its value where the rule is followed; a stack without this field follows it.
     """
 
@@ -369,7 +377,7 @@ class Rule:
     settings: Settings
     evidence: str
     finding: Callable[[Situation], str] | None = None
-    stack_field: tuple[str, bool] | None = None
+    stack_field: tuple[str, bool | str] | None = None
 
     def is_followed_in(self, situation: Situation) -> bool:
         """Return whether the scenario's stack follows the rule."""

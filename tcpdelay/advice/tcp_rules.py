@@ -23,6 +23,8 @@ import math
 
 from tcpdelay.advice.rule import NO_EFFECT, NO_EVIDENCE, Effect, Rule, Settings, Situation, always
 from tcpdelay.models.tcp import DELAYED_ACK_MIN, INITIAL_WINDOW
+from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
+from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import format_time
 
 DEFAULT_RECEIVE_BUFFER = 6 * 2**20
@@ -154,6 +156,24 @@ TCP_RULES = (
         ),
         SWITCHES,
         stack_field=("window_validation", False),
+    ),
+    Rule(
+        "bbr",
+        "tcp",
+        "Use BBR as the sender's congestion control",
+        "It sends at the rate that it measures; random losses do not reduce its window. On a full link with a short "
+        "queue it takes more than its share from Reno and CUBIC.",
+        "a Linux sender whose flow takes more than a third of the fair TCP rate",
+        lambda s: isinstance(s.stack, Linux) and s.utilization > RULE_OF_THUMB_UTILIZATION,
+        lambda s: s.simulated_switch("congestion_control", "bbr"),
+        "set",
+        Settings(
+            linux='setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) at the sender, after `modprobe tcp_bbr`; or '
+            "sysctl net.ipv4.tcp_congestion_control=bbr",
+            browser=SYSTEM_OF_BROWSER,
+        ),
+        "docs/bbr.md",
+        stack_field=("congestion_control", "bbr"),
     ),
     Rule(
         "byte-counting",

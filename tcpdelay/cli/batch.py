@@ -293,7 +293,8 @@ def _demand(options: ScenarioOptions, sources: Mapping[str, Source], call: CallT
         interval = 1.0 if "interval" in sources and options["interval"] is None else options["interval"]
         options = options.changed(packet_size=size, interval=interval)
     flow, stack, target = read_demand(options)
-    return Demand(flow, stack, target, call)
+    with argument_errors():
+        return Demand(flow, stack, target, call)
 
 
 def _run(

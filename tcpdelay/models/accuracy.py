@@ -69,6 +69,16 @@ SIMULATOR_ERROR = ExpectedError(
 )
 """The simulator's error in captures (`validation/results/scores.csv`), the lower bound of errors measured with it."""
 
+BBR_ERROR = ExpectedError(
+    median=0.0021,
+    mean=0.0232,
+    p90=0.0758,
+    mean_delay=Spread(0.0055, 0.0125, 0.0379),
+    cases=41,
+    source="captures of BBR in Linux 6.1, 20 minutes each",
+)
+"""The simulator's error in captures of BBR; `validation/bbr.py` computes these figures."""
+
 BACKLOG_ERRORS = (
     (1.0, ExpectedError(0.061, 0.136, 0.298, Spread(0.062, 0.119, 0.234), 52, "captures of Linux 6.1 with backlogs")),
     (4.0, ExpectedError(0.331, 0.368, 0.635, Spread(0.362, 0.371, 0.618), 34, "captures near TCP's capacity")),
@@ -302,10 +312,10 @@ def linux_table(burst: float = 1.0) -> ErrorTable:
     return ErrorTable.read(linux_table_file(burst))
 
 
-def simulator_error(statistical: ExpectedError, added: float) -> ExpectedError:
+def simulator_error(statistical: ExpectedError, added: float, bbr: bool = False) -> ExpectedError:
     """Return the expected error of a simulation: the statistical error, or the error in captures with such delays.
 
-    The larger of both counts.
+    The larger of both counts. With BBR the error in captures of BBR counts too.
 
     Parameters
     ----------
@@ -313,6 +323,8 @@ def simulator_error(statistical: ExpectedError, added: float) -> ExpectedError:
         The statistical error.
     added : float
         Mean delay beyond the network's own delay, in round-trip times.
+    bbr : bool
+        Whether BBR controls congestion.
 
     Examples
     --------
@@ -320,10 +332,11 @@ def simulator_error(statistical: ExpectedError, added: float) -> ExpectedError:
     >>> [simulator_error(exact, added).p90 for added in (0.1, 2, 10)]
     [0.02, 0.298, 0.635]
     """
+    least = [BBR_ERROR] if bbr else []
+    least += [known for shortest, known in BACKLOG_ERRORS if added >= shortest][-1:]
     found = statistical
-    for shortest, least in BACKLOG_ERRORS:
-        if added >= shortest:
-            found = replace(_no_less(least, statistical), quantile=statistical.quantile)
+    for known in least:
+        found = replace(_no_less(known, found), quantile=statistical.quantile)
     return found
 
 

@@ -6,8 +6,8 @@ can compile them.
 
 References
 ----------
-Linux 6.1, include/net/tcp.h, net/ipv4/tcp_input.c, tcp_output.c, tcp_recovery.c, tcp_timer.c, tcp_cubic.c; RFC 5681,
-RFC 6298, RFC 6928, RFC 8985, RFC 9438.
+Linux 6.1, include/net/tcp.h, net/ipv4/tcp_input.c, tcp_output.c, tcp_recovery.c, tcp_timer.c, tcp_cubic.c, tcp_bbr.c;
+RFC 5681, RFC 6298, RFC 6928, RFC 8985, RFC 9438.
 """
 
 from __future__ import annotations
@@ -78,6 +78,56 @@ HYSTART_MIN_SAMPLES = 8
 """RTT samples of a round before HyStart compares their minimum with the path's delay (HYSTART_MIN_SAMPLES)."""
 HYSTART_DELAY_MIN, HYSTART_DELAY_MAX = 4000, 16_000
 """Bounds of the rise of the RTT, an eighth of the path's delay, that indicates a queue (HYSTART_DELAY_MIN, _MAX)."""
+
+BBR_BANDWIDTH = 1 << 24
+"""Unit of BBR's bandwidths: 2^-24 segments per microsecond (tcp_bbr.c, BW_UNIT)."""
+BBR_GAIN = 256
+"""BBR's gain of 1 (tcp_bbr.c, BBR_UNIT)."""
+BBR_HIGH_GAIN = BBR_GAIN * 2885 // 1000 + 1
+"""Gain of pacing rate and window in startup, 2 / ln 2: the rate doubles in each round (bbr_high_gain)."""
+BBR_DRAIN_GAIN = BBR_GAIN * 1000 // 2885
+"""Gain of the pacing rate that drains the queue of startup (bbr_drain_gain)."""
+BBR_WINDOW_GAIN = 2 * BBR_GAIN
+"""Gain of the window while BBR probes for bandwidth (bbr_cwnd_gain)."""
+BBR_PROBING_GAINS = (BBR_GAIN * 5 // 4, BBR_GAIN * 3 // 4)
+"""Gains of the pacing rate in the first phases of the gain cycle; in the other phases it is 1 (bbr_pacing_gain)."""
+BBR_CYCLE = 8
+"""Phases of the gain cycle (CYCLE_LEN)."""
+BBR_BANDWIDTH_ROUNDS = BBR_CYCLE + 2
+"""Rounds of which the largest delivery rate is the bandwidth (bbr_bw_rtts)."""
+BBR_MIN_RTT_TIME, BBR_PROBE_RTT_TIME = 10 * SECOND, 200 * MILLISECOND
+"""Age of the smallest RTT at which it is measured again, and the time that this takes (bbr_min_rtt_win_sec,
+bbr_probe_rtt_mode_ms)."""
+BBR_SMALLEST_WINDOW = 4
+"""Smallest window except in a recovery, and the window that measures the smallest RTT (bbr_cwnd_min_target)."""
+BBR_FULL_GROWTH, BBR_FULL_ROUNDS = BBR_GAIN * 5 // 4, 3
+"""Startup ends after three rounds in which the bandwidth does not grow by a quarter (bbr_full_bw_thresh, _cnt)."""
+BBR_PACING_MARGIN = 1
+"""Percentage by which the pacing rate is below the bandwidth (bbr_pacing_margin_percent)."""
+BBR_MIN_TSO_RATE = 1_200_000 // 8
+"""Pacing rate below which BBR's quantum is one segment [bytes per second] (bbr_min_tso_rate)."""
+BBR_LARGEST_QUANTUM = 0x7F
+"""Largest quantum (bbr_tso_segs_goal)."""
+BBR_EXTRA_ACKED_ROUNDS, BBR_EXTRA_ACKED_TIME = 5, 100 * MILLISECOND
+"""Rounds over which aggregated ACKs are counted, and the largest time that they bridge (bbr_extra_acked_win_rtts,
+bbr_extra_acked_max_us)."""
+BBR_LONGEST_EPOCH = 1 << 20
+"""Segments after which the count of aggregated ACKs starts again (bbr_ack_epoch_acked_reset_thresh)."""
+BBR_INTERVAL_ROUNDS, BBR_POLICED_ROUNDS = 4, 48
+"""Fewest rounds of an interval that may show a policer, and rounds at a policer's rate (bbr_lt_intvl_min_rtts,
+bbr_lt_bw_max_rtts)."""
+BBR_POLICED_LOSS = 50
+"""Ratio of lost to delivered segments, in 256ths, from which there may be a policer (bbr_lt_loss_thresh)."""
+BBR_POLICED_RATIO, BBR_POLICED_DIFFERENCE = BBR_GAIN // 8, 4000 // 8
+"""Relative difference, in 256ths, and difference [bytes per second] of rates that count as equal (bbr_lt_bw_ratio,
+bbr_lt_bw_diff)."""
+
+UNPACED_SEGMENTS = 10
+"""Segments at the start of a connection that are not paced (tcp_update_skb_after_send)."""
+PACING_SHIFT = 10
+"""Binary logarithm of the ratio of a second to the time for which segments are sent as one (sk_pacing_shift)."""
+LARGEST_SUPERSEGMENT = 65_215
+"""Largest payload that the kernel sends as one [bytes] (GSO_LEGACY_MAX_SIZE - 1 - MAX_TCP_HEADER)."""
 
 DELAYED_ACK_MIN = 0.040
 """Smallest delay of an ACK [s] (TCP_DELACK_MIN, HZ / 25)."""

@@ -6,13 +6,15 @@ from typing import Any
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.models.simulator.bbr import start as start_bbr
+from tcpdelay.models.simulator.delivery_rate import check_application_limited
 from tcpdelay.models.simulator.engine import new_connection
 from tcpdelay.models.simulator.path import ALWAYS
 from tcpdelay.models.simulator.receiver import arrive, on_receiver_timer
-from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, CWR, KEPT, LOSS, MASK, NEVER
+from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, CWR, KEPT, LOSS, MASK, NEVER, in_flight
 from tcpdelay.models.simulator.recovery import begin_reduction
-from tcpdelay.models.simulator.sender import LARGEST_FLIGHT, on_timer, send_new
-from tcpdelay.models.simulator.window import in_flight, restart_after_idle
+from tcpdelay.models.simulator.sender import LARGEST_FLIGHT, on_pacing_timer, on_timer, send_new
+from tcpdelay.models.simulator.window import restart_after_idle
 from tcpdelay.models.tcp import INITIAL_WINDOW, SECOND
 from tcpdelay.network.bottleneck import DROPPED, SharedPath
 from tcpdelay.network.dispatching import expected_delay
@@ -48,12 +50,12 @@ ANY_WRITE = 1
 def next_time(flow: Any, c: Any, wire: Any) -> int:
     """Return when the next event of the connection is due."""
     arrival = wire.acknowledgements[c.first_ack & MASK].arrival if c.first_ack < c.next_ack else NEVER
-    return int(min(min(arrival, c.timer_at), min(flow.next_write, c.receiver_timer)))
+    return int(min(min(arrival, c.timer_at, c.pacing_at), min(flow.next_write, c.receiver_timer)))
 
 
 @kernel()
 def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
-    """Process the next event: a timer, an acknowledgement or a write; return when the following one is due.
+    """Process the next event: a timer, an acknowledgement or a write; return when the following event is due.
 
     The receiver processes a segment when the link accepts it, because no other segment can overtake it. Only the timer
     of a delayed acknowledgement waits for its time, because a segment that is sent later may arrive before it.
@@ -68,8 +70,11 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
     acknowledgement = wire.acknowledgements[c.first_ack & MASK]
     arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
     first_new_ack = c.next_ack
-    if c.receiver_timer <= min(arrival, min(c.timer_at, flow.next_write)):
+    if c.receiver_timer <= min(arrival, c.timer_at, c.pacing_at, flow.next_write):
         on_receiver_timer(c, wire)
+    elif c.pacing_at <= min(arrival, c.timer_at, flow.next_write):
+        c.now = c.pacing_at
+        on_pacing_timer(c, wire)
     elif c.timer_at <= arrival and c.timer_at <= flow.next_write:
         c.now = c.timer_at
         on_timer(c, wire)
@@ -106,6 +111,8 @@ def begin(flow: Any, c: Any) -> None:
     flow.first_unsent = flow.connection_read = flow.last_return = 0
     c.min_rtt = flow.round_trip
     update_estimate(c, flow.round_trip)
+    if c.bbr:
+        start_bbr(c)
 
 
 @kernel()
@@ -131,6 +138,8 @@ def write(flow: Any, c: Any, wire: Any, time: int, size: int, pieces: int) -> in
     c.now = time
     restart_after_idle(c)
     for piece in range(pieces):
+        if c.bbr:
+            check_application_limited(c)
         c.written += size // pieces + (1 if piece < size % pieces else 0)
         send_new(c, wire, False)
     return int(c.written)
@@ -150,6 +159,8 @@ def _write(flow: Any, c: Any) -> None:
     note_write(flow, c.now)
     # The receiver takes the end of a write for a push. A bulk source has written more by then.
     c.packet_size = CONTINUOUS if flow.application == BULK else flow.message
+    if c.bbr:
+        check_application_limited(c)
     c.written += flow.message
 
 
@@ -176,14 +187,15 @@ def is_writable(flow: Any, c: Any, size: int) -> bool:
 def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
     """Write messages while the send buffer accepts a whole one.
 
-    A buffer whose size is not set holds twice the congestion window (`tcp_sndbuf_expand`), and never shrinks.
+    A buffer whose size is not set holds twice the congestion window, with BBR three times, and never shrinks
+    (`tcp_sndbuf_expand`, `bbr_sndbuf_expand`).
     """
     if c.now >= flow.stop or c.now < flow.first_write:
         return
     size = flow.send_buffer
     if size == 0:
-        two_windows = 2 * max(c.snd_cwnd, INITIAL_WINDOW) * c.mss
-        size = max(flow.largest_send_buffer, min(two_windows, LARGEST_SEND_BUFFER), flow.message)
+        windows = (3 if c.bbr else 2) * max(c.snd_cwnd, INITIAL_WINDOW) * c.mss
+        size = max(flow.largest_send_buffer, min(windows, LARGEST_SEND_BUFFER), flow.message)
         flow.largest_send_buffer = size
     all_sent = c.snd_nxt == c.written
     while is_writable(flow, c, size):

@@ -30,7 +30,7 @@ from tcpdelay.scenario.applications import APPLICATIONS, Application, flow_of, t
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Linux
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
 
@@ -132,24 +132,29 @@ def contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: int
 
 def _contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: int) -> Iterator[Contender]:
     carry = partial(ConstantRate, flow=flow, path=shared_path(path))
+
+    def by_chain(predicted: Callable[[], DelayDistribution]) -> Callable[[], DelayDistribution] | None:
+        """Return the chain's prediction, or None if the chain does not know the congestion control."""
+        return predicted if stack.congestion_control in LOSS_BASED_CONTROLS else None
+
     yield Contender(
         "tcp",
         f"TCP of a Linux kernel, {stack.congestion_control}, one write per packet",
         carry(stack=stack),
-        lambda: predict_delay(flow, path, stack),
+        by_chain(lambda: predict_delay(flow, path, stack)),
     )
     for pieces in (2, 4):
         yield Contender(
             f"split-{pieces}",
             f"TCP of a Linux kernel, each packet in {pieces} writes",
             carry(stack=stack, pieces=pieces),
-            partial(split_delay, flow, path, stack, pieces),
+            by_chain(partial(split_delay, flow, path, stack, pieces)),
         )
     yield Contender(
         "par-2-blind",
         "TCP of a Linux kernel, two connections that take turns",
         carry(stack=stack, connections=2),
-        partial(parallel_delay, flow, path, stack, 2),
+        by_chain(partial(parallel_delay, flow, path, stack, 2)),
     )
     for connections in (2, 5):
         yield Contender(

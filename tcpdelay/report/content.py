@@ -473,11 +473,14 @@ def _recommendations(guideline: Findings) -> Section:
     target, rules = guideline.target, guideline.recommendations
     advice = tuple(_advice(rule, target) for rule in rules if rule.place == "do")
     if advice:
-        basis = "simulation" if guideline.simulated_because else "chain"
+        bases = sorted({rule.effect.basis for rule in rules if rule.place == "do" and rule.effect is not None})
+        models = [f"“{basis}”" for basis in bases if basis in ("chain", "simulation")]
+        verb = "are" if len(models) > 1 else "is"
+        computed = f"{' and '.join(models)} {verb} computed for this scenario, " if models else ""
         opening = (
             f"The largest effect on {quantile_name(target.quantile)} comes first; effects under a condition come last. "
-            f"Each effect is for one change alone: “{basis}” is computed for this scenario, “up to” is a bound "
-            f"that the protocol sets.{phrases.effects_of_other_model(guideline)}"
+            f"Each effect is for one change alone: {computed}“up to” is a bound that the protocol sets."
+            f"{phrases.effects_of_other_model(guideline)}"
         )
         if not (guideline.works or any(_reaches(rule, target) for rule in rules)):
             opening += " No single change is computed to meet the target."

@@ -9,7 +9,9 @@ from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity, 
 
 Variant = Literal["newreno", "sack", "reno"]
 BacklogBound = Literal["published", "grow"]
-CongestionControl = Literal["cubic", "reno"]
+CongestionControl = Literal["cubic", "reno", "bbr"]
+LOSS_BASED_CONTROLS = ("cubic", "reno")
+"""Congestion controls that take a loss for congestion: losses reduce the window."""
 StackName = Literal["linux", "newreno_2008"]
 
 Mss: TypeAlias = Annotated[
@@ -67,8 +69,9 @@ class Linux(Stack):
 
     Parameters
     ----------
-    congestion_control : {"cubic", "reno"}
-        Congestion control of the sender. After a loss, CUBIC reduces the window to 0.7, Reno to half of its size.
+    congestion_control : {"cubic", "reno", "bbr"}
+        Congestion control of the sender. After a loss, CUBIC reduces the window to 0.7, Reno to half of its size. BBR
+        (version 1) sends at the rate that it measures, whatever is lost; only the simulator knows it.
     delayed_ack : bool
         Whether the receiver delays acknowledgements by the kernel's rules; if not, it acknowledges each segment at
         once.
@@ -93,7 +96,7 @@ class Linux(Stack):
     """
 
     congestion_control: Annotated[
-        CongestionControl, Choice(meaning="Congestion control of the sender: cubic (Linux default) or reno.")
+        CongestionControl, Choice(meaning="Congestion control of the sender: cubic (Linux default), reno or bbr.")
     ] = "cubic"
     delayed_ack: Annotated[bool, Flag(meaning="Let the receiver delay acknowledgements by the kernel's rules.")] = False
     window_validation: WindowValidation = True

@@ -12,7 +12,7 @@ from tcpdelay.models.interface import SIMULATED, UnsupportedError, unknown_field
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Linux
 
 SAME_TIME = 1e-9
 """Two times [slots or s], or two counts, that differ by less are equal; the difference is rounding."""
@@ -175,7 +175,12 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     --------
     >>> [refused.name for refused in linux_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), Linux())]
     ['jitter']
+    >>> [refused.name for refused in linux_refusals(Flow(174, 0.02), Path(0.1, 0.02), Linux("bbr"))]
+    ['congestion_control']
     """
+    if stack.congestion_control not in LOSS_BASED_CONTROLS:
+        allowed = "be 'cubic' or 'reno' in the chain, which follows a window that losses reduce"
+        yield UnsupportedError("congestion_control", stack.congestion_control, allowed, SIMULATED)
     if path.loss_pattern != "random":
         hint = "set loss_burst of Path for loss bursts; Stack.newreno_2008() accepts 'correlated'"
         yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' with Stack.linux()", hint)

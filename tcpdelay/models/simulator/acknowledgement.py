@@ -10,6 +10,8 @@ from typing import Any
 
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
+from tcpdelay.models.simulator import bbr
+from tcpdelay.models.simulator.delivery_rate import begin_sample, end_sample, take_delivery
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
     CWR,
@@ -22,6 +24,7 @@ from tcpdelay.models.simulator.records import (
     RECOVERY,
     RETRANSMITTED,
     SACKED,
+    in_reduction,
     ticks_now,
     to_ticks,
 )
@@ -45,7 +48,6 @@ from tcpdelay.models.simulator.window import (
     NEWLY_SACKED,
     UNDONE,
     grow_window,
-    in_reduction,
     note,
     note_rtt,
 )
@@ -82,6 +84,8 @@ def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
         return False, False, -1, -1
     note(c, wire, NEWLY_SACKED, segment.start, segment.end)
     note_delivery(c, segment)
+    if c.bbr:
+        take_delivery(c, wire, number)
     original, rtt = False, -1
     if not segment.state & EVER_RETRANSMITTED:
         original = segment.end <= c.high_seq
@@ -132,6 +136,8 @@ def take_cumulative(c: Any, wire: Any) -> tuple[int, bool, int, int]:
         else:
             c.delivered += 1
             note_delivery(c, segment)
+            if c.bbr:
+                take_delivery(c, wire, c.first_segment)
         c.packets_out -= 1
         c.first_segment += 1
         removed += 1
@@ -150,7 +156,8 @@ NOTHING, LOST, NEW = range(3)
 @kernel()
 def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
     """Process an ACK, a record of type `ACKNOWLEDGEMENT`, that arrives now."""
-    advanced = answer.acknowledged > c.snd_una
+    advance = answer.acknowledged - c.snd_una
+    advanced = advance > 0
     delivered_before, lost_before, undone_before = c.delivered, c.lost, c.undone
     c.delivered_at_sending = 0
     duplicate = probe_duplicated = False
@@ -167,10 +174,13 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
         if c.tlp_high_seq:
             _take_probe(c, wire, answer.acknowledged, probe_duplicated, True)
         return
+    if c.bbr:
+        begin_sample(c)
     if answer.segment >= 0:
         sacked, original, sack_rtt, latest = take_sack(c, wire, answer.segment)
     else:
         sacked, original, sack_rtt, latest = take_all_sacks(c, wire, answer.arrivals)
+    sacked_out = c.sacked_out
     removed, original_removed, rtt, latest_removed = take_cumulative(c, wire)
     original = original or original_removed
     sampled = _take_rtt(c, removed, rtt, sack_rtt, latest_removed if rtt >= 0 else latest, answer.echo)
@@ -189,7 +199,13 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
     if restart_timer and not schedule_probe(c, wire, True):
         rearm_retransmission_timer(c, wire)
     delivered = c.delivered - delivered_before
-    if in_reduction(c):
+    if c.bbr:
+        # The ACK of a single small segment may have been delayed (FLAG_ACK_MAYBE_DELAYED).
+        alone = removed == 1 and rtt >= 0 and advance < c.mss and not (sacked or duplicate or sacked_out)
+        c.rs_ack_delayed = alone and c.rs_prior_delivered + 1 == c.delivered
+        end_sample(c, delivered, c.lost - lost_before)
+        bbr.control(c, wire)
+    elif in_reduction(c):
         reduce_window(c, delivered, c.lost - lost_before, advanced)
     elif removed:
         grow_window(c, delivered)
@@ -246,11 +262,12 @@ def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: 
     uses the last acknowledged segment.
     """
     sample = rtt if rtt >= 0 else sack_rtt
+    c.rs_rtt = latest
     if sample < 0:
         if removed == 0:
             return False
         # The echoed timestamp, in milliseconds, gives the RTT of a retransmission.
-        sample = latest = (c.now - echo) // tcp.MILLISECOND * tcp.MILLISECOND
+        sample = latest = c.rs_rtt = (c.now - echo) // tcp.MILLISECOND * tcp.MILLISECOND
     c.min_rtt = min(c.min_rtt, latest)
     update_estimate(c, sample)
     note_rtt(c, latest)
@@ -268,7 +285,7 @@ def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo
     elif in_reduction(c) and c.snd_una >= c.high_seq:
         if c.ca_state == RECOVERY:
             _end_recovery(c, wire, echo)
-        if c.undo_marker and c.snd_ssthresh < tcp.INFINITE_THRESHOLD:
+        if c.undo_marker and c.snd_ssthresh < tcp.INFINITE_THRESHOLD and not c.bbr:
             c.snd_cwnd = c.snd_ssthresh
             c.snd_cwnd_stamp = ticks_now(c)
         c.ca_state = OPEN
@@ -349,8 +366,9 @@ def _take_probe(c: Any, wire: Any, acknowledged: int, duplicated: bool, pure: bo
     elif acknowledged > c.tlp_high_seq:
         begin_reduction(c)
         c.ca_state = CWR
-        c.snd_cwnd = c.snd_ssthresh
-        c.snd_cwnd_stamp = ticks_now(c)
+        if not c.bbr:
+            c.snd_cwnd = c.snd_ssthresh
+            c.snd_cwnd_stamp = ticks_now(c)
         _keep_open(c, wire)
     elif pure:
         c.tlp_high_seq = 0

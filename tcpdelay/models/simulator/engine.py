@@ -9,10 +9,12 @@ import numpy as np
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.models.simulator.bbr import start as start_bbr
+from tcpdelay.models.simulator.delivery_rate import check_application_limited
 from tcpdelay.models.simulator.path import is_reordering, loss_settings, next_arrival, take_arrival
 from tcpdelay.models.simulator.receiver import on_receiver_timer
 from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEVER, OPEN, Rules, Wire
-from tcpdelay.models.simulator.sender import on_timer, send_new
+from tcpdelay.models.simulator.sender import on_pacing_timer, on_timer, send_new
 from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
@@ -52,6 +54,7 @@ def new_connection(
     tick = SECOND // stack.hz if rules.ticks else 1
     rtt = round(path.rtt * SECOND)
     rto_min = round(stack.rto_min * SECOND)
+    bbr = stack.congestion_control == "bbr"
     settings = rules.switches() | {
         "packet_size": flow.packet_size,
         "interval": round(flow.interval * SECOND),
@@ -67,8 +70,12 @@ def new_connection(
         "tick_phase": SECOND * SECOND // tick * tick + int(random.integers(tick)),
         "rto_min": rto_min,
         "cubic": int(stack.congestion_control == "cubic"),
-        "window_validation": int(stack.window_validation),
-        "leaping": 1,
+        "bbr": int(bbr),
+        # BBR keeps its window while the application does not fill it (tcp_slow_start_after_idle_check).
+        "window_validation": int(stack.window_validation and not bbr),
+        "leaping": int(not bbr),
+        # The handshake delivers the first segment.
+        "delivered": int(bbr),
         # In the testbed the whole path delay is spent in a queue of the sender's host.
         "host_delay": NEVER if exact_ties else 0,
         "ack_loss": path.ack_loss,
@@ -79,6 +86,7 @@ def new_connection(
         "reo_wnd_steps": 1,
         "undo_retrans": -1,
         "timer_at": NEVER,
+        "pacing_at": NEVER,
         "receiver_timer": NEVER,
         "delayed_ack_at": NEVER,
         "compressed_at": NEVER,
@@ -93,6 +101,8 @@ def new_connection(
     }
     for name, value in settings.items():
         connection[name] = value
+    if bbr:
+        start_bbr(connection)
     return connection, wire
 
 
@@ -125,9 +135,11 @@ def _advance(c: Any, wire: Any, packets: int) -> None:
         acknowledgement = wire.acknowledgements[c.first_ack & MASK]
         arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
         received = min(c.receiver_timer - ahead, next_arrival(c, wire))
-        if received <= min(c.timer_at, arrival, c.next_write):
-            c.now = received
-            if received == c.receiver_timer - ahead:
+        if min(received, c.pacing_at) <= min(c.timer_at, arrival, c.next_write):
+            c.now = min(received, c.pacing_at)
+            if c.now < received:
+                on_pacing_timer(c, wire)
+            elif received == c.receiver_timer - ahead:
                 on_receiver_timer(c, wire)
             else:
                 take_arrival(c, wire)
@@ -143,6 +155,8 @@ def _advance(c: Any, wire: Any, packets: int) -> None:
                 _leap(c, wire, min(c.until_loss - 1, packets - c.packets_read - 1))
             c.now = c.next_write
             c.packets_written += 1
+            if c.bbr:
+                check_application_limited(c)
             c.written += c.packet_size
             c.next_write += c.interval
             send_new(c, wire, False)

@@ -56,7 +56,7 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
             _note_data(c, wire, number, following, arrival)
         if not _is_due(c, fresh, in_order, holes, arrival):
             return
-    elif fresh and not in_order and not _is_sack_due(c, arrival):
+    elif fresh and not in_order and not c.quick and not _is_sack_due(c, arrival):
         return
     duplicate = NO_SEGMENT if fresh else number
     if c.merging_at == arrival:

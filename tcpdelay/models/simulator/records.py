@@ -140,7 +140,7 @@ MASK = RING - 1
 
 _GROUPS = {
     "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min cubic window_validation "
-    "delayed_ack jitter exact_ties leaping deferred tracing host_delay",
+    "delayed_ack jitter exact_ties leaping deferred tracing host_delay bbr",
     "rules": " ".join(rule.name for rule in fields(Rules)),
     "application": "now next_write packets_written written packets_read packets_sent",
     "stream": "snd_una snd_nxt first_segment next_segment",
@@ -158,6 +158,19 @@ _GROUPS = {
     "cubic_ack_cnt cubic_tcp_cwnd",
     "hystart": "hystart_found hystart_delay_min hystart_round_start hystart_last_ack hystart_end_seq hystart_curr_rtt "
     "hystart_samples",
+    "pacing": "pacing_rate tcp_wstamp_ns pacing_at",
+    "delivery rate": "first_tx_mstamp delivered_mstamp app_limited",
+    "rate sample": "rs_prior_delivered rs_prior_mstamp rs_prior_in_flight rs_last_end_seq rs_app_limited rs_interval "
+    "rs_delivered rs_acked rs_losses rs_rtt rs_ack_delayed",
+    "bbr": "bbr_mode bbr_pacing_gain bbr_cwnd_gain bbr_prior_cwnd bbr_prev_ca_state bbr_packet_conservation "
+    "bbr_idle_restart bbr_has_seen_rtt bbr_full_bw bbr_full_bw_cnt bbr_full_bw_reached bbr_cycle_idx bbr_cycle_mstamp",
+    "bbr's rounds": "bbr_rtt_cnt bbr_round_start bbr_next_rtt_delivered",
+    "bbr's bandwidth": "bbr_bw bbr_bw2 bbr_bw3 bbr_bw_round bbr_bw2_round bbr_bw3_round",
+    "bbr's round-trip time": "bbr_min_rtt bbr_min_rtt_stamp bbr_probe_rtt_done_stamp bbr_probe_rtt_round_done",
+    "bbr's aggregation": "bbr_extra_acked bbr_earlier_extra_acked bbr_extra_acked_rounds bbr_ack_epoch_mstamp "
+    "bbr_ack_epoch_acked",
+    "bbr's policer": "bbr_lt_bw bbr_lt_use_bw bbr_lt_is_sampling bbr_lt_rtt_cnt bbr_lt_last_stamp "
+    "bbr_lt_last_delivered bbr_lt_last_lost",
     "path": "first_ack next_ack last_ack_arrival first_transit next_transit until_loss in_burst state_time",
     "receiver": "rcv_nxt rcv_segment arrivals out_of_order rcv_wup ts_recent unreported receiver_timer delayed_ack_at "
     "delayed_ack_timeout read_at merging_at compressed_at compressed_rcv_nxt dup_ack_counter rcv_mss last_seg_size "
@@ -179,6 +192,8 @@ SEGMENT = np.dtype([(name, np.int64) for name in ("start", "end", "sent", "gone"
 count of delivered segments when this copy was sent. `state` has the flags of the retransmission queue. `received` is
 the segment's rank in the order of arrival, from 1, or 0 before it arrives.
 """
+SNAPSHOT = np.dtype([(name, np.int64) for name in ("first_tx_mstamp", "delivered_mstamp", "delivered", "app_limited")])
+"""The state of delivery when a segment was sent last: the start of its rate sample (`struct tcp_skb_cb`, tx)."""
 ACKNOWLEDGEMENT = np.dtype(
     [(name, np.int64) for name in ("arrival", "acknowledged", "segment", "arrivals", "duplicate", "echo")]
 )
@@ -200,6 +215,7 @@ KEPT = 1 << 17
 WIRE = np.dtype(
     [
         ("segments", SEGMENT, RING),
+        ("snapshots", SNAPSHOT, RING),
         ("acknowledgements", ACKNOWLEDGEMENT, RING),
         ("transit", TRANSIT, RING),
         ("delays", np.int64, (2, KEPT)),
@@ -210,10 +226,10 @@ WIRE = np.dtype(
 )
 """The segments and ACKs in transit, the delays, and the packet trace of a connection.
 
-All are in one record, because compiled code would count references to separate arrays. `segments`, `acknowledgements`
-and `transit` are rings; `transit` is used only where arrivals are deferred. `delays` has an entry per packet, at its
-number modulo `KEPT`: the time from write to read, and from write to first transmission [us]. `events` is the packet
-trace. `next_double` and `random_state` are the arguments of `uniform`.
+All are in one record, because compiled code would count references to separate arrays. `segments`, `snapshots`,
+`acknowledgements` and `transit` are rings; only BBR uses `snapshots`, and `transit` is used only where arrivals are
+deferred. `delays` has an entry per packet, at its number modulo `KEPT`: the time from write to read, and from write to
+first transmission [us]. `events` is the packet trace. `next_double` and `random_state` are the arguments of `uniform`.
 """
 
 
@@ -247,6 +263,18 @@ class Wire:
         array([131070, 131071,      0,      1])
         """
         return np.take(self.delays, np.arange(first, first + packets), axis=1, mode="wrap")
+
+
+@kernel()
+def in_flight(c: Any) -> int:
+    """Return the sender's estimate of the number of segments in the network (`tcp_packets_in_flight`)."""
+    return int(c.packets_out - c.sacked_out - c.lost_out + c.retrans_out)
+
+
+@kernel()
+def in_reduction(c: Any) -> bool:
+    """Return whether a proportional reduction of the window is in progress (`tcp_in_cwnd_reduction`)."""
+    return bool(c.ca_state == CWR or c.ca_state == RECOVERY)
 
 
 wheel_expiry = kernel()(tcp.wheel_expiry)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
+from tcpdelay.models.simulator import bbr
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
     EVER_RETRANSMITTED,
@@ -18,11 +19,13 @@ from tcpdelay.models.simulator.records import (
     REORDERING_TIMER,
     RETRANSMITTED,
     SACKED,
+    in_flight,
+    in_reduction,
     set_timer,
     ticks_now,
     to_ticks,
 )
-from tcpdelay.models.simulator.window import IN_RECOVERY, in_flight, in_reduction, note, reduced_threshold
+from tcpdelay.models.simulator.window import IN_RECOVERY, note, reduced_threshold
 
 
 @kernel()
@@ -72,7 +75,10 @@ def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
                 segment.state &= ~MARKED_LOST
                 c.lost_out -= 1
     if c.prior_ssthresh:
-        c.snd_cwnd = max(c.snd_cwnd, c.prior_cwnd)
+        if c.bbr:
+            bbr.undo(c)
+        else:
+            c.snd_cwnd = max(c.snd_cwnd, c.prior_cwnd)
         c.snd_ssthresh = max(c.snd_ssthresh, c.prior_ssthresh)
     c.snd_cwnd_stamp = ticks_now(c)
     c.undo_marker = 0

@@ -6,6 +6,9 @@ from typing import Any
 
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
+from tcpdelay.models.simulator import bbr
+from tcpdelay.models.simulator.delivery_rate import note_sending
+from tcpdelay.models.simulator.pacing import is_paced, schedule_next
 from tcpdelay.models.simulator.path import is_lost, send
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
@@ -26,6 +29,8 @@ from tcpdelay.models.simulator.records import (
     RING,
     SACKED,
     clear_timer,
+    in_flight,
+    in_reduction,
     set_timer,
     ticks_now,
     to_ticks,
@@ -47,8 +52,6 @@ from tcpdelay.models.simulator.window import (
     TIMEOUT,
     forget_cubic,
     forget_rounds,
-    in_flight,
-    in_reduction,
     note,
     reduced_threshold,
     validate_window,
@@ -75,6 +78,17 @@ def _transmit(c: Any, wire: Any, number: int) -> None:
 
 
 @kernel()
+def _model_sending(c: Any, wire: Any, number: int) -> None:
+    """Let BBR know of a segment that is sent now: idle time, pacing, delivery rate (`__tcp_transmit_skb`)."""
+    if in_flight(c) == 0:
+        bbr.restart_after_idle(c, wire)
+    segment = wire.segments[number & MASK]
+    segment.sent = c.now
+    schedule_next(c, segment.end - segment.start)
+    note_sending(c, wire, number)
+
+
+@kernel()
 def send_new(c: Any, wire: Any, probe: bool) -> int:
     """Send new data as far as the window allows; return the number of segments sent (`tcp_write_xmit`).
 
@@ -82,6 +96,8 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
     """
     sent = 0
     while c.snd_nxt < c.written and (probe or in_flight(c) < c.snd_cwnd) and c.packets_out < LARGEST_FLIGHT:
+        if c.bbr and is_paced(c):
+            break
         segment = wire.segments[c.next_segment & MASK]
         segment.start = c.snd_nxt
         segment.end = min(c.snd_nxt + c.mss, c.written)
@@ -93,6 +109,8 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
             # The clock of the cubic function stops while no segment is in flight.
             now = ticks_now(c)
             c.cubic_epoch = min(c.cubic_epoch + max(now - c.last_send, 0), now)
+        if c.bbr:
+            _model_sending(c, wire, c.next_segment)
         outstanding = c.packets_out
         c.snd_nxt = segment.end
         c.next_segment += 1
@@ -158,6 +176,8 @@ def _send_again(c: Any, wire: Any, number: int) -> bool:
     _collapse(c, wire, number)
     segment.state |= EVER_RETRANSMITTED
     c.segments_retransmitted += 1
+    if c.bbr:
+        _model_sending(c, wire, number)
     _transmit(c, wire, number)
     return True
 
@@ -180,7 +200,7 @@ def retransmit_lost(c: Any, wire: Any) -> None:
     """Retransmit the segments marked as lost, as far as the window allows (`tcp_xmit_retransmit_queue`)."""
     head_sent = False
     for number in range(c.first_segment, c.next_segment):
-        if in_flight(c) >= c.snd_cwnd or c.retrans_out >= c.lost_out:
+        if in_flight(c) >= c.snd_cwnd or c.retrans_out >= c.lost_out or (c.bbr and is_paced(c)):
             break
         flags = wire.segments[number & MASK].state
         if not flags & MARKED_LOST or flags & (SACKED | RETRANSMITTED | COLLAPSED):
@@ -230,6 +250,14 @@ def schedule_probe(c: Any, wire: Any, advancing: bool) -> bool:
 
 
 @kernel()
+def on_pacing_timer(c: Any, wire: Any) -> None:
+    """Send what pacing has held back (`tcp_tsq_write`)."""
+    c.pacing_at = NEVER
+    retransmit_lost(c, wire)
+    send_new(c, wire, False)
+
+
+@kernel()
 def on_timer(c: Any, wire: Any) -> None:
     """Process the expiry of the sender's timer."""
     c.timer_at = NEVER
@@ -241,7 +269,8 @@ def on_timer(c: Any, wire: Any) -> None:
         if in_flight(c) != before:
             if c.ca_state != RECOVERY:
                 enter_recovery(c, wire)
-                reduce_window(c, 1, 0, False)
+                if not c.bbr:
+                    reduce_window(c, 1, 0, False)
             retransmit_lost(c, wire)
         if c.timer_kind != RETRANSMISSION_TIMER:
             rearm_retransmission_timer(c, wire)
@@ -304,6 +333,8 @@ def _time_out(c: Any, wire: Any) -> None:
     c.ca_state = LOSS
     forget_cubic(c)
     forget_rounds(c)
+    if c.bbr:
+        bbr.time_out(c)
     c.high_seq = c.snd_nxt
     c.tlp_high_seq = 0
     c.frto = c.f_rto and may_be_spurious

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,39 +13,26 @@ from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import simulator_error, statistical_error
 from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share, is_settled
-from tcpdelay.models.simulator.engine import ALL_RULES, advance, new_connection
-from tcpdelay.models.simulator.records import Rules, Wire
+from tcpdelay.models.simulator.connections import CONNECTION_TIME, LONGEST_CONNECTION, SHORTEST_CONNECTION, Connections
+from tcpdelay.models.simulator.engine import ALL_RULES
+from tcpdelay.models.simulator.records import Rules
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
 from tcpdelay.models.simulator.window import PUBLIC_EVENT, public_events
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.applications import flow_of
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux, Stack, checked_profile
+from tcpdelay.scenario.stack import CongestionControl, Linux, Stack, checked_profile
 
 CHUNK = 50_000
 """Packets that one call of the compiled code simulates."""
-WARM_UP = 2_000
-"""Packets at the beginning that are not counted."""
 MOST_PACKETS, MOST_SEGMENTS = 20_000_000, 100_000_000
 """Packets, and segments, after which a simulation ends at any precision; this takes some ten seconds."""
 HALF_WIDTH = 0.02
 """Half width of the confidence interval of the quantile by default, relative to the quantile."""
 MORE_PER_LOOK = 1.1
 """Growth of the number of packets between two estimates of the precision, which take time."""
-COUNTS = (
-    "segments_sent",
-    "segments_lost",
-    "segments_retransmitted",
-    "recoveries",
-    "timeouts",
-    "probes",
-    "reordering_timeouts",
-    "undone",
-    "acks_sent",
-    "acks_lost",
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,6 +54,8 @@ class Simulation(DelayDistribution):
         grows for ever.
     rtt : float
         Round-trip time of the path [s].
+    congestion_control : {"cubic", "reno", "bbr"}
+        Congestion control of the sender.
     mean_interval : Interval
         Mean delay [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
     quantile_interval : Interval
@@ -95,6 +83,7 @@ class Simulation(DelayDistribution):
     settled: bool = True
     carried: Interval = UNKNOWN
     rtt: float = np.nan
+    congestion_control: CongestionControl = "cubic"
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
     probability: float = 0.95
@@ -111,7 +100,8 @@ class Simulation(DelayDistribution):
         if not (self.sustainable and self.settled):
             return None
         statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets, self.probability)
-        return simulator_error(statistical, (self.mean - self.one_way_delay) / self.rtt)
+        added = (self.mean - self.one_way_delay) / self.rtt
+        return simulator_error(statistical, added, self.congestion_control == "bbr")
 
 
 def simulate(
@@ -127,6 +117,7 @@ def simulate(
     tick_offset: float | None = None,
     exact_ties: bool = False,
     trace: bool = False,
+    connection_time: float = CONNECTION_TIME,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
     """Simulate a flow over Linux TCP, ACK by ACK.
@@ -163,6 +154,10 @@ def simulate(
     trace : bool
         Whether to keep the delays of every packet, in the order of writing, and the first events at the sender; this
         requires `packets`.
+    connection_time : float
+        Age up to which the packets of a BBR connection count [s], 60 to 1e6; further packets use a new connection. The
+        delays of BBR depend on this time, because its startup lasts for seconds to hours. Reno and CUBIC use a single
+        connection: they forget its start within seconds.
     on_progress : callable, optional
         Function that is called with the number of packets simulated and the largest number of packets.
 
@@ -214,6 +209,9 @@ def simulate(
         raise InvalidValueError("tick_offset", tick_offset, "lie between 0 and 1 s")
     if packets is not None and not 1000 <= packets <= 1e9:
         raise InvalidValueError("packets", packets, "lie between 1000 and 1e9")
+    if not is_number(connection_time) or not SHORTEST_CONNECTION <= connection_time <= LONGEST_CONNECTION:
+        allowed = f"lie between {SHORTEST_CONNECTION:g} and {LONGEST_CONNECTION:g} s"
+        raise InvalidValueError("connection_time", connection_time, allowed)
     if seed < 0:
         raise InvalidValueError("seed", seed, "be 0 or more")
     if trace and packets is None:
@@ -221,13 +219,10 @@ def simulate(
     segments = segments_in_round_trip(flow, path, stack)
     if segments > LARGEST_FLIGHT / 2:
         raise InvalidValueError("rtt", segments, f"be less than {LARGEST_FLIGHT // 2} segments of the flow long")
-    connection, wire = new_connection(flow, path, stack, seed, rules, exact_ties)
-    if tick_offset is not None:
-        connection.tick_phase += round(tick_offset * SECOND) % connection.tick - connection.tick_phase % connection.tick
-    advance(connection, wire, WARM_UP)
+    connections = Connections(flow, path, stack, seed, rules, exact_ties, tick_offset, connection_time)
     most = min(MOST_PACKETS, MOST_SEGMENTS // -(-flow.packet_size // stack.mss)) if packets is None else packets
     sought = half_width if packets is None else None
-    return _run(connection, wire, path, most, seed, quantile, sought, tick_offset is None, trace, on_progress)
+    return _run(connections, most, seed, quantile, sought, trace, on_progress)
 
 
 def segments_in_round_trip(flow: Flow, path: Path, stack: Linux) -> float:
@@ -236,14 +231,11 @@ def segments_in_round_trip(flow: Flow, path: Path, stack: Linux) -> float:
 
 
 def _run(
-    connection: Any,
-    wire: Wire,
-    path: Path,
+    connections: Connections,
     most_packets: int,
     seed: int,
     quantile: float,
     half_width: float | None,
-    drifting: bool,
     trace: bool,
     on_progress: Callable[[int, int], None] | None,
 ) -> Simulation:
@@ -251,30 +243,26 @@ def _run(
     batches, sums, traces = Batches(), np.zeros(2), []
     written_per_read: list[float] = []
     carried = UNKNOWN
-    chunk = min(CHUNK, -(-most_packets // 20))
+    chunk = connections.chunk(min(CHUNK, -(-most_packets // 20)))
     counted, looked = 0, 0
-    connection.tracing = int(trace)
-    start = int(connection.packets_read)
+    # The packet trace is that of the first connection.
+    first, wire = connections.state, connections.wire
+    first.tracing = int(trace)
+    start = int(first.packets_read)
     while counted < most_packets:
-        first, written_before = int(connection.packets_read), int(connection.packets_written)
         size = min(chunk, most_packets - counted)
-        if drifting:
-            connection.tick_phase += int(wire.random.integers(connection.tick))
-        advance(connection, wire, first + size)
-        delays = wire.delays_of(first, size)
+        delays, written = connections.advance(size)
         counted += size
         batches.add(delays[0])
         sums += delays.sum(axis=1)
+        written_per_read.append(written)
         if trace:
             traces.append(delays)
-        # A call may read more packets than it has to: those that waited for the same segment.
-        read = int(connection.packets_read) - first
-        written_per_read.append((int(connection.packets_written) - written_before) / read)
         if len(written_per_read) >= FEWEST_SHARES and (counted >= MORE_PER_LOOK * looked or counted == most_packets):
             looked = counted
             carried = carried_share(written_per_read)
             if carried.high < 1:
-                return _unsustainable(path, counted, seed, connection, carried)
+                return _unsustainable(connections, counted, seed, carried)
             sought = half_width if batches.enough else None
             if sought is not None and batches.quantile(quantile).relative_half_width <= sought:
                 break
@@ -284,7 +272,8 @@ def _run(
     quantile_interval = batches.quantile(quantile)
     mean_delay, mean_sender = sums / counted / SECOND
     kept = np.concatenate(traces, axis=1) / SECOND if trace else np.empty((2, 0))
-    events = wire.record.events[: connection.events]
+    events = wire.record.events[: first.events]
+    path = connections.path
     return Simulation(
         np.asarray(values / SECOND, np.float64),
         counts / counts.sum(),
@@ -294,30 +283,26 @@ def _run(
         settled=is_settled(quantile_interval),
         carried=carried,
         rtt=path.rtt,
+        congestion_control=connections.stack.congestion_control,
         mean_interval=batches.mean(),
         quantile_interval=quantile_interval,
         probability=quantile,
         sender_delay=float(mean_sender),
         head_of_line_delay=float(mean_delay - mean_sender - path.forward_delay - path.jitter / 2),
-        counts=_counts(connection),
+        counts=connections.counts,
         sent_after=kept[1],
         read_after=kept[0],
-        events=public_events(events, start * int(connection.interval), start * int(connection.packet_size)),
+        events=public_events(events, start * int(first.interval), start * int(first.packet_size)),
     )
 
 
-def _counts(connection: Any) -> dict[str, int]:
-    """Return the counts of a connection by name."""
-    return {name: int(connection[name]) for name in COUNTS}
-
-
-def _unsustainable(path: Path, packets: int, seed: int, connection: Any, carried: Interval) -> Simulation:
+def _unsustainable(connections: Connections, packets: int, seed: int, carried: Interval) -> Simulation:
     """Return the result for a flow that TCP cannot carry: all delays are infinite."""
     never = Interval(np.inf, np.inf, np.inf)
     return Simulation(
         np.array([np.inf]),
         np.array([1.0]),
-        path.forward_delay,
+        connections.path.forward_delay,
         sustainable=False,
         packets=packets,
         seed=seed,
@@ -326,5 +311,5 @@ def _unsustainable(path: Path, packets: int, seed: int, connection: Any, carried
         quantile_interval=never,
         sender_delay=np.inf,
         head_of_line_delay=np.inf,
-        counts=_counts(connection),
+        counts=connections.counts,
     )

@@ -17,24 +17,13 @@ from numpy.typing import NDArray
 
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.records import CWR, MOST_EVENTS, NEVER, OPEN, RECOVERY, ticks_now, to_ticks
+from tcpdelay.models.simulator.bbr import save_window
+from tcpdelay.models.simulator.records import MOST_EVENTS, NEVER, OPEN, in_flight, in_reduction, ticks_now, to_ticks
 
 CUBIC_BITS = 10 + 3 * tcp.CUBIC_TIME_BITS
 """Binary digits of CUBIC_C_SCALED and of a cubed time."""
 fast_converged = kernel()(tcp.fast_converged)
 reduced_window = kernel()(tcp.reduced_window)
-
-
-@kernel()
-def in_flight(c: Any) -> int:
-    """Return the sender's estimate of the number of segments in the network (`tcp_packets_in_flight`)."""
-    return int(c.packets_out - c.sacked_out - c.lost_out + c.retrans_out)
-
-
-@kernel()
-def in_reduction(c: Any) -> bool:
-    """Return whether a proportional reduction of the window is in progress (`tcp_in_cwnd_reduction`)."""
-    return bool(c.ca_state == CWR or c.ca_state == RECOVERY)
 
 
 @kernel()
@@ -166,7 +155,13 @@ def cube_root(value: int) -> int:
 
 @kernel()
 def reduced_threshold(c: Any) -> int:
-    """Return the slow-start threshold after a loss, and store the window for CUBIC (`tcp_ca_ops.ssthresh`)."""
+    """Return the slow-start threshold after a loss, and store the window for CUBIC (`tcp_ca_ops.ssthresh`).
+
+    BBR saves the window and has no threshold.
+    """
+    if c.bbr:
+        save_window(c)
+        return int(c.snd_ssthresh)
     if c.cubic:
         c.cubic_epoch = 0
         # Fast convergence: a new flow seems to share the link, so this flow leaves it a larger share.

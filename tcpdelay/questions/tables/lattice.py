@@ -24,6 +24,7 @@ from platformdirs import user_cache_path
 from tcpdelay import __version__
 from tcpdelay.files import written_durably
 from tcpdelay.models.interface import Answer, Requested
+from tcpdelay.models.predict import supports
 from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.grid import Grid, GridWork, Variables
 from tcpdelay.questions.region import Question, question
@@ -32,8 +33,10 @@ from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import KnownStack, Stack
 
+ORDINARY = Flow(174, 0.020), NetworkPath(rtt=0.1, loss=0.01)
+"""A flow and a path that both chains know."""
 TOLERANCE = 0.005
 """Largest difference between a row's path and the path of its answer, as a fraction of the round-trip time and of the
 loss plus `SMALLEST_LOSS`."""
@@ -241,6 +244,17 @@ class Lattice:
         return Answers(np.stack([found[name] for name in COLUMNS]), found["works"], found["sustainable"])
 
 
+def require_chain(stack: KnownStack) -> None:
+    """Raise `UnsupportedError` if the chain, which answers tables of paths, refuses a TCP stack.
+
+    Examples
+    --------
+    >>> require_chain(Stack.linux("reno"))
+    """
+    for refused in supports(Scenario(*ORDINARY, stack)).refused:
+        raise refused
+
+
 def _report(on_progress: Callable[[int, int], None], before: int, total: int, done: int, of: int) -> None:
     on_progress(before + done, total)
 
@@ -422,6 +436,7 @@ def prepare_surface(
     0.0
     """
     asked = question(flow, stack, limit, quantile)
+    require_chain(asked.stack)
     known = validated_range(asked.stack)
     rtt = known.rtt if rtt is None else _checked("rtt", rtt, SMALLEST_RTT, LARGEST_RTT, " s")
     loss = known.loss if loss is None else _checked("loss", loss, 0.0, LARGEST_LOSS)

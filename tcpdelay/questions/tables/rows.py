@@ -16,7 +16,7 @@ from tcpdelay.models.validity import validated_range
 from tcpdelay.quality.voice import CallTarget, voice_mos
 from tcpdelay.questions.region import Question
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
-from tcpdelay.questions.tables.lattice import COLUMNS, Lattice, load_lattice, save_lattice
+from tcpdelay.questions.tables.lattice import COLUMNS, Lattice, load_lattice, require_chain, save_lattice
 from tcpdelay.scenario.fields import InvalidValueError, require_flag
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack
@@ -45,12 +45,20 @@ class Demand:
     call : CallTarget, optional
         The call that is rated: it plays out each packet at its latest useful arrival. With a score in `call`, a row
         works if the call has this score, whatever the share of the target.
+
+    Raises
+    ------
+    UnsupportedError
+        If the chain refuses the stack; an InvalidValueError.
     """
 
     flow: Flow | None
     stack: KnownStack
     target: Target
     call: CallTarget | None = None
+
+    def __post_init__(self) -> None:
+        require_chain(self.stack)
 
 
 class RowPredictor:

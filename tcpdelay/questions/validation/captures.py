@@ -16,7 +16,7 @@ from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.path import Bottleneck, Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Stack
 from tcpdelay.testbed.experiment import VIRTUAL_TIME_START, Experiment
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -121,19 +121,19 @@ class MeasuredDelay:
     @property
     def plain(self) -> bool:
         """Whether this is a single constant-bit-rate flow with random loss and the default stack, in virtual time."""
-        compared = self.experiment.congestion_control in ("reno", "cubic")
-        return self.backend == VIRTUAL_TIME and compared and self.experiment == self.plain_experiment
+        return self.backend == VIRTUAL_TIME and self.experiment == self.plain_experiment
 
     @property
     def plain_experiment(self) -> Experiment:
-        """The same flow on the same path, but alone, with independent losses and the default stack."""
+        """The same flow on the same path, but alone, with independent losses and the default stack, CUBIC or Reno."""
         experiment = self.experiment
+        control = experiment.congestion_control
         return Experiment(
             packet_size=experiment.packet_size,
             interval=experiment.interval,
             rtt=experiment.rtt,
             loss=experiment.loss,
-            congestion_control=experiment.congestion_control,
+            congestion_control=control if control in LOSS_BASED_CONTROLS else Experiment.congestion_control,
             duration=experiment.duration,
         )
 

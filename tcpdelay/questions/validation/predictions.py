@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.predict import chain_model, predict
+from tcpdelay.models.simulator.connections import CONNECTION_TIME, SHORTEST_CONNECTION
 from tcpdelay.models.simulator.records import Rules
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.questions.validation.captures import VIRTUAL_TIME, WARM_UP, MeasuredDelay
@@ -57,6 +58,8 @@ class SimulatedFlow:
         Seed of each run, derived from the capture's name.
     ends : bool
         Whether each run ends with its last write, like a capture: packets that are unread at that time are never read.
+    connection_time : float
+        Age that the connections reach in the capture [s]; only the delays of BBR depend on it.
     """
 
     flow: Flow
@@ -68,6 +71,7 @@ class SimulatedFlow:
     phases: tuple[float | None, ...]
     seeds: tuple[int, ...]
     ends: bool = False
+    connection_time: float = CONNECTION_TIME
 
 
 def not_simulated(experiment: Experiment) -> str:
@@ -84,7 +88,8 @@ def not_simulated(experiment: Experiment) -> str:
         "a queue shared with other flows": experiment.routed,
         "writes at the same instant": experiment.pieces > 1,
         "connections chosen by their state": experiment.connections > 1 and experiment.scheduling != "blind",
-        f"congestion control {experiment.congestion_control}": experiment.congestion_control not in ("reno", "cubic"),
+        f"congestion control {experiment.congestion_control}": experiment.congestion_control
+        not in get_args(CongestionControl),
         "Nagle's algorithm": not experiment.nodelay,
         "recovery without SACK": not experiment.sack,
         "a setting of RACK between on and off": experiment.recovery not in (0, 1),
@@ -99,6 +104,10 @@ def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
     if not_simulated(experiment):
         return None
     control = cast(CongestionControl, experiment.congestion_control)
+    packets = [max(PACKETS * size // sum(capture.sizes), FEWEST_PACKETS) for size in capture.sizes]
+    if control == "bbr":
+        # Delays depend on the age of the connection: whole connections are simulated.
+        packets = [-(-count // size) * size for count, size in zip(packets, capture.sizes, strict=True)]
     return SimulatedFlow(
         flow=capture.flow,
         path=_path(capture),
@@ -110,9 +119,10 @@ def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
         ),
         rules=Rules(rack=experiment.recovery == 1, tail_loss_probe=experiment.early_retrans == 3),
         connections=experiment.connections,
-        packets=tuple(max(PACKETS * size // sum(capture.sizes), FEWEST_PACKETS) for size in capture.sizes),
+        packets=tuple(packets),
         phases=capture.phases,
         seeds=tuple(_seed(f"{capture.name}/{run}") for run in range(len(capture.phases))),
+        connection_time=experiment.duration,
     )
 
 
@@ -159,6 +169,7 @@ def _simulated_run(simulated: SimulatedFlow, number: int) -> NDArray[np.float64]
             exact_ties=phase is not None,
             tick_offset=None if phase is None else (phase + connection * flow.interval) % (1 / simulated.stack.hz),
             trace=True,
+            connection_time=max(simulated.connection_time, SHORTEST_CONNECTION),
         )
         parts.append(simulation.read_after if simulation.sustainable else np.full(packets, np.inf))
     delays = np.stack(parts, axis=1).ravel()

@@ -1,0 +1,360 @@
+"""BBR: the same transmissions as the kernel, its rules one by one, and the models, reports and links that take it."""
+
+import json
+from collections import deque
+from pathlib import Path as File
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tcpdelay as td
+from tcpdelay.cli.program import main
+from tcpdelay.models import tcp
+from tcpdelay.models.accuracy import BBR_ERROR
+from tcpdelay.models.predict import predict, supports
+from tcpdelay.models.simulator import bbr, delivery_rate, pacing, policer
+from tcpdelay.models.simulator.acknowledgement import update_estimate
+from tcpdelay.models.simulator.engine import advance, new_connection
+from tcpdelay.models.simulator.path import ALWAYS
+from tcpdelay.models.simulator.records import LOSS, OPEN, RECOVERY, ticks_at
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.models.simulator.window import SENT, SENT_AGAIN
+from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.simulation import simulate_network
+from tcpdelay.network.sources import Bulk, ConstantRate
+from tcpdelay.questions.validation.captures import measure_all
+from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow
+from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.scenario import Scenario
+
+ROOT = File(__file__).parents[1]
+BBR = td.Stack.linux("bbr")
+VOICE, VIDEO = td.Flow(174, 0.020), td.Flow(1448, 0.005)
+PATH = td.Path(rtt=0.100, loss=0.01)
+SEGMENTS_PER_SECOND = tcp.BBR_BANDWIDTH / tcp.SECOND
+
+
+@pytest.fixture
+def connection():
+    """A connection on a path of 100 ms whose round-trip time is known."""
+    c, _ = new_connection(VIDEO, PATH, BBR, seed=1)
+    c.min_rtt = 100_000
+    update_estimate(c, 100_000)
+    bbr.start(c)
+    return c
+
+
+def take_sample(c, wire, delivered, interval, limited=0, losses=0):
+    """Let BBR process a rate sample: segments delivered in a time [us]."""
+    c.now += interval
+    c.delivered += delivered
+    c.delivered_mstamp = c.now
+    c.rs_prior_delivered, c.rs_delivered, c.rs_interval = c.delivered - delivered, delivered, interval
+    c.rs_acked, c.rs_losses, c.rs_app_limited, c.rs_rtt = delivered, losses, limited, 100_000
+    c.lost += losses
+    bbr.control(c, wire)
+
+
+def test_the_first_transmissions_are_those_of_the_kernel():
+    # A packet trace of Linux 6.1, 1448 B every 20 ms on a path of 100 ms, in virtual time: time [us], first byte, size,
+    # and whether the path drops it. There are seven recoveries and one probe of the round-trip time.
+    real = pd.read_csv(File(__file__).parent / "bbr_transmissions.csv")
+    handshake, phase = -856_669, 3904
+    c, wire = new_connection(td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.0), BBR, seed=1, exact_ties=True)
+    c.tick_phase += phase - c.tick_phase % c.tick
+    # A separate host delayed the packets, and the receiver compresses SACKs only after two megabytes.
+    c.host_delay, c.quick = 0, len(real)
+    c.tracing, c.min_rtt = 1, 100_000
+    update_estimate(c, 100_000)
+    bbr.start(c)
+    c.bbr_min_rtt_stamp = ticks_at(c, handshake)
+    lost = np.flatnonzero(real["lost"])
+    while c.segments_sent < len(real):
+        later = lost[lost >= c.segments_sent]
+        c.until_loss = int(later[0] - c.segments_sent + 1) if later.size else ALWAYS
+        advance(c, wire, int(c.packets_read) + 1)
+    events = wire.record.events[: c.events]
+    sent = events[np.isin(events["kind"], (SENT, SENT_AGAIN))][: len(real)]
+    np.testing.assert_array_equal(sent["start"], real["start"])
+    np.testing.assert_array_equal(sent["end"] - sent["start"], real["size"])
+    np.testing.assert_allclose(sent["time"], real["time"], atol=10)
+    assert c.recoveries == real["lost"].sum() == 7
+    assert np.sum(sent["cwnd"] == tcp.BBR_SMALLEST_WINDOW) > 5
+
+
+def test_captures_of_the_repository_agree_with_their_simulation(tmp_path):
+    names = ("cbr-1448B-20ms-rtt100ms-loss1pct-bbr-hz250", "cbr-174B-20ms-rtt20ms-loss2pct-bbr-hz1000")
+    for name in names:
+        (tmp_path / f"{name}.parquet").symlink_to(ROOT / "validation/captures/stack-switches" / f"{name}.parquet")
+    for measured in measure_all(tmp_path, pytest.fail):
+        simulated = SIMULATOR.answer(simulated_flow(measured))
+        assert measured.p95.low * 0.99 <= simulated.quantile(0.95) <= measured.p95.high * 1.01
+        assert simulated.mean == pytest.approx(measured.mean.value, rel=0.02)
+
+
+def test_the_expected_error_is_that_of_the_captures():
+    table = pd.read_csv(ROOT / "validation/results/bbr.csv")
+    sizes = table["p95_error"].abs()
+    assert len(table) == BBR_ERROR.cases
+    assert sizes.median() == pytest.approx(BBR_ERROR.median, abs=2e-4)
+    assert sizes.mean() == pytest.approx(BBR_ERROR.mean, abs=2e-4)
+    assert table["mean_error"].abs().mean() == pytest.approx(BBR_ERROR.mean_delay.mean, abs=2e-4)
+    assert table["repeated_p95_beyond"].mean() < 0.015
+    found = simulate(VOICE, PATH, BBR, packets=100_000, seed=1).expected_error
+    assert found.source == BBR_ERROR.source
+    assert found.p90 >= BBR_ERROR.p90
+    assert BBR_ERROR.source not in simulate(VOICE, PATH, packets=100_000, seed=1).expected_error.source
+
+
+def test_the_first_pacing_rate_spreads_the_initial_window_over_a_round_trip(connection):
+    # bbr_init_pacing_rate_from_rtt: 2.89 * 10 segments in 100 ms, less 1 %.
+    expected = 739 / 256 * 10 / 0.100 * 1448 * 0.99
+    assert connection.pacing_rate == pytest.approx(expected, rel=1e-3)
+    unknown, _ = new_connection(VIDEO, PATH, BBR, seed=1)
+    assert unknown.pacing_rate == pytest.approx(100 * expected, rel=1e-3)
+
+
+def test_ten_segments_are_not_paced_and_a_late_segment_catches_up_by_half(connection):
+    c = connection
+    c.now, c.tcp_wstamp_ns, c.segments_sent = 1_000_000, 0, 8
+    pacing.schedule_next(c, 1448)
+    assert not pacing.is_paced(c)
+    c.segments_sent, c.pacing_rate = 20, 1_448_000
+    pacing.schedule_next(c, 1448)
+    assert c.tcp_wstamp_ns == 1_001_000_000
+    assert pacing.is_paced(c)
+    assert c.pacing_at == 1_001_000
+    # 400 us late: the next segment follows after 600 us; 5 ms late: after half of the time.
+    for late, wait in ((400, 600), (5000, 500)):
+        c.now = c.tcp_wstamp_ns // 1000 + late
+        pacing.schedule_next(c, 1448)
+        assert c.tcp_wstamp_ns == (c.now + wait) * 1000
+
+
+def test_the_bandwidth_is_the_largest_sample_of_ten_rounds(connection):
+    c, wire = connection, new_connection(VIDEO, PATH, BBR, seed=1)[1].record
+    random, recent = np.random.default_rng(1), deque(maxlen=tcp.BBR_BANDWIDTH_ROUNDS + 1)
+    for _ in range(300):
+        delivered = int(random.integers(1, 200))
+        take_sample(c, wire, delivered, 100_000)
+        recent.append(delivered / 0.1)
+        measured = c.bbr_bw / SEGMENTS_PER_SECOND
+        # The kernel's filter may forget a value a quarter of the window early, but never keeps it for longer.
+        assert recent[-1] <= measured + 0.1 <= max(recent) + 0.2
+
+
+def test_a_sample_that_the_application_limits_counts_only_if_it_is_larger(connection):
+    c, wire = connection, new_connection(VIDEO, PATH, BBR, seed=1)[1].record
+    take_sample(c, wire, 100, 100_000)
+    known = c.bbr_bw
+    for _ in range(30):
+        take_sample(c, wire, 50, 100_000, limited=1)
+    assert c.bbr_bw == known
+    assert not c.bbr_full_bw_reached
+    take_sample(c, wire, 150, 100_000, limited=1)
+    assert c.bbr_bw == pytest.approx(1.5 * known, rel=1e-3)
+
+
+def test_startup_ends_after_three_rounds_without_growth_and_drains(connection):
+    c, wire = connection, new_connection(VIDEO, PATH, BBR, seed=1)[1].record
+    c.packets_out = 1000
+    for delivered in (50, 100, 200):
+        take_sample(c, wire, delivered, 100_000)
+        assert c.bbr_mode == bbr.STARTUP
+        assert c.bbr_pacing_gain == tcp.BBR_HIGH_GAIN
+    for round_trip in range(3):
+        assert c.bbr_full_bw_reached == 0, round_trip
+        take_sample(c, wire, 200, 100_000)
+    assert c.bbr_mode == bbr.DRAIN
+    assert c.bbr_pacing_gain == tcp.BBR_DRAIN_GAIN
+    c.packets_out = 100
+    take_sample(c, wire, 200, 100_000)
+    assert c.bbr_mode == bbr.PROBE_BW
+    # Twice the product of 2000 segments/s and 100 ms, and three quanta of two segments: an even number.
+    assert c.bbr_cycle_idx != 1
+    for _ in range(20):
+        take_sample(c, wire, 200, 100_000)
+    assert 2 * 200 + 6 <= c.snd_cwnd <= 2 * 200 + 10 + 200
+
+
+def test_the_gain_cycle_begins_in_any_phase_but_draining():
+    first = set()
+    for seed in range(60):
+        c, wire = new_connection(VIDEO, PATH, BBR, seed=seed)
+        c.min_rtt = 100_000
+        update_estimate(c, 100_000)
+        bbr.start(c)
+        while c.bbr_mode != bbr.PROBE_BW:
+            take_sample(c, wire.record, 100, 100_000)
+        first.add(int(c.bbr_cycle_idx))
+    assert first == {0, 2, 3, 4, 5, 6, 7}
+
+
+def test_losses_do_not_reduce_the_window_for_longer_than_the_recovery(connection):
+    c, wire = connection, new_connection(VIDEO, PATH, BBR, seed=1)[1].record
+    c.snd_cwnd = 40
+    bbr.save_window(c)
+    c.ca_state, c.packets_out = RECOVERY, 20
+    take_sample(c, wire, 1, 100_000, losses=1)
+    assert c.snd_cwnd == 21
+    c.ca_state = OPEN
+    take_sample(c, wire, 1, 100_000)
+    assert c.snd_cwnd >= 40
+    c.snd_cwnd = 30
+    bbr.time_out(c)
+    bbr.save_window(c)
+    assert c.bbr_prev_ca_state == LOSS
+    assert c.bbr_prior_cwnd == 40
+
+
+def test_the_round_trip_time_is_measured_every_ten_seconds_with_four_segments():
+    found = simulate(td.Flow(1448, 0.010), td.Path(rtt=0.100, loss=0.0), BBR, packets=6_000, seed=1, trace=True)
+    probing = found.events[found.events["cwnd"] == tcp.BBR_SMALLEST_WINDOW]["time"]
+    starts = probing[np.flatnonzero(np.diff(probing, prepend=-10) > 1)]
+    assert 5 <= starts.size <= 7
+    np.testing.assert_allclose(np.diff(starts), 10.4, atol=0.3)
+
+
+def test_no_probe_is_needed_after_idle_time():
+    found = simulate(VOICE, td.Path(rtt=0.010, loss=0.0), BBR, packets=6_000, seed=1, trace=True)
+    assert found.events["cwnd"].min() > tcp.BBR_SMALLEST_WINDOW
+    assert found.mean == pytest.approx(0.005, abs=1e-5)
+
+
+def test_a_policer_is_found_by_two_alike_intervals_with_many_losses(connection):
+    c, wire = connection, new_connection(VIDEO, PATH, BBR, seed=1)[1].record
+    for _ in range(20):
+        take_sample(c, wire, 20, 100_000, losses=8)
+        if c.bbr_lt_use_bw:
+            break
+    assert c.bbr_lt_use_bw
+    assert c.bbr_lt_bw / SEGMENTS_PER_SECOND == pytest.approx(200, rel=0.01)
+    few, _ = new_connection(VIDEO, PATH, BBR, seed=1)
+    for _ in range(20):
+        take_sample(few, wire, 20, 100_000, losses=2)
+    assert not few.bbr_lt_use_bw
+    c.bbr_mode, c.bbr_round_start = bbr.PROBE_BW, 1
+    rounds = next(n for n in range(1, 100) if policer.sample_policer(c, True, 0, 0))
+    assert rounds >= tcp.BBR_POLICED_ROUNDS - 20
+    assert not c.bbr_lt_use_bw
+
+
+def test_a_rate_sample_spans_the_longer_of_sending_and_acknowledging(connection):
+    c, wire = connection, new_connection(VIDEO, PATH, BBR, seed=1)[1].record
+    c.now, c.packets_out = 1_000_000, 0
+    wire.segments[0].sent, wire.segments[0].end = c.now, 1448
+    delivery_rate.note_sending(c, wire, 0)
+    c.packets_out, c.now, c.delivered = 1, 1_250_000, c.delivered + 1
+    delivery_rate.begin_sample(c)
+    delivery_rate.take_delivery(c, wire, 0)
+    delivery_rate.end_sample(c, 1, 0)
+    assert (c.rs_delivered, c.rs_interval) == (1, 250_000)
+    # An interval below the smallest round-trip time cannot be right.
+    c.now = 1_050_000
+    delivery_rate.begin_sample(c)
+    delivery_rate.take_delivery(c, wire, 0)
+    delivery_rate.end_sample(c, 1, 0)
+    assert c.rs_interval == delivery_rate.NO_SAMPLE
+
+
+def test_without_a_rate_nothing_is_paced(connection):
+    connection.segments_sent, connection.pacing_rate = 20, 0
+    pacing.schedule_next(connection, 1448)
+    assert not pacing.is_paced(connection)
+    assert simulate(VOICE, td.Path(rtt=0.3, loss=0.8), BBR, packets=20_000, seed=1).counts["timeouts"] > 100
+
+
+def test_bbr_carries_a_video_that_cubic_cannot_carry():
+    path = td.Path(rtt=0.300, loss=0.03)
+    assert not simulate(VIDEO, path, packets=400_000, seed=1).sustainable
+    assert simulate(VIDEO, path, BBR, packets=400_000, seed=1).mean < 0.6
+
+
+def test_delays_depend_on_the_age_of_the_connection():
+    path = td.Path(rtt=0.300, loss=0.03)
+    young, old = (simulate(VIDEO, path, BBR, packets=1_400_000, seed=1, connection_time=age) for age in (60.0, 7200.0))
+    assert young.mean < 0.85 * old.mean
+    again = simulate(VIDEO, path, BBR, packets=1_400_000, seed=1, connection_time=60.0)
+    assert (again.mean, again.counts) == (young.mean, young.counts)
+    for age in (1, 1e7, float("nan"), "1 h"):
+        with pytest.raises(InvalidValueError, match="connection_time"):
+            simulate(VOICE, PATH, BBR, connection_time=age)
+
+
+def test_reno_and_cubic_use_a_single_connection():
+    for control in ("reno", "cubic"):
+        short, long = (
+            simulate(VIDEO, PATH, td.Stack.linux(control), packets=50_000, seed=1, connection_time=age)
+            for age in (60.0, 1200.0)
+        )
+        assert (short.mean, short.counts) == (long.mean, long.counts)
+
+
+def test_the_chains_refuse_bbr_and_auto_simulates():
+    scenario = Scenario(VOICE, PATH, BBR)
+    (refused,) = supports(scenario, "chain").refused
+    assert (refused.name, refused.value) == ("congestion_control", "bbr")
+    assert "cubic" in str(refused)
+    assert not supports(scenario, "simulation").refused
+    assert predict(scenario).method == "simulation"
+    with pytest.raises(InvalidValueError, match="congestion_control"):
+        td.predict_delay(VOICE, PATH, BBR)
+
+
+def test_tables_of_paths_refuse_bbr():
+    with pytest.raises(InvalidValueError, match="congestion_control"):
+        td.predict_many({"rtt": [0.1], "loss": [0.01]}, BBR, flow="voip")
+    with pytest.raises(InvalidValueError, match="congestion_control"):
+        td.prepare_surface("voip", BBR)
+
+
+def test_transports_are_compared_beside_bbr():
+    plain = td.compare(td.Flow(1448, 0.020), PATH, BBR, duration=200).rows[0]
+    assert "bbr" in plain.contender.title
+    assert plain.predicted is None
+    assert plain.result.delays.quantile(0.95) == pytest.approx(0.098, abs=0.01)
+
+
+def test_the_command_line_takes_bbr(capsys):
+    options = "--rtt 100ms --loss 1% --packet-size 1448B --interval 20ms --congestion-control bbr"
+    assert main(["predict", *options.split(), "--method", "simulation", "--packets", "100000", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["p95"] < 0.12
+    assert main(["predict", *options.split(), "--method", "chain"]) == 2
+    assert "congestion-control" in capsys.readouterr().err
+
+
+def test_the_command_batch_refuses_bbr_in_one_line(tmp_path, capsys):
+    table = tmp_path / "paths.csv"
+    table.write_text("rtt,loss\n0.1,0.01\n", encoding="utf-8")
+    assert main(["batch", str(table), "--app", "voip", "--congestion-control", "bbr"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tcpdelay batch: --congestion-control: must be 'cubic' or 'reno'")
+
+
+def test_advice_names_bbr_where_the_flow_takes_much_of_the_fair_rate():
+    def rule(flow, path, stack=None):
+        found = td.guideline(flow, path, stack, td.Target(0.2))
+        return next(rule for rule in found.recommendations if rule.key == "bbr")
+
+    large = td.Flow(1448, 0.020)
+    helps = rule(large, PATH)
+    assert (helps.place, helps.effect.basis) == ("do", "simulation")
+    assert helps.effect.with_rule == pytest.approx(0.098, abs=0.002)
+    assert helps.effect.with_rule < 0.6 * helps.effect.without
+    assert rule(VOICE, PATH).place == "little gain"
+    assert rule(VOICE, PATH).effect is None
+    assert rule(large, PATH, BBR).place == "already so"
+    assert rule(large, PATH, td.Stack.newreno_2008()).place == "little gain"
+
+
+def test_on_a_shared_link_bbr_keeps_the_queue_short():
+    def queue(control):
+        stack, path = td.Stack.linux(control), SharedPath(access_delay=0.025)
+        sources = [Bulk(path=path, stack=stack), ConstantRate(flow=VOICE, path=path, stack=stack)]
+        return simulate_network(sources, Bottleneck(rate=10e6, capacity=300), duration=40, warm_up=10)
+
+    cubic, other = queue("cubic"), queue("bbr")
+    assert other.queue.mean_length < 0.2 * cubic.queue.mean_length
+    assert other.queue.utilization > 0.9
+    assert other.flows[1].delays.mean < cubic.flows[1].delays.mean

@@ -1,0 +1,105 @@
+"""Compare simulations of BBR with captures: `python validation/bbr.py CAPTURES`.
+
+It writes `results/bbr.csv` and `.md`, and prints the simulator's error (`tcpdelay.models.accuracy.BBR_ERROR`).
+`validation/specs/bbr.toml` makes the captures again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+
+import numpy as np
+import pandas as pd
+
+from tcpdelay.confidence import Interval
+from tcpdelay.distribution import ExpectedError, Spread
+from tcpdelay.models.accuracy import BBR_ERROR, spread_of
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.questions.validation.captures import MeasuredDelay, measure_all
+from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow
+from tcpdelay.scenario.stack import Stack
+
+RESULTS = FilePath(__file__).parent / "results"
+MICROSECOND_DIGITS = 6
+
+
+def beyond(value: float, interval: Interval) -> float:
+    """Return the distance of a value from an interval, relative to the interval's middle value."""
+    return max(interval.low - value, value - interval.high, 0.0) / interval.value
+
+
+def compared(measured: MeasuredDelay) -> dict[str, object]:
+    """Return a capture's delays beside a prediction, and beside a simulation with the testbed's clock and queue."""
+    stack = Stack.linux("bbr", hz=measured.hz)
+    predicted = simulate(measured.flow, measured.path, stack, seed=1)
+    question = simulated_flow(measured)
+    assert question is not None
+    repeated = SIMULATOR.answer(question)
+    figures = {
+        "p95": measured.p95.value,
+        "p95_low": measured.p95.low,
+        "p95_high": measured.p95.high,
+        "predicted_p95": predicted.quantile(0.95),
+        "repeated_p95": repeated.quantile(0.95),
+        "mean": measured.mean.value,
+        "mean_low": measured.mean.low,
+        "mean_high": measured.mean.high,
+        "predicted_mean": predicted.mean,
+        "repeated_mean": repeated.mean,
+    }
+    rounded = {name: round(float(value), MICROSECOND_DIGITS) for name, value in figures.items()}
+    errors = {
+        "p95_error": predicted.quantile(0.95) / measured.p95.value - 1,
+        "p95_beyond": beyond(predicted.quantile(0.95), measured.p95),
+        "repeated_p95_beyond": beyond(repeated.quantile(0.95), measured.p95),
+        "mean_error": predicted.mean / measured.mean.value - 1,
+        "repeated_mean_error": repeated.mean / measured.mean.value - 1,
+    }
+    return {"capture": measured.name} | rounded | {name: round(float(error), 4) for name, error in errors.items()}
+
+
+def error_of(table: pd.DataFrame) -> ExpectedError:
+    """Return the error of the predictions, as in `tcpdelay.models.accuracy.BBR_ERROR`."""
+    p95, mean = (spread_of(table[name].to_numpy(np.float64)) for name in ("p95_error", "mean_error"))
+    figures = [Spread(*(round(value, 4) for value in vars(spread).values())) for spread in (p95, mean)]
+    return ExpectedError(**vars(figures[0]), mean_delay=figures[1], cases=len(table), source=BBR_ERROR.source)
+
+
+def summary(table: pd.DataFrame) -> str:
+    """Return the mean errors in words."""
+    sizes = table[["p95_error", "p95_beyond", "repeated_p95_beyond", "mean_error", "repeated_mean_error"]].abs().mean()
+    return (
+        f"{len(table)} captures of 20 minutes.\n"
+        f"Predictions: p95 differs by {sizes['p95_error']:.1%} in the mean, and by {sizes['p95_beyond']:.1%} beyond "
+        f"the capture's interval; the mean delay differs by {sizes['mean_error']:.1%}.\n"
+        f"With the testbed's clock and queue: p95 differs by {sizes['repeated_p95_beyond']:.1%} beyond the interval, "
+        f"the mean delay by {sizes['repeated_mean_error']:.1%}.\n"
+    )
+
+
+def compared_all(captures: Sequence[MeasuredDelay]) -> pd.DataFrame:
+    """Return the table of all captures."""
+    rows = []
+    for measured in captures:
+        rows.append(compared(measured))
+        print(rows[-1], file=sys.stderr)
+    return pd.DataFrame(rows)
+
+
+def main() -> None:
+    """Write the comparison of all captures of a folder."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("captures", type=FilePath, help="folder of the captures")
+    parser.add_argument("--output", type=FilePath, default=RESULTS, help="folder of the results (%(default)s)")
+    arguments = parser.parse_args()
+    table = compared_all(measure_all(arguments.captures, sys.exit))
+    table.to_csv(arguments.output / "bbr.csv", index=False)
+    (arguments.output / "bbr.md").write_text(summary(table), encoding="utf-8")
+    print(summary(table), error_of(table))
+
+
+if __name__ == "__main__":
+    main()
