@@ -100,7 +100,7 @@ def test_the_errors_near_capacity_are_those_of_the_results():
     missing = (simulated["rate"] / simulated["simulated_rate"] - 1).max()
     assert missing == pytest.approx(SIMULATED_RATE_ERROR, abs=5e-4)
     off = (pd.read_csv(RESULTS / "capacity.csv")["simulated"] - 1).abs()
-    assert off.quantile(0.9) == pytest.approx(CAPACITY_ERROR, abs=5e-3)
+    assert off.quantile(0.9) == pytest.approx(CAPACITY_ERROR - SIMULATED_RATE_ERROR, abs=5e-3)
 
 
 def test_a_path_without_a_delay_to_the_receiver_has_an_expected_error():

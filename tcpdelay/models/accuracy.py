@@ -39,8 +39,11 @@ SIMULATED_RATE_ERROR = 0.045
 
 `validation/near_capacity.py` compares both rates on eight paths.
 """
-CAPACITY_ERROR = 0.085
-"""Error of the largest rate that the chain says TCP carries; nine of ten are smaller (`validation/capacity.py`)."""
+CAPACITY_ERROR = 0.085 + SIMULATED_RATE_ERROR
+"""Error of the largest rate that the chain says TCP carries.
+
+Nine of ten are within 8.5 % of a simulation (`validation/capacity.py`). The simulation itself may be too slow.
+"""
 SIMULATIONS = "simulations of scenarios like this one"
 SIMULATED_BURSTS = "simulations of losses in bursts in scenarios like this one"
 SIMULATED_CALLS = f"{SIMULATIONS}, where being wrong about whether TCP carries the flow counts as 100 %"
@@ -80,8 +83,8 @@ BBR_ERROR = ExpectedError(
 """The simulator's error in captures of BBR; `validation/bbr.py` computes these figures."""
 
 BACKLOG_ERRORS = (
-    (1.0, ExpectedError(0.061, 0.136, 0.298, Spread(0.062, 0.119, 0.234), 52, "captures of Linux 6.1 with backlogs")),
-    (4.0, ExpectedError(0.331, 0.368, 0.635, Spread(0.362, 0.371, 0.618), 34, "captures near TCP's capacity")),
+    (1.0, ExpectedError(0.048, 0.134, 0.298, Spread(0.060, 0.118, 0.234), 52, "captures of Linux 6.1 with backlogs")),
+    (4.0, ExpectedError(0.331, 0.346, 0.616, Spread(0.315, 0.346, 0.612), 34, "captures near TCP's capacity")),
 )
 """The simulator's error in captures, by the shortest mean delay beyond the network's own, in round-trip times.
 
@@ -330,7 +333,7 @@ def simulator_error(statistical: ExpectedError, added: float, bbr: bool = False)
     --------
     >>> exact = ExpectedError(0.01, 0.01, 0.02, Spread(0.01, 0.01, 0.02), 0, "the statistical error")
     >>> [simulator_error(exact, added).p90 for added in (0.1, 2, 10)]
-    [0.02, 0.298, 0.635]
+    [0.02, 0.298, 0.616]
     """
     least = [BBR_ERROR] if bbr else []
     least += [known for shortest, known in BACKLOG_ERRORS if added >= shortest][-1:]
