@@ -123,7 +123,7 @@ def test_headers_of_each_piece_are_counted():
 @pytest.mark.parametrize(
     ("solve", "message"),
     [
-        (lambda: td.best_split(FULL, PATH, LINUX, TARGET), r"with 2, 95 % come within 515 ms, and not within 200 ms"),
+        (lambda: td.best_split(FULL, PATH, LINUX, TARGET), r"with 2, 95 % come within 355 ms, and not within 200 ms"),
         (lambda: td.best_split(FULL, PATH, LINUX, TARGET, ()), "pieces must hold whole numbers above 0"),
         (lambda: td.best_connections(FULL, PATH, LINUX, TARGET, (0,)), "connections must hold whole numbers above 0"),
         (lambda: td.best_connections(FULL, PATH, LINUX, TARGET, (65,)), "connections must be a whole number from 1"),

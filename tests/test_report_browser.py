@@ -70,7 +70,7 @@ def test_the_chart_of_a_comparison_fills_the_page(measured):
     found = measured("compare", 1280)
     (chart,) = found["charts"]
     assert chart["width"] == pytest.approx(found["main"]["width"], abs=1)
-    assert all(content <= room for content, room, _ in found["scrolling"])
+    assert all(content <= room for content, room, _ in found["scrolling"]), found["scrolling"]
 
 
 def test_the_chart_of_a_comparison_can_be_scrolled(pages):

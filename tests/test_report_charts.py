@@ -160,7 +160,8 @@ def test_loss_curve_crosses_the_limit_at_the_edge(findings, case):
     assert np.array_equal(met, curve.loss <= edge * (1 + 1e-9))
     assert met.any()
     assert not met.all()
-    assert np.all(np.diff(curve.quantile) >= 0)
+    # Each bin of delays has its mean, which moves a little.
+    assert np.all(np.diff(curve.quantile) >= -1e-4 * curve.quantile[1:])
     if curve.lowest < found.path.loss < curve.loss[-1]:
         assert curve.quantile[np.searchsorted(curve.loss, found.path.loss)] == found.quantile
 

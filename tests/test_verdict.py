@@ -71,7 +71,7 @@ def test_the_chain_alone_decides_nothing_near_its_capacity(load, near):
 
 def test_a_simulation_decides_where_the_chain_does_not():
     agent = application("voice-agent")
-    scenario = Scenario(agent.flow, td.Path(rtt=0.100, loss=0.02))
+    scenario = Scenario(agent.flow, td.Path(rtt=0.100, loss=0.025))
     assert judge(scenario, agent.target, "chain").verdict == "uncertain"
     found = judge(scenario, agent.target)
     assert (found.verdict, found.answer.method) == ("works", "simulation")
@@ -80,7 +80,7 @@ def test_a_simulation_decides_where_the_chain_does_not():
 def test_a_limit_at_the_quantile_itself_stays_uncertain(monkeypatch):
     monkeypatch.setattr(verdict, "SIMULATED_PACKETS", (50_000, 100_000))
     agent = application("voice-agent")
-    scenario = Scenario(agent.flow, td.Path(rtt=0.100, loss=0.02))
+    scenario = Scenario(agent.flow, td.Path(rtt=0.100, loss=0.025))
     share = 1 - td.simulate(scenario.flow, scenario.path, packets=100_000).late_fraction(0.200)
     found = judge(scenario, td.Target(0.200, share))
     assert found.verdict == "uncertain"
@@ -102,7 +102,7 @@ def test_what_the_chain_refuses_is_simulated():
 
 
 def test_a_report_says_what_leaves_it_open_and_simulates_unless_told_otherwise():
-    agent, path = application("voice-agent"), td.Path(rtt=0.100, loss=0.02)
+    agent, path = application("voice-agent"), td.Path(rtt=0.100, loss=0.025)
     chain = td.guideline(path=path, application=agent, method="chain")
     assert (chain.verdict, chain.settled, chain.distribution.method) == ("uncertain", False, "chain")
     assert "the prediction does not settle it" in chain.to_markdown().splitlines()[0]

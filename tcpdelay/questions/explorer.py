@@ -233,7 +233,7 @@ def predict_places(
     >>> from tcpdelay.scenario.applications import application
     >>> places = np.array([[69_600, 0.100, 0.02], [69_600, 0.100, 0.05]])
     >>> predict_places(application("voip"), places)["mean"].round(3).tolist()
-    [0.061, 0.079]
+    [0.061, 0.08]
     """
     grid = Grid(
         {"place": tuple(range(len(places)))},

@@ -63,7 +63,7 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
         _add_to_acknowledgement(c, wire, number, duplicate)
     else:
         acknowledge(c, wire, number, duplicate, arrival)
-        if in_order and not holes and not c.delayed_ack:
+        if in_order and not holes and not c.delayed_ack and not c.quick:
             c.merging_at = arrival
 
 
