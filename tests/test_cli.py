@@ -278,7 +278,7 @@ def test_a_simulation_near_capacity_prints_no_delay_that_depends_on_its_length(r
     assert lines["delay"].startswith("not settled: after 200000 packets")
     assert re.fullmatch(
         r"not settled: TCP carries between \S+ % and 1\S+ % of this rate; "
-        r"the chain expects 93 %, but may be 13.2 % wrong",
+        r"the chain expects 98.7 %, but may be 13.2 % wrong",
         lines["sustainable"],
     )
     longer = predicted(*NEAR_CAPACITY, "--packets", "2650000")
