@@ -173,7 +173,7 @@ def carried_share(written_per_read: Sequence[float]) -> Interval:
     Examples
     --------
     >>> [round(share, 3) for share in carried_share([1.10, 1.09, 1.11, 1.10] * 4)]
-    [0.909, 0.903, 0.956]
+    [0.909, 0.903, 0.958]
     """
     # Packets are written at a constant rate: this is also the time in which a packet is read, in intervals.
     time, half_width = _certain_mean(np.array(written_per_read, np.float64))
