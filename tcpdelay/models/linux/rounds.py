@@ -127,21 +127,20 @@ def _grows_by_time(p: LinuxParameters, reduced: int) -> bool:
 
 
 @kernel()
-def _windows_with_rounds(p: LinuxParameters, last_fresh: int, by_time: bool) -> tuple[NDArray[np.int64], int]:
-    """Return the reduced windows with rounds of their own, in ascending order, and their number.
+def _windows_with_rounds(p: LinuxParameters, last_fresh: int, by_time: bool) -> NDArray[np.int64]:
+    """Return the reduced windows with rounds of their own, in ascending order.
 
     Without `by_time` they are evenly spaced, up to the window after a loss in an open window. With `by_time` the
     distances grow with the window, up to the largest window that is reached between losses.
     """
-    usual = reduced_window(p.flight + 2, p.cubic)
     if not by_time:
         highest = max(min(reduced_window(p.flight + 1, p.cubic), last_fresh), SMALLEST_WINDOW)
         count = min(highest - SMALLEST_WINDOW + 1, MOST_STARTS)
         found = np.zeros(count, np.int64)
         for start in range(count):
             found[start] = SMALLEST_WINDOW + (highest - SMALLEST_WINDOW) * start // max(count - 1, 1)
-        return found, count
-    highest = reduced_window(last_fresh, p.cubic)
+        return found
+    usual, highest = reduced_window(p.flight + 2, p.cubic), reduced_window(last_fresh, p.cubic)
     if p.loss > 0:
         highest = min(highest, math.ceil(LARGEST_PER_ROOT_LOSS / math.sqrt(p.loss)))
     found = np.zeros(max(highest, SMALLEST_WINDOW), np.int64)
@@ -152,7 +151,7 @@ def _windows_with_rounds(p: LinuxParameters, last_fresh: int, by_time: bool) -> 
         following = max(window + 1, int(window * START_RATIO))
         # Most losses occur in an open window.
         window = usual if window < usual < following else following
-    return found, count
+    return found[:count]
 
 
 @kernel()
@@ -206,12 +205,14 @@ def make_rounds(p: LinuxParameters) -> tuple[Records, Records]:
     by_time = _grows_by_time(p, reduced_window(top, p.cubic))
     if by_time and not small:
         last_fresh = top
-    reduced, starts = _windows_with_rounds(p, last_fresh, by_time)
+    reduced = _windows_with_rounds(p, last_fresh, by_time)
+    starts = reduced.size
     rounds: Records = records(ROUNDS_PER_WINDOW * (top + 2) * (2 * starts + 3), ROUND_RECORD)
     begins = np.zeros(starts + 1, np.int64)
     for start in range(starts):
         begins[start + 1] = _add_rounds(p, rounds, begins[start], reduced[start], last_fresh, False)
-    # Windows above an open window share their rounds. With small packets, windows that were reduced twice do so too.
+    # Unless growth depends on time, windows above an open window share their rounds. With small packets, windows that
+    # were reduced twice do so too.
     filled = begins[starts]
     runs = np.zeros(starts + 1, np.int64)
     for start in range(starts):
@@ -232,4 +233,4 @@ def make_rounds(p: LinuxParameters) -> tuple[Records, Records]:
             rounds.following[last] = _first_with(rounds, runs[start], end, last_fresh + 1)
         else:
             rounds.following[last] = max(last - 1, begins[start])
-    return rounds[:filled], _first_rounds(p, rounds[:filled], reduced[:starts], begins, runs, by_time)
+    return rounds[:filled], _first_rounds(p, rounds[:filled], reduced, begins, runs, by_time)

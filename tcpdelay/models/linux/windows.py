@@ -24,11 +24,11 @@ UPDATE_INTERVAL = 1 / tcp.CUBIC_UPDATES_PER_SECOND
 """Time after which CUBIC computes the growth of an unchanged window again [s]."""
 
 FAST_CONVERGED = 0.4
-"""Share of the losses after which CUBIC stores a smaller window than that of the loss (fast convergence).
+"""Share q of the losses with fast convergence (RFC 9438, 4.7).
 
-A loss at a smaller window than the stored window has this effect. If the windows at losses are independent of each
-other and differ by more than 15 %, a share q = (1 - q) / 2 + q / 4 of them is smaller: half of the windows after a loss
-without this effect, and about a quarter of the others.
+At a loss, CUBIC stores the window. If the window is smaller than the stored window, CUBIC stores 85 % of it instead: fast
+convergence. Assume that the windows at losses are independent of each other. A window is smaller than the last one in
+half of the cases, and smaller than 85 % of the last one in about a quarter. So q = (1 - q) / 2 + q / 4, or 0.4.
 """
 
 fast_converged = kernel()(tcp.fast_converged)

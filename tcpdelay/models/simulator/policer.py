@@ -74,9 +74,9 @@ def sample_policer(c: Any, cycling: bool, losses: int, application_limited: int)
 
 @kernel()
 def _end_interval(c: Any) -> None:
-    """Compare the rate of an interval in which a fifth of the segments is lost with that of the interval before.
+    """End an interval if at least a fifth of its segments were lost (`bbr_lt_bw_interval_done`).
 
-    `bbr_lt_bw_interval_done`.
+    Two intervals with about the same rate show a policer.
     """
     lost, delivered = c.lost - c.bbr_lt_last_lost, c.delivered - c.bbr_lt_last_delivered
     duration = c.delivered_mstamp // tcp.MILLISECOND - c.bbr_lt_last_stamp
