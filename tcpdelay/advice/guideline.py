@@ -117,6 +117,8 @@ class Findings:
         Why the chain has no answer, so that all figures are simulated; usually empty.
     loss_curve : LossCurve
         The target's quantile against the loss.
+    unsettled : NotSettledError, optional
+        What is known from a simulation that has not settled, if the chain answers in its place.
     estimate : PathEstimate, optional
         The measurement from which the path was made.
     call : Call, optional
@@ -150,6 +152,7 @@ class Findings:
     refused: tuple[str, ...]
     simulated_because: str
     loss_curve: LossCurve
+    unsettled: NotSettledError | None = None
     estimate: PathEstimate | None = None
     call: Call | None = None
     video: VideoPlayout | None = None
@@ -204,11 +207,11 @@ class Findings:
 
         Infinite delays, and delays of a simulation that has not settled, become None.
         """
-        answer = self.answer
+        answer, refusal = self.answer, self.unsettled or self.answer.refusal
         fields = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name not in ("answer", "estimate")
+            if field.name not in ("answer", "estimate", "unsettled")
         }
         delays = {
             "mean": self.mean,
@@ -218,7 +221,7 @@ class Findings:
             "late_fraction": self.late_fraction,
             "method": answer.method,
             "sustainable": answer.sustainable if answer.answered else None,
-            **settled_record(answer.refusal if isinstance(answer.refusal, NotSettledError) else None),
+            **settled_record(refusal if isinstance(refusal, NotSettledError) else None),
         }
         plain: dict[str, Any] = to_jsonable_python(
             {**fields, "delay": delays, "estimate": self.estimate}, inf_nan_mode="null", fallback=np.ndarray.tolist
@@ -341,12 +344,14 @@ def _findings(
     answer = predict(scenario, requested, "chain")
     model = model_to_compare(scenario, "chain" if method == "chain" else "auto", on_progress)
     judgement = judge(scenario, target, method, requested, on_progress)
-    judged = judgement.answer
+    judged, unsettled = judgement.answer, None
     changed: AnsweredBy | Model = model
     if model == "chain":
         answer.require()
-        # A simulation that has not settled has no delays.
-        judged = judged if judged.answered else answer
+        if not judged.answered:
+            unsettled = judged.refusal if isinstance(judged.refusal, NotSettledError) else None
+            # A simulation that has not settled has no delays.
+            judged = answer
     else:
         answer = judged
         if judged.answered:
@@ -384,6 +389,7 @@ def _findings(
         refused=() if model == "chain" else tuple(error.name for error in supports(scenario).refused),
         simulated_because="" if model == "chain" else why_simulated(scenario),
         loss_curve=loss_curve(scenario, target, found_margins[0], model),
+        unsettled=unsettled,
         estimate=estimate,
         call=None if delays is None else call_experience(application, flow, target, delays),
         video=None if delays is None else video_experience(application, flow, target, delays),

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from tcpdelay.advice.rule import Effect, Recommendation, Status
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.distribution import ExpectedError
-    from tcpdelay.models.interface import Answer
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.voice import VoiceQuality
     from tcpdelay.questions.margins import Margin
@@ -121,11 +120,11 @@ def verdict(guideline: Findings) -> list[str]:
     if answer.method == "simulation":
         sentences.append(_simulated(guideline))
     if not answer.answered:
-        sentences.append(_deciding(answer))
+        sentences.append(_deciding(guideline))
     elif not guideline.settled:
         sentences.append(
             f"The expected error of the prediction allows {format_fraction_range(guideline.late_range)} late packets, "
-            f"and the target allows {format_fraction(1 - target.quantile)}. {_deciding(answer)}"
+            f"and the target allows {format_fraction(1 - target.quantile)}. {_deciding(guideline)}"
         )
     elif guideline.verdict == "uncertain":
         sentences.append(
@@ -179,11 +178,17 @@ def _simulated(guideline: Findings) -> str:
     )
 
 
-def _deciding(answer: Answer) -> str:
+def _deciding(guideline: Findings) -> str:
     """Return in words what would settle a verdict that a prediction leaves open."""
-    if not answer.answered:
-        return "A capture of the flow on this path would decide, or another bitrate: see the margins."
-    if answer.method == "simulation":
+    other_bitrate = "A capture of the flow on this path would decide, or another bitrate: see the margins."
+    if guideline.unsettled is not None:
+        return (
+            f"A simulation of {guideline.unsettled.packets} packets has not settled: {guideline.unsettled.in_words}. "
+            f"{other_bitrate}"
+        )
+    if not guideline.answer.answered:
+        return other_bitrate
+    if guideline.answer.method == "simulation":
         return "A capture of the flow on this path would decide, or another limit."
     return "A simulation may decide: `--method auto`."
 

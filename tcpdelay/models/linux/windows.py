@@ -26,9 +26,9 @@ UPDATE_INTERVAL = 1 / tcp.CUBIC_UPDATES_PER_SECOND
 FAST_CONVERGED = 0.4
 """Share q of the losses with fast convergence (RFC 9438, 4.7).
 
-At a loss, CUBIC stores the window. If the window is smaller than the stored window, CUBIC stores 85 % of it instead: fast
-convergence. Assume that the windows at losses are independent of each other. A window is smaller than the last one in
-half of the cases, and smaller than 85 % of the last one in about a quarter. So q = (1 - q) / 2 + q / 4, or 0.4.
+At a loss, CUBIC stores the window. If the window is smaller than the stored window, CUBIC stores 85 % of it instead:
+fast convergence. Assume that the windows at losses are independent of each other. A window is smaller than the last one
+in half of the cases, and smaller than 85 % of the last one in about a quarter. So q = (1 - q) / 2 + q / 4, or 0.4.
 """
 
 fast_converged = kernel()(tcp.fast_converged)

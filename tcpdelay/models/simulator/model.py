@@ -30,6 +30,10 @@ from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 _HONOURED = frozenset(name for part in (Flow, Linux) for name in declarations(part)) | PATH_FIELDS
 
 
+PROLONGED = 8
+"""Factor by which a simulation that has not settled is prolonged."""
+
+
 @dataclass(frozen=True)
 class Simulator:
     """The packet-level simulator of a Linux kernel's TCP.
@@ -37,7 +41,8 @@ class Simulator:
     Parameters
     ----------
     packets : int, optional
-        Number of packets of a simulation whose request has none; by default as many as its precision requires.
+        Number of packets of a simulation whose request has none; by default as many as its precision requires. If the
+        delays of this number of packets have not settled, eight times as many are simulated.
     on_progress : callable, optional
         Called in a simulation whose request has no such function, with the number of packets simulated and the largest
         number of packets.
@@ -63,15 +68,18 @@ class Simulator:
         for refused in self.supports(scenario).refused:
             return answered("unsupported", refusal=refused)
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
-        found = simulate(
+        simulated = partial(
+            simulate,
             flow,
             path,
             stack,
-            packets=requested.packets or self.packets,
             seed=requested.seed,
             on_progress=requested.on_progress or self.on_progress,
             quantile=(requested.target or Target(DEFAULT_LIMIT)).quantile,
         )
+        found = simulated(packets=requested.packets or self.packets)
+        if not found.settled and requested.packets is None and self.packets is not None:
+            found = simulated(packets=PROLONGED * self.packets)
         if not found.settled:
             return answered("not settled", refusal=NotSettledError(found.packets, found.carried))
         found = replace(found, scenario=(flow, path, stack))
