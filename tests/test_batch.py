@@ -145,6 +145,7 @@ def test_units_follow_the_name_of_the_column(seconds, named):
     ("names", "chosen", "message"),
     [
         (["rtt"], None, "columns must include loss or one of loss_fraction, loss_percent, loss_pct"),
+        (["avg_rtt_ms", "loss"], None, "or name another column such as rtt=avg_rtt_ms, got"),
         (["rtt", "RTT_ms", "loss"], None, r"columns must say which column is rtt, got \['rtt', 'RTT_ms'\]"),
         (["a", "loss"], {"rtt": "b:ms"}, "columns must be some of a, loss for rtt, got 'b'"),
         (["a", "loss"], {"rtt": "a:min"}, "columns must be in s, ms, us for rtt, got 'min'"),

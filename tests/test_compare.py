@@ -195,6 +195,13 @@ def test_ways_that_deliver_all_packets_too_late_are_ranked_by_their_delays():
     assert len({rank for rank, _ in found.ranked()}) > 5
 
 
+def test_lost_packets_of_an_endless_backlog_are_not_known(never):
+    endless = [row for row in comparison_table(never).rows if row["sustainable"] is False]
+    assert {"tcp", "par-2"} <= {row["name"] for row in endless}
+    assert all(math.isnan(row["lost_fraction"]) for row in endless)
+    assert "Where delays never settle, the share of lost packets is not known." in comparison_table(never).note
+
+
 def test_a_way_over_which_nothing_arrives_has_its_reason(never):
     reasons = {row["name"]: row["reason"] for row in comparison_table(never).rows}
     said = "a packet needs 12 segments of the send buffer, which follows the congestion window"

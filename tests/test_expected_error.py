@@ -16,8 +16,10 @@ from tcpdelay.models import accuracy as module
 from tcpdelay.models import chain_models
 from tcpdelay.models.accuracy import (
     BACKLOG_ERRORS,
+    BEYOND_CAPACITY,
     CAPACITY_ERROR,
     FEATURES,
+    LARGEST_CAPACITY_ERROR,
     NEIGHBOURS,
     PUBLISHED_ERROR,
     SIMULATED_RATE_ERROR,
@@ -30,13 +32,18 @@ from tcpdelay.models.accuracy import (
     statistical_error,
 )
 from tcpdelay.models.interface import TooLargeError
-from tcpdelay.models.predict import predict_delay
+from tcpdelay.models.predict import predict, predict_delay
 from tcpdelay.models.simulator import simulation
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.validity import LINUX_RANGE, ValidityWarning
+from tcpdelay.models.verdict import judge
+from tcpdelay.questions.region import VERDICTS, working_region
+from tcpdelay.scenario.applications import flow_of
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.target import Target
 
 ROOT = FilePath(__file__).parents[1]
 FLOW, PATH, LINUX = Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux()
@@ -101,6 +108,20 @@ def test_the_errors_near_capacity_are_those_of_the_results():
     assert missing == pytest.approx(SIMULATED_RATE_ERROR, abs=5e-4)
     off = (pd.read_csv(RESULTS / "capacity.csv")["simulated"] - 1).abs()
     assert off.quantile(0.9) == pytest.approx(CAPACITY_ERROR - SIMULATED_RATE_ERROR, abs=5e-3)
+    too_small = (pd.read_csv(RESULTS / "capacity.csv")["simulated"] - 1).max()
+    assert too_small == pytest.approx(LARGEST_CAPACITY_ERROR - SIMULATED_RATE_ERROR, abs=5e-4)
+
+
+def test_far_beyond_the_capacity_the_chain_is_not_wrong():
+    """The map of the error ends at twice the fair rate; half of its cases there are wrong calls."""
+    video, path = flow_of("live-video"), Path(rtt=0.250, loss=0.05)
+    answer = predict(Scenario(video, path, LINUX), method="chain")
+    assert not answer.sustainable
+    assert answer.expected_error == BEYOND_CAPACITY
+    assert judge(Scenario(video, path, LINUX), Target(5.0, 0.999), "chain").verdict == "fails"
+    region = working_region(video, LINUX, rtt=[0.250], loss=[0.0002, 0.001, 0.05], limit=5.0, quantile=0.999)
+    assert region.expected_error_p90.values[0, -1] == 0
+    assert region.verdict.values[0, -1] == VERDICTS.index("fails")
 
 
 def test_a_path_without_a_delay_to_the_receiver_has_an_expected_error():

@@ -115,7 +115,7 @@ APPLICATION_RULES = (
         "application",
         "Play out after L + RTT + 3/f to hide single losses",
         "A packet that is lost once then arrives in time, and so do the packets that wait for it.",
-        "speech or video, which the receiver can play out later",
+        "a call or a video, which the receiver plays out",
         lambda s: s.played_out,
         lambda s: s.played_after(fast_retransmit_playout(s.flow, s.path)),
         "not a setting",
@@ -127,7 +127,7 @@ APPLICATION_RULES = (
         "application",
         "Play out after RTT + RTO to hide single timeouts",
         "A packet whose loss is detected only by a timeout then arrives in time.",
-        "speech or video, which the receiver can play out later",
+        "a call or a video, which the receiver plays out",
         lambda s: s.played_out,
         _longer_playout,
         "not a setting",
@@ -159,7 +159,7 @@ APPLICATION_RULES = (
         "A loss holds up only one connection; to keep the order, the packets of the other connection wait for it. "
         f"The effect is for connections that take turns, {IN_TURN} in tcpdelay compare. Sending each packet over the "
         f"less busy connection, {LEAST_BUSY} there, has other delays, shorter for some flows and longer for others.",
-        "the receiver can put the packets in order again",
+        "a protocol with several connections (RTMP has one), and a receiver that puts the packets in order again",
         always,
         lambda s: s.spread(2) if 2 * s.flow.interval <= MAX_INTERVAL else None,
         "not a setting",

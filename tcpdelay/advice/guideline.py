@@ -281,6 +281,7 @@ def findings(
     application: Application | None = None,
     method: AnsweredBy = "auto",
     on_progress: Callable[[int, int], None] | None = None,
+    on_margin: Callable[[int, int], None] | None = None,
 ) -> Findings:
     """Return the findings on a scenario; each scenario is solved only once.
 
@@ -300,6 +301,8 @@ def findings(
         scenario and `method` allows a simulation.
     on_progress : callable, optional
         Function that a simulation calls with the number of packets simulated and the largest number of packets.
+    on_margin : callable, optional
+        Function called with the number of margins found and the number of all.
 
     Returns
     -------
@@ -318,7 +321,7 @@ def findings(
     """
     with solved_once():
         demand = Target(DEFAULT_LIMIT) if target is None else target
-        return _findings(scenario, demand, estimate, application, method, on_progress)
+        return _findings(scenario, demand, estimate, application, method, on_progress, on_margin)
 
 
 def _agreeing(margin: Margin, works: bool) -> Margin:
@@ -338,6 +341,7 @@ def _findings(
     application: Application | None,
     method: AnsweredBy,
     on_progress: Callable[[int, int], None] | None,
+    on_margin: Callable[[int, int], None] | None,
 ) -> Findings:
     flow, path, stack = scenario.flow, scenario.path, scenario.stack
     requested = Requested(parts=True)
@@ -358,7 +362,8 @@ def _findings(
             changed = simulator(judged.requested.packets, on_progress)
     utilization = connection_utilization(flow, path, stack)
     works = judged.meets(target)
-    found_margins = tuple(_agreeing(margin, works) for margin in margins(flow, path, stack, target, model))
+    every = margins(flow, path, stack, target, model, on_margin)
+    found_margins = tuple(_agreeing(margin, works) for margin in every)
     situation = Situation(answer, target, utilization, found_margins[-1], application, changed, judged)
     alternatives = _alternatives(scenario, target, estimate, model)
     agreed = all(alternative.meets_target == works for alternative in alternatives)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, counting, one_line, predicting
+from tcpdelay.cli.errors import argument_errors, counting, counting_down, one_line, predicting
 from tcpdelay.cli.options import (
     OPTIONS,
     OUTPUT,
@@ -105,6 +105,7 @@ def report(
                 s.application,
                 method=method,
                 on_progress=counting("Simulating", "packets at most"),
+                on_margin=counting_down("Found", "margins"),
             )
             for s in scenarios
         ]

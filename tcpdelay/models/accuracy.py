@@ -44,6 +44,8 @@ CAPACITY_ERROR = 0.085 + SIMULATED_RATE_ERROR
 
 Nine of ten are within 8.5 % of a simulation (`validation/capacity.py`). The simulation itself may be too slow.
 """
+LARGEST_CAPACITY_ERROR = 0.225 + SIMULATED_RATE_ERROR
+"""Error by which that rate is too small at most: the largest of `validation/capacity.py`, and the simulation's own."""
 SIMULATIONS = "simulations of scenarios like this one"
 SIMULATED_BURSTS = "simulations of losses in bursts in scenarios like this one"
 SIMULATED_CALLS = f"{SIMULATIONS}, where being wrong about whether TCP carries the flow counts as 100 %"
@@ -61,6 +63,16 @@ PUBLISHED_ERROR = ExpectedError(
     cases=432,
     source="captures of Linux 6.1 under random losses, predictions being too high as a rule",
 )
+
+BEYOND_CAPACITY = ExpectedError(
+    median=0.0,
+    mean=0.0,
+    p90=0.0,
+    mean_delay=Spread(0.0, 0.0, 0.0),
+    cases=250,
+    source="simulations of the largest rate that TCP carries",
+)
+"""The chain's error if a flow's rate is far above the rate that TCP carries: the delay is infinite."""
 
 SIMULATOR_ERROR = ExpectedError(
     median=0.0001,
@@ -359,6 +371,22 @@ def is_near_capacity(share: float) -> bool:
     return abs(share - 1) < CAPACITY_ERROR
 
 
+def is_beyond_capacity(share: float) -> bool:
+    """Return whether a flow's rate is above any rate that TCP may carry, so that the chain is not wrong about it.
+
+    Parameters
+    ----------
+    share : float
+        Largest rate that TCP carries by the chain, relative to the flow's rate; NaN if it is not known.
+
+    Examples
+    --------
+    >>> is_beyond_capacity(0.5), is_beyond_capacity(0.9)
+    (True, False)
+    """
+    return share * (1 + LARGEST_CAPACITY_ERROR) < 1
+
+
 def expected_error(
     flow: Flow, path: Path, stack: Stack, carried: bool = True, capacity: float = math.nan
 ) -> ExpectedError:
@@ -377,9 +405,9 @@ def expected_error(
     -------
     ExpectedError
         For `Stack.linux`, the error in the most similar of the simulated scenarios. Where TCP carries the flow, it is
-        at least the simulator's own error. Near the capacity, `p90` is at least `WRONG_CALL`. With losses in bursts,
-        each figure is the larger of the errors with and without bursts. For the published chain, the error over all
-        captures.
+        at least the simulator's own error. Near the capacity, `p90` is at least `WRONG_CALL`. Far beyond the capacity
+        it is 0. With losses in bursts, each figure is the larger of the errors with and without bursts. For the
+        published chain, the error over all captures.
 
     Raises
     ------
@@ -394,6 +422,8 @@ def expected_error(
     stack = checked_profile(stack)
     if isinstance(stack, NewReno2008):
         return PUBLISHED_ERROR
+    if path.loss_burst == 1 and is_beyond_capacity(capacity / flow.packet_rate):
+        return BEYOND_CAPACITY
     scenario = features_of(flow, path, stack), stack.congestion_control == "cubic", carried
     found = linux_table(path.loss_burst).expected(*scenario)
     if is_near_capacity(capacity / flow.packet_rate):

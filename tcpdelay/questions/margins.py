@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tcpdelay.models.interface import Model
@@ -18,6 +19,8 @@ LARGEST_RATIO = 64.0
 """Largest ratio between the present bitrate and a bitrate of the search."""
 RANGE_TOLERANCE = 0.05
 """Relative tolerance of the ends of the range in which the expected error places an edge."""
+MARGINS = 3
+"""Number of margins of a scenario."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,12 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: Answer
 
 
 def margins(
-    flow: Flow, path: Path, stack: Stack, target: Target, model: AnsweredBy | Model = "chain"
+    flow: Flow,
+    path: Path,
+    stack: Stack,
+    target: Target,
+    model: AnsweredBy | Model = "chain",
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Margin, Margin, Margin]:
     """Return the largest loss, round-trip time and bitrate with which a target is met, each with the others unchanged.
 
@@ -133,6 +141,8 @@ def margins(
         The scenario, and the demand on the delay.
     model : {"chain"} or Model
         The model, as from `tcpdelay.models.predict.model_to_compare`.
+    on_progress : callable, optional
+        Called with the number of margins found, and the number of all.
 
     Returns
     -------
@@ -147,14 +157,21 @@ def margins(
     """
     stack = checked_profile(stack)
     first_loss = max(path.loss, SMALLEST_LOSS)
+    done = 0
+    if on_progress is not None:
+        on_progress(done, MARGINS)
 
     def margin(quantity: str, now: float, axis: Axis, start: float) -> Margin:
+        nonlocal done
         edge = edge_of(axis, stack, target, start, model)
         found = _margin(quantity, now, edge)
-        if edge.inside is None or model != "chain" or not isinstance(stack, Linux):
-            return found
-        within = edges_within_error(axis, stack, target, edge.inside, model, RANGE_TOLERANCE)
-        return replace(found, within_error=_around(edge.inside, edge.outside, within))
+        if edge.inside is not None and model == "chain" and isinstance(stack, Linux):
+            within = edges_within_error(axis, stack, target, edge.inside, model, RANGE_TOLERANCE)
+            found = replace(found, within_error=_around(edge.inside, edge.outside, within))
+        done += 1
+        if on_progress is not None:
+            on_progress(done, MARGINS)
+        return found
 
     return (
         margin("loss", path.loss, loss_axis(flow, path), first_loss),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay import __version__
-from tcpdelay.models.accuracy import WRONG_CALL, expected_error_map, is_near_capacity
+from tcpdelay.models.accuracy import WRONG_CALL, expected_error_map, is_beyond_capacity, is_near_capacity
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import capacity
 from tcpdelay.models.throughput import utilization_map
@@ -288,8 +288,9 @@ def working_region(
         variables["mos"] = (DIMENSIONS, scores * computed, Meaning("1", name).attributes)
         variables["playout_delay"] = cells.playout_delay.variable
     errors = expected_error_map(asked.flow, rtts, lost, asked.stack, cells.sustainable.values).copy()
-    near = _near_capacity(asked, rtts, lost, cells.sustainable.values)
+    near, far_beyond = _by_capacity(asked, rtts, lost, cells.sustainable.values)
     errors[near, _ERRORS.index("p90")] = np.maximum(errors[near, _ERRORS.index("p90")], WRONG_CALL)
+    errors[far_beyond] = 0.0
     variables["verdict"] = (DIMENSIONS, _verdicts(asked, cells, errors[..., _ERRORS.index("p90")]), _VERDICT_MEANINGS)
     for i, statistic in enumerate(_ERRORS):
         text = f"{statistic} of the expected relative error of the 95th percentile"
@@ -327,26 +328,35 @@ def _verdicts(asked: Question, cells: xr.Dataset, error: NDArray[np.float64]) ->
     ).astype(np.int8)
 
 
-def _near_capacity(
+def _by_capacity(
     asked: Question, rtts: NDArray[np.float64], losses: NDArray[np.float64], sustainable: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Return the cells in which the flow's rate is near the capacity, so that the chain may be wrong about it.
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the cells in which the flow's rate is near the capacity, and those in which it is far beyond.
 
-    The capacity falls as the loss grows: these cells are on both sides of the first loss that TCP does not carry.
+    Near the capacity, the chain may be wrong about whether TCP carries the flow; far beyond, it is not. The capacity
+    falls as the loss grows: the cells near it are on both sides of the first loss that TCP does not carry.
     """
-    near = np.zeros(sustainable.shape, np.bool_)
+    near, far_beyond = np.zeros((2, *sustainable.shape), np.bool_)
     if not isinstance(asked.stack, Linux):
-        return near
+        return near, far_beyond
     for place, rtt in enumerate(rtts.tolist()):
-        edge = int(np.argmin(sustainable[place])) if not sustainable[place].all() else losses.size
-        for column in (*range(edge - 1, -1, -1), *range(edge, losses.size)):
-            if column < edge - 1 and not near[place, column + 1]:
-                continue
-            if column > edge and not near[place, column - 1]:
-                break
+
+        def share(column: int, rtt: float = rtt) -> float:
             scenario = Scenario(asked.flow, Path(rtt, float(losses[column])), asked.stack)
-            near[place, column] = is_near_capacity(capacity(scenario) / asked.flow.packet_rate)
-    return near
+            return capacity(scenario) / asked.flow.packet_rate
+
+        edge = int(np.argmin(sustainable[place])) if not sustainable[place].all() else losses.size
+        for column in range(edge - 1, -1, -1):
+            near[place, column] = is_near_capacity(share(column))
+            if not near[place, column]:
+                break
+        for column in range(edge, losses.size):
+            carried = share(column)
+            near[place, column] = is_near_capacity(carried)
+            if is_beyond_capacity(carried):
+                far_beyond[place, column:] = True
+                break
+    return near, far_beyond
 
 
 def _playout_delay(given: float | str, limit: float) -> float | None:

@@ -45,7 +45,7 @@ def changes_content(changes: Changes) -> Content:
         headline=_headline(before, after),
         explanation=(
             f"Before: {phrases.headline(before)}. After: {phrases.headline(after)}.",
-            phrases.expected_error(after.expected_error).replace("; see the end", ", after the change"),
+            phrases.expected_error(after).replace("; see the end", ", after the change"),
         ),
         key_figures=key_figures(after),
         sections=(

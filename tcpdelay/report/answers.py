@@ -375,7 +375,7 @@ def _lead(choice: Choice) -> str:
     if choice.lead == math.inf:
         return "no other candidate meets the target"
     doubt = "" if choice.certain else ", which is less than the expected error"
-    return f"{100 * max(choice.lead, 0.0):.2g} % of its delay and the time to fill a packet{doubt}"
+    return f"{format_fraction(max(choice.lead, 0.0), 2)} of its delay and the time to fill a packet{doubt}"
 
 
 def _demand(target: Target) -> Row:

@@ -89,11 +89,13 @@ def scenario_table(guideline: Findings) -> Table:
 def _other_fields(guideline: Findings) -> list[tuple[str, str]]:
     """Return the fields of the path that the chain refuses, except the fields of the losses."""
     declared = {name: field for name, field in declarations(type(guideline.path)).items() if name not in LOSS_FIELDS}
-    return [
-        (name.replace("_", " ").capitalize(), declared[name].written(getattr(guideline.path, name)))
-        for name in guideline.refused
-        if name in declared
-    ]
+    words = {
+        name: declared[name].written(getattr(guideline.path, name)) for name in guideline.refused if name in declared
+    }
+    if "jitter" in words:
+        mean = format_time(guideline.path.jitter / 2)
+        words["jitter"] = f"up to {words['jitter']} per segment, {mean} in the mean"
+    return [(name.replace("_", " ").capitalize(), value) for name, value in words.items()]
 
 
 def _losses(path: Path) -> str:
@@ -427,7 +429,7 @@ def content(guideline: Findings) -> Content:
         explanation=(
             *phrases.verdict(guideline),
             *map(phrases.sentence, _assumptions(guideline)),
-            *([phrases.expected_error(guideline.expected_error)] if guideline.answer.answered else []),
+            *([phrases.expected_error(guideline)] if guideline.answer.answered else []),
         ),
         key_figures=key_figures(guideline),
         sections=(*sections, _nothing_to_do(guideline), _trust(guideline)),

@@ -67,6 +67,7 @@ def guideline(
     *,
     method: AnsweredBy = "auto",
     on_progress: Callable[[int, int], None] | None = None,
+    on_margin: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Guideline:
     """Predict a flow's delay, and return whether it meets the target, with which margins, and what to set or change.
@@ -90,6 +91,8 @@ def guideline(
         limit.
     on_progress : callable, optional
         Function that a simulation calls with the number of packets simulated and the largest number of packets.
+    on_margin : callable, optional
+        Function called with the number of margins found and the number of all.
     **options
         The parameters of `Flow` and `Path` by name.
 
@@ -115,7 +118,7 @@ def guideline(
         flow = application.flow if flow is None and not {"packet_size", "interval"} & set(options) else flow
         target = application.target if target is None else target
     scenario = scenario_from_options(flow, path, stack, options)
-    found = findings(scenario, target, estimate, application, method, on_progress)
+    found = findings(scenario, target, estimate, application, method, on_progress, on_margin)
     return Guideline(**{field.name: getattr(found, field.name) for field in fields(found)})
 
 

@@ -6,11 +6,13 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from tcpdelay.models.accuracy import WRONG_CALL
 from tcpdelay.models.interface import NotSettledError
 from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
 from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import (
     NOT_SETTLED,
     format_delay,
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.rule import Effect, Recommendation, Status
     from tcpdelay.capture.estimate import PathEstimate
-    from tcpdelay.distribution import ExpectedError
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.voice import VoiceQuality
     from tcpdelay.questions.margins import Margin
@@ -435,8 +436,15 @@ def code_spans(text: str) -> list[tuple[str, bool]]:
     return [(part, code) for part, code in [*spans, (text[end:], False)] if part]
 
 
-def expected_error(error: ExpectedError) -> str:
+def expected_error(guideline: Findings) -> str:
     """Return the model's error in similar scenarios in a sentence, for the explanation of the verdict."""
+    error, answer = guideline.expected_error, guideline.answer
+    if not answer.sustainable and answer.method == "simulation":
+        return "In the simulation, the backlog grows over the whole time."
+    if not answer.sustainable and isinstance(guideline.stack, Linux):
+        if error.p90 < WRONG_CALL:
+            return "In at least nine of ten similar scenarios, a simulation agrees that TCP cannot carry the flow."
+        return "In some similar scenarios, TCP carries the flow in a simulation; see the end."
     if math.isnan(error.median):
         return "The model's error in such scenarios is not known; see the end."
     median = format_fraction(float(f"{error.median:.2g}"))

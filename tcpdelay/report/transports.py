@@ -220,6 +220,8 @@ def _note(comparison: Comparison) -> str:
         f"Each simulated for {format_time(comparison.duration)}. "
         "Delays are those of packets that arrive; lost ones never did, and some were given up on purpose."
     )
+    if not all(row.result.sustainable for row in comparison.rows):
+        words += " Where delays never settle, the share of lost packets is not known."
     if (rated := _call(comparison)) is not None:
         words += (
             f" MOS: {'approximate ' if rated.approximate else ''}score of a call with {rated.codec.name} that plays "
@@ -235,6 +237,8 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     """Return the figures of one contender."""
     result, delays, call = row.result, row.result.delays, comparison.call(row)
     late, settled = comparison.missed(row), not comparison.unsettled(row)
+    # A simulation counts the packets of an endless backlog as lost where it has no room to remember them.
+    lost_is_known = settled and result.sustainable and result.offered
     cells: dict[str, Cell] = {
         "name": row.contender.name,
         "title": row.contender.title,
@@ -257,7 +261,7 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         cells |= {name: math.nan for name, value in cells.items() if isinstance(value, float)}
     cells |= {
         "late_fraction": late,
-        "lost_fraction": result.lost / result.offered if result.offered and settled else math.nan,
+        "lost_fraction": result.lost / result.offered if lost_is_known else math.nan,
         "meets_target": comparison.meets(row),
         "throughput": result.throughput,
         "retransmission_fraction": result.retransmissions / result.segments_sent if result.segments_sent else math.nan,

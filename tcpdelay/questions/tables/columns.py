@@ -334,7 +334,9 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
     for name in PATH:
         if name not in sources:
             units = ", ".join(f"{name}_{unit}" for unit in QUANTITIES[name].units)
-            raise InvalidValueError("columns", present, f"include {name} or one of {units}, or name another column")
+            like = next((f" such as {name}={column}" for column in present if name in column.lower()), "")
+            allowed = f"include {name} or one of {units}, or name another column{like}"
+            raise InvalidValueError("columns", present, allowed)
     return sources
 
 
