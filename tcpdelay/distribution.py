@@ -44,6 +44,10 @@ class Spread:
     p90: float
 
 
+USUAL_QUANTILE = 0.95
+"""The quantile whose error is quoted if no other is asked for."""
+
+
 @dataclass(frozen=True)
 class ExpectedError(Spread):
     """The probable error of a prediction, as a fraction and without a sign.
@@ -65,7 +69,7 @@ class ExpectedError(Spread):
     mean_delay: Spread
     cases: int
     source: str
-    quantile: float = 0.95
+    quantile: float = USUAL_QUANTILE
 
 
 UNKNOWN_ERROR = ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, "")
@@ -117,7 +121,7 @@ class DelayDistribution:
     method: str = "chain"
     scenario: tuple[Flow, Path, Stack] | None = field(default=None, repr=False, compare=False)
     ignored: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    look_up_error: Callable[[], ExpectedError] | None = field(default=None, repr=False, compare=False)
+    look_up_error: Callable[[float], ExpectedError] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         values, weights = self.values, self.weights
@@ -210,7 +214,14 @@ class DelayDistribution:
 
         The error is looked up at the first access, because the look-up takes as long as a prediction.
         """
-        return None if self.look_up_error is None else self.look_up_error()
+        return None if self.look_up_error is None else self.look_up_error(USUAL_QUANTILE)
+
+    def expected_error_of(self, quantile: float) -> ExpectedError | None:
+        """Return the probable error of a quantile, above 0 and below 1, or of the next higher one that is known.
+
+        The error of a simulation is that of the quantile for which it was made.
+        """
+        return self.expected_error if self.look_up_error is None else self.look_up_error(quantile)
 
     @overload
     def quantile(self, probability: float) -> float: ...

@@ -130,11 +130,18 @@ def test_wrong_calls_count_as_a_hundred_percent(sustainable, p95, error):
     assert score.error("p95") == score.error("mean") == error
     assert score.call_right == (error == 0)
     table = error_table([score])
-    assert (table.p95[0], table.carried[0]) == (error, np.isfinite(p95))
+    assert (table.quantiles[0.95][0], table.carried[0]) == (error, np.isfinite(p95))
 
 
 def test_what_the_chain_does_not_solve_is_left_out():
     assert score_map([simulated(0)], answering(None)) == []
+
+
+def test_a_simulation_that_has_not_settled_is_left_out():
+    carried, endless = simulated(0), simulated(1, sustainable=False)
+    drifting = replace(carried, times=carried.times | {"p95_low": np.nan, "p95_high": np.nan})
+    assert [one.settled for one in (carried, endless, drifting)] == [True, True, False]
+    assert len(score_map([carried, endless, drifting], answering(0.25))) == 2
 
 
 def test_the_table_for_predictions_holds_the_scenario():
@@ -144,7 +151,7 @@ def test_the_table_for_predictions_holds_the_scenario():
         at = (scenario.path.rtt, scenario.path.loss, scenario.utilization, scenario.packets_per_rtt)
         assert tuple(row) == pytest.approx(at)
     assert table.cubic.tolist() == [one.stack.congestion_control == "cubic" for one in SCENARIOS[:20]]
-    assert table.p95 == pytest.approx(np.full(20, 0.25))
+    assert table.quantiles[0.99] == pytest.approx(np.full(20, 0.25))
 
 
 def test_groups_count_every_scenario_once_per_grouping():

@@ -49,7 +49,7 @@ def test_a_simulated_report_says_so_in_words():
         f"The chain does not model this scenario (jitter), so all figures are simulated: each margin "
         f"with {COMPARED_PACKETS} packets." in " ".join(page.split())
     )
-    assert "Jitter | 5 ms" in page
+    assert "Jitter | up to 5 ms per segment" in page
     assert "Timeouts" not in page
     assert "timeouts" not in found.to_html().partition("Parts of the mean delay")[2].partition("</figure>")[0]
     with pytest.raises(UnsupportedError, match="jitter must be 0 in the chain"):

@@ -19,7 +19,7 @@ CALL = Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02))
 def with_error(answer: Answer, p90: float) -> Answer:
     """Return the answer with another expected error."""
     error = replace(answer.expected_error, p90=p90)
-    changed = replace(answer, look_up_error=lambda: error)
+    changed = replace(answer, look_up_error=lambda quantile: error)
     return changed
 
 

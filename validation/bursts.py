@@ -18,7 +18,8 @@ import pandas as pd
 
 from scoring.error_map import random_scenario
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.accuracy import WRONG_CALL, ErrorTable, features_of, linux_table_file
+from tcpdelay.models.accuracy import features_of, linux_table_file
+from tcpdelay.models.error_table import WRONG_CALL, ErrorTable
 from tcpdelay.models.predict import predict
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.scenario.path import Path
@@ -91,13 +92,13 @@ def errors(table: pd.DataFrame) -> ErrorTable:
         for one in answered.itertuples()
     ]
     off = {}
-    for measure in ("p95", "mean"):
+    for measure in MEASURES:
         simulated = np.mean([answered[f"seed{seed}_{measure}"] for seed in SEEDS], axis=0)
         # An infinite delay: TCP carries the flow in the chain, but not in the simulation.
         off[measure] = np.where(np.isfinite(simulated), answered[f"chain_{measure}"] / simulated - 1, -WRONG_CALL)
     cubic = (answered["congestion_control"] == "cubic").to_numpy()
     carried = np.isfinite(answered["chain_mean"].to_numpy())
-    return ErrorTable(np.array(features), cubic, carried, **off)
+    return ErrorTable(np.array(features), cubic, carried, {0.95: off["p95"], 0.99: off["p99"]}, off["mean"])
 
 
 def main() -> None:

@@ -344,7 +344,7 @@ def _findings(
     on_margin: Callable[[int, int], None] | None,
 ) -> Findings:
     flow, path, stack = scenario.flow, scenario.path, scenario.stack
-    requested = Requested(parts=True)
+    requested = Requested(parts=True, target=target)
     answer = predict(scenario, requested, "chain")
     model = model_to_compare(scenario, "chain" if method == "chain" else "auto", on_progress)
     judgement = judge(scenario, target, method, requested, on_progress)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import math
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import replace
+from functools import cache
 from pathlib import Path as FilePath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
-from tcpdelay.distribution import ExpectedError, Spread
+from tcpdelay.distribution import USUAL_QUANTILE, ExpectedError, Spread
+from tcpdelay.models.error_table import WRONG_CALL, ErrorTable
 from tcpdelay.models.throughput import connection_utilization, utilization_map
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -24,16 +24,6 @@ TABLES = {1.0: "linux-errors.csv", 1.5: "linux-errors-burst1.5.csv", 2.0: "linux
 
 `validation/error_map.py score` writes the first file, `validation/bursts.py` the other two.
 """
-NEIGHBOURS = 25
-"""Scenarios that give an expected error: enough for a 90 % quantile, and few enough to be similar."""
-FEATURES = ("rtt", "loss", "utilization", "packets_per_rtt")
-"""The quantities that make scenarios similar, each on a logarithmic scale."""
-COLUMNS = (*FEATURES, "cubic", "carried", "p95", "mean")
-"""Columns of a table of errors."""
-REACHED = 1e-9
-"""Tolerance of the comparison of a cumulative weight with a share."""
-WRONG_CALL = 1.0
-"""Error of a prediction that is wrong about whether TCP carries the flow."""
 SIMULATED_RATE_ERROR = 0.047
 """If packets always wait to be sent, Linux 6.1 sends up to this share more packets a second than the simulator.
 
@@ -46,9 +36,7 @@ Nine of ten are within 8.5 % of a simulation (`validation/capacity.py`). The sim
 """
 LARGEST_CAPACITY_ERROR = 0.225 + SIMULATED_RATE_ERROR
 """Error by which that rate is too small at most: the largest of `validation/capacity.py`, and the simulation's own."""
-SIMULATIONS = "simulations of scenarios like this one"
 SIMULATED_BURSTS = "simulations of losses in bursts in scenarios like this one"
-SIMULATED_CALLS = f"{SIMULATIONS}, where being wrong about whether TCP carries the flow counts as 100 %"
 STUDENT_95 = 2.09
 """Half width of a 95 % interval in standard errors: Student's quantile for 20 batches."""
 NORMAL_MEDIAN, NORMAL_MEAN, NORMAL_P90 = 0.674, 0.798, 1.645
@@ -76,9 +64,9 @@ BEYOND_CAPACITY = ExpectedError(
 
 SIMULATOR_ERROR = ExpectedError(
     median=0.0001,
-    mean=0.0153,
-    p90=0.0486,
-    mean_delay=Spread(0.0061, 0.0156, 0.0386),
+    mean=0.0164,
+    p90=0.0557,
+    mean_delay=Spread(0.0065, 0.0157, 0.0346),
     cases=432,
     source="captures of Linux 6.1 under random losses, with their own statistical error",
 )
@@ -95,8 +83,8 @@ BBR_ERROR = ExpectedError(
 """The simulator's error in captures of BBR; `validation/bbr.py` computes these figures."""
 
 BACKLOG_ERRORS = (
-    (1.0, ExpectedError(0.048, 0.134, 0.298, Spread(0.060, 0.118, 0.234), 52, "captures of Linux 6.1 with backlogs")),
-    (4.0, ExpectedError(0.331, 0.346, 0.616, Spread(0.315, 0.346, 0.612), 34, "captures near TCP's capacity")),
+    (1.0, ExpectedError(0.097, 0.146, 0.302, Spread(0.061, 0.113, 0.230), 53, "captures of Linux 6.1 with backlogs")),
+    (4.0, ExpectedError(0.357, 0.317, 0.541, Spread(0.315, 0.313, 0.514), 33, "captures near TCP's capacity")),
 )
 """The simulator's error in captures, by the shortest mean delay beyond the network's own, in round-trip times.
 
@@ -105,164 +93,15 @@ Near the capacity, a small error of the rate makes a large error of the delay. `
 """
 
 
-@dataclass(frozen=True)
-class ErrorTable:
-    """Errors of a chain in many scenarios.
-
-    Parameters
-    ----------
-    features : ndarray, shape (n, 4)
-        The scenarios' `FEATURES`: round-trip time [s], loss, utilization and packets per round-trip time, all above 0.
-    cubic, carried : ndarray of bool, shape (n,)
-        Whether the congestion control is CUBIC, and whether the chain says that TCP carries the flow.
-    p95, mean : ndarray, shape (n,)
-        Relative errors of the 95th percentile and of the mean delay, with their signs. Their size is `WRONG_CALL` where
-        chain and simulator disagree on whether TCP carries the flow, and 0 where both say that TCP does not.
-    """
-
-    features: NDArray[np.float64]
-    cubic: NDArray[np.bool_]
-    carried: NDArray[np.bool_]
-    p95: NDArray[np.float64]
-    mean: NDArray[np.float64]
-
-    @classmethod
-    def read(cls, file: FilePath) -> ErrorTable:
-        """Return the table that `to_csv` wrote into a file.
-
-        Raises
-        ------
-        ValueError
-            If the file has no table of errors.
-        """
-        try:
-            table = np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)
-        except ValueError as error:
-            raise ValueError(f"{file}: holds no table of errors: {error}") from None
-        if table.shape[1] != len(COLUMNS):
-            raise ValueError(f"{file}: holds no table of errors: it has {table.shape[1]} columns, not {len(COLUMNS)}")
-        cubic, carried, p95, mean = table[:, len(FEATURES) :].T
-        return cls(table[:, : len(FEATURES)], cubic == 1, carried == 1, p95, mean)
-
-    def to_csv(self) -> str:
-        """Return the table as CSV, with four digits."""
-        table = np.column_stack([self.features, self.cubic, self.carried, self.p95, self.mean])
-        text = io.StringIO()
-        np.savetxt(text, table, "%.4g", ",", header=",".join(COLUMNS), comments="")
-        return text.getvalue()
-
-    @cached_property
-    def _places(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The logarithms of the features, and their standard deviations."""
-        places = np.log(self.features)
-        return places, np.maximum(places.std(axis=0), 1e-9)
-
-    def _within(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the logarithms of `features`; values outside the table's range are moved to its edge."""
-        return np.log(np.clip(features, self.features.min(axis=0), self.features.max(axis=0)))
-
-    def expected(self, features: NDArray[np.float64], cubic: bool, carried: bool) -> ExpectedError:
-        """Return the error in the scenarios of the table that are most similar to a scenario.
-
-        Only scenarios with the same congestion control and the same statement of the chain are used.
-
-        Parameters
-        ----------
-        features : ndarray, shape (4,)
-            The scenario's `FEATURES`; values outside the table's range are moved to its edge.
-        cubic : bool
-            Whether the congestion control is CUBIC.
-        carried : bool
-            Whether the chain says that TCP carries the flow.
-
-        Returns
-        -------
-        ExpectedError
-            Error over the `NEIGHBOURS` most similar scenarios, weighted by similarity; NaN if there are none.
-        """
-        places, spread = self._places
-        alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
-        if not alike.size:
-            return ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, SIMULATIONS)
-        at = self._within(features)
-        distances = np.sqrt((((places[alike] - at) / spread) ** 2).sum(axis=1))
-        nearest = np.argsort(distances)[: NEIGHBOURS + 1]
-        weights = _tricube(distances[nearest])
-        counted = weights > 0
-        chosen, weights = alike[nearest[counted]], weights[counted]
-        return ExpectedError(
-            **vars(spread_of(self.p95[chosen], weights)),
-            mean_delay=spread_of(self.mean[chosen], weights),
-            cases=int(chosen.size),
-            source=SIMULATIONS if carried else SIMULATED_CALLS,
-        )
-
-    def expected_p95(self, features: NDArray[np.float64], cubic: bool, carried: bool) -> NDArray[np.float64]:
-        """Return the error of the 95th percentile, as `expected` gives it, of many scenarios at once.
-
-        Parameters
-        ----------
-        features : ndarray, shape (n, 4)
-            The scenarios' `FEATURES`.
-        cubic, carried : bool
-            As for `expected`.
-
-        Returns
-        -------
-        ndarray, shape (n, 3)
-            Median, mean and 90 % quantile of the error; NaN if the table has no such scenarios.
-        """
-        from scipy.spatial import KDTree
-
-        places, spread = self._places
-        alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
-        if not (alike.size and features.size):
-            return np.full((features.shape[0], 3), np.nan)
-        ranks = np.arange(1, min(NEIGHBOURS + 1, alike.size) + 1)
-        distances, nearest = KDTree(places[alike] / spread).query(self._within(features) / spread, ranks)
-        sizes, weights = np.abs(self.p95[alike[nearest]]), _tricube(np.asarray(distances))
-        order = np.argsort(sizes, axis=1)
-        sizes, weights = np.take_along_axis(sizes, order, 1), np.take_along_axis(weights, order, 1)
-        reached = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
-        at = [np.argmax(reached >= share - REACHED, axis=1) for share in (0.5, 0.9)]
-        median, p90 = (sizes[np.arange(sizes.shape[0]), place] for place in at)
-        return np.column_stack([median, np.average(sizes, axis=1, weights=weights), p90])
-
-
-def _tricube(distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the tricube weights of local regression for distances that ascend along the last axis.
-
-    The largest distance sets the scale, so its weight is 0.
-    """
-    farthest = distances[..., -1:]
-    weights = (1 - np.divide(distances, farthest, out=np.zeros_like(distances), where=farthest > 0) ** 3) ** 3
-    return np.where(weights.any(axis=-1, keepdims=True), weights, 1.0)
-
-
-def spread_of(errors: NDArray[np.float64], weights: NDArray[np.float64] | None = None) -> Spread:
-    """Return median, mean and 90 % quantile of the sizes of errors, weighted if `weights` are given.
-
-    Examples
-    --------
-    >>> spread_of(np.array([-0.01, 0.02, 0.06]))
-    Spread(median=0.02, mean=0.03, p90=0.06)
-    """
-    sizes = np.abs(errors)
-    shares = np.ones(sizes.size) if weights is None else weights
-    order = np.argsort(sizes)
-    reached = np.cumsum(shares[order]) / shares.sum()
-    median, p90 = (float(sizes[order[np.searchsorted(reached, share - REACHED)]]) for share in (0.5, 0.9))
-    return Spread(median, float(np.average(sizes, weights=shares)), p90)
-
-
 def expected_error_map(
     flow: Flow,
     rtt: NDArray[np.float64],
     loss: NDArray[np.float64],
     stack: KnownStack,
     carried: NDArray[np.bool_],
+    quantile: float = USUAL_QUANTILE,
 ) -> NDArray[np.float64]:
-    """Return `expected_error` of the 95th percentile at each round-trip time and loss.
+    """Return `expected_error` of a quantile of the delay at each round-trip time and loss.
 
     Parameters
     ----------
@@ -272,6 +111,8 @@ def expected_error_map(
         Round-trip times [s] and losses.
     carried : ndarray of bool, shape (rtt, loss)
         Whether the chain says that TCP carries the flow.
+    quantile : float
+        The quantile, above 0 and below 1.
 
     Returns
     -------
@@ -291,8 +132,9 @@ def expected_error_map(
     features = np.stack([rtts, losses, utilizations, rtts / flow.interval], axis=-1)
     found = np.empty((*carried.shape, 3))
     cubic = stack.congestion_control == "cubic"
-    found[~carried] = linux_table().expected_p95(features[~carried], cubic, False)
-    found[carried] = np.maximum(linux_table().expected_p95(features[carried], cubic, True), _figures(SIMULATOR_ERROR))
+    expected = linux_table().expected_of_many
+    found[~carried] = expected(features[~carried], cubic, False, quantile)
+    found[carried] = np.maximum(expected(features[carried], cubic, True, quantile), _figures(SIMULATOR_ERROR))
     return found
 
 
@@ -345,7 +187,7 @@ def simulator_error(statistical: ExpectedError, added: float, bbr: bool = False)
     --------
     >>> exact = ExpectedError(0.01, 0.01, 0.02, Spread(0.01, 0.01, 0.02), 0, "the statistical error")
     >>> [simulator_error(exact, added).p90 for added in (0.1, 2, 10)]
-    [0.02, 0.298, 0.616]
+    [0.02, 0.302, 0.541]
     """
     least = [BBR_ERROR] if bbr else []
     least += [known for shortest, known in BACKLOG_ERRORS if added >= shortest][-1:]
@@ -388,7 +230,12 @@ def is_beyond_capacity(share: float) -> bool:
 
 
 def expected_error(
-    flow: Flow, path: Path, stack: Stack, carried: bool = True, capacity: float = math.nan
+    flow: Flow,
+    path: Path,
+    stack: Stack,
+    carried: bool = True,
+    capacity: float = math.nan,
+    quantile: float = USUAL_QUANTILE,
 ) -> ExpectedError:
     """Return the expected error of a chain's prediction.
 
@@ -400,6 +247,9 @@ def expected_error(
         Whether the chain says that TCP carries the flow.
     capacity : float
         Largest packet rate [1/s] that TCP carries by the chain; NaN if it is not known.
+    quantile : float
+        Quantile of the delay whose error is asked for, above 0 and below 1. Errors are known of p95, p99 and p99.9: the
+        next higher of these is quoted.
 
     Returns
     -------
@@ -424,7 +274,7 @@ def expected_error(
         return PUBLISHED_ERROR
     if path.loss_burst == 1 and is_beyond_capacity(capacity / flow.packet_rate):
         return BEYOND_CAPACITY
-    scenario = features_of(flow, path, stack), stack.congestion_control == "cubic", carried
+    scenario = features_of(flow, path, stack), stack.congestion_control == "cubic", carried, quantile
     found = linux_table(path.loss_burst).expected(*scenario)
     if is_near_capacity(capacity / flow.packet_rate):
         found = replace(found, p90=max(found.p90, WRONG_CALL))

@@ -75,7 +75,7 @@ class _ChainModel(ABC):
             refusal = error
         except MemoryError:
             refusal = TooLargeError("the chain needs more memory than there is")
-        return answered("too large", refusal=refusal, look_up_error=partial(expected_error, *parts, carried=False))
+        return answered("too large", refusal=refusal, look_up_error=partial(_error_unsolved, *parts))
 
     def _figures(self, model: DelayModel, answered: Any, requested: Requested, ignored: Mapping[str, str]) -> Answer:
         """Return the answer with the requested figures."""
@@ -130,9 +130,14 @@ def _status(found: DelaySummary, precision: Precision) -> Status:
     return "bound" if precision == "bound" and found.truncated_mass >= NEGLIGIBLE_TRUNCATION else "exact"
 
 
-def _expected_error(flow: Flow, path: Path, stack: Stack, carried: bool) -> ExpectedError:
-    """Return the expected error of a prediction; the capacity is computed here, as few predictions are asked for it."""
-    return expected_error(flow, path, stack, carried, DelayModel(flow, path, stack).capacity)
+def _expected_error(flow: Flow, path: Path, stack: Stack, carried: bool, quantile: float) -> ExpectedError:
+    """Return the expected error of a quantile; the capacity is computed here, as few predictions are asked for it."""
+    return expected_error(flow, path, stack, carried, DelayModel(flow, path, stack).capacity, quantile)
+
+
+def _error_unsolved(flow: Flow, path: Path, stack: Stack, quantile: float) -> ExpectedError:
+    """Return the expected error of a chain that is too large, as if TCP did not carry the flow."""
+    return expected_error(flow, path, stack, carried=False, quantile=quantile)
 
 
 def _predicted(solved: DelayDistribution, model: DelayModel, ignored: Mapping[str, str]) -> DelayDistribution:

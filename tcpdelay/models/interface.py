@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
-from tcpdelay.distribution import DelayDistribution, ExpectedError
+from tcpdelay.distribution import USUAL_QUANTILE, DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import CAPACITY_ERROR, is_near_capacity
 from tcpdelay.scenario.fields import InvalidValueError, declarations, shown
 from tcpdelay.scenario.path import Path
@@ -312,7 +312,7 @@ class Answer:
     backlogged_time_fraction: float = np.nan
     ignored: Mapping[str, str] = field(default_factory=dict)
     refusal: ValueError | None = None
-    look_up_error: Callable[[], ExpectedError] | None = field(default=None, repr=False, compare=False)
+    look_up_error: Callable[[float], ExpectedError] | None = field(default=None, repr=False, compare=False)
     simulated_because: str = ""
 
     @property
@@ -326,9 +326,10 @@ class Answer:
 
         The error is looked up at the first access, because the look-up takes as long as an answer.
         """
+        quantile = USUAL_QUANTILE if self.requested.target is None else self.requested.target.quantile
         if self.look_up_error is not None:
-            return self.look_up_error()
-        return None if self.distribution is None else self.distribution.expected_error
+            return self.look_up_error(quantile)
+        return None if self.distribution is None else self.distribution.expected_error_of(quantile)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -275,7 +275,7 @@ def predict(scenario: Scenario, requested: Requested | None = None, method: Answ
 
 def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) -> Answer:
     """Ask the model, or the models in turn for "auto"."""
-    from tcpdelay.models.accuracy import WRONG_CALL
+    from tcpdelay.models.error_table import WRONG_CALL
 
     if method == "simulation":
         return _simulated(scenario, asked)

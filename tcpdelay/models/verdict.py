@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcpdelay.distribution import DelayDistribution, ExpectedError
-from tcpdelay.models.accuracy import WRONG_CALL
+from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, predict, supports
 from tcpdelay.scenario.fields import bounds
@@ -43,7 +43,7 @@ def late_range(answer: Answer, limit: float) -> tuple[float, float]:
     """Return the smallest and the largest share of late packets that the expected error of an answer allows.
 
     The delays are taken to be too long, or too short, by the error that nine of ten predictions do not exceed. The
-    error is that of the 95th percentile.
+    error is that of the requested target's quantile, or of the 95th percentile.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def judge(
     >>> judge(call, Target(0.200)).verdict, judge(call, Target(0.100)).answer.method
     ('works', 'chain')
     """
-    requested = Requested() if requested is None else requested
+    requested = replace(Requested() if requested is None else requested, target=target)
     simulated = not supports(scenario, "simulation").refused
     if method != "simulation":
         answer = predict(scenario, requested, "chain")
@@ -176,7 +176,7 @@ def judge(
         if method == "chain" or found.verdict != "uncertain" or not simulated:
             return found
     for packets in SIMULATED_PACKETS:
-        request = replace(requested, target=target, packets=packets, on_progress=on_progress)
+        request = replace(requested, packets=packets, on_progress=on_progress)
         answer = predict(scenario, request, "simulation")
         found = Judgement(verdict_of(answer, target), answer)
         if found.verdict != "uncertain":

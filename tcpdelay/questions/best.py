@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.interface import Model
+from tcpdelay.models.interface import Model, Requested
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, model_to_compare, predict, simulator
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import Verdict, verdict_of
@@ -261,7 +261,8 @@ def _candidate(
     way: Way, path: Path, stack: KnownStack, target: Target | CallTarget, model: AnsweredBy | Model
 ) -> Candidate:
     """Return the prediction for one way."""
-    answer = predict(Scenario(way.asked, path, stack), method=model)
+    requested = Requested(target=target) if isinstance(target, Target) else None
+    answer = predict(Scenario(way.asked, path, stack), requested, model)
     error = answer.expected_error or UNKNOWN_ERROR
     verdict: Verdict
     if answer.status in ("too large", "not settled"):
@@ -271,7 +272,7 @@ def _candidate(
     mos = None
     if isinstance(target, Target):
         delay, meets = distribution.quantile(target.quantile), distribution.meets(target)
-        verdict = verdict_of(replace(answer, distribution=distribution, look_up_error=lambda: error), target)
+        verdict = verdict_of(replace(answer, distribution=distribution, look_up_error=lambda quantile: error), target)
     else:
         call = best_playout_delay(distribution, target.codec_of(way.packets.interval))
         delay, mos, meets = call.playout_delay, call.mos, target.is_met_by(call)

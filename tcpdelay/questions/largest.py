@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
-from tcpdelay.models.interface import Model, Status
+from tcpdelay.models.interface import Model, Requested, Status
 from tcpdelay.models.predict import (
     COMPARED_PACKETS,
     AnsweredBy,
@@ -213,7 +213,7 @@ def _searched(
         beyond = axis.place(found.outside)
         fails = _exact(axis.quantity, beyond, found.outside)
         limit, delay_beyond = _limit(Scenario(*beyond, stack), target, model)
-    answer = predict(Scenario(*at, stack), method=model)
+    answer = predict(Scenario(*at, stack), Requested(target=target), model)
     certain, impossible = (
         None if end is None else _exact(axis.quantity, axis.place(end), end)
         for end in edges_within_error(axis, stack, target, found.inside, model)
@@ -257,7 +257,7 @@ def _limit(scenario: Scenario, target: Target, model: AnsweredBy | Model) -> tup
     """Return why a scenario misses the target, and the target's quantile of its delay [s]."""
     if carries(scenario, model) is False:
         return "capacity", math.inf
-    answer = predict(scenario, method=model)
+    answer = predict(scenario, Requested(target=target), model)
     if not answer.answered:
         return _UNANSWERED[answer.method, answer.status], None
     delay = answer.require().quantile(target.quantile)
@@ -269,7 +269,7 @@ def _nothing_meets(axis: Axis, stack: KnownStack, target: Target, model: Answere
     best, shortest = axis.lowest, math.inf
     value = axis.lowest
     while value <= axis.highest:
-        answer = predict(Scenario(*axis.place(value), stack), method=model)
+        answer = predict(Scenario(*axis.place(value), stack), Requested(target=target), model)
         value, tried = value * SCAN_FACTOR, value
         if answer.status == "not settled":
             continue

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay import __version__
-from tcpdelay.models.accuracy import WRONG_CALL, expected_error_map, is_beyond_capacity, is_near_capacity
+from tcpdelay.models.accuracy import expected_error_map, is_beyond_capacity, is_near_capacity
+from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import capacity
 from tcpdelay.models.throughput import utilization_map
@@ -287,13 +288,14 @@ def working_region(
         )
         variables["mos"] = (DIMENSIONS, scores * computed, Meaning("1", name).attributes)
         variables["playout_delay"] = cells.playout_delay.variable
-    errors = expected_error_map(asked.flow, rtts, lost, asked.stack, cells.sustainable.values).copy()
-    near, far_beyond = _by_capacity(asked, rtts, lost, cells.sustainable.values)
+    carried, quantile = cells.sustainable.values, asked.target.quantile
+    errors = expected_error_map(asked.flow, rtts, lost, asked.stack, carried, quantile).copy()
+    near, far_beyond = _by_capacity(asked, rtts, lost, carried)
     errors[near, _ERRORS.index("p90")] = np.maximum(errors[near, _ERRORS.index("p90")], WRONG_CALL)
     errors[far_beyond] = 0.0
     variables["verdict"] = (DIMENSIONS, _verdicts(asked, cells, errors[..., _ERRORS.index("p90")]), _VERDICT_MEANINGS)
     for i, statistic in enumerate(_ERRORS):
-        text = f"{statistic} of the expected relative error of the 95th percentile"
+        text = f"{statistic} of the expected relative error of the target's quantile"
         variables[f"expected_error_{statistic}"] = (
             DIMENSIONS,
             errors[..., i] * computed,

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tcpdelay.models.accuracy import WRONG_CALL, expected_error
+from tcpdelay.models.accuracy import expected_error
+from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import Answer, Model, Requested
 from tcpdelay.models.predict import AnsweredBy, capacity, predict
 from tcpdelay.models.verdict import late_range, longer_limit, relative_error
@@ -298,7 +299,9 @@ def _late_if(longer: bool, scenario: Scenario, target: Target, model: AnsweredBy
     # The chain knows its error from its capacity, and decides with less work than a distribution takes.
     flow, path, stack = scenario.flow, scenario.path, scenario.stack
     largest = capacity(scenario)
-    error = relative_error(stack, expected_error(flow, path, stack, largest > flow.packet_rate, largest))
+    error = relative_error(
+        stack, expected_error(flow, path, stack, largest > flow.packet_rate, largest, target.quantile)
+    )
     open_end = ALL_LATE if longer else 0.0
     if error >= WRONG_CALL:
         return open_end

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.interface import Answer
+from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import AnsweredBy, model_to_compare, predict
 from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.quantities import at_rtt
@@ -194,7 +194,7 @@ def sensitivities(
 
     def answer(flow: Flow, path: Path) -> Answer:
         nonlocal done
-        found = predict(Scenario(flow, path, stack), method=model)
+        found = predict(Scenario(flow, path, stack), Requested(target=target), model)
         done += 1
         if on_progress is not None:
             on_progress(done, total)

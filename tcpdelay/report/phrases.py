@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from tcpdelay.models.accuracy import WRONG_CALL
+from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import NotSettledError
 from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION

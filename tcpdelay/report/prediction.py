@@ -96,7 +96,7 @@ def prediction_record(
         **settled_record(None),
         "method": distribution.method,
         "simulated_because": simulated_because or None,
-        **expected_errors(distribution.expected_error),
+        **expected_errors(distribution.expected_error_of(target.quantile)),
         "ignored": dict(distribution.ignored),
     }
 
@@ -135,7 +135,9 @@ def _late_range(target: Target, distribution: DelayDistribution) -> tuple[float,
     from tcpdelay.scenario.stack import Linux
 
     stack = Linux() if distribution.scenario is None else distribution.scenario[2]
-    return late_range_within(distribution, relative_error(stack, distribution.expected_error), target.latest)
+    return late_range_within(
+        distribution, relative_error(stack, distribution.expected_error_of(target.quantile)), target.latest
+    )
 
 
 def not_settled_text(flow: Flow, path: Path, refusal: NotSettledError, simulated_because: str = "") -> str:
@@ -160,7 +162,7 @@ def prediction_text(
     from tcpdelay.advice.guideline import REPORTED_QUANTILES
     from tcpdelay.models.accuracy import in_words
 
-    error = distribution.expected_error
+    error = distribution.expected_error_of(target.quantile)
     late = format_fraction(distribution.late_fraction(target.limit))
     low, high = _late_range(target, distribution)
     if low < high:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tcpdelay.confidence import Interval
+from tcpdelay.models.simulator.batches import is_settled
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.path import Path
@@ -111,6 +112,11 @@ class SimulatedScenario:
     def p95(self) -> Interval:
         """95th percentile [s] with its interval."""
         return Interval(self.times["p95"], self.times["p95_low"], self.times["p95_high"])
+
+    @property
+    def settled(self) -> bool:
+        """Whether the delays do not depend on the length of the simulation; otherwise they show nothing."""
+        return not self.sustainable or is_settled(self.p95)
 
 
 def random_scenario(number: int) -> MapScenario:

@@ -12,7 +12,9 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from scoring.error_map import SINGLE_SEGMENT_SIZE, MapScenario, SimulatedScenario
 from scoring.figures import INK, draw_svg
 from tcpdelay.distribution import Spread
-from tcpdelay.models.accuracy import WRONG_CALL, ErrorTable, features_of, spread_of
+from tcpdelay.models.accuracy import features_of
+from tcpdelay.models.error_table import QUANTILES as HELD
+from tcpdelay.models.error_table import WRONG_CALL, ErrorTable, spread_of
 from tcpdelay.questions.validation.predictions import Prediction, solve
 from tcpdelay.questions.validation.scores import (
     LARGEST_SUSTAINABLE_UTILIZATION,
@@ -25,7 +27,7 @@ from tcpdelay.report.chart_labels import LABEL_SIZE, tidy
 from tcpdelay.report.charts import ORANGE
 from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.units import format_fraction, format_time
+from tcpdelay.units import format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-QUANTITIES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+QUANTITIES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 STATISTICS = tuple(field.name for field in fields(Spread))
 WORST = 25
 LOSS_EDGES = (0.001, 0.01)
@@ -104,7 +106,9 @@ def score_map(
     answer: Callable[[Scenario], Prediction] = solve,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[MapScore]:
-    """Predict every simulated scenario with the chain; scenarios that the chain does not solve are left out.
+    """Predict every simulated scenario with the chain.
+
+    Scenarios that the chain does not solve, or whose simulation has not settled, are left out.
 
     Parameters
     ----------
@@ -123,6 +127,8 @@ def score_map(
     scores = []
     for done, one in enumerate(simulated):
         on_progress(done, len(simulated))
+        if not one.settled:
+            continue
         prediction = answer(Scenario(one.scenario.flow, one.scenario.path, one.scenario.stack))
         if prediction.distribution is not None:
             scores.append(MapScore(one, prediction))
@@ -136,7 +142,7 @@ def error_table(scores: Sequence[MapScore]) -> ErrorTable:
         features=np.array([features_of(one.flow, one.path, one.stack) for one in scenarios]),
         cubic=np.array([one.stack.congestion_control == "cubic" for one in scenarios]),
         carried=np.array([score.prediction.sustainable for score in scores]),
-        p95=np.array([score.error("p95") for score in scores]),
+        quantiles={held: np.array([score.error(quantile_name(held)) for score in scores]) for held in HELD},
         mean=np.array([score.error("mean") for score in scores]),
     )
 
