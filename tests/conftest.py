@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from browser_page import FLAGS, Elements
+from report_cases import guidelines
 from tcpdelay.models import compilation
 
 # No deadline: the first call of a compiled kernel takes seconds, every later one microseconds.
@@ -145,3 +146,15 @@ def opened(browser, tmp_path):
         return Elements(done.stdout), complaints, asked
 
     return open_page
+
+
+@pytest.fixture(scope="session")
+def findings():
+    """Return the guidelines whose reports are tested, by name."""
+    return guidelines()
+
+
+@pytest.fixture(scope="session")
+def pages(findings):
+    """Return the pages of these guidelines."""
+    return {name: found.to_html() for name, found in findings.items()}

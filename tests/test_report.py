@@ -1,116 +1,26 @@
 import dataclasses
-import html
-import io
-import itertools
 import json
 import math
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
-from importlib.resources import files
 
-import numpy as np
 import pytest
-from rich.console import Console
 
-from report_cases import CASES, VOIP, guidelines
+from report_cases import CASES, FORMATS, VOIP, Page, as_text, markdown_rows, rendered
 from tcpdelay import guideline
 from tcpdelay.advice.rule import Effect
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.models import chain_models
 from tcpdelay.quality.voice import voice_quality
 from tcpdelay.report import phrases
-from tcpdelay.report.content import NOT_TO_DO, content
-from tcpdelay.report.guideline import compare_guidelines
-from tcpdelay.report.html import VARIABLES
-from tcpdelay.report.markdown import escape
-from tcpdelay.report.text import print_report
+from tcpdelay.report.content import content
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, format_time, parse_fraction, parse_rate, parse_time
-
-FORMATS = ("html", "markdown", "text")
-HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(1)> [bold]a[/bold] | `b` *c* {{ 7*7 }}\n# d'
-
-
-@pytest.fixture(scope="module")
-def findings():
-    return guidelines()
-
-
-@pytest.fixture(scope="module")
-def pages(findings):
-    return {name: found.to_html() for name, found in findings.items()}
-
-
-def as_text(found, width=100, **options):
-    page = io.StringIO()
-    print_report(found, Console(file=page, width=width, **options))
-    return page.getvalue()
-
-
-def rendered(found, output_format, width=100):
-    if output_format == "text":
-        return as_text(found, width)
-    return found.to_html() if output_format == "html" else found.to_markdown()
-
-
-class Page(HTMLParser):
-    """The elements of a page, each with its attributes and text; an end tag that closes nothing is an error."""
-
-    EMPTY = frozenset({"meta", "br", "img", "link", "hr", "input"})
-
-    def __init__(self, source):
-        super().__init__(convert_charrefs=True)
-        self.open, self.elements = [], []
-        self.feed(source)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        element = {"tag": tag, "attributes": dict(attrs), "text": "", "within": tuple(e["tag"] for e in self.open)}
-        assert len(element["attributes"]) == len(attrs), f"attribute of {tag} given twice"
-        self.elements.append(element)
-        if tag not in self.EMPTY:
-            self.open.append(element)
-
-    def handle_endtag(self, tag):
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop()["tag"] == tag
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        if tag not in self.EMPTY:
-            self.handle_endtag(tag)
-
-    def handle_data(self, data):
-        for element in self.open:
-            element["text"] += data.replace("\u00a0", " ")
-
-    def all(self, *tags):
-        return [element for element in self.elements if element["tag"] in tags]
-
-    def rows(self):
-        """Return the cells of all table rows by the first cell."""
-        cells = []
-        for element in self.all("tr", "th", "td"):
-            if element["tag"] == "tr":
-                cells.append([])
-            else:
-                cells[-1].append(element["text"])
-        return cells
-
-
-def markdown_rows(source):
-    lines = [line for line in source.splitlines() if line.startswith("|")]
-    return [
-        [re.sub(r"\\(.)", r"\1", cell.strip().strip("*")) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        for line in lines
-    ]
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
@@ -240,13 +150,6 @@ def test_recommendations_that_apply_come_first_with_their_setting(findings, outp
         assert (rule.setting.replace("`", "") in report) == (rule.place == "do")
 
 
-def test_folded_advice_can_be_opened(pages):
-    page = Page(pages["works"])
-    folded = [element for element in page.all("details") if element["attributes"].get("class") == "folded"]
-    assert [element["text"].strip().split(" (")[0] for element in folded] == list(NOT_TO_DO.values())
-    assert not any("open" in element["attributes"] for element in folded)
-
-
 def test_a_report_without_anything_to_do_says_so():
     found = content(guideline(Flow(1448, 0.1), Path(rtt=0.020, loss=0)))
     (advice,) = (section for section in found.sections if section.key == "advice")
@@ -300,162 +203,6 @@ def test_inputs_outside_the_validated_range_are_marked_once():
     assert "lies outside" not in found.to_markdown()
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_page_is_well_formed(pages, case):
-    page = Page(pages[case])
-    assert pages[case].startswith('<!DOCTYPE html>\n<html lang="en">')
-    names = [element["attributes"]["id"] for element in page.elements if "id" in element["attributes"]]
-    assert len(names) == len(set(names))
-    assert any(element["attributes"].get("name") == "viewport" for element in page.all("meta"))
-    levels = [int(element["tag"][1]) for element in page.all("h1", "h2", "h3", "h4")]
-    assert levels.count(1) == 1
-    assert levels[0] == 1
-    assert all(deeper - level <= 1 for level, deeper in itertools.pairwise(levels))
-    for element in page.elements:
-        for name in element["attributes"].get("aria-labelledby", "").split():
-            assert name in names
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_contents_lead_to_every_section(pages, case):
-    contents = re.search(r'<nav class="contents".*?</nav>', pages[case], re.DOTALL)[0]
-    links = re.findall(r'href="#([^"]+)"', contents)
-    assert links == re.findall(r'<section id="([^"]+)"', pages[case])
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_page_needs_nothing_from_elsewhere(pages, case):
-    page = Page(pages[case])
-    names = {element["attributes"].get("id") for element in page.elements}
-    assert not page.all("script", "link", "iframe", "object", "img", "base")
-    assert "http" not in pages[case]
-    assert "@import" not in pages[case]
-    for element in page.elements:
-        for attribute in ("src", "href", "srcset", "data", "action"):
-            if attribute in element["attributes"]:
-                assert element["attributes"][attribute].removeprefix("#") in names
-    references = re.findall(r"url\(([^)]*)\)", pages[case])
-    assert {reference.removeprefix("#") for reference in references} <= names
-
-
-@pytest.mark.parametrize(("case", "count"), [("works", 4), ("fails", 4), ("never", 1), ("lossless", 4)])
-def test_charts_are_named_and_follow_the_page_colours(pages, case, count):
-    page = Page(pages[case])
-    drawings = page.all("svg")
-    assert len(drawings) == count
-    text = {element["attributes"].get("id"): element["text"] for element in page.elements}
-    for drawing in drawings:
-        assert drawing["attributes"]["role"] == "img"
-        title, description = drawing["attributes"]["aria-labelledby"].split()
-        assert text[title]
-        assert len(text[description]) > len(text[title])
-    styles = " ".join(element["attributes"].get("style", "") for element in page.elements if "svg" in element["within"])
-    assert not re.search("#[0-9a-f]{3}", styles)
-    assert "var(--ink)" in styles
-
-
-def test_chart_text_is_text(pages, findings):
-    texts = [element["text"] for element in Page(pages["works"]).all("text")]
-    edge = f"works up to {format_fraction(findings['works'].margins[0].edge)}"
-    for label in ("limit 200 ms", edge, "here: 2 %, 140 ms", "network 50 ms", "p95 delay"):
-        assert label in texts
-
-
-def test_colours_contrast_in_light_and_dark():
-    sheet = files("tcpdelay.report").joinpath("templates/report.css").read_text()
-    schemes = [
-        dict(re.findall(r"(--\w+): (#[0-9a-f]{6})", block))
-        for block in re.findall(r":root \{(.*?)\}", sheet, re.DOTALL)
-    ]
-    assert len(schemes) == 3
-
-    def luminance(color):
-        channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-        return np.dot(linear, [0.2126, 0.7152, 0.0722])
-
-    for scheme in schemes:
-        assert set(VARIABLES.values()) < set(scheme)
-        for text in set(scheme) - {"--page", "--panel", "--line"}:
-            for ground in ("--page", "--panel"):
-                light, dark = sorted((luminance(scheme[text]), luminance(scheme[ground])), reverse=True)
-                assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, scheme)
-
-
-@pytest.fixture(scope="module")
-def hostile(findings):
-    found = findings["estimated"]
-    rule = dataclasses.replace(
-        found.recommendations[0], title=HOSTILE, reason=HOSTILE, condition=HOSTILE, setting=f"sysctl a.b {HOSTILE}"
-    )
-    return dataclasses.replace(
-        found,
-        recommendations=(rule, *found.recommendations[1:], dataclasses.replace(rule, applies=False)),
-        notes=(HOSTILE,),
-        alternatives=(dataclasses.replace(found.alternatives[0], label=HOSTILE),),
-        playout=(dataclasses.replace(found.playout[0], masks=HOSTILE, formula=HOSTILE),),
-        validity=dataclasses.replace(found.validity, source=HOSTILE),
-    )
-
-
-def test_hostile_text_stays_text_in_html(hostile):
-    page = Page(hostile.to_html())
-    assert not page.all("script", "img")
-    assert page.all("main")[0]["text"].count("<script>alert(1)</script>") == 15
-
-
-def test_hostile_text_stays_text_in_markdown(hostile):
-    report = hostile.to_markdown()
-    assert "\n# d" not in report
-    assert not re.search(r"(?<!\\)<", report)
-    assert not re.search(r"(?<![\\*])\*c", report)
-    widths = {len(row) for row in markdown_rows(report) if "script" in "".join(row)}
-    assert widths == {4, 5}
-
-
-def test_hostile_text_stays_text_in_the_terminal(hostile):
-    report = as_text(hostile)
-    assert "<script>alert(1)</script>" in report
-    # Backticks around code stand for a style.
-    assert "[bold]a[/bold] | b *c* {{ 7*7 }} # d" in re.sub(r"\s+", " ", report)
-
-
-@pytest.mark.parametrize(
-    ("text", "escaped"),
-    [
-        ("2 % of a_b", "2 % of a_b"),
-        ("_a_", r"\_a\_"),
-        ("# a", r"\# a"),
-        ("- a", r"\- a"),
-        ("1. a", r"1\. a"),
-        ("1.5 s", "1.5 s"),
-        ("a | b", r"a \| b"),
-        (r"a\b", r"a\\b"),
-        ("[a](b)", r"\[a\](b)"),
-        ("a\n# b", "a # b"),
-    ],
-)
-def test_markdown_shows_text_as_it_stands(text, escaped):
-    assert escape(text) == escaped
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("case", CASES)
-def test_terminal_report_keeps_to_the_width(findings, case, width):
-    lines = as_text(findings[case], width=width).splitlines()
-    assert max(map(len, lines)) <= min(width, 100)
-    assert not any(line.endswith(" ") for line in lines)
-    assert not any("…" in line.replace("change …", "").replace("replace …", "") for line in lines)
-
-
-def test_terminal_report_says_the_same_without_colour(findings):
-    plain = as_text(findings["fails"], width=80)
-    coloured = as_text(findings["fails"], width=80, force_terminal=True, color_system="standard")
-    assert "\x1b" not in plain
-    assert "\x1b[1;31mDoes not work" in coloured
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
-
-
 def test_reports_load_no_more_than_they_need():
     script = """
 import sys
@@ -468,14 +215,6 @@ found.to_html()
 assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_drawing_leaves_the_settings_of_matplotlib_alone(findings):
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    findings["lossless"].to_html()
-    assert dict(matplotlib.rcParams) == before
 
 
 def test_content_names_every_section_once(findings):
@@ -494,17 +233,6 @@ def test_content_names_every_section_once(findings):
     ]
 
 
-@pytest.mark.parametrize(("variable", "coloured"), [("", True), ("NO_COLOR", False)])
-def test_a_terminal_shows_the_verdict_in_colour_unless_it_must_not(findings, monkeypatch, variable, coloured):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    if variable:
-        monkeypatch.setenv(variable, "1")
-    page = io.StringIO()
-    print_report(findings["fails"], Console(file=page, width=100, force_terminal=True, color_system="standard"))
-    assert ("\x1b[1;31m" in page.getvalue()) == coloured
-
-
 @pytest.mark.parametrize("output_format", FORMATS)
 def test_what_to_do_follows_the_verdict(findings, output_format):
     report = rendered(findings["fails"], output_format).lower()
@@ -512,58 +240,6 @@ def test_what_to_do_follows_the_verdict(findings, output_format):
     report = report.rpartition("</nav>")[2]
     places = [report.index(title) for title in ("do this", "scenario", "playout buffers", "little or no gain here")]
     assert places == sorted(places)
-
-
-def test_options_in_the_verdict_are_code():
-    page = guideline(VOIP, Path(0.100, 0.02), target=Target(0.140, 0.95), method="chain").to_html()
-    assert "<code>--method auto</code>" in page
-    assert "`" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def compared():
-    call = application("voip")
-    stacks = (Stack.linux(), Stack.newreno_2008(backlog_bound="grow"))
-    return compare_guidelines(*(guideline(path=Path(0.100, 0.02), stack=s, application=call) for s in stacks))
-
-
-@pytest.mark.parametrize("output_format", ["html", "markdown"])
-def test_comparison_shows_both_guidelines(compared, output_format):
-    report = rendered(compared, output_format)
-    rows = Page(report).rows() if output_format == "html" else markdown_rows(report)
-    rows = {row[0]: row for row in rows}
-    for q in (0.5, 0.95, 0.99):
-        for column, found in ((1, compared.before), (2, compared.after)):
-            shown = parse_time(rows[f"p{100 * q:.0f}"][column], "delay")
-            assert shown == pytest.approx(found.distribution.quantile(q), rel=5.1e-3)
-    scores = [float(cell) for cell in rows["best MOS"][1:]]
-    assert scores[:2] == pytest.approx([compared.before.call.best.mos, compared.after.call.best.mos], abs=0.0051)
-    assert scores[2] == pytest.approx(scores[1] - scores[0], abs=0.0101)
-    assert "TCP" in rows
-    assert "Flow" not in rows
-
-
-def test_comparison_draws_both_distributions(compared):
-    page = Page(compared.to_html())
-    (drawing,) = page.all("svg")
-    texts = [element["text"] for element in page.all("text")]
-    assert {"before", "after", "limit 200 ms"} <= set(texts)
-    assert drawing["attributes"]["role"] == "img"
-    assert "http" not in compared.to_html()
-
-
-def test_comparison_names_what_differs(compared):
-    record = json.loads(compared.to_json())
-    assert "stack.backlog_bound" in record["differs"]
-    assert not any(name.startswith(("flow", "path", "target")) for name in record["differs"])
-    assert record["before"]["call"]["codec"]["name"] == "g711"
-
-
-def test_comparison_with_a_flow_that_never_settles_reads_sensibly(findings):
-    found = compare_guidelines(findings["works"], findings["never"])
-    for report in (found.to_html(), found.to_markdown()):
-        assert "never settles" in report
-        assert not re.search(r"\b(inf|nan)\b", Page(report).all("main")[0]["text"] if "<main>" in report else report)
 
 
 @pytest.mark.parametrize(("name", "about"), [("voip", False), ("opus", True)])
@@ -591,34 +267,6 @@ def test_videos_are_played():
     assert found.video.startup_delay == 0.3
     assert found.call is None
     assert "How the video plays" in found.to_markdown()
-
-
-def test_page_in_a_browser_asks_for_nothing_and_fits_a_phone(opened, findings, tmp_path):
-    page = tmp_path / "report.html"
-    page.write_text(findings["works"].to_html())
-    probe = "<script>onload=()=>{document.title=document.documentElement.scrollWidth-innerWidth}</script>"
-    narrow = tmp_path / "narrow.html"
-    narrow.write_text(
-        f'<body style="margin:0"><iframe id="f" style="border:0;width:360px;height:900px" '
-        f"srcdoc='{html.escape(page.read_text() + probe, quote=True)}'></iframe>"
-        "<script>onload=()=>{document.title='wider by '+f.contentDocument.title}</script>"
-    )
-    elements, complaints, asked = opened(narrow)
-    assert asked == set()
-    assert complaints == []
-    assert elements.all[[e["tag"] for e in elements.all].index("title")]["text"] == "wider by 0"
-
-
-def test_everything_that_takes_the_focus_shows_it(pages):
-    sheet = files("tcpdelay.report").joinpath("templates/report.css").read_text()
-    assert re.search(r":focus-visible \{ outline: 2px solid", sheet)
-    assert "outline: none" not in sheet
-    page = Page(pages["works"])
-    for element in page.all("div"):
-        if "tabindex" in element["attributes"]:
-            assert element["attributes"]["aria-label"]
-    assert len(page.all("main")) == len(page.all("header")) == 1
-    assert all(element["attributes"].get("scope") in ("col", "row") for element in page.all("th"))
 
 
 @pytest.fixture

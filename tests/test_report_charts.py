@@ -6,19 +6,12 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.path import Path
 
-from report_cases import guidelines
 from tcpdelay import guideline
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.predict import capacity
 from tcpdelay.report import charts, guideline_charts
 from tcpdelay.report.html import CHART_HEIGHT, CHART_WIDTH
 from tcpdelay.scenario.scenario import Scenario
-
-
-@pytest.fixture(scope="module")
-def findings():
-    return guidelines()
-
 
 DISTRIBUTION = DelayDistribution(np.array([0.05, 0.15, 0.4]), np.array([0.9, 0.0995, 0.0005]), one_way_delay=0.05)
 

@@ -74,6 +74,7 @@ def test_a_chain_in_the_place_of_an_unsettled_simulation_says_so(monkeypatch):
     said = " ".join(content(found).explanation)
     assert f"A simulation of {COMPARED_PACKETS} packets has not settled: TCP carries between" in said
     assert "A simulation may decide" not in said
+    assert "but by the chain the delay never settles" in said
     delay = json.loads(found.to_json())["delay"]
     assert delay["settled"] is False
     assert delay["carried_low"] < delay["carried_by_chain"] < delay["carried_high"]

@@ -103,9 +103,10 @@ def verdict(guideline: Findings) -> list[str]:
             f"the delay still depends on how many are simulated: {answer.refusal.in_words}."
         ]
     elif math.isinf(guideline.quantile):
+        by_model = "" if guideline.settled else f" by the {answer.method}"
         sentences = [
-            f"{share} of the packets should arrive within {limit}, but the delay never settles: packets pile up in the "
-            "send buffer for as long as the flow sends.",
+            f"{share} of the packets should arrive within {limit}, but{by_model} the delay never settles: packets pile "
+            "up in the send buffer for as long as the flow sends.",
             _capacity(guideline),
         ]
     else:
