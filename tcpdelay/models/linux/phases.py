@@ -33,6 +33,20 @@ TIMEOUT, REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN, ROUND, OPEN, LOST_OPEN,
 - LOST_TWO: from a loss in an open window to its detection if the next packet is lost too. With loss bursts: the same
   for several consecutive losses.
 """
+KIND_NAMES = (
+    "timeout",
+    "repair_more",
+    "repair_again",
+    "repair",
+    "repair_open",
+    "round",
+    "open",
+    "lost_open",
+    "lost_two",
+    "lost_repairing",
+    "lost",
+)
+"""Names of the kinds, by their numbers."""
 PER_WINDOW = (REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN)
 OPEN_KINDS = (OPEN, LOST_OPEN, LOST_TWO, LOST_REPAIRING)
 SENDING = np.dtype(
