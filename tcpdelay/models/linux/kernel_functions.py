@@ -151,7 +151,7 @@ RTO = Source(
 ENTER_LOSS = Source(
     "tcp_enter_loss",
     "tcp_input.c",
-    "Marks the segments in flight lost, reduces ssthresh, and sets the window to one segment beyond the flight.",
+    "Marks the first segment and all overdue ones lost, reduces ssthresh, and sets the window to the flight plus one.",
     "RFC 5681, 3.1",
 )
 SLOW_START = Source(
