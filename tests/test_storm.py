@@ -1,4 +1,4 @@
-"""Agreement with Storm, a probabilistic model checker that knows nothing of TCP, on the long-run probabilities."""
+"""Agreement with Storm, a probabilistic model checker that knows nothing of TCP, on the exported chains."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from benchmarks.storm_chain import (
     TIGHT_PRECISION,
     long_run_probability,
     long_run_property,
+    mean_step_property,
+    stationary_distribution,
     storm_model,
     tight_environment,
 )
@@ -37,6 +39,16 @@ CHAINS = {
     "full segments": DelayModel(FULL_SEGMENTS, Path(rtt=0.200, loss=0.01), Stack.newreno_2008()),
     "more than TCP can carry": DelayModel(FULL_SEGMENTS, Path(rtt=0.100, loss=0.10), Stack.newreno_2008()),
 }
+LINUX_CHAINS = {
+    "voip, CUBIC": DelayModel(VOICE, Path(rtt=0.100, loss=0.02), Stack.linux()),
+    "voip, Reno": DelayModel(VOICE, Path(rtt=0.100, loss=0.02), Stack.linux(congestion_control="reno")),
+    "1200 B": DelayModel(Flow(packet_size=1200, interval=0.020), Path(rtt=0.100, loss=0.005), Stack.linux()),
+    "several segments": DelayModel(Flow(packet_size=3000, interval=0.040), Path(rtt=0.050, loss=0.01), Stack.linux()),
+    "thin flow": DelayModel(Flow(packet_size=160, interval=0.200), Path(rtt=0.050, loss=0.01), Stack.linux()),
+    "loss bursts": DelayModel(VOICE, Path(rtt=0.100, loss=0.02, loss_burst=1.5), Stack.linux()),
+}
+LU_PRECISION = 1e-12
+"""Largest sum of the differences of two stationary distributions; the sparse LU of Storm is exact to rounding."""
 DENSITIES = (0.9, 0.5, 0.2, 0.05)
 
 
@@ -60,6 +72,22 @@ def test_storm_finds_the_same_long_run_probabilities(model: DelayModel, tmp_path
     storm = storm_model(tmp_path / "chain.drn", model, sets)
     found = [long_run_probability(storm, long_run_property(label), tight_environment()) for label in sets]
     assert found == pytest.approx(expected, rel=TIGHT_PRECISION, abs=0)
+
+
+@pytest.mark.parametrize("model", (CHAINS | LINUX_CHAINS).values(), ids=(CHAINS | LINUX_CHAINS).keys())
+def test_storm_finds_the_same_stationary_distribution(model: DelayModel, tmp_path: FilePath) -> None:
+    storm = storm_model(tmp_path / "chain.drn", model)
+    found = stationary_distribution(storm, tight_environment())
+    assert np.abs(found - model.stationary_distribution).sum() < LU_PRECISION
+    # The states carry what a reader needs to find them: Storm's sets are those of the model.
+    for kind in np.unique(model.kinds):
+        assert list(storm.labeling.get_states(kind)) == np.flatnonzero(model.kinds == kind).tolist()
+    for label, column in (("window", "w"), ("backlog", "b")):
+        largest = model.states[column].max()
+        of_largest = np.flatnonzero(model.states[column] == largest)
+        assert list(storm.labeling.get_states(f"{label}_{largest}")) == of_largest.tolist()
+    mean_step = long_run_probability(storm, mean_step_property(), tight_environment())
+    assert mean_step == pytest.approx(model.stationary_distribution @ model.step_durations, rel=1e-9)
 
 
 def test_storm_reads_the_chain_that_was_written(tmp_path: FilePath) -> None:

@@ -464,6 +464,30 @@ class DelayModel:
         return states
 
     @cached_property
+    def kinds(self) -> NDArray[np.str_]:
+        """Kind of the phase of each of `states`, for example ``"round"`` or ``"timeout"``."""
+        _, phase_of, _ = self._numbering
+        return self._profile.kinds[phase_of]
+
+    @cached_property
+    def step_durations(self) -> NDArray[np.float64]:
+        """Mean duration of the step from each of `states` [s]."""
+        phases, transitions = self._structure
+        _, phase_of, _ = self._numbering
+        phase_of_event = np.repeat(np.arange(phases.size - 1), np.diff(phases["first_transition"]))
+        events = transitions[: phase_of_event.size]
+        mean = np.zeros(phases.size - 1)
+        np.add.at(mean, phase_of_event, events["probability"] * events["duration"])
+        return mean[phase_of]
+
+    @property
+    def initial_state(self) -> int:
+        """Number of the state in which the chain starts: an open window without a backlog."""
+        rows, _ = self._finite()
+        start = self._profile.start
+        return int(self._numbering[0][rows["offset"][start] - rows["low"][start]])
+
+    @cached_property
     def transition_matrix(self) -> scipy.sparse.csr_array:
         """Transition probabilities between `states`, in their order; each row sums to 1."""
         import scipy.sparse

@@ -41,7 +41,10 @@ def followed_losses(p: LinuxParameters, window: int) -> int:
 
 @kernel()
 def probe_interval(p: LinuxParameters) -> float:
-    """Return the time from the last packet to the tail loss probe [slots] (RFC 8985, 7.2)."""
+    """Return the time from the last packet to the tail loss probe [slots].
+
+    2 RTT + 2 ms, rounded up to a tick, half a tick in the mean (`tcp_schedule_loss_probe`; RFC 8985, 7.2).
+    """
     return float(PROBE_ROUND_TRIPS * p.load + p.probe_slack)
 
 
@@ -57,8 +60,13 @@ def outage_chance(p: LinuxParameters, window: int) -> float:
 
 @kernel()
 def burst_chance(p: LinuxParameters, window: int, lost: int) -> float:
-    """Return the probability that a burst has `lost` packets, given its first loss, but not the whole window."""
+    """Return the probability that a burst has `lost` packets, given its first loss, but not the whole window.
+
+    With independent losses the burst has one packet. Otherwise the length is geometric (`gilbert_probabilities`): it is
+    `lost` or more with the probability r^(lost - 1), r being `next_loss`.
+    """
     begin, end = p.next_loss ** (lost - 1), p.next_loss**lost
+    # A tail loss probe before the next packet is a segment of the burst as well.
     if probe_interval(p) < 1:
         begin *= p.next_loss if lost > 2 else 1.0
         end *= p.next_loss if lost > 1 else 1.0
@@ -69,7 +77,13 @@ def burst_chance(p: LinuxParameters, window: int, lost: int) -> float:
 
 @kernel()
 def burst_wait(p: LinuxParameters, lost: int) -> float:
-    """Return the time from the due time of the first ACK to the detection of `lost` consecutive losses [slots]."""
+    """Return the time from the due time of the first ACK to the detection of `lost` consecutive losses [slots].
+
+    The first SACK comes `lost` slots after the due time. It detects the losses if the reordering window is over by
+    then; otherwise RACK's timer, a SACK after the reordering window, or the third SACK detects them
+    (`tcp_rack_detect_loss`, `tcp_rack_mark_lost`; RFC 8985, 6.2). A tail loss probe that is sent before the next packet
+    has the first SACK (`tcp_send_loss_probe`; RFC 8985, 7.3).
+    """
     if lost == 1:
         return detection_wait(p, 0, 1.0, 1.0)
     if probe_interval(p) < 1:
@@ -84,14 +98,17 @@ def burst_wait(p: LinuxParameters, lost: int) -> float:
 def probe_time(p: LinuxParameters, window: int) -> float:
     """Return the time from the first packet of a lost window to the tail loss probe [slots].
 
-    The retransmission timeout of the first packet is the upper limit.
+    The retransmission timeout of the first packet is the upper limit (`tcp_schedule_loss_probe`).
     """
     return float(min(window - 1 + probe_interval(p), p.timeout))
 
 
 @kernel()
 def repair_segments(p: LinuxParameters, lost: int) -> int:
-    """Return the number of segments in which `lost` packets are retransmitted; small packets share a segment."""
+    """Return the number of segments in which `lost` packets are retransmitted.
+
+    Small packets share a segment (`tcp_retrans_try_collapse`).
+    """
     segment = float(max(p.packets_per_segment, 1.0))
     return math.ceil(lost / segment - SAME_TIME)
 
@@ -100,7 +117,8 @@ def repair_segments(p: LinuxParameters, lost: int) -> int:
 def repair_rounds(segments: int) -> int:
     """Return the number of round-trip times from the first to the last retransmission in slow start.
 
-    No other segments are in flight, and each ACK releases two retransmissions.
+    No other segments are in flight, and each ACK releases two retransmissions (`tcp_slow_start`; RFC 5681, 3.1): with
+    1, 2, 4, ... of them in a round, n segments take floor(log2 n) further rounds.
     """
     return math.floor(math.log2(max(segments, 1)) + SAME_TIME)
 
@@ -119,9 +137,14 @@ def more_lost(p: LinuxParameters, segments: float, next_to_loss: bool) -> float:
 
 @kernel()
 def last_loss_weight(p: LinuxParameters, place: int, under_way: int) -> float:
-    """Return the weight of segment `place` as the last lost one among `under_way` segments after the first loss."""
+    """Return the weight of segment `place` as the last lost one among `under_way` segments after the first loss.
+
+    It is the probability that this segment is lost and that all later segments arrive, up to a common factor. With
+    independent losses: (1 - p)^(under_way - place).
+    """
     if p.followed_losses == 0:
         return float((1 - p.loss) ** (under_way - place))
+    # Gilbert's chain, `place` segments after a loss: the excess over the mean loss decays by r - p per segment.
     lost = p.mean_loss + (1 - p.mean_loss) * (p.next_loss - p.loss) ** place
     after = under_way - place
     return float(lost * ((1 - p.next_loss) * (1 - p.loss) ** (after - 1) if after > 0 else 1.0))
@@ -153,7 +176,10 @@ def put_bursts(
 def put_outage(
     p: LinuxParameters, t: Transitions, row: int, layout: Layout, window: int, shift: float, chance: float, time: float
 ) -> int:
-    """Append the outcomes of an outage: the probe at `time` detects the losses, or it is lost and a timeout follows."""
+    """Append the outcomes of an outage: the probe at `time` detects the losses, or it is lost and a timeout follows.
+
+    `tcp_send_loss_probe`, then slow start or `tcp_retransmit_timer` (RFC 8985, 7.3 and 7.4).
+    """
     rest = p.load * (1 + repair_rounds(repair_segments(p, window)))
     repair = repair_phase(layout, reduced_window(window, p.cubic), REPAIR)
     row = put(t, row, 0, 0, shift, chance * p.next_loss, time)

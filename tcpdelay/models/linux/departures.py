@@ -109,7 +109,8 @@ def add_repaired(
 ) -> None:
     """Add packets that wait for a repair.
 
-    The repair takes one, two or three retransmissions, or it ends after one or two timeouts.
+    The repair takes one, two or three retransmissions, or it ends after one or two timeouts, RTO and 2 RTO
+    (`tcp_rack_detect_loss`, RFC 8985, 6.2; `tcp_retransmit_timer`, RFC 6298, 5.5).
 
     Parameters
     ----------

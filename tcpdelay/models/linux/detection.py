@@ -58,6 +58,9 @@ def detection_wait(p: LinuxParameters, close_acks: int, spacing_in_run: float, s
 def mean_detection_wait(p: LinuxParameters, wait: float, step: float) -> float:
     """Return the mean wait for detection if the segments that would trigger it may be lost too [slots].
 
+    A lost segment sends no SACK, so the next one detects the loss (`tcp_rack_detect_loss`; RFC 8985, 6.2). Once an
+    earlier SACK has started RACK's timer, it is the upper limit (`tcp_rack_mark_lost`).
+
     `wait` is the wait if all of them arrive. Each further lost segment adds `step`, the time between ACKs.
     """
     mean, chance, this = 0.0, 1.0, wait
@@ -74,9 +77,10 @@ def mean_detection_wait(p: LinuxParameters, wait: float, step: float) -> float:
 def timeout_chance(p: LinuxParameters, in_flight: int, reduced: int) -> float:
     """Return the probability that only the retransmission timeout finds a lost retransmission.
 
-    RACK finds the loss by the ACK of any segment that was sent after the retransmission. Each segment in flight
-    releases one new segment when it is acknowledged, as far as the reduced window allows. If in each of these pairs
-    either segment is lost, only the timeout finds the loss.
+    RACK finds the loss by the ACK of any segment that was sent after the retransmission (`tcp_rack_detect_loss`; RFC
+    8985, 6.2). Each segment in flight releases one new segment when it is acknowledged (PRR, `tcp_cwnd_reduction`), as
+    far as the reduced window allows. If in each of these pairs either segment is lost, only the timeout finds the loss
+    (`tcp_retransmit_timer`). For n pairs the probability is (1 - (1 - p)^2)^n.
 
     Parameters
     ----------

@@ -72,7 +72,11 @@ def add_burst_phase(p: LinuxParameters, bins: NDArray[np.float64], window: int, 
 
 @kernel()
 def _age_in_open_window(p: LinuxParameters, window: int) -> float:
-    """Return how long the last segment of a packet waits if the window is smaller than the flight [slots]."""
+    """Return how long the last segment of a packet waits if the window is smaller than the flight [slots].
+
+    It waits for the ACK that lets it leave (`tcp_cwnd_test`): the next ACK after its write, or if the RTT is shorter
+    than a slot, the last ACK before the packet's last window.
+    """
     if p.segments_per_packet == 1 or window >= p.flight:
         return 0.0
     if p.load >= 1:

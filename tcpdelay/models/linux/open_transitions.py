@@ -68,9 +68,16 @@ class OpenWindow(NamedTuple):
 
 @kernel()
 def open_window(p: LinuxParameters) -> OpenWindow:
-    """Return probability and detection time of losses in an open window."""
+    """Return probability and detection time of losses in an open window.
+
+    RACK detects a loss by the SACKs of later segments or by its timer (`tcp_rack_detect_loss`, `tcp_rack_mark_lost`;
+    RFC 8985, 6.2). If the next packet comes later than that, a tail loss probe shows the loss
+    (`tcp_schedule_loss_probe`; RFC 8985, 7.2). A window that was the limit of the last flight still grows
+    (`tcp_cwnd_validate`).
+    """
     segments, load = p.segments_per_packet, p.load
     one = p.loss_of_one_packet
+    # Wait for detection by the packets of the next slots, if they all arrive [slots].
     alone = detection_wait(p, 0, 1.0, 1.0)
     if p.timeout < 1:
         # Before the next packet, a tail loss probe at the time of the timeout repairs the loss (RFC 8985, 7.2).
@@ -84,12 +91,18 @@ def open_window(p: LinuxParameters) -> OpenWindow:
         repeated = p.repeated_loss if p.followed_losses else one
         by_one = alone <= 2 + SAME_TIME or abs(alone - round(alone)) > SAME_TIME
         telling = 1 if by_one else DUPLICATE_THRESHOLD
+        # If the detecting packet is lost, the next one detects the loss, one slot later. If the reordering window is
+        # longer than a slot (RTT / 4 > 1), its SACK starts RACK's timer, and this may be earlier.
         later = alone + 1
         if load > 4:
             later = min(later, max(p.timer, 2.0))
         return OpenWindow(load, loss, repeated, alone, telling, 1 - (1 - one) ** telling, max(later, alone), growing)
+    # Mean over the segments of a packet. Three later segments detect a loss at once, as the reordering window is then 0
+    # (`tcp_rack_reo_wnd`). The two segments before the last one wait for the next packet or the timer, and the last one
+    # for the next packet.
     last = alone if segments < DUPLICATE_THRESHOLD else 1.0
     wait = (min(2, segments - 1) * min(1.0, p.timer) + last) / segments
+    # Given a loss, segments * one / loss segments of the packet are lost in the mean, each with a retransmission.
     repeated = 1 - (1 - one) ** (segments * one / loss) if loss > 0 else 0.0
     return OpenWindow(load * segments, loss, repeated, wait, 0, 0.0, wait, growing)
 
@@ -105,10 +118,15 @@ def put_repair_of_open_window(
     sending: Sending,
     window: int,
 ) -> int:
-    """Append the recovery after a loss in an open window, where the times of the writes are known."""
+    """Append the recovery after a loss in an open window, where the times of the writes are known.
+
+    The packets are written at whole slots after the lost packet. PRR releases one segment per ACK
+    (`tcp_cwnd_reduction`; RFC 6937, 3). The ACK of the retransmission ends the recovery one RTT after the detection.
+    """
     load, loss = p.load, p.loss
     phase = repair_phase(layout, window, REPAIR_OPEN)
     phases.first_transition[phase] = row
+    # Time from the loss to its detection, and the first write from then on [slots].
     found = load + o.wait
     first_write = math.ceil(found - SAME_TIME)
     sending.wait[phase], sending.round_trips[phase] = found, 1
@@ -123,10 +141,12 @@ def put_repair_of_open_window(
         return put(t, row, opened, opened, 0.0, kept, end - found)
     spacing_after_run = max(load / window, min(1.0, load) / p.segments_per_packet)
     openings = max(int(load / spacing_after_run + 0.5), 1)
+    # Each ACK takes the packets that wait then, up to a full segment (`tcp_sendmsg_locked`) [packets].
     sent = 0.0
     for place in range(1, openings + 1):
         waiting = math.floor(found + place * spacing_after_run + SAME_TIME) - first_write + 1 - sent
         sent += max(min(p.packets_per_segment, waiting), 0.0)
+    # Backlog at the end: packets written since the detection, half a slot for the one on its way, minus those sent.
     left = max(found + load - 0.5 - (first_write - 1) - sent, 0.0)
     kept = (1 - loss) ** openings
     sending.duration[phase], sending.openings[phase] = load, openings
@@ -147,11 +167,16 @@ def put_open_window(
     sending: Sending,
     window: int,
 ) -> int:
-    """Append the phases of an open window and of losses in it."""
+    """Append the phases of an open window and of losses in it.
+
+    A window that was the limit of the last flight grows (`tcp_is_cwnd_limited`): with Reno by one segment per RTT (RFC
+    5681, 3.1); CUBIC's Reno-friendly window takes 15/8 RTT (`CUBIC_RENO_EIGHTHS`; RFC 9438, 4.3), here 2.
+    """
     load, segments = p.load, p.segments_per_packet
     reduced = reduced_window(window, p.cubic)
     opened = open_phase(layout, window, OPEN)
     lost, lost_two = open_phase(layout, window, LOST_OPEN), open_phase(layout, window, LOST_TWO)
+    # Probability that the window grows by a segment in a slot.
     growth = 0.0
     if window <= o.growing_window and window < p.largest_window:
         growth = 1 / load if load >= 1 else (segments / window if segments > 1 else 1.0)
@@ -187,6 +212,7 @@ def put_open_window(
     only_timeout = timeout_chance(p, min(int(load), window - 3), reduced)
     sending.duration[lost_two], sending.wait[lost_two] = duration, o.later_wait
     sending.openings[lost_two], sending.timeout_chance[lost_two] = packets - blocked, only_timeout
+    # Two retransmissions: either may be lost, and be found by the RTO or by RACK.
     timeout = 1 - (1 - p.loss * only_timeout) ** 2
     again = max(min(2 * p.loss, 0.9) - timeout, 0.0)
     again_phase, more_phase = repair_phase(layout, reduced, REPAIR_AGAIN), repair_phase(layout, reduced, REPAIR_MORE)

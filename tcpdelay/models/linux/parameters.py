@@ -152,7 +152,11 @@ class _Losses(NamedTuple):
 
 
 def _losses(path: Path, load: float) -> _Losses:
-    """Return the probability of a loss after a segment that arrived, after a lost segment, and of a retransmission."""
+    """Return the probability of a loss after a segment that arrived, after a lost segment, and of a retransmission.
+
+    Loss bursts are Gilbert's (`gilbert_probabilities`). A segment that is sent n segments after the end of a burst is
+    lost with the probability P (1 - (r - p)^n), P being the mean loss, p and r those after a success and after a loss.
+    """
     if path.loss_burst == 1:
         return _Losses(path.loss, path.loss, path.loss, 0)
     after_success, leave = tcp.gilbert_probabilities(path.loss, path.loss_burst)
@@ -230,6 +234,10 @@ def _outage_share(flow: Flow, path: Path, stack: Linux) -> float:
 
 def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
     """Return the parameters of the chain.
+
+    The RTO is the RTT plus its minimum variance (`tcp_set_rto`, TCP_RTO_MIN; RFC 6298, 2.3), as the RTT is constant.
+    RACK's reordering window is RTT / 4; its timer adds TCP_TIMEOUT_MIN_US and rounds up to a tick (`tcp_rack_reo_wnd`,
+    `tcp_rack_mark_lost`; RFC 8985, 6.2).
 
     Parameters
     ----------

@@ -33,6 +33,20 @@ TIMEOUT, REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN, ROUND, OPEN, LOST_OPEN,
 - LOST_TWO: from a loss in an open window to its detection if the next packet is lost too. With loss bursts: the same
   for several consecutive losses.
 """
+KIND_NAMES = (
+    "timeout",
+    "repair_more",
+    "repair_again",
+    "repair",
+    "repair_open",
+    "round",
+    "open",
+    "lost_open",
+    "lost_two",
+    "lost_repairing",
+    "lost",
+)
+"""Names of the kinds, by their numbers."""
 PER_WINDOW = (REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN)
 OPEN_KINDS = (OPEN, LOST_OPEN, LOST_TWO, LOST_REPAIRING)
 SENDING = np.dtype(
@@ -182,6 +196,7 @@ def put_rounds(
 ) -> int:
     """Append the event that a recovery with the reduced window `window` leads to its first round.
 
+    At the end of a recovery the window is the reduced window (`tcp_end_cwnd_reduction`; RFC 6937, 3).
     `opened` says whether the window is open for a flow without a backlog.
     """
     first = layout.first_rounds[window]
@@ -228,6 +243,7 @@ def put_outcomes(
 ) -> int:
     """Append the four outcomes of a detected loss, which together have the probability `share`.
 
+    RACK finds a lost retransmission like any other lost segment (`tcp_rack_detect_loss`; RFC 8985, 6.2).
     The retransmission is lost and only a timeout finds this loss (`only_timeout` is the probability of the latter); the
     retransmission is lost and RACK finds this loss; the flight has `more` losses; or the recovery has no further loss
     and leads to the phase `clean`.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.delays import delay_bins, filled_bins, sums
 from tcpdelay.models.linux.parameters import LinuxParameters, linux_parameters
-from tcpdelay.models.linux.phases import Layout, Sending, backlogged_phase, start_phase
+from tcpdelay.models.linux.phases import KIND_NAMES, Layout, Sending, backlogged_phase, start_phase
 from tcpdelay.models.linux.transitions import linux_transitions
 from tcpdelay.models.solver.measures import after_timeout
 from tcpdelay.models.solver.narrow import RequestedFigures, solve_narrow, sum_up
@@ -94,6 +94,12 @@ class LinuxProfile:
     def structure(self) -> tuple[Phases, Transitions]:
         """Phases and transitions, with durations in seconds."""
         return self._made[0], self._made[1]
+
+    @property
+    def kinds(self) -> NDArray[np.str_]:
+        """Kind of each phase: see `KIND_NAMES`."""
+        names: NDArray[np.str_] = np.array(KIND_NAMES)[self._made[2]["kind"]]
+        return names
 
     @property
     def start(self) -> int:

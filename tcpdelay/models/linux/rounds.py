@@ -111,7 +111,8 @@ def _grows_by_time(p: LinuxParameters, reduced: int) -> bool:
     """Return whether the time since the last reduction decides how fast the window grows, rather than the window.
 
     This is so if CUBIC regains the window before the reduction in another number of rounds than after a reduction to
-    the smallest window.
+    the smallest window. Reno's growth, and CUBIC's in its Reno-friendly region, depend on the window only
+    (`bictcp_update`; RFC 9438, 4.2 and 4.3).
     """
     if not p.cubic:
         return False

@@ -60,7 +60,10 @@ TRANSITIONS_PER_PHASE = 16
 def _timeouts(
     p: LinuxParameters, t: Transitions, layout: Layout, phases: Phases, sending: Sending, opened: float
 ) -> int:
-    """Append the phases of consecutive timeouts; return the number of transitions."""
+    """Append the phases of consecutive timeouts; return the number of transitions.
+
+    `tcp_retransmit_timer` doubles the timeout (RFC 6298, 5.5); `tcp_enter_loss` begins slow start.
+    """
     row = 0
     window, rounds = SMALLEST_WINDOW, 0
     if p.followed_losses:
@@ -71,6 +74,7 @@ def _timeouts(
         phases.first_transition[stage] = row
         phases.recovery[stage] = stage + 1
         sending.kind[stage] = TIMEOUT
+        # RTO backoff: timeout number `stage` takes RTO 2^stage [slots].
         wait = p.timeout * 2.0**stage
         last = stage == p.backoffs - 1
         if not last:
@@ -94,6 +98,9 @@ def _first_losses(
     other: int,
 ) -> int:
     """Append the first loss of a round: one event for each part of the round.
+
+    Segment number `place` is the first lost segment with the probability p (1 - p)^(place - 1). The event has the mean
+    time of its part [slots]. The backlog changes by the packets written in this time minus the packets that have left.
 
     `in_run` and `other` are the phases after the loss of a segment of the run, and of a later segment.
     """
@@ -124,11 +131,17 @@ def _repairs(
     sending: Sending,
     window: int,
 ) -> int:
-    """Append the phases of a recovery with the reduced window `window`."""
+    """Append the phases of a recovery with the reduced window `window` [segments].
+
+    In recovery RACK's reordering window is 0 (`tcp_rack_reo_wnd`; RFC 8985, 6.2): the ACK of the next later segment
+    detects a loss. PRR releases one segment per ACK (`tcp_cwnd_reduction`; RFC 6937, 3). The recovery ends with the ACK
+    of the last retransmission (`tcp_fastretrans_alert`).
+    """
     load, per_segment, loss = p.load, p.packets_per_segment, p.loss
     opened = window >= o.needed
     # The retransmission takes one segment of the window.
     spacing_after_run = load / max(window - 1, 1) if not opened else min(1.0, load) / p.segments_per_packet
+    # Time between the segments of the flight in which the losses are, before the reduction [slots].
     before = max(1.0 / p.segments_per_packet, load / window_before(window, p.cubic))
     alone = 0.0 if opened else before
     wait = detection_wait(p, 0, alone, max(alone, spacing_after_run / 2)) if alone > 0 else o.wait
@@ -139,7 +152,9 @@ def _repairs(
         phase = repair_phase(layout, window, kind)
         phases.first_transition[phase] = row
         if kind == REPAIR_MORE:
-            # The phase lasts until the last loss is detected. Any segment in flight may be this loss.
+            # The phase lasts from the detection of the first loss to that of the last loss. Any of the segments sent
+            # before the first detection, RTT + wait, may be the last loss. The segment `place` behind the first loss is
+            # detected by the ACK of its successor, at (place + 1) before; the first loss was detected at `wait`.
             under_way = int(max((load + wait) / before + SAME_TIME, 1.0))
             weight = duration = openings = 0.0
             for place in range(1, under_way + 1):
@@ -147,12 +162,15 @@ def _repairs(
                 lasts = max((place + 1) * before - wait, 0.0)
                 weight += chance
                 duration += chance * lasts
+                # ACKs of this time that release a new segment: all but the ACK that releases the retransmission.
                 openings += chance * max(lasts / spacing_after_run - 1, 0.0)
             duration /= weight
             openings /= weight
         else:
+            # The ACK of the first segment sent after the lost retransmission, one RTT and one ACK later [slots].
             duration = load + spacing_after_run
             openings = max(duration / spacing_after_run - 1, 0.0)
+        # The retransmission or at least one new segment is lost.
         lost = 1 - (1 - loss) ** (openings + 1)
         if p.followed_losses:
             lost = 1 - (1 - p.repeated_loss) * (1 - loss) ** openings
@@ -174,6 +192,7 @@ def _repairs(
     sending.duration[plain], sending.openings[plain] = load, openings
     sending.spacing_after_run[plain] = spacing_after_run
     lost = open_phase(layout, window, LOST_REPAIRING)
+    # The first loss of a new segment, by the third of the RTT in which an ACK releases it, at its mean time [slots].
     done = 0
     groups = min(openings, GROUPS)
     for group in range(groups):
@@ -213,6 +232,9 @@ def _put_lost(
 ) -> int:
     """Append the phase of a loss while the window limits the sender.
 
+    RACK detects the loss (`tcp_rack_detect_loss`; RFC 8985, 6.2), the recovery reduces the window once
+    (`tcp_init_cwnd_reduction`), and the segment is retransmitted.
+
     Parameters
     ----------
     window : int
@@ -230,6 +252,7 @@ def _put_lost(
     """
     duration = p.load + wait
     reduced = reduced_window(window, p.cubic)
+    # One ACK per step, without that of the lost segment and the one that releases the retransmission.
     openings = max(int(duration / step - 2 + added + SAME_TIME), 0)
     only_timeout = timeout_chance(p, window - 2, reduced)
     sending.duration[phase], sending.wait[phase], sending.openings[phase] = duration, wait, openings
@@ -240,9 +263,11 @@ def _put_lost(
     shift = until - p.packets_per_segment * openings
     outage = outage_chance(p, window)
     if outage > 0:
+        # The tail loss probe follows the last segment of the window, at the RTO at the latest [slots].
         time = min((window - 1) * step + probe_interval(p), p.timeout)
         row = put_outage(p, t, row, layout, window, time - p.packets_per_segment * openings, outage, time)
     more = more_lost(p, openings, True)
+    # The window at detection is a whole number of segments: of two, so that their mean is window + grown.
     whole = int(grown)
     for further in range(2):
         share = (1 - outage) * (grown - whole if further else 1 - grown + whole)
@@ -276,7 +301,11 @@ def _loss_in_repair(
 def _rounds(
     p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
 ) -> int:
-    """Append the rounds, in which the window limits the sender."""
+    """Append the rounds, in which the window limits the sender.
+
+    Each ACK releases a segment (ACK clock; `tcp_write_xmit`, `tcp_cwnd_test`). The window of the next round is that of
+    `growing_windows`.
+    """
     round_trips = ROUND_TRIPS_TO_ROUND
     for number in range(layout.rounds.size):
         window, following = layout.rounds.window[number], layout.rounds.following[number]
@@ -304,7 +333,7 @@ def _rounds(
 def _losses(
     p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
 ) -> int:
-    """Append the losses in rounds."""
+    """Append the losses in rounds: for each round a loss in the run, and a loss of a later segment."""
     small = p.packets_per_segment >= SMALL_PACKETS
     for number in range(layout.rounds.size):
         sent, following = layout.rounds.window[number], layout.rounds.following[number]
@@ -318,6 +347,7 @@ def _losses(
             sending.run[phase] = run
             sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
             sending.in_run[phase], sending.round_trips[phase] = in_run, sending.round_trips[round_phase(layout, number)]
+            # The ACKs after the due time detect the loss: after a loss in the run, on average half of the run's.
             if in_run:
                 close_acks, step, last = run // 2, spacing_in_run, spacing_in_run
             else:

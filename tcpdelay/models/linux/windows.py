@@ -37,7 +37,10 @@ reduced_window = kernel()(tcp.reduced_window)
 
 @kernel()
 def window_before(reduced: int, cubic: bool) -> int:
-    """Return the largest congestion window that a loss reduces to `reduced` or less [segments]."""
+    """Return the largest congestion window that a loss reduces to `reduced` or less [segments].
+
+    This is the inverse of `reduced_window` (`tcp_reno_ssthresh`, `cubictcp_recalc_ssthresh`).
+    """
     window = reduced
     while reduced_window(window + 1, cubic) <= reduced:
         window += 1
@@ -48,7 +51,8 @@ def window_before(reduced: int, cubic: bool) -> int:
 def stored_window(p: LinuxParameters, reduced: int) -> int:
     """Return the window that CUBIC stores at the loss that reduces the window to `reduced`, in the mean [segments].
 
-    After a loss in an open window this is the window of the loss: it was as large at the loss before.
+    After a loss in an open window this is the window of the loss: it was as large at the loss before. In the mean it is
+    w - q (w - 0.85 w), with the share q of losses with fast convergence (`cubictcp_recalc_ssthresh`; RFC 9438, 4.7).
 
     Examples
     --------
@@ -113,10 +117,12 @@ def growing_windows(
             time = (place + ack / flight) * p.rtt
             if updated_window != window or time - updated_at > UPDATE_INTERVAL + SAME_TIME:
                 updated_window, updated_at = window, time
+                # W_cubic = origin + C (t + RTT - K)^3, K being the time of the inflection (RFC 9438, 4.2) [segments].
                 distance = time + p.rtt - inflection
                 climb = np.floor(tcp.CUBIC_C * abs(distance) ** 3 + SAME_TIME)
                 target = origin + (climb if distance >= 0 else -climb)
                 per_segment = window // int(target - window) if target > window else tcp.CUBIC_SLOWEST_GROWTH * window
+                # The Reno-friendly window grows by a segment per 15/8 windows of ACKs (RFC 9438, 4.3).
                 needed = window * tcp.CUBIC_RENO_EIGHTHS // 8
                 while acks > needed:
                     acks -= needed
@@ -124,6 +130,7 @@ def growing_windows(
                 if reno_window > window:
                     per_segment = min(per_segment, window // (reno_window - window))
                 per_segment = max(per_segment, tcp.CUBIC_FASTEST_GROWTH)
+            # tcp_cong_avoid_ai: one segment of growth per `per_segment` ACKs.
             if credit >= per_segment:
                 credit = 0
                 window += 1
@@ -157,7 +164,8 @@ class Openings(NamedTuple):
 def round_openings(p: LinuxParameters, window: int, reduced: int, all_in_run: bool) -> tuple[int, float, float]:
     """Return the fields of `Openings` for a round whose window has grown from `reduced`.
 
-    With `all_in_run` all ACKs belong to the run.
+    With `all_in_run` all ACKs belong to the run. While a backlog remains, an ACK that grows the window releases two
+    segments back to back, and the ACK clock repeats this spacing (`tcp_cong_avoid_ai`, `tcp_write_xmit`).
     """
     load = p.load
     if p.packets_per_segment < SMALL_PACKETS:

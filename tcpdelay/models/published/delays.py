@@ -14,6 +14,7 @@ from tcpdelay.models.published.transitions import (
     backlogged_phase,
     parameters,
     phase_count,
+    phase_kinds,
     published_transitions,
     start_phase,
 )
@@ -185,6 +186,11 @@ class PublishedProfile:
     def structure(self) -> tuple[Phases, Transitions]:
         """Phases and transitions."""
         return published_transitions(self._parameters)
+
+    @property
+    def kinds(self) -> NDArray[np.str_]:
+        """Kind of each phase."""
+        return np.array(phase_kinds(self.load))
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ascending delays [s] and their weights."""

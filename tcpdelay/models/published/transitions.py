@@ -127,6 +127,18 @@ def phase_count(load: int) -> int:
     return BACKOFF_STAGES + 3 * WINDOW_PER_LOAD * load
 
 
+def phase_kinds(load: int) -> list[str]:
+    """Return the kind of each phase.
+
+    Examples
+    --------
+    >>> kinds = phase_kinds(5)
+    >>> len(kinds) == phase_count(5), kinds[0], kinds[-3:]
+    (True, 'timeout', ['recovery', 'backlogged', 'application_limited'])
+    """
+    return ["timeout"] * BACKOFF_STAGES + ["recovery", "backlogged", "application_limited"] * (WINDOW_PER_LOAD * load)
+
+
 @kernel()
 def _recovering(window: int) -> int:
     """Return the phase of `window` in fast recovery."""

@@ -52,6 +52,11 @@ class Profile(Protocol):
         ...
 
     @property
+    def kinds(self) -> NDArray[np.str_]:
+        """Kind of each phase: a word in lower case, without spaces."""
+        ...
+
+    @property
     def start(self) -> int:
         """The phase in which the chain starts."""
         ...

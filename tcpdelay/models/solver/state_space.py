@@ -11,7 +11,7 @@ The functions find the reachable states, number them, and make the sparse transi
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,15 @@ TRANSITION = np.dtype(
     align=True,
 )
 
-Records: TypeAlias = Any
-"""Structured array. In kernels its fields are attributes, which type checkers do not know. Elsewhere they are items."""
+if TYPE_CHECKING:
+
+    class Records(np.recarray[Any, np.dtype[np.record]]):
+        """Structured array, or one of its records; its fields are attributes, and outside kernels also items."""
+
+        def __getitem__(self, key: Any) -> Any: ...
+else:
+    Records = np.recarray
+
 Phases: TypeAlias = Records
 """The phases of a chain, in the order in which consecutive successes visit them.
 

@@ -1,0 +1,407 @@
+"""The rules of the chain of Linux as a table: every state, its events, their probabilities, and the kernel's functions.
+
+The kernels of this folder compute what the rules say; `tests/test_linux_rule_table.py` compares the two. Probabilities
+are equations in the letters of `SYMBOLS`, in Python's notation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tcpdelay.models.linux.kernel_functions import (
+    CWND_LIMITED,
+    CWND_TEST,
+    CWND_VALIDATE,
+    DETECTION,
+    FASTRETRANS,
+    GILBERT,
+    GROWTH,
+    PACKETS_IN_FLIGHT,
+    PROBE,
+    PROBE_TIMER,
+    PRR,
+    RACK_DETECT,
+    RACK_WINDOW,
+    RECOVERED,
+    REDUCTION,
+    RETRANSMIT,
+    RTO,
+    SENDMSG,
+    SLOW_START,
+    TIMED_OUT,
+    WRITE_XMIT,
+    Source,
+)
+from tcpdelay.models.linux.states import (
+    LAST_TIMEOUT,
+    LOST,
+    LOST_BURST,
+    LOST_OPEN,
+    LOST_REPAIRING,
+    LOST_TWO,
+    OPEN,
+    OUTAGE,
+    REPAIR,
+    REPAIR_AGAIN,
+    REPAIR_MORE,
+    REPAIR_NOT_LIMITED,
+    REPAIR_OPEN,
+    REPAIR_OPEN_NOT_LIMITED,
+    ROUND,
+    TIMEOUT,
+    State,
+)
+
+SYMBOLS = {
+    "p": "probability that a segment is lost if the segment before it arrived (`LinuxParameters.loss`)",
+    "r": "probability that a segment is lost after a lost segment (`next_loss`); p with independent losses",
+    "q": "probability that the retransmission is lost; after several losses, that any of the retransmissions is lost",
+    "t": "probability that only the RTO finds a lost retransmission (`timeout_chance`)",
+    "m": "probability that another segment of the flight is lost (`more_lost`)",
+    "e": "probability that at least one segment of a packet is lost (`OpenWindow.loss`)",
+    "f": "probability that what one ACK releases is lost: p for a segment, e for a packet",
+    "v": "probability that a packet whose SACK would detect the loss is lost too (`next_lost`); 0 with loss bursts",
+    "b": "probability that a loss burst has only one segment (`burst_chance`); 1 with independent losses",
+    "o": "probability that a loss burst takes the whole window (`outage_chance`); 0 with independent losses",
+    "g": "probability that a window grows in an interval: i / RTT with Reno, half with CUBIC; 0 if it is no limit",
+    "n": "number of ACKs in the phase that release a segment (`openings`)",
+    "w": "congestion window [segments]",
+}
+"""Letters of the probabilities, and what they mean."""
+TIMES = {
+    "i": "packet interval",
+    "RTT": "round-trip time",
+    "RTO": "first retransmission timeout",
+    "d": "time from the due time of an ACK to the detection of the loss (`detection_wait`, `burst_wait`)",
+    "k": "number of timeouts before this one",
+    "s": "number of further retransmissions of a loss burst; 0 after a single loss",
+    "c": "rounds of slow start that retransmit a window after an outage (`repair_rounds`); 0 with independent losses",
+}
+"""Letters of the durations, and what they mean."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An event of one or several states.
+
+    Attributes
+    ----------
+    states : tuple of State
+        The states with this event.
+    event : str
+        What happens.
+    probability : str
+        Probability of the event in a phase: an equation in the letters of `SYMBOLS`.
+    duration : str
+        Time from the beginning of the phase to the event: an equation in the letters of `TIMES`, or words.
+    leads_to : tuple of str
+        Kinds of the next phase: the first if a backlog remains, the second if none does.
+    sources : tuple of Source
+        Functions of the kernel that the rule models.
+
+    Examples
+    --------
+    The chance that a loss burst takes the whole window, by state:
+
+    >>> for rule in RULES:
+    ...     if rule.leads_to == ("OUTAGE",):
+    ...         print(", ".join(state.name for state in rule.states), "|", rule.probability)
+    OPEN | e * o
+    REPAIR, application-limited, REPAIR_OPEN, application-limited | (1 - (1 - f)**n) * o
+    """
+
+    states: tuple[State, ...]
+    event: str
+    probability: str
+    duration: str
+    leads_to: tuple[str, ...]
+    sources: tuple[Source, ...]
+
+
+LARGER = "OPEN with w + 1"
+"""Next phase if an open window grows."""
+LOSS_DETECTED = "RTT + d, or to the last ACK before it if the window stays the limit"
+RETRANSMITTED = (
+    "REPAIR_MORE: mean time to the detection of the last loss; REPAIR_AGAIN: RTT + the time between two ACKs"
+)
+PACKET_LOST = "mean time to the ACK that releases the lost packet"
+LOSS_IN_RECOVERY = "1 - (1 - f)**n"
+NO_FURTHER_LOSS = "min(1 - q * t, (1 - q) * (1 - p)**n)"
+RECOVERY_NOT_LIMITED = (REPAIR_NOT_LIMITED, REPAIR_OPEN_NOT_LIMITED)
+
+RULES = (
+    Rule(
+        (ROUND,),
+        "No segment is lost. The window grows by Reno's or CUBIC's rule.",
+        "(1 - p)**w",
+        "RTT",
+        ("ROUND", "OPEN"),
+        (WRITE_XMIT, CWND_TEST, SENDMSG, *GROWTH),
+    ),
+    Rule(
+        (ROUND,),
+        "The first loss of the round.",
+        "1 - (1 - p)**w",
+        "mean time to the ACK that releases the lost segment, for each third of the round",
+        ("LOST",),
+        (WRITE_XMIT, CWND_TEST),
+    ),
+    Rule(
+        (OPEN,),
+        "The packet arrives, and the window does not grow.",
+        "(1 - e) * (1 - g)",
+        "i",
+        ("OPEN",),
+        (CWND_TEST, CWND_LIMITED, CWND_VALIDATE),
+    ),
+    Rule(
+        (OPEN,),
+        "The packet arrives, and the window grows by a segment, as the flight still fills it.",
+        "(1 - e) * g",
+        "i",
+        (LARGER,),
+        (*GROWTH, CWND_VALIDATE),
+    ),
+    Rule(
+        (OPEN,),
+        "One loss; the packets that detect it arrive.",
+        "e * b * (1 - v)",
+        "0",
+        ("LOST_OPEN",),
+        (RACK_DETECT,),
+    ),
+    Rule(
+        (OPEN,),
+        "Two losses: a packet that would detect the loss is lost too.",
+        "e * b * v",
+        "0",
+        ("LOST_TWO",),
+        (RACK_DETECT,),
+    ),
+    Rule(
+        (OPEN,),
+        "A loss burst of several segments, but not of the whole window.",
+        "e * (1 - b - o)",
+        "0",
+        ("LOST_BURST",),
+        (GILBERT,),
+    ),
+    Rule((OPEN,), "A loss burst takes the whole window.", "e * o", "0", ("OUTAGE",), (GILBERT,)),
+    Rule(
+        (LOST, LOST_REPAIRING),
+        "RACK detects the loss, and the retransmission is the last one of the recovery.",
+        "(1 - o) * (1 - q) * (1 - m) + o * (1 - r)",
+        LOSS_DETECTED + "; in an outage, to the ACKs of the tail loss probe and of the retransmissions",
+        ("REPAIR",),
+        (*DETECTION, *REDUCTION, RETRANSMIT, PROBE_TIMER, PROBE),
+    ),
+    Rule(
+        (LOST, LOST_REPAIRING),
+        "RACK detects the loss; the flight has another loss.",
+        "(1 - o) * (1 - q) * m",
+        LOSS_DETECTED,
+        ("REPAIR_MORE",),
+        (*DETECTION, *REDUCTION, FASTRETRANS),
+    ),
+    Rule(
+        (LOST, LOST_REPAIRING),
+        "The retransmission is lost, and RACK will detect it.",
+        "(1 - o) * q * (1 - t)",
+        LOSS_DETECTED,
+        ("REPAIR_AGAIN",),
+        (*DETECTION, *REDUCTION, RETRANSMIT),
+    ),
+    Rule(
+        (LOST, LOST_REPAIRING),
+        "The retransmission is lost and no later segment arrives; or an outage takes the tail loss probe too.",
+        "(1 - o) * q * t + o * r",
+        LOSS_DETECTED + "; in an outage, to the tail loss probe",
+        ("TIMEOUT",),
+        (RACK_DETECT, PROBE, *TIMED_OUT),
+    ),
+    Rule(
+        (LOST_OPEN,),
+        "RACK detects the loss, and the retransmission is the last one of the recovery.",
+        "(1 - q) * (1 - m)",
+        "RTT + d",
+        ("REPAIR_OPEN",),
+        (*DETECTION, *REDUCTION, PACKETS_IN_FLIGHT, RETRANSMIT),
+    ),
+    Rule(
+        (LOST_BURST,),
+        "RACK detects the losses, or the tail loss probe shows them; the flight has no further loss.",
+        "(1 - q) * (1 - m)",
+        "RTT + d + s * i",
+        ("REPAIR", "REPAIR_OPEN"),
+        (*DETECTION, *REDUCTION, PACKETS_IN_FLIGHT, RETRANSMIT, PROBE_TIMER, PROBE),
+    ),
+    Rule(
+        (LOST_OPEN, LOST_BURST),
+        "RACK detects the loss; the flight has another loss.",
+        "(1 - q) * m",
+        "RTT + d + s * i",
+        ("REPAIR_MORE",),
+        (*DETECTION, *REDUCTION, FASTRETRANS),
+    ),
+    Rule(
+        (LOST_OPEN, LOST_BURST),
+        "The retransmission is lost, and RACK will detect it.",
+        "q * (1 - t)",
+        "RTT + d + s * i",
+        ("REPAIR_AGAIN",),
+        (*DETECTION, *REDUCTION, RETRANSMIT),
+    ),
+    Rule(
+        (LOST_OPEN, LOST_BURST),
+        "The retransmission is lost, and no later segment arrives.",
+        "q * t",
+        "RTT + d + s * i",
+        ("TIMEOUT",),
+        (RACK_DETECT, *TIMED_OUT),
+    ),
+    Rule(
+        (LOST_TWO,),
+        "RACK detects the first loss, later the second one.",
+        "1 - max(min(2 * p, 0.9), 1 - (1 - p * t)**2)",
+        "RTT + d",
+        ("REPAIR_MORE",),
+        (*DETECTION, *REDUCTION, FASTRETRANS),
+    ),
+    Rule(
+        (LOST_TWO,),
+        "One of the two retransmissions is lost, and RACK will detect it.",
+        "max(min(2 * p, 0.9) - (1 - (1 - p * t)**2), 0)",
+        "RTT + d",
+        ("REPAIR_AGAIN",),
+        (*DETECTION, *REDUCTION, RETRANSMIT),
+    ),
+    Rule(
+        (LOST_TWO,),
+        "One of the two retransmissions is lost, and no later segment arrives.",
+        "1 - (1 - p * t)**2",
+        "RTT + d",
+        ("TIMEOUT",),
+        (RACK_DETECT, *TIMED_OUT),
+    ),
+    Rule(
+        (OUTAGE,),
+        "The tail loss probe arrives, its ACK shows the losses, and slow start retransmits the window.",
+        "1 - r",
+        "to the tail loss probe, at most RTO; then RTT for its ACK and for each round of retransmissions",
+        ("REPAIR",),
+        (PROBE_TIMER, PROBE, *REDUCTION, PRR, RETRANSMIT),
+    ),
+    Rule(
+        (OUTAGE,),
+        "The burst takes the tail loss probe too.",
+        "r",
+        "to the tail loss probe, at most RTO",
+        ("TIMEOUT",),
+        (PROBE_TIMER, PROBE, *TIMED_OUT),
+    ),
+    Rule(
+        (REPAIR_MORE, REPAIR_AGAIN),
+        "The retransmission and the new segments arrive.",
+        NO_FURTHER_LOSS,
+        RETRANSMITTED,
+        ("REPAIR",),
+        (FASTRETRANS, RACK_DETECT, RACK_WINDOW, PRR, RETRANSMIT),
+    ),
+    Rule(
+        (REPAIR_MORE, REPAIR_AGAIN),
+        "The retransmission or a new segment is lost, and RACK will detect it.",
+        f"1 - q * t - {NO_FURTHER_LOSS}",
+        RETRANSMITTED,
+        ("REPAIR_AGAIN",),
+        (RACK_DETECT, RACK_WINDOW, RETRANSMIT),
+    ),
+    Rule(
+        (REPAIR_MORE, REPAIR_AGAIN),
+        "The retransmission is lost, and no later segment arrives.",
+        "q * t",
+        RETRANSMITTED,
+        ("TIMEOUT",),
+        (RACK_DETECT, *TIMED_OUT),
+    ),
+    Rule(
+        (REPAIR, REPAIR_OPEN),
+        "No loss: the ACK reaches the recovery point, and rounds with the reduced window begin.",
+        "(1 - f)**n",
+        "RTT",
+        ("ROUND",),
+        (*RECOVERED, PRR),
+    ),
+    Rule(
+        (REPAIR, REPAIR_OPEN),
+        "A new segment is lost.",
+        LOSS_IN_RECOVERY,
+        "mean time to the ACK that releases the lost segment, for each third of the RTT; in REPAIR_OPEN RTT / 2",
+        ("LOST_REPAIRING",),
+        (PRR, WRITE_XMIT),
+    ),
+    Rule(
+        (REPAIR_NOT_LIMITED,),
+        "No loss: the ACK reaches the recovery point. Rounds begin if a backlog remains, otherwise the window is open.",
+        "(1 - f)**n",
+        "RTT",
+        ("ROUND", "OPEN"),
+        (*RECOVERED, PRR),
+    ),
+    Rule(
+        (REPAIR_OPEN_NOT_LIMITED,),
+        "No loss: the ACK reaches the recovery point.",
+        "(1 - f)**n",
+        "RTT, up to the next write",
+        ("OPEN",),
+        (*RECOVERED, PRR),
+    ),
+    Rule(
+        RECOVERY_NOT_LIMITED,
+        "A new packet is lost.",
+        f"({LOSS_IN_RECOVERY}) * b",
+        PACKET_LOST,
+        ("LOST_OPEN",),
+        (PRR, WRITE_XMIT),
+    ),
+    Rule(
+        RECOVERY_NOT_LIMITED,
+        "New packets are lost in a burst, but not the whole window.",
+        f"({LOSS_IN_RECOVERY}) * (1 - b - o)",
+        PACKET_LOST,
+        ("LOST_BURST",),
+        (PRR, GILBERT),
+    ),
+    Rule(
+        RECOVERY_NOT_LIMITED,
+        "A loss burst takes the whole window.",
+        f"({LOSS_IN_RECOVERY}) * o",
+        PACKET_LOST,
+        ("OUTAGE",),
+        (PRR, GILBERT),
+    ),
+    Rule(
+        (TIMEOUT,),
+        "The retransmission arrives. Rounds begin with 2 segments, after an outage with the reduced window.",
+        "1 - r",
+        "RTO * 2**k + RTT * (1 / 2 + c)",
+        ("ROUND", "OPEN"),
+        (*TIMED_OUT, SLOW_START),
+    ),
+    Rule(
+        (TIMEOUT,),
+        "The retransmission is lost: RTO backoff.",
+        "r",
+        "RTO * 2**k",
+        ("TIMEOUT",),
+        (RTO,),
+    ),
+    Rule(
+        (LAST_TIMEOUT,),
+        "The retransmission arrives: further timeouts are too rare to matter.",
+        "1",
+        "RTO * 2**k + RTT * (1 / 2 + c)",
+        ("ROUND", "OPEN"),
+        (*TIMED_OUT, SLOW_START),
+    ),
+)
+"""All rules. In each state their probabilities add up to 1, and each leads to phases to which no other one leads."""

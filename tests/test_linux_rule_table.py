@@ -1,0 +1,221 @@
+"""The table of rules of the chain of Linux says what the kernels compute: events, probabilities and durations."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+
+from chain_structure import profile_of, rows_within
+from tcpdelay.models.linux.bursts import burst_chance, more_lost, outage_chance, repair_rounds, repair_segments
+from tcpdelay.models.linux.open_transitions import open_window
+from tcpdelay.models.linux.parameters import linux_parameters
+from tcpdelay.models.linux.phases import KIND_NAMES
+from tcpdelay.models.linux.rules import LARGER, RULES, SYMBOLS, TIMES
+from tcpdelay.models.linux.states import STATES
+from tcpdelay.models.linux.transitions import linux_transitions
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
+
+VOICE = Flow(174, 0.02)
+RENO = Stack.linux(congestion_control="reno")
+SCENARIOS = {
+    "voip, CUBIC": (VOICE, Path(0.1, 0.02), Stack.linux()),
+    "voip, Reno": (VOICE, Path(0.1, 0.02), RENO),
+    "half a round-trip time between packets": (VOICE, Path(0.05, 0.05), RENO),
+    "1200 B": (Flow(1200, 0.02), Path(0.1, 0.005), Stack.linux()),
+    "1200 B, a long path": (Flow(1200, 0.02), Path(0.3, 0.01), RENO),
+    "several segments": (Flow(3000, 0.04), Path(0.05, 0.01), Stack.linux()),
+    "many segments": (Flow(15_000, 0.08), Path(0.075, 0.003), RENO),
+    "thin flow": (Flow(160, 0.2), Path(0.05, 0.01), Stack.linux()),
+    "very thin flow": (Flow(160, 0.5), Path(0.05, 0.05), Stack.linux()),
+    "byte queue": (VOICE, Path(0.1, 0.1, bottleneck="bytes"), Stack.linux()),
+    "loss bursts": (VOICE, Path(0.1, 0.02, loss_burst=1.5), Stack.linux()),
+    "loss bursts, long": (Flow(1200, 0.02), Path(0.2, 0.004, loss_burst=2), RENO),
+    "loss bursts, thin flow": (Flow(160, 0.2), Path(0.05, 0.01, loss_burst=1.2), Stack.linux()),
+}
+LETTERS = tuple(SYMBOLS)
+
+
+def value(equation, values):
+    """Return the value of an equation of the table."""
+    return eval(equation, {"__builtins__": {"min": min, "max": max}}, values)
+
+
+def is_equation(text):
+    """Return whether a duration is an equation, not words."""
+    try:
+        return set(compile(text, "", "eval").co_names) <= set(TIMES)
+    except SyntaxError:
+        return False
+
+
+class Chain:
+    """The phases, transitions and records of a scenario, with the table's names."""
+
+    def __init__(self, name):
+        self.scenario = SCENARIOS[name]
+        self.p = linux_parameters(*self.scenario)
+        self.o = open_window(self.p)
+        self.phases, self.transitions, self.sending, _ = linux_transitions(self.p)
+        profile = profile_of(*self.scenario)
+        rows = rows_within(profile, profile.first_bound)
+        self.reached = [phase for phase in range(len(self.phases) - 1) if rows["low"][phase] <= rows["high"][phase]]
+
+    def kind(self, phase):
+        window, lost = self.phases["window"][phase], self.sending["lost"][phase]
+        name = KIND_NAMES[self.sending["kind"][phase]].upper()
+        if name == "LOST_TWO" and lost > 0:
+            return "OUTAGE" if lost == window else "LOST_BURST"
+        return name
+
+    def state(self, phase):
+        """Return the state of the table."""
+        kind = self.kind(phase)
+        case = ""
+        if kind == "TIMEOUT":
+            case = "the last" if phase == self.p.backoffs - 1 else "not the last"
+        elif kind in ("REPAIR", "REPAIR_OPEN"):
+            enough = self.phases["window"][phase] >= self.o.needed
+            case = "application-limited" if enough else "cwnd-limited"
+        (found,) = (state for state in STATES if (state.kind, state.case) == (kind, case))
+        return found
+
+    def events(self, phase):
+        """Return the targets, with and without a backlog, the probability and the duration [slots] of each event."""
+        for event in range(self.phases["first_transition"][phase], self.phases["first_transition"][phase + 1]):
+            e = self.transitions[event]
+            if e["probability"] > 0:
+                targets = [int(e["target"]), int(e["target_when_empty"])]
+                grown = self.kind(phase) == "OPEN" and self.phases["window"][targets[0]] > self.phases["window"][phase]
+                yield (
+                    [LARGER if grown else self.kind(target) for target in targets],
+                    float(e["probability"]),
+                    float(e["duration"]),
+                )
+
+    def values(self, phase):
+        """Return the values of the letters, from the functions that the table names."""
+        p, o, window, s = self.p, self.o, int(self.phases["window"][phase]), self.sending[phase]
+        kind, openings, lost = self.kind(phase), float(s["openings"]), int(s["lost"])
+        bursts = p.followed_losses > 0
+        found = {
+            "p": p.loss,
+            "r": p.next_loss,
+            "q": p.repeated_loss,
+            "t": float(s["timeout_chance"]),
+            "e": o.loss,
+            "f": o.loss if self.state(phase).name == "REPAIR_OPEN, application-limited" else p.loss,
+            "v": 0.0 if bursts else o.next_lost,
+            "b": burst_chance(p, window, 1),
+            "o": outage_chance(p, window),
+            "n": openings,
+            "w": window,
+        }
+        if kind == "LOST_OPEN":
+            telling = max(openings - o.telling, 0) * p.segments_per_packet
+            found |= {"q": o.repeated_loss, "m": more_lost(p, telling, False)}
+        elif kind == "LOST_BURST":
+            further = repair_segments(p, lost) - 1
+            found |= {"q": 1 - (1 - p.repeated_loss) * (1 - p.loss) ** further}
+            found |= {"m": more_lost(p, max(openings - lost, 0), False)}
+        elif kind in ("LOST", "LOST_REPAIRING"):
+            found |= {"m": more_lost(p, openings, True)}
+        elif kind == "OPEN":
+            larger = sum(chance for targets, chance, _ in self.events(phase) if LARGER in targets)
+            found |= {"g": larger / (1 - o.loss)}
+            if p.load >= 1:
+                assert found["g"] == 0 or found["g"] == pytest.approx((0.5 if p.cubic else 1) / p.load)
+        return found
+
+    def times(self, phase):
+        """Return the values of the letters of durations [slots]."""
+        p, s = self.p, self.sending[phase]
+        return {
+            "i": 1.0,
+            "RTT": p.load,
+            "RTO": p.timeout,
+            "d": float(s["wait"]),
+            "k": phase,
+            "s": repair_segments(p, int(s["lost"])) - 1 if self.kind(phase) == "LOST_BURST" else 0,
+            "c": repair_rounds(repair_segments(p, p.flight + 1)) if p.followed_losses else 0,
+        }
+
+
+@pytest.fixture(scope="module", params=SCENARIOS)
+def chain(request):
+    return Chain(request.param)
+
+
+def test_every_event_of_the_chain_has_one_rule_and_every_rule_an_event():
+    found = set()
+    for name in SCENARIOS:
+        c = Chain(name)
+        for phase in c.reached:
+            found |= {(c.state(phase), target) for targets, _, _ in c.events(phase) for target in targets}
+    listed = Counter((state, target) for rule in RULES for state in rule.states for target in rule.leads_to)
+    assert {pair for pair, rules in listed.items() if rules > 1} == set()
+    assert {(state.name, target) for state, target in found ^ set(listed)} == set()
+    assert {state for rule in RULES for state in rule.states} == set(STATES)
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
+def test_the_probabilities_of_a_state_add_up_to_one(state):
+    random = np.random.default_rng(20100504)
+    rules = [rule for rule in RULES if state in rule.states]
+    for _ in range(100):
+        values = dict(zip(LETTERS, random.random(len(LETTERS)).tolist(), strict=True))
+        values |= {"n": float(random.integers(1, 40)), "w": int(random.integers(2, 40))}
+        # A burst of one segment and an outage exclude each other.
+        values["o"] *= 1 - values["b"]
+        chances = [value(rule.probability, values) for rule in rules]
+        assert sum(chances) == pytest.approx(1, abs=1e-12)
+        assert min(chances) >= -1e-12
+        assert max(chances) <= 1 + 1e-12
+
+
+def test_the_chain_has_the_probabilities_of_the_rules(chain):
+    rule_of = {(state, target): rule for rule in RULES for state in rule.states for target in rule.leads_to}
+    for phase in chain.reached:
+        state, values, computed = chain.state(phase), chain.values(phase), defaultdict(float)
+        for targets, chance, _ in chain.events(phase):
+            rules = {rule_of[state, target] for target in targets}
+            assert len(rules) == 1, (state.name, targets)
+            computed[rules.pop()] += chance
+        for rule in RULES:
+            if state in rule.states:
+                assert computed[rule] == pytest.approx(value(rule.probability, values), rel=1e-9, abs=1e-12), (
+                    state.name,
+                    rule.event,
+                )
+
+
+def test_the_chain_has_the_durations_of_the_rules(chain):
+    durations = {(state, target): rule.duration for rule in RULES for state in rule.states for target in rule.leads_to}
+    compared = 0
+    for phase in chain.reached:
+        state, values = chain.state(phase), chain.times(phase)
+        for targets, _, duration in chain.events(phase):
+            equation = durations[state, targets[0]]
+            if is_equation(equation):
+                assert duration == pytest.approx(value(equation, values)), (state.name, targets)
+                compared += 1
+    assert compared > 0
+
+
+def test_every_function_is_described_once():
+    listed = {source for rule in RULES for source in rule.sources}
+    assert len({source.function for source in listed}) == len(listed)
+    for source in listed:
+        assert source.function.isidentifier()
+        assert source.file.endswith((".c", ".h"))
+        assert source.does.endswith(".")
+        # Only netem's losses and the coalescing of writes are in no RFC.
+        assert source.rfc.startswith("RFC ") or source.function in ("loss_gilb_ell", "tcp_sendmsg_locked")
+
+
+def test_every_letter_is_used():
+    used = {name for rule in RULES for name in compile(rule.probability, "", "eval").co_names}
+    assert used - {"min", "max"} == set(SYMBOLS)
+    equations = [rule.duration for rule in RULES if is_equation(rule.duration)]
+    assert {name for equation in equations for name in compile(equation, "", "eval").co_names} == set(TIMES)
