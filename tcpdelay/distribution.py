@@ -216,6 +216,10 @@ class DelayDistribution:
         """
         return None if self.look_up_error is None else self.look_up_error(USUAL_QUANTILE)
 
+    def late_error(self, delay: float) -> float:
+        """Return the statistical error of the share of packets later than a delay [s]; 0 except for simulations."""
+        return 0.0
+
     def expected_error_of(self, quantile: float) -> ExpectedError | None:
         """Return the probable error of a quantile, above 0 and below 1, or of the next higher one that is known.
 

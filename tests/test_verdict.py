@@ -3,13 +3,14 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import tcpdelay as td
 from tcpdelay.models import verdict
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import capacity, predict
-from tcpdelay.models.verdict import Judgement, judge, late_range, verdict_of
+from tcpdelay.models.verdict import Judgement, judge, late_range, late_range_within, verdict_of
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.scenario import Scenario
 
@@ -111,3 +112,20 @@ def test_a_report_says_what_leaves_it_open_and_simulates_unless_told_otherwise()
     assert auto.to_dict()["delay"]["method"] == "simulation"
     fewest, most = auto.late_range
     assert fewest <= auto.late_fraction <= most < 0.05
+
+
+def test_the_range_of_late_packets_covers_other_simulations():
+    """Few outages fall into a simulation: the share of late packets is less certain than the delays."""
+    flow, path, limit = td.Flow(968, 0.020), td.Path(rtt=0.070, loss=0.01, bad_time=0.2, jitter=0.020), 0.3
+    found = [td.simulate(flow, path, packets=200_000, seed=seed) for seed in range(20)]
+    found = [one for one in found if one.settled]
+    truth = np.mean([one.late_fraction(limit) for one in found])
+    ranges = [late_range_within(one, one.expected_error.p90, limit) for one in found]
+    assert sum(low <= truth <= high for low, high in ranges) >= 0.8 * len(ranges)
+
+
+def test_a_longer_simulation_knows_the_share_of_late_packets_better():
+    short, long = (td.simulate("voip", td.Path(0.100, 0.02), packets=packets, seed=1) for packets in (50_000, 800_000))
+    assert 0 < long.late_error(0.15) < short.late_error(0.15) / 2
+    assert short.late_error(10.0) == 0
+    assert td.predict_delay("voip", td.Path(0.100, 0.02)).late_error(0.15) == 0

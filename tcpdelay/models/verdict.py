@@ -103,7 +103,8 @@ def longer_limit(limit: float, error: float) -> float:
 def late_range_within(delays: DelayDistribution, error: float, limit: float) -> tuple[float, float]:
     """Return the smallest and the largest share of late packets if all delays may be wrong by a relative error.
 
-    An error of 100 % or more leaves everything open: TCP may carry the flow, or not.
+    For a simulation, the statistical error of the share counts too. An error of 100 % or more leaves everything open:
+    TCP may carry the flow, or not.
 
     Examples
     --------
@@ -115,7 +116,10 @@ def late_range_within(delays: DelayDistribution, error: float, limit: float) -> 
         return 0.0, 1.0
     if not delays.sustainable:
         return 1.0, 1.0
-    return delays.late_fraction(longer_limit(limit, error)), delays.late_fraction(limit * (1 - error))
+    late, statistical = delays.late_fraction(limit), delays.late_error(limit)
+    fewest = min(delays.late_fraction(longer_limit(limit, error)), late - statistical)
+    most = max(delays.late_fraction(limit * (1 - error)), late + statistical)
+    return max(fewest, 0.0), min(most, 1.0)
 
 
 def verdict_of(answer: Answer, target: Target) -> Verdict:

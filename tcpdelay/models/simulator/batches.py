@@ -36,6 +36,9 @@ MOST_VALUES = 65_536
 DIGITS = 12
 """Binary digits of a rounded delay; the rounding error is at most 0.02 %."""
 
+TAIL_DELAYS = 256
+"""Largest number of delays at which the error of the share of later packets is kept."""
+
 Histogram: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
@@ -82,6 +85,23 @@ class Batches:
         """Return a quantile of the delay [s] and its 95 % interval; NaN if all batches are correlated."""
         batches = self._independent()
         return UNKNOWN if batches is None else quantile_of(batches, self.histogram(), probability)
+
+    def late_errors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return delays [s], ascending, and half the 95 % interval of the share of packets later than each.
+
+        Both are empty if all batches are correlated.
+        """
+        batches = self._independent()
+        if batches is None:
+            return np.empty(0), np.empty(0)
+        values, _ = self.histogram()
+        delays = values[np.unique(np.linspace(0, values.size - 1, TAIL_DELAYS).astype(np.int64))]
+        sizes = np.array([float(count.sum()) for _, count in batches])
+        read = [
+            np.concatenate([[0], np.cumsum(count)])[np.searchsorted(value, delays, "right")] for value, count in batches
+        ]
+        late = 1 - np.array(read) / sizes[:, None]
+        return delays / SECOND, np.array([student(sizes, shares)[1] for shares in late.T])
 
     def _independent(self) -> list[Histogram] | None:
         """Return the histograms of the shortest batches with independent means; None if there are none."""

@@ -68,6 +68,8 @@ class Simulation(DelayDistribution):
     counts : dict of int
         Segments sent, lost and retransmitted; recoveries, timeouts, probes, reordering timeouts, and needless
         reductions undone; ACKs sent and lost.
+    late_errors : tuple of ndarray
+        Delays [s], ascending, and half the 95 % interval of the share of packets later than each.
     sent_after, read_after : ndarray of float
         Time of each packet from its write to its first transmission, and to its read [s]; empty without `trace`.
     events : structured array
@@ -90,9 +92,17 @@ class Simulation(DelayDistribution):
     sender_delay: float = 0.0
     head_of_line_delay: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
+    late_errors: tuple[NDArray[np.float64], NDArray[np.float64]] = field(
+        default_factory=lambda: (np.empty(0), np.empty(0)), repr=False, compare=False
+    )
     sent_after: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), repr=False)
     read_after: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), repr=False)
     events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, PUBLIC_EVENT), repr=False)
+
+    def late_error(self, delay: float) -> float:
+        """Return half the 95 % interval of the share of packets later than a delay [s]; 0 if it is not known."""
+        delays, errors = self.late_errors
+        return float(np.interp(delay, delays, errors)) if delays.size else 0.0
 
     @cached_property
     def expected_error(self) -> ExpectedError | None:
@@ -287,6 +297,7 @@ def _run(
         mean_interval=batches.mean(),
         quantile_interval=quantile_interval,
         probability=quantile,
+        late_errors=batches.late_errors(),
         sender_delay=float(mean_sender),
         head_of_line_delay=float(mean_delay - mean_sender - path.forward_delay - path.jitter / 2),
         counts=connections.counts,
