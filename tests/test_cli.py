@@ -39,7 +39,7 @@ def predicted(run):
 
 def test_predict_prints_what_the_library_predicts(predicted):
     expected = td.predict_delay(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
-    error = expected.expected_error
+    error = expected.expected_error_of(0.999)
     low, high = expected.late_fraction(0.15 * (1 + error.p90)), expected.late_fraction(0.15 * (1 - error.p90))
     row = predicted(*PATH, "--packet-size", "174", "--interval", "20ms", "--limit", "150ms", "--quantile", "99.9%")
     assert row == {
