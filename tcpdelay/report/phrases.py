@@ -170,8 +170,8 @@ def _simulated(guideline: Findings) -> str:
     """Return in a sentence what is simulated."""
     if not guideline.simulated_because:
         return (
-            "These delays are simulated. Margins, effects of settings and delays at other losses are computed with the "
-            "chain: near the limit they can disagree with the verdict."
+            "These delays are simulated. Margins, parts of the delay, effects of settings and delays at other losses "
+            "are the chain's: near the limit they can disagree with the verdict."
         )
     reason = sentence(guideline.simulated_because).rstrip(".")
     return (
