@@ -132,6 +132,9 @@ _interpretation = _Interpretation()
 _interpreted_time = 0.0
 
 
+_call_compiled = CPUDispatcher.__call__
+
+
 class _Interpretable(CPUDispatcher):
     """A kernel that runs as plain Python in a thread that interprets kernels."""
 
@@ -139,7 +142,7 @@ class _Interpretable(CPUDispatcher):
         """Call the kernel."""
         until = _interpretation.until
         if until is None:
-            return super().__call__(*arguments)
+            return _call_compiled(self, *arguments)
         if time.monotonic() > until:
             raise _TimeUsedUpError
         return self.py_func(*arguments)
@@ -207,7 +210,7 @@ def interpreted_first(compute: Callable[[], Result], last: Callable[..., Any]) -
 
 def _is_compiled(function: Callable[..., Any]) -> bool:
     """Return whether a kernel has been compiled in this process, or is in the cache."""
-    if not isinstance(function, Dispatcher) or function.signatures:
+    if not isinstance(function, Dispatcher) or function.overloads:
         return True
     code, folder = function.py_func.__code__, function.stats.cache_path
     if folder is None:
