@@ -1,4 +1,7 @@
-"""Compiled kernels: one variant each, the same results as in plain Python, and a line on stderr while they compile."""
+"""Compiled kernels: one variant each, the same results as in plain Python, and a line on stderr while they compile.
+
+A first single prediction is computed in plain Python, without compiled kernels.
+"""
 
 import json
 import os
@@ -7,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tcpdelay import DelayModel, Flow, Stack
+from tcpdelay import Path as NetworkPath
 
 RUNS = Path(__file__).with_name("kernel_runs.py")
 COMPILED_FOR_SEVERAL_RECORDS = "tcpdelay.models.simulator."
@@ -51,16 +57,78 @@ def test_plain_python_gives_the_results_of_the_compiled_kernels():
         assert numbers(plain[chain]) == pytest.approx(numbers(compiled[chain]), rel=1e-12, abs=1e-15)
 
 
-PREDICTION = """
-from tcpdelay import Stack, predict_delay
+FIRST_PREDICTION = """
+import json
+from numba.core import event
+from tcpdelay import predict_delay
+from tcpdelay.models.linux.delays import filled_bins
+with event.install_recorder("numba:compile") as compiled:
+    found = predict_delay(rtt=0.1, loss=0.02, packet_size=174, interval=0.02)
+    error = found.expected_error.median
+print(json.dumps({
+    "compiled": len(compiled.buffer),
+    "from the cache": len(filled_bins.stats.cache_hits),
+    "error": error,
+    "values": found.values.tolist(),
+    "weights": found.weights.tolist(),
+}))
+"""
+
+
+def test_the_first_prediction_needs_no_compiled_kernel(tmp_path):
+    run = python("-c", FIRST_PREDICTION, NUMBA_CACHE_DIR=str(tmp_path))
+    first = json.loads(run.stdout)
+    assert (first["compiled"], first["from the cache"], run.stderr) == (0, 0, "")
+    compiled = DelayModel(Flow(174, 0.02), NetworkPath(rtt=0.1, loss=0.02), Stack.linux()).delay_distribution()
+    assert first["values"] == pytest.approx(compiled.values.tolist(), rel=1e-12)
+    assert first["weights"] == pytest.approx(compiled.weights.tolist(), rel=1e-12)
+    # The kernels of this process are now in the cache, so that a new process loads them.
+    cached = json.loads(python("-c", FIRST_PREDICTION).stdout)
+    assert cached["from the cache"] == 1
+    assert (cached["values"], cached["weights"]) == (compiled.values.tolist(), compiled.weights.tolist())
+    assert first["error"] == cached["error"]
+
+
+TIME_USED_UP = """
+import time
+import numpy as np
 from tcpdelay.models import compilation
+from tcpdelay.models.solver.sweeps import total
+def compute():
+    compiled.append(len(total.signatures))
+    time.sleep(0.2)
+    return total(np.ones(3))
+with compilation.single_prediction():
+    for seconds in (60.0, 0.1):
+        compilation.INTERPRETED_TIME, compiled = seconds, []
+        print(compilation.interpreted_first(compute, total), compiled, len(total.signatures))
+"""
+
+
+def test_kernels_are_compiled_when_the_time_for_plain_python_is_used_up(tmp_path):
+    plain, used_up = python("-c", TIME_USED_UP, NUMBA_CACHE_DIR=str(tmp_path)).stdout.splitlines()
+    assert plain == "3.0 [0] 0"
+    assert used_up == "3.0 [0] 1"
+
+
+def test_the_time_for_plain_python_also_ends_within_a_prediction(tmp_path):
+    code = TIME_USED_UP.replace("(60.0, 0.1)", "(0.1,)")
+    assert python("-c", code, NUMBA_CACHE_DIR=str(tmp_path)).stdout == "3.0 [0, 0] 1\n"
+
+
+PREDICTION = """
+from tcpdelay import Flow, Path, Stack
+from tcpdelay.models import compilation
+from tcpdelay.models.predict import predict
+from tcpdelay.scenario import Scenario
 compilation.QUIET_TIME = {quiet_time}
 for _ in range(2):
-    predict_delay(rtt=0.1, loss=0.02, packet_size=174, interval=0.02, stack=Stack.newreno_2008())
+    predict(Scenario(Flow(174, 0.02), Path(rtt=0.1, loss=0.02), Stack.newreno_2008()))
 """
 
 
 def test_a_long_compilation_is_announced_once(tmp_path):
+    # Other questions than single predictions are compiled at once: tables and sweeps have the same bits everywhere.
     code = PREDICTION.format(quiet_time=0.5)
     first = python("-c", code, NUMBA_CACHE_DIR=str(tmp_path))
     assert first.stdout == ""

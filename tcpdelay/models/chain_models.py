@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,9 +12,12 @@ import numpy as np
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.chain import DelayModel, DelaySummary, summary
+from tcpdelay.models.compilation import interpreted_first, single_prediction
 from tcpdelay.models.interface import Answer, Precision, Requested, Status, Support, TooLargeError, UnsupportedError
 from tcpdelay.models.linux import parameters as linux
+from tcpdelay.models.linux.delays import filled_bins
 from tcpdelay.models.published import transitions as published
+from tcpdelay.models.published.delays import merge_lattices
 from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION, RequestedFigures
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.path import Path
@@ -59,6 +62,13 @@ class _ChainModel(ABC):
         answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
         if support.refused:
             return answered("unsupported", refusal=support.refused[0])
+        solve = partial(self._solve, scenario, requested, answered, support.ignored)
+        return interpreted_first(solve, _last_kernel(scenario.stack))
+
+    def _solve(
+        self, scenario: Scenario, requested: Requested, answered: Callable[..., Answer], ignored: Mapping[str, str]
+    ) -> Answer:
+        """Return the answer to a scenario that the chain supports."""
         parts = (scenario.flow, scenario.path, scenario.stack)
         target = requested.target
         decided = target if requested.precision == "decision" else None
@@ -70,7 +80,7 @@ class _ChainModel(ABC):
                 late = model.lateness(decided.latest, decided.quantile)
                 error = partial(_expected_error, *parts, late < 1)
                 return answered("bound", lateness=late, sustainable=late < 1, look_up_error=error)
-            return self._figures(model, answered, requested, support.ignored)
+            return self._figures(model, answered, requested, ignored)
         except TooLargeError as error:
             refusal = error
         except MemoryError:
@@ -107,9 +117,19 @@ class _ChainModel(ABC):
         if self.supports(scenario).refused:
             return np.nan
         try:
-            return DelayModel(scenario.flow, scenario.path, scenario.stack).capacity
+            return _capacity(scenario.flow, scenario.path, scenario.stack)
         except TooLargeError:
             return np.nan
+
+
+def _last_kernel(stack: Stack) -> Callable[..., Any]:
+    """Return the kernel that is compiled last for a distribution."""
+    return filled_bins if isinstance(stack, Linux) else merge_lattices
+
+
+def _capacity(flow: Flow, path: Path, stack: Stack) -> float:
+    """Return the largest packet rate [1/s] that TCP carries, by a chain of its own."""
+    return interpreted_first(lambda: DelayModel(flow, path, stack).capacity, _last_kernel(stack))
 
 
 def _requested_figures(requested: Requested) -> RequestedFigures:
@@ -132,7 +152,9 @@ def _status(found: DelaySummary, precision: Precision) -> Status:
 
 def _expected_error(flow: Flow, path: Path, stack: Stack, carried: bool, quantile: float) -> ExpectedError:
     """Return the expected error of a quantile; the capacity is computed here, as few predictions are asked for it."""
-    return expected_error(flow, path, stack, carried, DelayModel(flow, path, stack).capacity, quantile)
+    # An error is looked up after its prediction: if the prediction had to be compiled, the kernels are compiled now.
+    with single_prediction():
+        return expected_error(flow, path, stack, carried, _capacity(flow, path, stack), quantile)
 
 
 def _error_unsolved(flow: Flow, path: Path, stack: Stack, quantile: float) -> ExpectedError:

@@ -2,6 +2,9 @@
 
 With the environment variable NUMBA_DISABLE_JIT=1 kernels are plain Python functions, which a debugger can enter and a
 coverage tool can measure.
+
+Compiling the kernels of a chain takes as long as some hundred small predictions in plain Python. Until the kernels are
+in the cache, single predictions therefore run as plain Python, for `INTERPRETED_TIME` in each process.
 """
 
 from __future__ import annotations
@@ -9,28 +12,36 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
 from numba.core import config, event, types
 from numba.core.cpu import CPUTargetOptions
+from numba.core.dispatcher import Dispatcher
+from numba.core.registry import CPUDispatcher
 from numba.extending import overload
 from numpy.typing import NDArray
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 QUIET_TIME = 2.0
 """Time that compilation may take in one process before the user is told [s]."""
 EXPECTED_TIMES = (
-    ("tcpdelay.models.linux", 35),
+    ("tcpdelay.models.linux", 40),
     ("tcpdelay.models.published", 10),
     ("tcpdelay.models.simulator", 15),
     ("tcpdelay.network", 30),
     ("tcpdelay", 10),
 )
 """About how long the kernels of a package take to compile, by the package of the first kernel that is called [s]."""
+
+INTERPRETED_TIME = 5.0
+"""Time for which the kernels of a process may run as plain Python before they are compiled [s]."""
 
 
 def kernel(*, nogil: bool = False) -> Callable[[Kernel], Kernel]:
@@ -76,10 +87,14 @@ def allocation_free(fastmath: frozenset[str] = frozenset()) -> Callable[[Kernel]
 
 
 def _compiled(options: dict[str, Any]) -> Callable[[Kernel], Kernel]:
+    # No kernel is called from C, so Numba need not compile a function for such calls.
+    options = {"no_cfunc_wrapper": True, **options}
+
     def decorate(function: Kernel) -> Kernel:
         compiled: Any = njit(cache=True, **options)(function)
         if not config.DISABLE_JIT:  # type: ignore[attr-defined]
             _compile_once(compiled)
+            compiled.__class__ = _Interpretable
         return compiled  # type: ignore[no-any-return]
 
     return decorate
@@ -100,6 +115,109 @@ def _compile_once(dispatcher: Any) -> None:
         )
 
     dispatcher.get_call_template = resolve_without_constants
+
+
+class _TimeUsedUpError(Exception):
+    """The time for plain Python is used up."""
+
+
+class _Interpretation(threading.local):
+    """Whether this thread computes a single prediction, and until when its kernels run as plain Python."""
+
+    single = False
+    until: float | None = None
+
+
+_interpretation = _Interpretation()
+_interpreted_time = 0.0
+
+
+_call_compiled = CPUDispatcher.__call__
+
+
+class _Interpretable(CPUDispatcher):
+    """A kernel that runs as plain Python in a thread that interprets kernels."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the kernel."""
+        until = _interpretation.until
+        if until is None:
+            return _call_compiled(self, *arguments)
+        if time.monotonic() > until:
+            raise _TimeUsedUpError
+        return self.py_func(*arguments)
+
+
+@contextmanager
+def single_prediction() -> Iterator[None]:
+    """Let `interpreted_first` interpret kernels in this thread, because no second prediction follows at once.
+
+    Results in plain Python differ from compiled results by rounding. So that all rows of a table are computed alike,
+    tables and sweeps use only compiled kernels.
+
+    Examples
+    --------
+    >>> from tcpdelay.models.solver.sweeps import total
+    >>> with single_prediction():
+    ...     float(interpreted_first(lambda: total(np.array([1.0, 3.0])), total))
+    4.0
+    """
+    before, _interpretation.single = _interpretation.single, True
+    try:
+        yield
+    finally:
+        _interpretation.single = before
+
+
+def interpreted_first(compute: Callable[[], Result], last: Callable[..., Any]) -> Result:
+    """Return `compute()`; in a single prediction, with kernels in plain Python while they are not compiled.
+
+    Parameters
+    ----------
+    compute : callable
+        Calls kernels. If the time for plain Python ends meanwhile, `compute` is called a second time.
+    last : callable
+        The kernel that is compiled last of those that `compute` calls. If it is compiled, the others are too.
+
+    Returns
+    -------
+    Any
+        What `compute` returns. Results in plain Python and compiled ones differ by rounding.
+
+    Examples
+    --------
+    >>> from tcpdelay.models.solver.sweeps import total
+    >>> float(interpreted_first(lambda: total(np.array([1.0, 3.0])), total))
+    4.0
+    """
+    global _interpreted_time
+    time_left = INTERPRETED_TIME - _interpreted_time
+    if not _interpretation.single or time_left <= 0 or _is_compiled(last):
+        return compute()
+    start = time.monotonic()
+    _interpretation.until = start + time_left
+    try:
+        # Compiled kernels do not warn of overflows either.
+        with np.errstate(all="ignore"):
+            return compute()
+    except _TimeUsedUpError:
+        pass
+    finally:
+        _interpretation.until = None
+        _interpreted_time += time.monotonic() - start
+    return compute()
+
+
+def _is_compiled(function: Callable[..., Any]) -> bool:
+    """Return whether a kernel has been compiled in this process, or is in the cache."""
+    if not isinstance(function, Dispatcher) or function.overloads:
+        return True
+    code, folder = function.py_func.__code__, function.stats.cache_path
+    if folder is None:
+        return False
+    changed = Path(code.co_filename).stat().st_mtime
+    cached = Path(folder).glob(f"*.{code.co_name}-*.py{sys.version_info.major}{sys.version_info.minor}*.nbi")
+    return any(index.stat().st_mtime >= changed for index in cached)
 
 
 def records(count: int, record: np.dtype[np.void]) -> Any:

@@ -403,6 +403,7 @@ def predict_with_warning(
     >>> predict_with_warning(jittery, "auto", packets=10_000).simulated_because
     'the chain does not model this scenario (jitter)'
     """
+    from tcpdelay.models.compilation import single_prediction
     from tcpdelay.models.interface import Requested
 
     if method == "chain" and packets is not None:
@@ -410,7 +411,8 @@ def predict_with_warning(
     if method == "chain":
         # Before the chain is solved, which may take long.
         warn_outside(scenario.flow, scenario.path, scenario.stack)
-    answer = predict(scenario, Requested(packets=packets, on_progress=on_progress), method)
+    with single_prediction():
+        answer = predict(scenario, Requested(packets=packets, on_progress=on_progress), method)
     if method == "auto" and answer.method == "chain":
         warn_outside(scenario.flow, scenario.path, scenario.stack)
     return answer
