@@ -312,9 +312,13 @@ def _add_drained(
     for place in range(begin, count):
         time = times[place]
         while credit > 0 and sent + 1 - phase <= time + SAME_TIME:
-            # The window has room: the packet leaves as soon as it is written.
+            # The window has room: the packet, or as many of its segments as fit, leaves as soon as it is written.
+            segments = min(credit, p.segments_per_packet)
+            credit -= segments
+            if segments < p.segments_per_packet:
+                sent += segments * p.packets_per_segment
+                break
             sent += 1.0
-            credit -= 1
             _add_leaving(p, leaving, bins, waiting, workspace.single, 0.0, sent - phase, place, shares[place])
         latest = math.floor(time + phase + SAME_TIME)
         if latest <= sent + SAME_TIME:
