@@ -7,8 +7,15 @@ from typing import NamedTuple
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.bursts import more_lost, put_bursts
-from tcpdelay.models.linux.detection import detection_wait, timeout_chance
-from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
+from tcpdelay.models.linux.detection import (
+    DETECTIONS,
+    Detection,
+    detection_wait,
+    packet_detections,
+    packet_timeout_chance,
+    timeout_chance,
+)
+from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST_OPEN,
     LOST_REPAIRING,
@@ -19,10 +26,12 @@ from tcpdelay.models.linux.phases import (
     REPAIR_OPEN,
     Layout,
     Sending,
+    lost_open_phase,
     open_phase,
     put,
     put_outcomes,
     put_rounds,
+    repair_open_phase,
     repair_phase,
 )
 from tcpdelay.models.linux.windows import reduced_window
@@ -45,7 +54,9 @@ class OpenWindow(NamedTuple):
     repeated_loss : float
         Probability that a retransmission for this packet is lost.
     wait : float
-        Time from the due time of the ACK to the detection of the loss [slots].
+        Mean time from the due time of the ACK to the detection of the loss [slots].
+    detections : tuple of Detection
+        The ways in which the loss is detected.
     telling : int
         Number of later packets whose ACKs detect the loss at this time.
     next_lost : float
@@ -60,6 +71,7 @@ class OpenWindow(NamedTuple):
     loss: float
     repeated_loss: float
     wait: float
+    detections: tuple[Detection, Detection, Detection]
     telling: int
     next_lost: float
     later_wait: float
@@ -87,11 +99,48 @@ def open_window(p: LinuxParameters) -> OpenWindow:
         later = alone + 1
         if load > 4:
             later = min(later, max(p.timer, 2.0))
-        return OpenWindow(load, loss, repeated, alone, telling, 1 - (1 - one) ** telling, max(later, alone), growing)
-    last = alone if segments < DUPLICATE_THRESHOLD else 1.0
-    wait = (min(2, segments - 1) * min(1.0, p.timer) + last) / segments
+        only, never = Detection(1.0, alone, 0.0), Detection(0.0, alone, 0.0)
+        next_lost, later = 1 - (1 - one) ** telling, max(later, alone)
+        return OpenWindow(load, loss, repeated, alone, (only, never, never), telling, next_lost, later, growing)
+    detections = packet_detections(p, alone)
+    wait = 0.0
+    for way in range(DETECTIONS):
+        wait += detections[way].share * detections[way].wait
     repeated = 1 - (1 - one) ** (segments * one / loss) if loss > 0 else 0.0
-    return OpenWindow(load * segments, loss, repeated, wait, 0, 0.0, wait, growing)
+    return OpenWindow(load * segments, loss, repeated, wait, detections, 0, 0.0, wait, growing)
+
+
+@kernel()
+def repair_chances(p: LinuxParameters, o: OpenWindow, way: int, window: int) -> tuple[float, float]:
+    """Return the probability that a repair takes a further retransmission, and of a timeout in this case.
+
+    `way` is the way in which the loss is detected, and `window` the window before the reduction [segments].
+    """
+    detection = o.detections[way]
+    repeated = 1 - (1 - o.repeated_loss) * (1 - detection.further)
+    only_timeout = packet_timeout_chance(p, way, detection.wait, window, reduced_window(window, p.cubic))
+    return repeated, only_timeout * o.repeated_loss / repeated if repeated > 0 else only_timeout
+
+
+@kernel()
+def put_open_loss(
+    p: LinuxParameters,
+    o: OpenWindow,
+    t: Transitions,
+    row: int,
+    layout: Layout,
+    window: int,
+    chance: float,
+    shift: float,
+    duration: float,
+) -> int:
+    """Append the loss of a packet in an open window: one event for each way of detection or length of a burst."""
+    if p.segments_per_packet == 1:
+        return put_bursts(p, t, row, layout, window, shift, chance, duration)
+    for way in range(DETECTIONS):
+        lost = lost_open_phase(layout, window, way)
+        row = put(t, row, lost, lost, shift, chance * o.detections[way].share, duration)
+    return row
 
 
 @kernel()
@@ -104,12 +153,16 @@ def put_repair_of_open_window(
     phases: Phases,
     sending: Sending,
     window: int,
+    way: int,
 ) -> int:
-    """Append the recovery after a loss in an open window, where the times of the writes are known."""
+    """Append the recovery after a loss in an open window, where the times of the writes are known.
+
+    `way` is the way in which the loss has been detected.
+    """
     load, loss = p.load, p.loss
-    phase = repair_phase(layout, window, REPAIR_OPEN)
+    phase = repair_open_phase(layout, window, way)
     phases.first_transition[phase] = row
-    found = load + o.wait
+    found = load + o.detections[way].wait
     first_write = math.ceil(found - SAME_TIME)
     sending.wait[phase], sending.round_trips[phase] = found, 1
     if window >= o.needed:
@@ -119,7 +172,7 @@ def put_repair_of_open_window(
         opened = open_phase(layout, window, OPEN)
         sending.duration[phase], sending.openings[phase] = end - found, packets
         if packets > 0:
-            row = put_bursts(p, t, row, layout, window, 0.0, 1 - kept, (end - found) / 2)
+            row = put_open_loss(p, o, t, row, layout, window, 1 - kept, 0.0, (end - found) / 2)
         return put(t, row, opened, opened, 0.0, kept, end - found)
     spacing_after_run = max(load / window, min(1.0, load) / p.segments_per_packet)
     openings = max(int(load / spacing_after_run + 0.5), 1)
@@ -137,6 +190,33 @@ def put_repair_of_open_window(
 
 
 @kernel()
+def put_lost_open(
+    p: LinuxParameters,
+    o: OpenWindow,
+    t: Transitions,
+    row: int,
+    layout: Layout,
+    phases: Phases,
+    sending: Sending,
+    window: int,
+    way: int,
+) -> int:
+    """Append the phase from a loss in an open window to its detection."""
+    phase = lost_open_phase(layout, window, way)
+    phases.first_transition[phase] = row
+    wait = o.detections[way].wait
+    duration = p.load + wait
+    packets = math.ceil(duration - SAME_TIME) - 1
+    reduced = reduced_window(window, p.cubic)
+    repeated, only_timeout = repair_chances(p, o, way, window)
+    sending.duration[phase], sending.wait[phase], sending.openings[phase] = duration, wait, packets
+    sending.repeated_loss[phase], sending.timeout_chance[phase] = repeated, only_timeout
+    more = more_lost(p, max(packets - o.telling, 0) * p.segments_per_packet, False)
+    clean = repair_open_phase(layout, reduced, way)
+    return put_outcomes(t, row, layout, repeated, only_timeout, more, 1.0, reduced, clean, 0.0, duration)
+
+
+@kernel()
 def put_open_window(
     p: LinuxParameters,
     o: OpenWindow,
@@ -151,18 +231,16 @@ def put_open_window(
     load, segments = p.load, p.segments_per_packet
     reduced = reduced_window(window, p.cubic)
     opened = open_phase(layout, window, OPEN)
-    lost, lost_two = open_phase(layout, window, LOST_OPEN), open_phase(layout, window, LOST_TWO)
+    lost, lost_two = lost_open_phase(layout, window, 0), open_phase(layout, window, LOST_TWO)
     growth = 0.0
     if window <= o.growing_window and window < p.largest_window:
         growth = 1 / load if load >= 1 else (segments / window if segments > 1 else 1.0)
         growth = min(growth / 2 if p.cubic else growth, 1.0)
-    only_timeout = timeout_chance(p, min(int(load) * segments, window - 2), reduced)
-
     phases.first_transition[opened] = row
     sending.duration[opened] = 1.0
-    sending.timeout_chance[opened] = only_timeout
-    if p.followed_losses:
-        row = put_bursts(p, t, row, layout, window, 0.0, o.loss, 0.0)
+    sending.timeout_chance[opened] = packet_timeout_chance(p, 0, o.wait, window, reduced)
+    if p.followed_losses or segments > 1:
+        row = put_open_loss(p, o, t, row, layout, window, o.loss, 0.0, 0.0)
     else:
         row = put(t, row, lost, lost, 0.0, o.loss * (1 - o.next_lost), 0.0)
         row = put(t, row, lost_two, lost_two, 0.0, o.loss * o.next_lost, 0.0)
@@ -171,14 +249,7 @@ def put_open_window(
         row = put(t, row, larger, larger, 0.0, (1 - o.loss) * growth, 1.0)
     row = put(t, row, opened, opened, 0.0, (1 - o.loss) * (1 - growth), 1.0)
 
-    phases.first_transition[lost] = row
-    duration = load + o.wait
-    packets = math.ceil(duration - SAME_TIME) - 1
-    clean = repair_phase(layout, reduced, REPAIR_OPEN)
-    sending.duration[lost], sending.wait[lost], sending.openings[lost] = duration, o.wait, packets
-    sending.timeout_chance[lost] = only_timeout
-    more = more_lost(p, max(packets - o.telling, 0) * segments, False)
-    row = put_outcomes(t, row, layout, o.repeated_loss, only_timeout, more, 1.0, reduced, clean, 0.0, duration)
+    row = put_lost_open(p, o, t, row, layout, phases, sending, window, 0)
 
     phases.first_transition[lost_two] = row
     duration = load + o.later_wait
@@ -193,3 +264,23 @@ def put_open_window(
     row = put(t, row, 0, 0, blocked, timeout, duration)
     row = put(t, row, again_phase, again_phase, blocked, again, duration)
     return put(t, row, more_phase, more_phase, blocked, 1 - again - timeout, duration)
+
+
+@kernel()
+def add_later_detections(
+    p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
+) -> int:
+    """Append the phases of losses in packets of several segments that later SACKs or RACK's timer detect."""
+    if p.segments_per_packet == 1:
+        return row
+    for window in range(p.largest_window + 1):
+        for way in range(1, DETECTIONS):
+            lost, repair = lost_open_phase(layout, window, way), repair_open_phase(layout, window, way)
+            phases.window[lost] = phases.window[repair] = window
+            phases.recovery[lost], sending.kind[lost] = LOST_OPEN - OPEN, LOST_OPEN
+            phases.recovery[repair] = sending.kind[repair] = REPAIR_OPEN
+            phases.first_transition[lost] = phases.first_transition[repair] = row
+            if window >= SMALLEST_WINDOW:
+                row = put_lost_open(p, o, t, row, layout, phases, sending, window, way)
+                row = put_repair_of_open_window(p, o, t, row, layout, phases, sending, window, way)
+    return row
