@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.bursts import more_lost, put_bursts
 from tcpdelay.models.linux.detection import (
@@ -36,7 +39,13 @@ from tcpdelay.models.linux.phases import (
 )
 from tcpdelay.models.linux.windows import reduced_window
 from tcpdelay.models.solver.state_space import Phases, Transitions
-from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
+from tcpdelay.models.tcp import (
+    CUBIC_C,
+    CUBIC_FASTEST_GROWTH,
+    CUBIC_RENO_EIGHTHS,
+    CUBIC_SLOWEST_GROWTH,
+    DUPLICATE_THRESHOLD,
+)
 
 LATE_GROWTH_FLIGHTS = 1.5
 """Round-trip times for which the kernel still counts a window as the limit after it has ceased to be the limit."""
@@ -190,6 +199,83 @@ def put_repair_of_open_window(
 
 
 @kernel()
+def open_growth(p: LinuxParameters) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return how fast an open window grows while it limits the sender, by window.
+
+    Reno's window grows by one segment per window of ACKs (RFC 5681, 3.1), CUBIC's, whose Reno-friendly region governs
+    here, in 15/8 of this time (RFC 9438, 4.3). With less than a packet per round-trip time only the ACKs of full
+    windows count, since the window does not limit what is left of a packet (`tcp_is_cwnd_limited`).
+
+    Returns
+    -------
+    chance : float array
+        Probability per slot that the window grows.
+    step : int array
+        Number of segments by which it then grows.
+
+    Examples
+    --------
+    >>> from tcpdelay import Flow, Path, Stack
+    >>> from tcpdelay.models.linux.parameters import linux_parameters
+    >>> flow, path = Flow(5000, 0.04), Path(0.05, 0.01)
+    >>> for name in ("reno", "cubic"):
+    ...     chance, _ = open_growth(linux_parameters(flow, path, Stack.linux(congestion_control=name)))
+    ...     print(round(chance[8], 3))
+    0.5
+    0.267
+    """
+    chance, step = np.zeros(p.largest_window + 1), np.ones(p.largest_window + 1, np.int64)
+    segments = p.segments_per_packet
+    for window in range(1, p.largest_window + 1):
+        acks = segments - segments % window if p.load < 1 and window < segments else segments
+        growth = acks / window
+        chance[window] = min(growth * 8 / CUBIC_RENO_EIGHTHS if p.cubic else growth, 1.0)
+    if p.cubic and p.load < 1 and segments > 1:
+        _follow_cubic(p, chance, step)
+    return chance, step
+
+
+@kernel()
+def _follow_cubic(p: LinuxParameters, chance: NDArray[np.float64], step: NDArray[np.int64]) -> None:
+    """Follow CUBIC's integer arithmetic from a loss in the largest open window on, with one ACK per flight of segments.
+
+    The clock of the cubic function stops while nothing is in flight (`cubictcp_cwnd_event`), so the function stays just
+    above the reduced window. An ACK of a whole window may let the window grow by two segments (`tcp_cong_avoid_ai`).
+    """
+    segments, origin = p.segments_per_packet, p.flight + 2
+    window = reduced_window(origin, True)
+    remaining = np.cbrt((origin - window) / CUBIC_C) - p.rtt
+    target = origin - int(CUBIC_C * max(remaining, 0.0) ** 3 + SAME_TIME)
+    reno_window, acks, credit, slots = window, 0, 0, 0
+    while window <= p.flight:
+        before = window
+        slots += 1
+        for _ in range(max(segments // window, 1)):
+            delivered = min(window, segments)
+            acks += delivered
+            needed = window * CUBIC_RENO_EIGHTHS // 8
+            while acks > needed:
+                acks -= needed
+                reno_window += 1
+            per_segment = CUBIC_SLOWEST_GROWTH * window
+            for ahead in (target - window, reno_window - window):
+                if ahead > 0:
+                    per_segment = min(per_segment, window // ahead)
+            per_segment = max(per_segment, CUBIC_FASTEST_GROWTH)
+            if credit >= per_segment:
+                credit = 0
+                window += 1
+            credit += delivered
+            if credit >= per_segment:
+                window += credit // per_segment
+                credit %= per_segment
+        if window > before:
+            chance[before] = 1 / slots
+            step[before] = min(window, p.largest_window) - before
+            slots = 0
+
+
+@kernel()
 def put_lost_open(
     p: LinuxParameters,
     o: OpenWindow,
@@ -226,16 +312,19 @@ def put_open_window(
     phases: Phases,
     sending: Sending,
     window: int,
+    growth: float,
+    step: int,
 ) -> int:
-    """Append the phases of an open window and of losses in it."""
+    """Append the phases of an open window and of losses in it.
+
+    The window grows by `step` segments per slot with the probability `growth` while it limits the sender.
+    """
     load, segments = p.load, p.segments_per_packet
     reduced = reduced_window(window, p.cubic)
     opened = open_phase(layout, window, OPEN)
     lost, lost_two = lost_open_phase(layout, window, 0), open_phase(layout, window, LOST_TWO)
-    growth = 0.0
-    if window <= o.growing_window and window < p.largest_window:
-        growth = 1 / load if load >= 1 else (segments / window if segments > 1 else 1.0)
-        growth = min(growth / 2 if p.cubic else growth, 1.0)
+    if window > o.growing_window or window >= p.largest_window:
+        growth = 0.0
     phases.first_transition[opened] = row
     sending.duration[opened] = 1.0
     sending.timeout_chance[opened] = packet_timeout_chance(p, 0, o.wait, window, reduced)
@@ -245,7 +334,7 @@ def put_open_window(
         row = put(t, row, lost, lost, 0.0, o.loss * (1 - o.next_lost), 0.0)
         row = put(t, row, lost_two, lost_two, 0.0, o.loss * o.next_lost, 0.0)
     if growth > 0:
-        larger = open_phase(layout, window + 1, OPEN)
+        larger = open_phase(layout, window + step, OPEN)
         row = put(t, row, larger, larger, 0.0, (1 - o.loss) * growth, 1.0)
     row = put(t, row, opened, opened, 0.0, (1 - o.loss) * (1 - growth), 1.0)
 

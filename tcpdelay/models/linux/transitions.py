@@ -17,6 +17,7 @@ from tcpdelay.models.linux.detection import detection_wait, mean_detection_wait,
 from tcpdelay.models.linux.open_transitions import (
     OpenWindow,
     add_later_detections,
+    open_growth,
     open_window,
     put_open_loss,
     put_open_window,
@@ -356,13 +357,14 @@ def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending,
         phase = round_phase(layout, number)
         phases.window[phase], sending.kind[phase] = layout.rounds.window[number], ROUND
     row = _rounds(p, o, t, row, layout, phases, sending)
+    growth, step = open_growth(p)
     for window in range(p.largest_window + 1):
         for kind in range(OPEN, LOST_REPAIRING + 1):
             phase = open_phase(layout, window, kind)
             phases.window[phase], phases.recovery[phase], sending.kind[phase] = window, kind - OPEN, kind
             phases.first_transition[phase] = row
         if window >= SMALLEST_WINDOW:
-            row = put_open_window(p, o, t, row, layout, phases, sending, window)
+            row = put_open_window(p, o, t, row, layout, phases, sending, window, growth[window], step[window])
             row = _loss_in_repair(p, o, t, row, layout, phases, sending, window)
     for number in range(layout.rounds.size):
         for in_run in range(2):
