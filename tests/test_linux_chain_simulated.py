@@ -27,7 +27,8 @@ def chain_and_simulation(size, interval, rtt, loss, congestion_control, seed=1, 
         (1200, 0.020, 0.100, 0.01, 0.070, 0.15),
         (1200, 0.020, 0.150, 0.005, 0.060, 0.15),
         (1448, 0.020, 0.100, 0.005, 0.030, 0.10),
-        (5000, 0.040, 0.050, 0.01, 0.065, 0.03),
+        # p95 is at the edge of a tooth: 0.008 more late packets move it by 8 ms. See the test of the late share.
+        (5000, 0.040, 0.050, 0.01, 0.025, 0.10),
     ],
 )
 def test_delays_are_those_of_the_simulator(size, interval, rtt, loss, mean_error, p95_error, congestion_control):
@@ -45,6 +46,13 @@ def test_the_share_that_is_late_is_that_of_the_simulator(rtt, loss, apart, conge
     # Beyond half an interval, as the chain averages over many times of the writes, and between the teeth of the comb.
     for limit in rtt / 2 + np.arange(0.013, 0.2, 0.010):
         assert chain.late_fraction(limit) == pytest.approx(simulated.late_fraction(limit), abs=apart)
+
+
+@pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
+def test_the_late_share_of_packets_of_several_segments_is_that_of_the_simulator(congestion_control):
+    chain, simulated = chain_and_simulation(5000, 0.040, 0.050, 0.01, congestion_control, packets=1_000_000)
+    for limit in (0.065, 0.0725, 0.083, 0.095, 0.110, 0.125):
+        assert chain.late_fraction(limit) == pytest.approx(simulated.late_fraction(limit), abs=0.02)
 
 
 @pytest.mark.parametrize("congestion_control", ["cubic", "reno"])

@@ -114,7 +114,8 @@ class Chain:
         }
         if kind == "LOST_OPEN":
             telling = max(openings - o.telling, 0) * p.segments_per_packet
-            found |= {"q": o.repeated_loss, "m": more_lost(p, telling, False)}
+            (further,) = {one.further for one in o.detections if one.share > 0 and one.wait == s["wait"]} or {0.0}
+            found |= {"q": 1 - (1 - o.repeated_loss) * (1 - further), "m": more_lost(p, telling, False)}
         elif kind == "LOST_BURST":
             further = repair_segments(p, lost) - 1
             found |= {"q": 1 - (1 - p.repeated_loss) * (1 - p.loss) ** further}
@@ -125,7 +126,8 @@ class Chain:
             larger = sum(chance for targets, chance, _ in self.events(phase) if LARGER in targets)
             found |= {"g": larger / (1 - o.loss)}
             if p.load >= 1:
-                assert found["g"] == 0 or found["g"] == pytest.approx((0.5 if p.cubic else 1) / p.load)
+                growth = min(p.segments_per_packet / window * (8 / 15 if p.cubic else 1), 1)
+                assert found["g"] == 0 or found["g"] == pytest.approx(growth)
         return found
 
     def times(self, phase):

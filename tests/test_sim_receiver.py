@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.simulator.engine import new_connection
+from tcpdelay.models.simulator.engine import advance, new_connection
 from tcpdelay.models.simulator.receiver import EVERYTHING, NO_SEGMENT, arrive, on_receiver_timer
 from tcpdelay.models.simulator.records import NEVER
 from tcpdelay.models.simulator.simulation import simulate
@@ -157,3 +157,13 @@ def test_delayed_acks_save_as_many_as_in_the_captures(size, interval, rtt, loss,
 def test_a_packet_of_several_segments_is_acknowledged_once(stack):
     counts = simulate(td.Flow(4 * 1448, 0.2), td.Path(rtt=0.1, loss=0.0), stack, packets=2000).counts
     assert counts["acks_sent"] == pytest.approx(counts["segments_sent"] / 4, rel=0.01)
+
+
+@pytest.mark.parametrize("stack", [AT_ONCE, DELAYED])
+@pytest.mark.parametrize(("size", "interval", "rtt"), [(1448, 0.005, 0.1), (3000, 0.02, 0.1), (8877, 0.05, 0.03)])
+def test_a_path_that_keeps_the_order_shows_no_reordering(size, interval, rtt, stack):
+    """An ACK often acknowledges the segments before a hole and SACKs the segment after it (`prior_fack` in tcp_ack)."""
+    connection, wire = new_connection(td.Flow(size, interval), td.Path(rtt, 0.01), stack, seed=1)
+    advance(connection, wire, 20_000)
+    assert connection.recoveries > 100
+    assert connection.reord_seen == 0

@@ -313,9 +313,12 @@ def _add_drained(
     for place in range(begin, count):
         time = times[place]
         while credit > 0 and sent + 1 - phase <= time + SAME_TIME:
-            # The window has room: the packet leaves as soon as it is written.
+            # The window has room: the packet, or as many of its segments as fit, leaves as soon as it is written.
+            if credit < p.segments_per_packet:
+                sent, credit = sent + credit * p.packets_per_segment, 0
+                break
+            credit -= p.segments_per_packet
             sent += 1.0
-            credit -= 1
             _add_leaving(p, leaving, bins, waiting, workspace.single, 0.0, sent - phase, place, shares[place])
         latest = math.floor(time + phase + SAME_TIME)
         if latest <= sent + SAME_TIME:

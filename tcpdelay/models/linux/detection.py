@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
+DETECTIONS = 3
+"""Number of ways in which RACK detects a loss in a packet of several segments; see `Detection`."""
 FOLLOWED_LOSSES = 4
 """Number of lost ACK-triggering segments in a row that are followed while a loss waits for detection."""
 
@@ -111,3 +116,116 @@ def timeout_chance(p: LinuxParameters, in_flight: int, reduced: int) -> float:
         # The segments in flight have passed the burst, but the new segments meet the same burst as the retransmission.
         return float(p.next_loss**pairs)
     return float((1 - (1 - p.loss) ** 2) ** pairs)
+
+
+class Detection(NamedTuple):
+    """A way in which RACK detects the first lost segment of a packet (RFC 8985, 6.2).
+
+    The later segments of the packet that arrive are SACKed at one instant. If they are three or more, their SACKs
+    detect the loss at once; if they are one or two, RACK's timer or the next packet detects it. If none arrives, the
+    next packet detects it. These are the ways 0, 1 and 2. A packet of one segment has the way 0 only.
+
+    Attributes
+    ----------
+    share : float
+        Share of the packets with a lost segment.
+    wait : float
+        Time from the due time of the ACK to the detection [slots].
+    further : float
+        Probability that the packet has further lost segments. PRR retransmits them when the first retransmission is
+        acknowledged.
+    """
+
+    share: float
+    wait: float
+    further: float
+
+
+@kernel()
+def _later_arrivals(p: LinuxParameters, later: int, arrived: int) -> float:
+    """Return the probability that `arrived` of `later` segments arrive, 0 to 2."""
+    loss, kept = p.loss_of_one_packet, 1 - p.loss_of_one_packet
+    if arrived > later:
+        return 0.0
+    ways = 1.0 if arrived == 0 else (float(later) if arrived == 1 else later * (later - 1) / 2)
+    return float(ways * kept**arrived * loss ** (later - arrived))
+
+
+@kernel()
+def packet_detections(p: LinuxParameters, alone: float) -> tuple[Detection, Detection, Detection]:
+    """Return the ways in which losses in a packet of several segments are detected.
+
+    Parameters
+    ----------
+    p : LinuxParameters
+        Parameters of the chain.
+    alone : float
+        Time from the due time of the ACK to the detection if each later packet has a single segment [slots].
+
+    Examples
+    --------
+    Of three lost segments out of four one is followed by three, and two by one or two.
+
+    >>> from tcpdelay import Flow, Path, Stack
+    >>> from tcpdelay.models.linux.parameters import linux_parameters
+    >>> p = linux_parameters(Flow(5792, 0.02), Path(0.01, 1e-9), Stack.linux())
+    >>> p = p._replace(loss_of_one_packet=1e-9)
+    >>> [(round(way.share, 3), round(way.wait, 3)) for way in packet_detections(p, 1.0)]
+    [(0.25, 0.0), (0.5, 0.5), (0.25, 1.0)]
+    """
+    segments, loss = p.segments_per_packet, p.loss_of_one_packet
+    early = by_timer = late = early_alone = by_timer_alone = 0.0
+    chance = loss
+    for place in range(1, segments + 1):
+        later = segments - place
+        none = _later_arrivals(p, later, 0)
+        few = _later_arrivals(p, later, 1) + _later_arrivals(p, later, 2)
+        late += chance * none
+        by_timer += chance * few
+        early += chance * max(1 - none - few, 0.0)
+        whole = chance * (1 - loss) ** later
+        if later >= DUPLICATE_THRESHOLD:
+            early_alone += whole
+        elif later:
+            by_timer_alone += whole
+        chance *= 1 - loss
+    lost = max(early + by_timer + late, 1e-300)
+    last = alone if segments < DUPLICATE_THRESHOLD else min(alone, 1.0)
+    return (
+        Detection(early / lost, 0.0, 1 - early_alone / early if early > 0 else 0.0),
+        Detection(by_timer / lost, min(1.0, p.timer), 1 - by_timer_alone / by_timer if by_timer > 0 else 0.0),
+        Detection(late / lost, last, 1 - (chance / (1 - loss)) / late if late > 0 else 0.0),
+    )
+
+
+@kernel()
+def packet_timeout_chance(p: LinuxParameters, way: int, wait: float, window: int, reduced: int) -> float:
+    """Return the probability that only the timeout finds a lost retransmission for a packet of an open window.
+
+    In flight are the packets written since, and those later segments of the same packet that are SACKed after the
+    detection: PRR lets a new segment leave for each of them (RFC 6937, 3), and none besides the retransmission if no
+    segment is in flight.
+
+    Parameters
+    ----------
+    p : LinuxParameters
+        Parameters of the chain.
+    way, wait : int, float
+        Way of detection, 0 to 2, and time from the due time of the ACK to the detection [slots].
+    window, reduced : int
+        Congestion window before and after the reduction [segments].
+    """
+    segments, load = p.segments_per_packet, p.load
+    if segments == 1:
+        return timeout_chance(p, min(int(load), window - 2), reduced)
+    later_packets = math.floor(load + wait + SAME_TIME) - math.floor(wait + SAME_TIME)
+    in_flight = max(later_packets, 0) * segments
+    if way == 0:
+        chance, places = 0.0, max(segments - DUPLICATE_THRESHOLD, 1)
+        for sacked_later in range(places):
+            chance += timeout_chance(p, min(in_flight + sacked_later, window - 2), reduced)
+        return chance / places
+    if wait >= 1 - SAME_TIME:
+        # The next packet's SACKs detect the loss: the first of them if it is late enough, otherwise the third.
+        in_flight += segments - 1 if wait >= p.reordering_wait else max(segments - DUPLICATE_THRESHOLD, 0)
+    return timeout_chance(p, min(in_flight, window - 2), reduced)

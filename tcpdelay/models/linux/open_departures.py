@@ -18,12 +18,11 @@ from tcpdelay.models.linux.bursts import (
     repair_segments,
 )
 from tcpdelay.models.linux.departures import add, add_repaired
-from tcpdelay.models.linux.detection import detection_wait, timeout_chance
-from tcpdelay.models.linux.open_transitions import OpenWindow
+from tcpdelay.models.linux.detection import DETECTIONS, timeout_chance
+from tcpdelay.models.linux.open_transitions import OpenWindow, repair_chances
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN, Sending
 from tcpdelay.models.linux.windows import reduced_window
-from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
 
 @allocation_free()
@@ -84,6 +83,32 @@ def _age_in_open_window(p: LinuxParameters, window: int) -> float:
     return float((math.ceil(p.segments_per_packet / window) - 1) * p.load)
 
 
+@kernel()
+def _age_in_recovery(p: LinuxParameters, s: Sending, write: int, window: int) -> float:
+    """Return how long the last segment of a packet written in recovery waits in an open window [slots].
+
+    With a load below 1 no other packet is in flight, so that PRR lets no new segment leave before the retransmission
+    is acknowledged (RFC 6937, 3). At higher loads each ACK releases a segment.
+    """
+    until_end = s.wait + p.load - write
+    if p.load < 1:
+        return float(max(until_end, 0.0) + _age_in_open_window(p, window))
+    return float(max(min(p.load - math.floor(p.load), until_end), 0.0, _age_in_open_window(p, window)))
+
+
+@allocation_free()
+def _add_packet(
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], age: float, weight: float, window: int
+) -> None:
+    """Add a packet of several segments, with each way in which a loss of its segments is detected."""
+    add(bins, age, 0.0, weight * (1 - o.loss))
+    for way in range(DETECTIONS):
+        detection = o.detections[way]
+        repeated, only_timeout = repair_chances(p, o, way, window)
+        this = weight * o.loss * detection.share
+        add_repaired(bins, age, p.load + detection.wait, this, repeated, p.load + o.wait, only_timeout, p.timeout)
+
+
 @allocation_free()
 def _add_open(
     p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, only_timeout: float
@@ -91,24 +116,16 @@ def _add_open(
     """Add the packet that is written in a slot with an open window."""
     load, segments = p.load, p.segments_per_packet
     age, again = _age_in_open_window(p, window), load + 1.0
+    if segments > 1:
+        _add_packet(p, o, bins, age, weight, window)
+        return
     add(bins, age, 0.0, weight * (1 - o.loss))
     if p.followed_losses:
         add_first_of_burst(p, bins, age, window, only_timeout, weight * o.loss)
-        return
-    if segments == 1:
+    else:
         found, later = o.loss * (1 - o.next_lost), o.loss * o.next_lost
         add_repaired(bins, age, load + o.wait, weight * found, o.repeated_loss, again, only_timeout, p.timeout)
         add_repaired(bins, age, load + o.later_wait, weight * later, o.repeated_loss, again, only_timeout, p.timeout)
-        return
-    # Later segments of the same packet trigger the detection of a loss, unless one of the last segments is lost.
-    last = detection_wait(p, 0, 1.0, 1.0) if segments < DUPLICATE_THRESHOLD else 1.0
-    for lost, wait in (
-        (max(segments - DUPLICATE_THRESHOLD, 0), 0.0),
-        (min(2, segments - 1), min(1.0, p.timer)),
-        (1, last),
-    ):
-        this = weight * o.loss * lost / segments
-        add_repaired(bins, age, load + wait, this, o.repeated_loss, again, only_timeout, p.timeout)
 
 
 @allocation_free()
@@ -116,16 +133,17 @@ def _add_lost_open(
     p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: Sending
 ) -> None:
     """Add the packets that leave between a loss in an open window and its detection."""
-    age = _age_in_open_window(p, window)
-    step = 1.0 if p.segments_per_packet == 1 else s.wait
-    again = p.load + step
+    # The lost segment takes a place in the window until it is detected (`tcp_packets_in_flight`).
+    age = _age_in_open_window(p, window if p.segments_per_packet == 1 else window - 1)
+    step = 1.0
+    again = p.load + (step if p.segments_per_packet == 1 else o.wait)
     count = int(s.openings)
     for place in range(1, count + 1):
         left = max(s.duration - place - age, 0.0)
         following = max(place - o.telling, 0)
-        further = following if step <= 0 else min(max(math.ceil((again - left) / step - SAME_TIME), 0), following)
+        further = min(max(math.ceil((again - left) / step - SAME_TIME), 0), following)
         kept = weight * (1 - o.loss) ** further
-        add_repaired(bins, age, left, kept, o.repeated_loss, again, s.timeout_chance, p.timeout)
+        add_repaired(bins, age, left, kept, s.repeated_loss, again, s.timeout_chance, p.timeout)
     chance = o.loss * weight
     for behind in range(count - o.telling):
         # A packet sent `behind` packets before the one that leaves is lost too. Count the packets that this delays.
@@ -135,7 +153,7 @@ def _add_lost_open(
             break
         if first <= count:
             packets = count - first + 1
-            add_repaired(bins, age, later, chance * packets, o.repeated_loss, again, s.timeout_chance, p.timeout)
+            add_repaired(bins, age, later, chance * packets, s.repeated_loss, again, s.timeout_chance, p.timeout)
         chance *= 1 - o.loss
 
 
@@ -162,8 +180,13 @@ def add_open_phase(
         write = math.ceil(s.wait - SAME_TIME)
         alive = weight
         for _ in range(int(s.openings)):
+            if p.segments_per_packet > 1:
+                _add_packet(p, o, bins, _age_in_recovery(p, s, write, window), alive, window)
+                alive *= 1 - o.loss
+                write += 1
+                continue
             # In recovery each ACK releases one packet.
-            age = max(min(load - math.floor(load), s.wait + load - write), 0.0, _age_in_open_window(p, window))
+            age = max(min(load - math.floor(load), s.wait + load - write), 0.0)
             add(bins, age, 0.0, alive * (1 - o.loss))
             if p.followed_losses:
                 add_first_of_burst(p, bins, age, window, only_timeout, alive * o.loss)

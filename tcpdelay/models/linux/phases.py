@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tcpdelay.models.compilation import kernel
+from tcpdelay.models.linux.detection import DETECTIONS
 from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.rounds import make_rounds
 from tcpdelay.models.solver.state_space import Records, Transitions
@@ -30,6 +31,8 @@ TIMEOUT, REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN, ROUND, OPEN, LOST_OPEN,
 - OPEN: one slot in which the window is open.
 - LOST_OPEN, LOST_REPAIRING, LOST: from a loss to its detection; the loss occurred in an open window, during REPAIR, or
   in a round.
+  A lost packet of several segments has a LOST_OPEN and a REPAIR_OPEN for each way in which RACK detects the loss; see
+  `Detection`.
 - LOST_TWO: from a loss in an open window to its detection if the next packet is lost too. With loss bursts: the same
   for several consecutive losses.
 """
@@ -62,6 +65,7 @@ SENDING = np.dtype(
         ("in_run", np.int64),
         ("round_trips", np.int64),
         ("lost", np.int64),
+        ("repeated_loss", np.float64),
     ],
     align=True,
 )
@@ -77,6 +81,7 @@ Sending: TypeAlias = Records
 - in_run: whether the lost segment belonged to the run.
 - round_trips: round-trip times from a write to the ACKs of this phase, through segments that ACKs have released.
 - lost: number of packets of a loss burst; in an outage, the window.
+- repeated_loss: in LOST_OPEN, probability that the repair takes a further retransmission.
 """
 
 
@@ -92,6 +97,8 @@ class Layout(NamedTuple):
         consecutive losses in an open window.
     burst_kinds : int
         Number of phases of consecutive losses per window.
+    later_detections : int
+        First phase of the losses that RACK detects late, in packets of several segments.
     size : int
         Number of phases.
     """
@@ -104,6 +111,7 @@ class Layout(NamedTuple):
     losses: int
     bursts: int
     burst_kinds: int
+    later_detections: int
     size: int
 
 
@@ -117,8 +125,13 @@ def make_layout(p: LinuxParameters) -> Layout:
     opens = first_round + filled
     losses = opens + len(OPEN_KINDS) * (top + 1)
     bursts = losses + 2 * filled
-    size = bursts + p.followed_losses * (top + 1)
-    return Layout(rounds, first_rounds, repairs, first_round, opens, losses, bursts, p.followed_losses, size)
+    later_detections = bursts + p.followed_losses * (top + 1)
+    size = later_detections
+    if p.segments_per_packet > 1:
+        size += 2 * (DETECTIONS - 1) * (top + 1)
+    return Layout(
+        rounds, first_rounds, repairs, first_round, opens, losses, bursts, p.followed_losses, later_detections, size
+    )
 
 
 @kernel()
@@ -131,6 +144,22 @@ def repair_phase(layout: Layout, window: int, kind: int) -> int:
 def open_phase(layout: Layout, window: int, kind: int) -> int:
     """Return the phase of that kind, one of `OPEN_KINDS`, with that window."""
     return int(layout.opens + len(OPEN_KINDS) * window + kind - OPEN)
+
+
+@kernel()
+def lost_open_phase(layout: Layout, window: int, detection: int) -> int:
+    """Return the phase LOST_OPEN with that window and that way of detection, one of `DETECTIONS`."""
+    if detection == 0:
+        return open_phase(layout, window, LOST_OPEN)
+    return int(layout.later_detections + 2 * ((DETECTIONS - 1) * window + detection - 1))
+
+
+@kernel()
+def repair_open_phase(layout: Layout, window: int, detection: int) -> int:
+    """Return the phase REPAIR_OPEN with the reduced window `window` after that way of detection."""
+    if detection == 0:
+        return repair_phase(layout, window, REPAIR_OPEN)
+    return lost_open_phase(layout, window, detection) + 1
 
 
 @kernel()

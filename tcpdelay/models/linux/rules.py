@@ -55,7 +55,8 @@ from tcpdelay.models.linux.states import (
 SYMBOLS = {
     "p": "probability that a segment is lost if the segment before it arrived (`LinuxParameters.loss`)",
     "r": "probability that a segment is lost after a lost segment (`next_loss`); p with independent losses",
-    "q": "probability that the retransmission is lost; after several losses, that any of the retransmissions is lost",
+    "q": "probability that the retransmission is lost; after several losses, that any of the retransmissions is lost; "
+    "of a packet of several segments, that it is lost or further segments of the packet were (`repair_chances`)",
     "t": "probability that only the RTO finds a lost retransmission (`timeout_chance`)",
     "m": "probability that another segment of the flight is lost (`more_lost`)",
     "e": "probability that at least one segment of a packet is lost (`OpenWindow.loss`)",
@@ -63,7 +64,7 @@ SYMBOLS = {
     "v": "probability that a packet whose SACK would detect the loss is lost too (`next_lost`); 0 with loss bursts",
     "b": "probability that a loss burst has only one segment (`burst_chance`); 1 with independent losses",
     "o": "probability that a loss burst takes the whole window (`outage_chance`); 0 with independent losses",
-    "g": "probability that a window grows in an interval: i / RTT with Reno, half with CUBIC; 0 if it is no limit",
+    "g": "probability that a window grows in an interval (`open_growth`): after w ACKs with Reno; 0 if it is no limit",
     "n": "number of ACKs in the phase that release a segment (`openings`)",
     "w": "congestion window [segments]",
 }

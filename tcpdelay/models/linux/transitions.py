@@ -9,7 +9,6 @@ from tcpdelay.models.linux.bursts import (
     more_lost,
     outage_chance,
     probe_interval,
-    put_bursts,
     put_outage,
     repair_rounds,
     repair_segments,
@@ -17,7 +16,10 @@ from tcpdelay.models.linux.bursts import (
 from tcpdelay.models.linux.detection import detection_wait, mean_detection_wait, timeout_chance
 from tcpdelay.models.linux.open_transitions import (
     OpenWindow,
+    add_later_detections,
+    open_growth,
     open_window,
+    put_open_loss,
     put_open_window,
     put_repair_of_open_window,
 )
@@ -206,7 +208,7 @@ def _repairs(
             mean = places / chance
             shift, mean_time = mean * (spacing_after_run - per_segment), mean * spacing_after_run
             if opened:
-                row = put_bursts(p, t, row, layout, window, shift, chance, mean_time)
+                row = put_open_loss(p, o, t, row, layout, window, chance, shift, mean_time)
             else:
                 row = put(t, row, lost, lost, shift, chance, mean_time)
         done = end
@@ -380,18 +382,19 @@ def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending,
             phases.first_transition[phase] = row
         if window >= SMALLEST_WINDOW:
             row = _repairs(p, o, t, row, layout, phases, sending, window)
-            row = put_repair_of_open_window(p, o, t, row, layout, phases, sending, window)
+            row = put_repair_of_open_window(p, o, t, row, layout, phases, sending, window, 0)
     for number in range(layout.rounds.size):
         phase = round_phase(layout, number)
         phases.window[phase], sending.kind[phase] = layout.rounds.window[number], ROUND
     row = _rounds(p, o, t, row, layout, phases, sending)
+    growth, step = open_growth(p)
     for window in range(p.largest_window + 1):
         for kind in range(OPEN, LOST_REPAIRING + 1):
             phase = open_phase(layout, window, kind)
             phases.window[phase], phases.recovery[phase], sending.kind[phase] = window, kind - OPEN, kind
             phases.first_transition[phase] = row
         if window >= SMALLEST_WINDOW:
-            row = put_open_window(p, o, t, row, layout, phases, sending, window)
+            row = put_open_window(p, o, t, row, layout, phases, sending, window, growth[window], step[window])
             row = _loss_in_repair(p, o, t, row, layout, phases, sending, window)
     for number in range(layout.rounds.size):
         for in_run in range(2):
@@ -400,5 +403,6 @@ def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending,
             phases.recovery[phase], sending.kind[phase] = LOST, LOST
     row = _losses(p, o, t, row, layout, phases, sending)
     row = add_bursts(p, t, row, layout, phases, sending)
+    row = add_later_detections(p, o, t, row, layout, phases, sending)
     phases.first_transition[layout.size] = row
     return phases, t[:row], sending, layout

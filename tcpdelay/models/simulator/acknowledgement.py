@@ -105,11 +105,12 @@ def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
 
 
 @kernel()
-def take_cumulative(c: Any, wire: Any) -> tuple[int, bool, int, int]:
+def take_cumulative(c: Any, wire: Any, prior_fack: int) -> tuple[int, bool, int, int]:
     """Remove acknowledged segments from the retransmission queue (`tcp_clean_rtx_queue`).
 
-    Returns the number of segments removed, whether an original from before recovery is among them, and the RTTs [us] of
-    the first and of the last segment, or -1.
+    A segment before `prior_fack`, the segment after the highest that earlier ACKs have SACKed, was reordered unless it
+    was retransmitted. Returns the number of segments removed, whether an original from before recovery is among them,
+    and the RTTs [us] of the first and of the last segment, or -1.
     """
     removed, original, first_sent, last_sent, ambiguous = 0, False, -1, -1, False
     while c.first_segment < c.next_segment:
@@ -123,7 +124,8 @@ def take_cumulative(c: Any, wire: Any) -> tuple[int, bool, int, int]:
             ambiguous = True
         elif not segment.state & SACKED:
             original = original or segment.end <= c.high_seq
-            note_reordering(c, c.first_segment)
+            if c.first_segment < prior_fack:
+                c.reord_seen += 1
             last_sent = segment.sent
             if first_sent < 0:
                 first_sent = segment.sent
@@ -176,12 +178,13 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
         return
     if c.bbr:
         begin_sample(c)
+    prior_fack = c.highest_sacked + 1 if c.sacked_out else c.first_segment
     if answer.segment >= 0:
         sacked, original, sack_rtt, latest = take_sack(c, wire, answer.segment)
     else:
         sacked, original, sack_rtt, latest = take_all_sacks(c, wire, answer.arrivals)
     sacked_out = c.sacked_out
-    removed, original_removed, rtt, latest_removed = take_cumulative(c, wire)
+    removed, original_removed, rtt, latest_removed = take_cumulative(c, wire, prior_fack)
     original = original or original_removed
     sampled = _take_rtt(c, removed, rtt, sack_rtt, latest_removed if rtt >= 0 else latest, answer.echo)
     if c.reord_seen:
