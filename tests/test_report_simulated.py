@@ -2,12 +2,16 @@
 
 import json
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tcpdelay import guideline, largest_bitrate, largest_loss, simulate
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.interface import NotSettledError
 from tcpdelay.models.predict import COMPARED_PACKETS, model_to_compare, predict
+from tcpdelay.models.verdict import Judgement
 from tcpdelay.questions.margins import margins
 from tcpdelay.report.against import differences_table
 from tcpdelay.report.content import content
@@ -28,6 +32,10 @@ def unsettled():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (COMPARED_PACKETS,))
         return guideline("live-video", NEAR_CAPACITY)
+
+
+def only(delay):
+    return DelayDistribution(np.array([delay]), np.array([1.0]), 0.075)
 
 
 def section(found, key):
@@ -78,6 +86,29 @@ def test_a_chain_in_the_place_of_an_unsettled_simulation_says_so(monkeypatch):
     delay = json.loads(found.to_json())["delay"]
     assert delay["settled"] is False
     assert delay["carried_low"] < delay["carried_by_chain"] < delay["carried_high"]
+
+
+def test_the_range_of_a_margin_agrees_with_a_verdict_that_is_certain(monkeypatch):
+    """The chain alone leaves the verdict open here, and a simulation decides it."""
+    flow, path, target = Flow(1200, 0.020), Path(rtt=0.150, loss=0.01), Target(0.4)
+    for simulated, verdict in ((0.3, "works"), (0.6, "fails")):
+        monkeypatch.setattr(
+            "tcpdelay.advice.guideline.judge",
+            lambda scenario, target, method, requested, on_progress, delay=simulated, verdict=verdict: Judgement(
+                verdict, replace(predict(scenario, requested, "chain"), distribution=only(delay))
+            ),
+        )
+        for margin in guideline(flow, path, target=target).margins:
+            low, high = margin.within_error
+            assert (low if verdict == "works" else -high) >= (margin.now if verdict == "works" else -margin.now)
+
+
+def test_the_loss_curve_ends_where_the_chain_has_no_finite_delay():
+    """At 0.42 % of loss, TCP carries the flow, but the backlog is too large for the chain."""
+    for loss in (0.003, 0.005):
+        curve = guideline("live-video", Path(rtt=0.080, loss=loss), method="chain").loss_curve
+        assert curve.quantile.size
+        assert np.isfinite(curve.quantile).all()
 
 
 def test_margins_say_how_many_are_found():

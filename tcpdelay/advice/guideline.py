@@ -324,14 +324,23 @@ def findings(
         return _findings(scenario, demand, estimate, application, method, on_progress, on_margin)
 
 
-def _agreeing(margin: Margin, works: bool) -> Margin:
+def _agreeing(margin: Margin, works: bool, certain: bool) -> Margin:
     """Return a margin on the verdict's side.
 
     If one model gives the verdict and another the margin, they can disagree near the limit: the edge is then here,
-    within the error of the model of the margin.
+    within the error of the model of the margin. If the verdict is certain, the edge is not on its other side, whatever
+    that error.
     """
-    inside = margin.edge is not None and margin.edge >= margin.now
-    return margin if inside == works else margin.moved_to(margin.now)
+    now, inside = margin.now, margin.edge is not None and margin.edge >= margin.now
+    moved = margin if inside == works else margin.moved_to(now)
+    if not certain or moved.within_error is None:
+        return moved
+    low, high = moved.within_error
+    if works:
+        low = now if low is None else max(low, now)
+    else:
+        high = now if high is None else min(high, now)
+    return dataclasses.replace(moved, within_error=(low, high))
 
 
 def _findings(
@@ -363,7 +372,7 @@ def _findings(
     utilization = connection_utilization(flow, path, stack)
     works = judged.meets(target)
     every = margins(flow, path, stack, target, model, on_margin)
-    found_margins = tuple(_agreeing(margin, works) for margin in every)
+    found_margins = tuple(_agreeing(margin, works, judgement.verdict != "uncertain") for margin in every)
     situation = Situation(answer, target, utilization, found_margins[-1], application, changed, judged)
     alternatives = _alternatives(scenario, target, estimate, model)
     agreed = all(alternative.meets_target == works for alternative in alternatives)

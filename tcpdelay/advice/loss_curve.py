@@ -106,10 +106,12 @@ def loss_curve(scenario: Scenario, target: Target, margin: Margin, model: Answer
         if model == "chain" and not capacity(changed) - rate >= SMALLEST_RESERVE * rate:
             break
         answer = predict(changed, method=model)
-        if model != "chain" and not answer.sustainable:
+        delay = answer.require().quantile(target.quantile) if answer.answered else math.inf
+        # Close to its capacity the chain may be too large for the backlog, although TCP carries the flow.
+        if delay == math.inf:
             break
         losses.append(loss)
-        quantiles.append(answer.require().quantile(target.quantile))
+        quantiles.append(delay)
         if quantiles[-1] > CEILING * target.limit:
             break
     critical = _critical_loss(scenario, losses[-1] if losses else lowest, highest)
