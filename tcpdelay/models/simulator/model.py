@@ -31,7 +31,7 @@ _HONOURED = frozenset(name for part in (Flow, Linux) for name in declarations(pa
 
 
 PROLONGED = 8
-"""Factor by which a simulation that has not settled is prolonged."""
+"""Factor by which a simulation that has not settled is prolonged, divided by the segments of a packet."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Simulator:
     ----------
     packets : int, optional
         Number of packets of a simulation whose request has none; by default as many as its precision requires. If the
-        delays of this number of packets have not settled, eight times as many are simulated.
+        delays of this number of packets have not settled, eight times as many segments are simulated.
     on_progress : callable, optional
         Called in a simulation whose request has no such function, with the number of packets simulated and the largest
         number of packets.
@@ -79,7 +79,8 @@ class Simulator:
         )
         found = simulated(packets=requested.packets or self.packets)
         if not found.settled and requested.packets is None and self.packets is not None:
-            found = simulated(packets=PROLONGED * self.packets)
+            longer = PROLONGED * self.packets // -(-flow.packet_size // stack.mss)
+            found = simulated(packets=longer) if longer > self.packets else found
         if not found.settled:
             return answered("not settled", refusal=NotSettledError(found.packets, found.carried))
         found = replace(found, scenario=(flow, path, stack))
