@@ -352,7 +352,7 @@ def test_split_packets_are_about_as_late_as_the_chain_says(pieces):
     flow = td.Flow(348, 0.020)
     simulated = lone(flow, 4000, pieces=pieces)
     chain = split_delay(flow, td.Path(0.0997, 0.02), LINUX, pieces)
-    assert chain.mean == pytest.approx(simulated.mean, rel=0.06)
+    assert chain.mean == pytest.approx(simulated.mean, rel=0.07)
     assert chain.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=0.1)
 
 

@@ -292,8 +292,9 @@ class DelayModel:
         if values.size == 0:
             # Packets so large that no window ever holds a whole one.
             return DelayDistribution.unsustainable(self.path.forward_delay)
-        sustainable = cut < NEGLIGIBLE_TRUNCATION or self.backlog_drift < 0
-        return DelayDistribution(values, weights, self.path.forward_delay, sustainable, cut)
+        # In plain Python, kernels return NumPy's numbers.
+        sustainable = bool(cut < NEGLIGIBLE_TRUNCATION or self.backlog_drift < 0)
+        return DelayDistribution(values, weights, self.path.forward_delay, sustainable, float(cut))
 
     def _is_undisturbed(self, delay: float, bound: int) -> bool:
         """Return whether a bound of the backlog [packets] does not disturb the probability of a delay [s]."""

@@ -154,7 +154,7 @@ def working_boundary(
     --------
     >>> edge = working_boundary("voip", rtt=[0.1, 0.2])
     >>> edge.works_up_to.round(3), bool((edge.fails_from <= 1.01 * edge.works_up_to).all())
-    (array([0.062, 0.007]), True)
+    (array([0.063, 0.007]), True)
     """
     if searched not in get_args(Searched):
         raise InvalidValueError("searched", searched, f"be one of {', '.join(map(repr, get_args(Searched)))}")
