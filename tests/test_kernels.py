@@ -69,6 +69,7 @@ print(json.dumps({
     "compiled": len(compiled.buffer),
     "from the cache": len(filled_bins.stats.cache_hits),
     "error": error,
+    "sustainable": found.sustainable,
     "values": found.values.tolist(),
     "weights": found.weights.tolist(),
 }))
