@@ -204,7 +204,7 @@ def read_trace(file):
     ]
 
 
-def arrival_of_packets(segments, packet_size, count):
+def ends_of_packets(segments, packet_size, count):
     """Return when the stream without gaps reached the end of each packet [ns]."""
     reached, waiting, progress = 0, [], []
     for segment in segments:
@@ -242,7 +242,8 @@ def test_without_loss_the_delay_is_that_of_the_path(recorded):
     if not recorded.real_time:
         assert np.quantile(excess, 0.99) < 2000
     assert recorded.run("clean").packets["data_dropped"] == 0
-    assert recorded.run("clean").counters.get("RetransSegs", 0) == 0
+    # A host that stands still longer than the path's RTT holds ACKs back, and the kernel probes for them; once in each.
+    assert recorded.run("clean").counters.get("RetransSegs", 0) <= (recorded.run("clean").stall_length > 50_000).sum()
 
 
 @pytest.mark.parametrize("kind", RECORDED)
@@ -301,14 +302,16 @@ def test_sack_is_offered_unless_switched_off(traced, kind, permitted):
 def test_packets_are_read_when_the_trace_completes_them(traced, kind):
     run = traced.run(kind)
     size = traced[kind].flow.packet_size
-    arrival = arrival_of_packets(traced.segments(kind, "receiver"), size, run.written.size)
+    arrival = ends_of_packets(traced.segments(kind, "receiver"), size, run.written.size)
     assert_soon(run.epoch + 1000 * (run.written + run.delay) - arrival, traced.real_time)
 
 
 def test_segments_leave_when_they_are_written(traced):
     run = traced.run("clean")
-    sent = [segment.time for segment in traced.segments("clean", "sender") if segment.end > segment.start]
-    assert_soon(np.array(sent) - (run.epoch + 1000 * run.written), traced.real_time)
+    sent = [segment for segment in traced.segments("clean", "sender") if segment.end > segment.start]
+    assert len(sent) == run.written.size + run.counters.get("RetransSegs", 0)
+    left = ends_of_packets(sent, traced["clean"].flow.packet_size, run.written.size)
+    assert_soon(left - (run.epoch + 1000 * run.written), traced.real_time)
 
 
 @pytest.mark.parametrize("kind", ONE_CONNECTION)
