@@ -37,13 +37,11 @@ from tcpdelay.models.linux.phases import (
     repair_open_phase,
     repair_phase,
 )
-from tcpdelay.models.linux.windows import reduced_window
+from tcpdelay.models.linux.windows import cubic_rate, grow, reduced_window
 from tcpdelay.models.solver.state_space import Phases, Transitions
 from tcpdelay.models.tcp import (
     CUBIC_C,
-    CUBIC_FASTEST_GROWTH,
     CUBIC_RENO_EIGHTHS,
-    CUBIC_SLOWEST_GROWTH,
     DUPLICATE_THRESHOLD,
 )
 
@@ -268,22 +266,8 @@ def _follow_cubic(p: LinuxParameters, chance: NDArray[np.float64], step: NDArray
         for _ in range(max(segments // window, 1)):
             delivered = min(window, segments)
             acks += delivered
-            needed = window * CUBIC_RENO_EIGHTHS // 8
-            while acks > needed:
-                acks -= needed
-                reno_window += 1
-            per_segment = CUBIC_SLOWEST_GROWTH * window
-            for ahead in (target - window, reno_window - window):
-                if ahead > 0:
-                    per_segment = min(per_segment, window // ahead)
-            per_segment = max(per_segment, CUBIC_FASTEST_GROWTH)
-            if credit >= per_segment:
-                credit = 0
-                window += 1
-            credit += delivered
-            if credit >= per_segment:
-                window += credit // per_segment
-                credit %= per_segment
+            per_segment, reno_window, acks = cubic_rate(window, target, reno_window, acks)
+            window, credit = grow(window, credit, per_segment, delivered)
         if window > before:
             chance[before] = 1 / slots
             step[before] = min(window, p.largest_window) - before

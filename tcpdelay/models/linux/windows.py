@@ -67,6 +67,47 @@ def stored_window(p: LinuxParameters, reduced: int) -> int:
 
 
 @kernel()
+def cubic_rate(window: int, target: int, reno_window: int, acks: int) -> tuple[int, int, int]:
+    """Return how many acknowledged segments let CUBIC grow by one, and the Reno-friendly window with its ACKs.
+
+    `acks` segments have been acknowledged since the Reno-friendly window last grew, which it does once per 15/8 windows
+    (`bictcp_update`; RFC 9438, 4.3 to 4.5).
+
+    Examples
+    --------
+    >>> cubic_rate(20, 25, 20, 38), cubic_rate(20, 20, 22, 0)
+    ((4, 21, 1), (10, 22, 0))
+    """
+    needed = window * tcp.CUBIC_RENO_EIGHTHS // 8
+    while acks > needed:
+        acks -= needed
+        reno_window += 1
+    per_segment = tcp.CUBIC_SLOWEST_GROWTH * window
+    for ahead in (target - window, reno_window - window):
+        if ahead > 0:
+            per_segment = min(per_segment, window // ahead)
+    return max(per_segment, tcp.CUBIC_FASTEST_GROWTH), reno_window, acks
+
+
+@kernel()
+def grow(window: int, credit: int, per_segment: int, acked: int) -> tuple[int, int]:
+    """Return the window after an ACK of `acked` segments, and the acknowledged segments that have not yet counted.
+
+    This is `tcp_cong_avoid_ai`: one segment of growth per `per_segment` acknowledged segments.
+
+    Examples
+    --------
+    >>> grow(20, 0, 2, 1), grow(20, 1, 2, 1), grow(20, 2, 2, 4)
+    ((20, 1), (21, 0), (23, 0))
+    """
+    if credit >= per_segment:
+        credit = 0
+        window += 1
+    credit += acked
+    return window + credit // per_segment, credit % per_segment
+
+
+@kernel()
 def growing_windows(
     p: LinuxParameters, reduced: int, stored: int, rounds: NDArray[np.int64], grown: NDArray[np.float64]
 ) -> None:
@@ -121,23 +162,8 @@ def growing_windows(
                 distance = time + p.rtt - inflection
                 climb = np.floor(tcp.CUBIC_C * abs(distance) ** 3 + SAME_TIME)
                 target = origin + (climb if distance >= 0 else -climb)
-                per_segment = window // int(target - window) if target > window else tcp.CUBIC_SLOWEST_GROWTH * window
-                # The Reno-friendly window grows by a segment per 15/8 windows of ACKs (RFC 9438, 4.3).
-                needed = window * tcp.CUBIC_RENO_EIGHTHS // 8
-                while acks > needed:
-                    acks -= needed
-                    reno_window += 1
-                if reno_window > window:
-                    per_segment = min(per_segment, window // (reno_window - window))
-                per_segment = max(per_segment, tcp.CUBIC_FASTEST_GROWTH)
-            # tcp_cong_avoid_ai: one segment of growth per `per_segment` ACKs.
-            if credit >= per_segment:
-                credit = 0
-                window += 1
-            credit += 1
-            if credit >= per_segment:
-                window += credit // per_segment
-                credit %= per_segment
+                per_segment, reno_window, acks = cubic_rate(window, int(target), reno_window, acks)
+            window, credit = grow(window, credit, per_segment, 1)
 
 
 SMALL_PACKETS = 2
