@@ -119,7 +119,7 @@ class Rule:
     sources: tuple[Source, ...]
 
 
-LARGER = "OPEN with w + 1"
+LARGER = "OPEN with w + 1, or w + 2 if the ACK of a packet of several segments lets it"
 """Next phase if an open window grows."""
 LOSS_DETECTED = "RTT + d, or to the last ACK before it if the window stays the limit"
 RETRANSMITTED = (
@@ -157,7 +157,7 @@ RULES = (
     ),
     Rule(
         (OPEN,),
-        "The packet arrives, and the window grows by a segment, as the flight still fills it.",
+        "The packet arrives, and the window grows, as the flight still fills it.",
         "(1 - e) * g",
         "i",
         (LARGER,),
