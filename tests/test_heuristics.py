@@ -347,13 +347,23 @@ def test_parallel_connections_are_as_late_as_the_product_says(size, connections)
     assert chain.mean == pytest.approx(simulated.mean, rel=0.1)
 
 
-@pytest.mark.parametrize("pieces", [2, 4])
-def test_split_packets_are_about_as_late_as_the_chain_says(pieces):
+TOO_LATE = "since the simulated sender no longer takes SACKs for reordering, the chain's mean is 6.2 % too high"
+
+
+@pytest.mark.parametrize(
+    "pieces", [2, pytest.param(4, marks=pytest.mark.xfail(reason=TOO_LATE, strict=True, raises=AssertionError))]
+)
+def test_the_mean_delay_of_split_packets_is_about_that_of_the_chain(pieces):
     flow = td.Flow(348, 0.020)
-    simulated = lone(flow, 4000, pieces=pieces)
     chain = split_delay(flow, td.Path(0.0997, 0.02), LINUX, pieces)
-    assert chain.mean == pytest.approx(simulated.mean, rel=0.07)
-    assert chain.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=0.1)
+    assert chain.mean == pytest.approx(lone(flow, 4000, pieces=pieces).mean, rel=0.06)
+
+
+@pytest.mark.parametrize("pieces", [2, 4])
+def test_p95_of_split_packets_is_about_that_of_the_chain(pieces):
+    flow = td.Flow(348, 0.020)
+    chain = split_delay(flow, td.Path(0.0997, 0.02), LINUX, pieces)
+    assert chain.quantile(0.95) == pytest.approx(lone(flow, 4000, pieces=pieces).quantile(0.95), rel=0.1)
 
 
 def test_one_connection_and_one_piece_are_the_plain_prediction():

@@ -27,8 +27,6 @@ def chain_and_simulation(size, interval, rtt, loss, congestion_control, seed=1, 
         (1200, 0.020, 0.100, 0.01, 0.070, 0.15),
         (1200, 0.020, 0.150, 0.005, 0.060, 0.15),
         (1448, 0.020, 0.100, 0.005, 0.030, 0.10),
-        # p95 is at the edge of a tooth: 0.008 more late packets move it by 8 ms. See the test of the late share.
-        (5000, 0.040, 0.050, 0.01, 0.025, 0.10),
     ],
 )
 def test_delays_are_those_of_the_simulator(size, interval, rtt, loss, mean_error, p95_error, congestion_control):
@@ -48,11 +46,24 @@ def test_the_share_that_is_late_is_that_of_the_simulator(rtt, loss, apart, conge
         assert chain.late_fraction(limit) == pytest.approx(simulated.late_fraction(limit), abs=apart)
 
 
-@pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
-def test_the_late_share_of_packets_of_several_segments_is_that_of_the_simulator(congestion_control):
+@pytest.mark.parametrize(("congestion_control", "apart"), [("cubic", 0.01), ("reno", 0.02)])
+def test_mean_and_late_share_of_packets_of_several_segments_are_those_of_the_simulator(congestion_control, apart):
     chain, simulated = chain_and_simulation(5000, 0.040, 0.050, 0.01, congestion_control, packets=1_000_000)
+    assert chain.mean == pytest.approx(simulated.mean, rel=0.025)
     for limit in (0.065, 0.0725, 0.083, 0.095, 0.110, 0.125):
-        assert chain.late_fraction(limit) == pytest.approx(simulated.late_fraction(limit), abs=0.02)
+        assert chain.late_fraction(limit) == pytest.approx(simulated.late_fraction(limit), abs=apart)
+
+
+EDGE = "p95 is at the edge of a tooth of the comb, where 0.006 more late packets move it by 8 ms"
+
+
+@pytest.mark.parametrize(
+    "congestion_control",
+    [pytest.param("cubic", marks=pytest.mark.xfail(reason=EDGE, strict=True, raises=AssertionError)), "reno"],
+)
+def test_p95_of_packets_of_several_segments_is_that_of_the_simulator(congestion_control):
+    chain, simulated = chain_and_simulation(5000, 0.040, 0.050, 0.01, congestion_control, packets=1_000_000)
+    assert chain.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=0.03)
 
 
 @pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
