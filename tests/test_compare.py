@@ -206,6 +206,17 @@ def test_the_conclusion_names_plain_tcp_and_the_best(alone, beside_bulk):
     assert " over the same TCP" in said
 
 
+def test_the_conclusion_says_whose_verdict_the_statistical_error_leaves_open():
+    # The share of lost datagrams is 2 %, and 98 % of the packets must arrive.
+    found = td.compare(VOICE, PATH, target=td.Target(0.200, 0.98), duration=400)
+    (udp,) = (row for row in found.rows if row.contender.name == "udp")
+    assert abs(found.missed(udp) - 0.02) < found.missed_error(udp)
+    assert found.undecided(udp)
+    assert not found.undecided(rows_of(found)["sack"])
+    names = " and ".join(row.contender.name for row in found.rows if found.undecided(row))
+    assert f"The statistical error leaves open whether {names} meet" in conclusion(found)
+
+
 @pytest.fixture(scope="module")
 def never():
     """Return a comparison on a path over which no way has a packet of 12 segments on time."""

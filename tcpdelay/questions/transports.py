@@ -320,6 +320,13 @@ class Comparison:
         """Return whether a contender is known to meet the target; a lost packet is a late packet."""
         return self.target.allows(self.missed(row))
 
+    def undecided(self, row: Carried) -> bool:
+        """Return whether the statistical error leaves open if a contender meets the target."""
+        if self.unsettled(row):
+            return False
+        missed, error = self.missed(row), self.missed_error(row)
+        return self.target.allows(missed - error) != self.target.allows(missed + error)
+
     def none_on_time(self, row: Carried) -> bool:
         """Return whether a contender is known to have no packet on time, in three digits of the share."""
         return _ranked_digits(self.missed(row)) == 1

@@ -139,6 +139,10 @@ class Comparison(Protocol):
         """Return whether a contender is known to meet the target."""
         ...
 
+    def undecided(self, row: Any) -> bool:
+        """Return whether the statistical error leaves open if a contender meets the target."""
+        ...
+
     def none_on_time(self, row: Any) -> bool:
         """Return whether a contender is known to have no packet on time, in three digits of the share."""
         ...
@@ -336,6 +340,9 @@ def conclusion(comparison: Comparison) -> str:
             )
             else "No way over the same TCP meets it."
         )
+    if undecided := [row.contender.name for row in comparison.rows if comparison.undecided(row)]:
+        verb = "meets" if len(undecided) == 1 else "meet"
+        said.append(f"The statistical error leaves open whether {' and '.join(undecided)} {verb} the target.")
     if silent := [row.contender.name for row in comparison.rows if _nothing_arrives(comparison, row)]:
         said.append(f"Nothing arrives over {' and '.join(silent)}: {EVERY_PACKET_LOST}.")
     if unsettled := [row for row in comparison.rows if comparison.unsettled(row)]:
