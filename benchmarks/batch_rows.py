@@ -88,7 +88,7 @@ def compared(lattice: Lattice, ends: dict[str, tuple[float, float]]) -> dict[str
         found, expected = answers.columns[place], truth.columns[place]
         known = np.isfinite(expected)
         error = np.abs(found[known] - expected[known])
-        if name == "late":
+        if name.startswith("late"):
             allowed = np.maximum(0.05 * expected[known], 0.0005)
         else:
             relative, intervals = ALLOWED[name]

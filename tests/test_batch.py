@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.quality.voice import CallTarget, voice_quality
+from tcpdelay.models.verdict import judge, late_range
+from tcpdelay.quality.voice import CallTarget, voice_mos, voice_quality
 from tcpdelay.questions.region import question
 from tcpdelay.questions.tables.column_units import check_units
 from tcpdelay.questions.tables.columns import QUANTITIES, Source, find_sources, read_column, reasons
@@ -28,6 +29,7 @@ from tcpdelay.questions.tables.lattice import (
     save_lattice,
 )
 from tcpdelay.scenario.fields import ColumnUnitWarning
+from tcpdelay.scenario.scenario import Scenario
 
 VOIP = question("voip", None, None, None)
 RTT = QUANTITIES["rtt"]
@@ -55,7 +57,7 @@ def test_rows_of_large_tables_are_answered_for_a_path_within_the_tolerance():
     assert np.abs((near[1] - loss) / (loss + SMALLEST_LOSS)).max() <= TOLERANCE * 1.000001
     for row in range(0, rtt.size, 40):
         figures, works = chain(float(near[0][row]), float(near[1][row]))
-        assert answers.columns[:, row] == pytest.approx(figures, rel=1e-9, abs=1e-12)
+        assert answers.columns[:5, row] == pytest.approx(figures, rel=1e-9, abs=1e-12)
         assert answers.works[row] == works
 
 
@@ -146,6 +148,13 @@ def test_units_follow_the_name_of_the_column(seconds, named):
     [
         (["rtt"], None, "columns must include loss or one of loss_fraction, loss_percent, loss_pct"),
         (["avg_rtt_ms", "loss"], None, "or name another column such as rtt=avg_rtt_ms, got"),
+        (
+            ["ping", "plr"],
+            None,
+            "columns must include rtt or one of rtt_s, rtt_ms, rtt_us, and loss or one of loss_fraction, "
+            "loss_percent, loss_pct, or name other columns, got",
+        ),
+        (["avg_rtt", "loss_rate"], None, "or name other columns such as rtt=avg_rtt, loss=loss_rate, got"),
         (["rtt", "RTT_ms", "loss"], None, r"columns must say which column is rtt, got \['rtt', 'RTT_ms'\]"),
         (["a", "loss"], {"rtt": "b:ms"}, "columns must be some of a, loss for rtt, got 'b'"),
         (["a", "loss"], {"rtt": "a:min"}, "columns must be in s, ms, us for rtt, got 'min'"),
@@ -244,7 +253,7 @@ def test_bad_rows_keep_their_place_and_harm_no_other():
     assert answers.column("user").to_pylist() == list(range(len(rows)))
     assert answers.column("reason").to_pylist()[1::2] == [reason for _, reason in BAD]
     assert answers.column("reason").to_pylist()[::2] == [None] * (len(BAD) + 1)
-    for name in ("p50", "p95", "p99", "mean", "late", "works", "sustainable"):
+    for name in ("p50", "p95", "p99", "mean", "late", "late_low", "late_high", "works", "sustainable", "verdict"):
         assert answers.column(name).to_pylist()[1::2] == [None] * len(BAD)
     assert answers.column("p95").to_pylist()[::2] == pytest.approx([0.14] * (len(BAD) + 1))
 
@@ -441,6 +450,35 @@ def test_a_stream_needs_no_more_memory_however_long_it_is():
     # All answers together would be 200 MB.
     assert rows == 4_000_000
     assert most < 20e6
+
+
+def test_the_verdict_is_that_of_a_report_by_the_chain():
+    # The 95th percentile of these paths is 150 to 260 ms, around the limit of 200 ms.
+    rtt, loss = drawn(60, seed=8, box=((0.12, 0.17), (0.01, 0.04)))
+    answers = td.predict_many({"rtt": rtt, "loss": loss}, flow="voip", cached=False)
+    assert set(answers["verdict"]) == {"works", "uncertain", "fails"}
+    assert (answers["late_low"] <= answers["late"]).all()
+    assert (answers["late"] <= answers["late_high"]).all()
+    for row in range(rtt.size):
+        scenario = Scenario(VOIP.flow, td.Path(rtt[row], loss[row]), VOIP.stack, VOIP.target)
+        judged = judge(scenario, VOIP.target, "chain")
+        assert answers["verdict"][row] == judged.verdict
+        allowed = late_range(judged.answer, VOIP.target.latest)
+        assert (answers["late_low"][row], answers["late_high"][row]) == pytest.approx(allowed, rel=1e-9, abs=1e-12)
+    for verdict in ("works", "uncertain", "fails"):
+        row = answers["verdict"].tolist().index(verdict)
+        report = td.guideline("voip", td.Path(rtt[row], loss[row]), method="chain")
+        assert (report.verdict, report.works) == (verdict, bool(answers["works"][row]))
+
+
+def test_the_verdict_on_a_call_follows_the_range_of_late_packets():
+    rtt, loss = drawn(60, seed=9, box=((0.12, 0.25), (0.005, 0.08)))
+    rows = {"rtt": rtt, "loss": loss}
+    answers = td.predict_many(rows, flow="voip", call=CallTarget("g711", mos=3.6), cached=False)
+    best, worst = (voice_mos(0.220, answers[name], "g711") for name in ("late_low", "late_high"))
+    assert set(answers["verdict"]) == {"works", "uncertain", "fails"}
+    assert np.array_equal(answers["verdict"] == "works", worst >= 3.6)
+    assert np.array_equal(answers["verdict"] == "fails", best < 3.6)
 
 
 def test_a_row_may_have_its_own_target():

@@ -77,6 +77,22 @@ def test_shares_are_counted_by_group(run_batch, users):
     assert "100 %" in printed
 
 
+def test_rows_that_the_expected_error_leaves_open_are_counted_apart(run_batch, tmp_path):
+    # The 95th percentile of the second path is just about the limit.
+    (tmp_path / "paths.csv").write_text("rtt_ms,loss_percent\n100,2\n140,1.9\n400,5\n-1,1\n")
+    status, printed, _ = run_batch("paths.csv", "--app", "voip", "--format", "json", "-o", "out.parquet")
+    assert status == 0
+    verdicts = pq.read_table(tmp_path / "out.parquet").column("verdict").to_pylist()
+    assert verdicts == ["works", "uncertain", "fails", None]
+    (row,) = json.loads(printed)
+    third = pytest.approx(1 / 3, rel=1e-5)
+    assert (row["rows"], row["without_prediction"]) == (4, 1)
+    assert (row["works"], row["uncertain"], row["fails"]) == (third, third, third)
+    text = run_batch("paths.csv", "--app", "voip")[1]
+    assert all(word in text for word in ("works", "uncertain", "fails"))
+    assert "working region" not in text
+
+
 @pytest.mark.parametrize(("count", "of"), [(0, 1), (1, 1), (3, 10), (0, 50), (999, 1000)])
 def test_intervals_of_shares_are_those_of_scipy(count, of):
     theirs = binomtest(count, of).proportion_ci(0.9, method="exact")

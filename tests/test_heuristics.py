@@ -203,6 +203,14 @@ def test_what_would_be_late_is_not_written(stack):
     assert dropping.delays.quantile(0.99) < plain.delays.quantile(0.99)
 
 
+def test_an_idle_connection_sends_whatever_the_delay_that_it_expects():
+    network = started(packets=105, discard_after=0.0)
+    # Without a measured round-trip time, for five packets, the expected delay is 0. Then it is too long for each
+    # packet, and one packet is written per round trip of five or six intervals.
+    assert 5 + 100 // 6 <= sum(delays_of(network).values()) <= 5 + 100 // 5
+    assert network.flows[0].delivered + network.flows[0].lost == 105
+
+
 def test_an_application_that_is_never_read_discards_in_the_end():
     source = ConstantRate(flow=td.Flow(1000, 0.001), path=PATH, stack=LINUX, connections=2)
     flow = simulate_network([source], Bottleneck(1e4, 20), duration=60).flows[0]

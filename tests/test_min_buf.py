@@ -156,6 +156,24 @@ def test_the_buffer_is_full_at_any_time_and_never_beyond_its_limit(stack, multip
         before = sender.held
 
 
+@pytest.mark.parametrize("multiple", [1, 2])
+def test_a_write_larger_than_the_window_does_not_block_a_bulk_source(multiple):
+    sender = Sender(LINUX, min_buf=MinBuf(multiple, 0), packet_size=30 * MSS)
+    sender.step()
+    # The window is ten segments: one segment has room, and the rest of the write follows.
+    assert (sender.window, sender.held) == (10, 30)
+
+
+@pytest.mark.parametrize("pieces", [3, 9])
+def test_a_message_larger_than_the_window_does_not_block_a_constant_rate(pieces):
+    stack = Classic(recovery="sack", mss=1448, initial_window=1)
+    source = ConstantRate(
+        flow=td.Flow(1448, 0.2), path=SharedPath(0.05), stack=stack, pieces=pieces, min_buf=MinBuf(1, 0)
+    )
+    carried = simulate_network([source], Bottleneck(1e9, 1000), duration=20).flows[0]
+    assert carried.delivered > 0.9 * carried.offered
+
+
 def simulated(stack, loss=0.01, **options):
     source = Bulk(path=SharedPath(0.05, loss=loss), stack=stack, **options)
     return simulate_network([source], Bottleneck(1e9, 60_000), duration=300, warm_up=5, seed=2).flows[0]

@@ -1,6 +1,7 @@
 """Flows over a shared link: against the single-flow simulator, closed forms and patterns worked out by hand."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -341,6 +342,28 @@ def test_a_link_that_is_too_slow_leaves_packets_unfinished():
     flow = simulate_network([source], Bottleneck(3e5, 50), duration=600).flows[0]
     assert flow.unfinished > 0.5 * flow.offered
     assert flow.late_fraction(10.0) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("lost", "known"),
+    [
+        # Ten packets of 1 ms and ten of 2 ms per slice, and some that are lost.
+        (np.random.default_rng(1).integers(0, 20, 64), True),
+        # A sender that never writes again in the last quarter of the time.
+        (np.repeat([0, 20], [48, 16]), False),
+    ],
+)
+def test_a_share_that_depends_on_the_length_of_the_simulation_has_no_error(lost, known):
+    delays = SlicedDelays()
+    for _ in range(64):
+        delays.take(SimpleNamespace(keys=np.repeat([1000, 2000], 10), used=20))
+        delays.end_slice()
+    levels, errors = delays.late_errors(0, lost)
+    assert levels.tolist() == [0.001, 0.002]
+    assert np.isfinite(errors).tolist() == [known, known]
+    if known:
+        shares = lost / (20 + lost)
+        assert errors[1] == pytest.approx(1.998 * shares.std(ddof=1) / 8, rel=0.2)
 
 
 def test_memory_does_not_grow_with_time():

@@ -9,7 +9,7 @@ from tcpdelay.advice import recommendations as recommend
 from tcpdelay.advice.playout import fast_retransmit_playout, timeout_playout
 from tcpdelay.advice.recommendations import RULES, recommendations
 from tcpdelay.advice.rule import NO_EVIDENCE, Situation
-from tcpdelay.models.predict import predict
+from tcpdelay.models.predict import COMPARED_PACKETS, predict, simulator
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.questions.transports import UNLIMITED, contenders
 from tcpdelay.report import phrases
@@ -195,6 +195,28 @@ def test_no_effect_is_computed_from_a_field_that_the_model_ignores(window_valida
         assert f"{rules['window-validation'].title}: {reason}" in report
 
 
+def test_the_simulated_effect_of_bbr_starts_from_simulated_delays():
+    path, target = Path(0.080, 0.008), Target(0.2)
+    found, rules = advice(LARGE, path)
+    effect = rules["bbr"].effect
+    before, after = (
+        predict(Scenario(LARGE, path, stack), method=simulator(COMPARED_PACKETS)).require().quantile(target.quantile)
+        for stack in (Stack.linux(), Stack.linux("bbr"))
+    )
+    assert found.answer.method == "chain"
+    assert (effect.basis, effect.without, effect.with_rule) == ("simulation", before, after)
+    assert effect.without != found.quantile
+
+
+def test_the_effect_of_bbr_starts_from_the_delay_of_a_simulated_verdict():
+    # The chain leaves this target open, so that a simulation gives the verdict.
+    path = Path(0.080, 0.01)
+    found = guideline(LARGE, path, target=Target(0.97 * p95(LARGE, path, Stack.linux())))
+    effect = next(rule.effect for rule in found.recommendations if rule.key == "bbr")
+    assert found.answer.method == "simulation"
+    assert (effect.basis, effect.without) == ("simulation", found.quantile)
+
+
 def test_the_effect_of_a_field_that_the_model_honours_is_computed():
     path, stack = Path(0.100, 0.02), Stack.newreno_2008(backlog_bound="grow", window_validation=True)
     _, rules = advice(VOIP, path, stack)
@@ -248,7 +270,10 @@ def test_the_largest_effect_comes_first_and_the_list_ends_after_five(monkeypatch
     moved = [rule for rule in found.recommendations if rule.why == "less than the 2 above"]
     assert moved
     assert {rule.place for rule in moved} == {"little gain"}
-    assert all(rule.effect.provided or rule.effect.gain <= effects[1].gain for rule in moved)
+    # BBR meets the target; a larger gain that does not meet it comes later.
+    assert [Target(0.2).is_met_by(effect.with_rule) for effect in effects] == [True, True]
+    later = [rule.effect for rule in moved if not rule.effect.provided]
+    assert all(each.gain <= effects[1].gain or not Target(0.2).is_met_by(each.with_rule) for each in later)
 
 
 def test_an_effect_that_meets_the_target_comes_before_one_that_does_not():

@@ -212,11 +212,18 @@ class Situation:
         return self._effect(before, after)
 
     def simulated_switch(self, name: str, with_rule: Any) -> Effect | None:
-        """Return the simulated effect of a setting that the chain refuses; None if the simulator refuses it too."""
-        stack = replace(self.stack, **{name: with_rule})
-        model = simulator(COMPARED_PACKETS) if self.model == "chain" else self.model
-        after = predict(Scenario(self.flow, self.path, stack), method=model)
-        found = self._effect(self.answer, after)
+        """Return the simulated effect of a setting that the chain refuses; None if the simulator refuses it too.
+
+        The delay without the setting is simulated too: it is that of the verdict if this is a simulation.
+        """
+        scenario = Scenario(self.flow, self.path, replace(self.stack, **{name: with_rule}))
+        if self.model != "chain":
+            return self._effect(self.answer, predict(scenario, method=self.model))
+        judged = self.of_verdict
+        simulated = judged.method == "simulation"
+        model = simulator(judged.requested.packets if simulated else COMPARED_PACKETS)
+        before = judged if simulated else predict(replace(scenario, stack=self.stack), method=model)
+        found = self._effect(before, predict(scenario, method=model))
         return None if found is None else replace(found, basis="simulation")
 
     def change(

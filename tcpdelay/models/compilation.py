@@ -32,13 +32,14 @@ Result = TypeVar("Result")
 QUIET_TIME = 2.0
 """Time that compilation may take in one process before the user is told [s]."""
 EXPECTED_TIMES = (
-    ("tcpdelay.models.linux", 40),
-    ("tcpdelay.models.published", 10),
-    ("tcpdelay.models.simulator", 15),
-    ("tcpdelay.network", 30),
-    ("tcpdelay", 10),
+    ("tcpdelay.models.linux", "the chain of Linux", 40),
+    ("tcpdelay.models.published", "the published chain", 10),
+    ("tcpdelay.models.simulator", "the simulator", 15),
+    ("tcpdelay.network", "the simulator of shared links", 30),
+    ("tcpdelay", "the solver", 10),
 )
-"""About how long the kernels of a package take to compile, by the package of the first kernel that is called [s]."""
+"""Packages of kernels, their names for the user, and about how long they take to compile if the first kernel that is
+called belongs to them [s]."""
 
 INTERPRETED_TIME = 5.0
 """Time for which the kernels of a process may run as plain Python before they are compiled [s]."""
@@ -279,8 +280,11 @@ class _CompilationNotice(event.Listener):
 
     def _tell(self, module: str) -> None:
         self._told = True
-        expected = next(seconds for package, seconds in EXPECTED_TIMES if module.startswith(package))
-        line = f"tcpdelay: compiling for this machine, once, about {expected} s"
+        name, expected = next(
+            (name, seconds) for package, name, seconds in EXPECTED_TIMES if module.startswith(package)
+        )
+        # Another command may call other kernels of the same package.
+        line = f"tcpdelay: compiling parts of {name}, about {expected} s; each part is compiled once for this machine"
         if sys.stderr is not None:
             # On a terminal the line replaces what shows the progress.
             print(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -82,14 +83,24 @@ class ErrorTable:
         return text.getvalue()
 
     @cached_property
-    def _places(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The logarithms of the features, and their standard deviations."""
-        places = np.log(self.features)
-        return places, np.maximum(places.std(axis=0), 1e-9)
+    def _range(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """The smallest and the largest value of each feature, and the standard deviation of its logarithm."""
+        spread = np.maximum(np.log(self.features).std(axis=0), 1e-9)
+        return self.features.min(axis=0), self.features.max(axis=0), spread
 
-    def _within(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the logarithms of `features`; values outside the table's range are moved to its edge."""
-        return np.log(np.clip(features, self.features.min(axis=0), self.features.max(axis=0)))
+    def _place(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the logarithms of features in standard deviations; values outside the range are moved to its edge."""
+        low, high, spread = self._range
+        return np.log(np.clip(features, low, high)) / spread
+
+    @cached_property
+    def _groups(self) -> dict[tuple[bool, bool], tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """The rows with one congestion control and one statement of the chain, and their places."""
+        groups = {}
+        for cubic, carried in product((False, True), repeat=2):
+            rows = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
+            groups[cubic, carried] = rows, self._place(self.features[rows])
+        return groups
 
     def known_quantile(self, quantile: float) -> float:
         """Return the lowest quantile with known errors that is not below `quantile`, or the highest one."""
@@ -118,13 +129,11 @@ class ErrorTable:
         ExpectedError
             Error over the `NEIGHBOURS` most similar scenarios, weighted by similarity; NaN if there are none.
         """
-        places, spread = self._places
-        alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
+        alike, places = self._groups[bool(cubic), bool(carried)]
         if not alike.size:
             return ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, SIMULATIONS)
         known = self.known_quantile(quantile)
-        at = self._within(features)
-        distances = np.sqrt((((places[alike] - at) / spread) ** 2).sum(axis=1))
+        distances = np.sqrt(((places - self._place(features)) ** 2).sum(axis=1))
         nearest = np.argsort(distances)[: NEIGHBOURS + 1]
         weights = _tricube(distances[nearest])
         counted = weights > 0
@@ -156,12 +165,11 @@ class ErrorTable:
         """
         from scipy.spatial import KDTree
 
-        places, spread = self._places
-        alike = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
+        alike, places = self._groups[bool(cubic), bool(carried)]
         if not (alike.size and features.size):
             return np.full((features.shape[0], 3), np.nan)
         ranks = np.arange(1, min(NEIGHBOURS + 1, alike.size) + 1)
-        distances, nearest = KDTree(places[alike] / spread).query(self._within(features) / spread, ranks)
+        distances, nearest = KDTree(places).query(self._place(features), ranks)
         errors = self.quantiles[self.known_quantile(quantile)]
         sizes, weights = np.abs(errors[alike[nearest]]), _tricube(np.asarray(distances))
         order = np.argsort(sizes, axis=1)

@@ -19,7 +19,7 @@ import numpy as np
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import NEVER, uniform
 from tcpdelay.network.records import WRITES, count_read
-from tcpdelay.network.transport import call_for_effect, call_for_number
+from tcpdelay.network.transport import IN_TIMEOUT, call_for_effect, call_for_number
 
 MOST_CONNECTIONS = 64
 UNREAD = 1 << 14
@@ -194,9 +194,11 @@ def dispatch(d: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: 
     if talking:
         size, pieces = flow.message, flow.pieces
         delay = call_for_number(carrier.delay_of_next, flow, carrier.connection, ())
+        # Only sending changes the window and the measured round-trip time of an idle connection.
+        idle = call_for_number(carrier.send_queue, flow, carrier.connection, ()) % IN_TIMEOUT == 0
         full = is_full(d, flow)
         d.overflows += full
-        if delay == NEVER or delay > d.discard_after or full:
+        if delay == NEVER or (delay > d.discard_after and not idle) or full:
             discard(d, leader, samples, now)
             return NOBODY
     end = call_for_number(carrier.write, flow, carrier.connection, (wires[number], now, size, pieces))

@@ -126,7 +126,7 @@ def delay_of_next(flow: Any, c: Any) -> int:
     """Return the expected delay of the next message [us], or `NEVER` if the send buffer has no room for it."""
     segments = -(-flow.message // c.mss)
     held = -(-(c.written - c.snd_una) // flow.message) * segments
-    if not has_room(flow, held, segments, c.snd_cwnd, c.sacked_out):
+    if not has_room(flow, held, c.snd_cwnd, c.sacked_out):
         return NEVER
     unsent = -(-(c.written + flow.message - c.snd_nxt) // c.mss)
     return int(expected_delay(unsent, c.snd_cwnd, in_flight(c), c.srtt >> 3))
@@ -177,7 +177,7 @@ def is_writable(flow: Any, c: Any, size: int) -> bool:
         return False
     if flow.buffer_windows:
         allowed = packets_allowed(flow.buffer_windows, flow.buffer_extra, c.snd_cwnd, c.sacked_out)
-        return bool(held + flow.message <= allowed * c.mss)
+        return bool(held + min(flow.message, c.mss) <= allowed * c.mss)
     if flow.notsent_lowat and 2 * (c.written - c.snd_nxt) >= flow.notsent_lowat:
         return False
     return bool(2 * (size - held) >= held)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.confidence import Interval
+from tcpdelay.confidence import Interval, independent_block, merged, student
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.simulator.batches import (
     UNKNOWN,
@@ -18,8 +18,11 @@ from tcpdelay.models.simulator.batches import (
     mean_of,
     merge,
     quantile_of,
+    read_within,
+    tail_delays,
     to_digits,
 )
+from tcpdelay.models.tcp import SECOND
 from tcpdelay.network.records import DELAY_BITS
 
 MOST_VALUES = 1 << 17
@@ -53,14 +56,17 @@ class SlicedDelays:
         self._slices.append((self._keys, self._counts))
         self._keys, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
 
-    def _of(self, number: int) -> list[Histogram]:
-        """Return the histograms of the slices in which a flow has delays [us]."""
+    def _slices_of(self, number: int) -> list[Histogram]:
+        """Return the histograms of the delays [us] of a flow in all slices; they may be empty."""
         result = []
         for keys, counts in self._slices:
             low, high = np.searchsorted(keys, [number << DELAY_BITS, (number + 1) << DELAY_BITS])
-            if low < high:
-                result.append((keys[low:high] - (number << DELAY_BITS), counts[low:high]))
+            result.append((keys[low:high] - (number << DELAY_BITS), counts[low:high]))
         return result
+
+    def _of(self, number: int) -> list[Histogram]:
+        """Return the histograms of the slices in which a flow has delays [us]."""
+        return [histogram for histogram in self._slices_of(number) if histogram[0].size]
 
     def histogram(self, number: int) -> Histogram:
         """Return the delays [us] of a flow, ascending, and how often each occurred."""
@@ -78,12 +84,45 @@ class SlicedDelays:
             self._interval(parts, lambda batches: quantile_of(batches, merge(parts), probability)) if parts else UNKNOWN
         )
 
+    def late_errors(self, number: int, lost: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return delays [s] of a flow, ascending, and half the 95 % interval of the share of packets lost or later.
+
+        Parameters
+        ----------
+        number : int
+            Number of the flow.
+        lost : ndarray of int
+            Packets that are lost in each slice.
+
+        Returns
+        -------
+        tuple of ndarray
+            At most `TAIL_DELAYS` delays, and half widths; NaN where the shares are correlated over the whole
+            simulation, so that they depend on its length.
+        """
+        slices = self._slices_of(number)
+        sizes = np.array([counts.sum() for _, counts in slices], np.float64)
+        sizes += lost
+        delays = tail_delays(merge(slices))
+        late = sizes[:, None] - read_within(slices, delays)
+        some = sizes > 0
+        return delays / SECOND, np.array([_share_error(late[some, place], sizes[some]) for place in range(delays.size)])
+
     @staticmethod
     def _interval(parts: list[Histogram], estimate: Callable[[list[Histogram]], Interval]) -> Interval:
         """Return an estimate with its interval from batches of the slices that are independent."""
         means = np.array([float(values @ counts) / counts.sum() for values, counts in parts])
         batches = independent_batches(parts, means, 1)
         return estimate(parts)._replace(low=np.nan, high=np.nan) if batches is None else estimate(batches)
+
+
+def _share_error(counts: NDArray[np.float64], sizes: NDArray[np.float64]) -> float:
+    """Return half the 95 % interval of a share from counts in consecutive slices; NaN if all slices are correlated."""
+    block = independent_block(counts / sizes)
+    if block is None:
+        return float("nan")
+    weights = merged(sizes, block)
+    return student(weights, merged(counts, block) / weights)[1]
 
 
 def rounded(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -125,6 +164,9 @@ class FlowResult:
     settled : bool
         False if the delays depend on the length of the simulation: they are correlated over the whole simulation, the
         95th percentile is not known to 100 %, or the backlog was longer than the simulator can record.
+    late_errors : tuple of ndarray
+        Delays [s], ascending, and half the 95 % interval of the share of packets lost or later than each; NaN where
+        this share depends on the length of the simulation.
     carried : Interval
         Rate that is read or given up, relative to the rate of a source of constant rate, with the interval of
         `tcpdelay.models.simulator.batches.carried_share`; NaN for other sources.
@@ -156,6 +198,9 @@ class FlowResult:
     retransmissions: int
     timeouts: int
     marks: int
+    late_errors: tuple[NDArray[np.float64], NDArray[np.float64]] = field(
+        default_factory=lambda: (np.empty(0), np.empty(0)), repr=False, compare=False
+    )
 
     @property
     def delivered_fraction(self) -> float:
@@ -179,6 +224,15 @@ class FlowResult:
         """Return the share of the offered messages not read within a playout delay [s]; nan if none is offered."""
         on_time = 0.0 if self.delays is None else self.delivered * self.delays.cdf(playout_delay)
         return 1 - on_time / self.offered if self.offered else float("nan")
+
+    def late_error(self, playout_delay: float) -> float:
+        """Return half the 95 % interval of `late_fraction`; NaN if this share depends on the length of the simulation.
+
+        It is 0 if no packet is read within the playout delay [s].
+        """
+        delays, errors = self.late_errors
+        none_read = not delays.size or playout_delay < delays[0]
+        return 0.0 if none_read else float(np.interp(playout_delay, delays, errors))
 
 
 @dataclass(frozen=True)

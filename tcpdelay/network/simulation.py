@@ -98,10 +98,18 @@ def simulate_network(
     after = _queue_counts(network, duration)
     network.advance(duration + DRAIN, delays)
     delays.end_slice()
-    written, read = np.diff(np.array(progress), axis=0).T
+    written, read, _ = np.diff(np.array(progress), axis=0).T
+    # As the delays, the last slice takes the packets that are lost after the last write.
+    _, _, lost = np.diff(np.array([*progress[:-1], _progress(network, len(sources))]), axis=0).T
     flows = tuple(
         _flow_result(
-            network, number, source, delays, _carried(source, written[number], read[number]), duration - warm_up
+            network,
+            number,
+            source,
+            delays,
+            lost[number],
+            _carried(source, written[number], read[number]),
+            duration - warm_up,
         )
         for number, source in enumerate(sources)
     )
@@ -135,16 +143,16 @@ def _queue_statistics(counts: NDArray[np.float64], time: float) -> QueueStatisti
 
 
 def _progress(network: Network, sources: int) -> NDArray[np.int64]:
-    """Return how many packets each source has written, and how many of these are read or given up."""
-    result = np.zeros((sources, 2), np.int64)
+    """Return how many packets each source has written, how many are read or given up, and how many count as lost."""
+    result = np.zeros((sources, 3), np.int64)
     for number in range(sources):
         flow = network.flows[number]
         if flow.dispatcher:
             d = network.dispatchers[flow.dispatcher - 1]
             # Packets beyond the records are given up because of the backlog: they are not carried.
-            result[number] = d.accepted, d.released - d.overflows
+            result[number] = d.accepted, d.released - d.overflows, flow.lost
         else:
-            result[number] = flow.packets_written, flow.packets_read
+            result[number] = flow.packets_written, flow.packets_read, flow.lost
     return result
 
 
@@ -156,7 +164,13 @@ def _carried(source: Source, written: NDArray[np.int64], read: NDArray[np.int64]
 
 
 def _flow_result(
-    network: Network, number: int, source: Source, delays: SlicedDelays, carried: Interval, time: float
+    network: Network,
+    number: int,
+    source: Source,
+    delays: SlicedDelays,
+    lost: NDArray[np.int64],
+    carried: Interval,
+    time: float,
 ) -> FlowResult:
     """Return the result of a source, whose connections have the numbers `network.members[number]`."""
     flow, members = network.flows[number], network.members[number]
@@ -188,5 +202,6 @@ def _flow_result(
         sustainable=not carried.high < 1,
         settled=not overflows and (not delivered or is_settled(p95)),
         carried=carried,
+        late_errors=delays.late_errors(number, lost),
         **totals,
     )

@@ -106,9 +106,11 @@ class ConstantRate(Source):
         with the fewest bytes not acknowledged; a connection in a timeout is used only if all are.
     discard_after : float, optional
         Playout delay [s], 0 to 60. A packet with a larger expected delay (see
-        `tcpdelay.network.dispatching.expected_delay`) is not written, and counts as lost.
+        `tcpdelay.network.dispatching.expected_delay`) is not written, and counts as lost. A connection without
+        unacknowledged data gets the packet in any case: its window and its round-trip time change only if it sends.
     min_buf : MinBuf, optional
-        Limit of the send buffer that follows the window. A packet that does not fit is not written, and counts as lost.
+        Limit of the send buffer that follows the window. A packet is not written, and counts as lost, if no segment
+        fits. The rest of a packet of several segments follows as the buffer drains.
     talk, silence : float, optional
         Mean lengths of talk and of silence [s], 0.001 to 1000, both exponentially distributed. Packets are written
         during talk only. By default there is no silence.

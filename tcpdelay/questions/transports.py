@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -143,6 +143,12 @@ def _contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: in
         carry(stack=stack),
         by_chain(lambda: predict_delay(flow, path, stack)),
     )
+    if stack.congestion_control != "bbr":
+        yield Contender(
+            "tcp-bbr",
+            "TCP of a Linux kernel, bbr, one write per packet",
+            carry(stack=replace(stack, congestion_control="bbr")),
+        )
     for pieces in (2, 4):
         yield Contender(
             f"split-{pieces}",
@@ -287,11 +293,13 @@ class Comparison:
     application: Application | None = None
 
     def unsettled(self, row: Carried) -> bool:
-        """Return whether the delays of a contender depend on the length of the simulation.
+        """Return whether the delays or the late packets of a contender depend on the length of the simulation.
 
         They do not if it is certain that the backlog grows for ever.
         """
-        return row.result.sustainable and not row.result.settled
+        result = row.result
+        settled = result.settled and not math.isnan(result.late_error(self.target.limit))
+        return result.sustainable and not settled
 
     def missed(self, row: Carried) -> float:
         """Return the share of the packets that are lost or later than the limit.
@@ -302,9 +310,22 @@ class Comparison:
             return 1.0
         return math.nan if self.unsettled(row) else row.result.late_fraction(self.target.limit)
 
+    def missed_error(self, row: Carried) -> float:
+        """Return half the 95 % interval of `missed`: its statistical error. NaN if the delays have not settled."""
+        if not row.result.sustainable:
+            return 0.0
+        return math.nan if self.unsettled(row) else row.result.late_error(self.target.limit)
+
     def meets(self, row: Carried) -> bool:
         """Return whether a contender is known to meet the target; a lost packet is a late packet."""
         return self.target.allows(self.missed(row))
+
+    def undecided(self, row: Carried) -> bool:
+        """Return whether the statistical error leaves open if a contender meets the target."""
+        if self.unsettled(row):
+            return False
+        missed, error = self.missed(row), self.missed_error(row)
+        return self.target.allows(missed - error) != self.target.allows(missed + error)
 
     def none_on_time(self, row: Carried) -> bool:
         """Return whether a contender is known to have no packet on time, in three digits of the share."""
@@ -325,16 +346,28 @@ class Comparison:
         """Return the contenders with their ranks, those with the fewest lost or late packets first.
 
         Contenders that have no packet on time are ranked by the share of the packets that arrive at all, and then by
-        the 95th percentile of their delays. Contenders whose figures agree in three digits have the same rank, and stay
-        in their order. Contenders whose share is not known, because their delays have not settled, come last and have
-        no rank.
+        the 95th percentile of their delays. A contender has the rank of the best contender from which it does not
+        differ: by no more than the statistical error of the difference of their shares, or in three digits. Contenders
+        whose share is not known, because their delays have not settled, come last and have no rank.
         """
-        known = [(self._order(row), row) for row in self.rows if not self.unsettled(row)]
-        ranked: list[tuple[int | None, Carried]] = [
-            (1 + sum(other < order for other, _ in known), row)
-            for order, row in sorted(known, key=lambda each: each[0])
-        ]
+        ranked: list[tuple[int | None, Carried]] = []
+        rank, best = 0, None
+        for place, row in enumerate(sorted((row for row in self.rows if not self.unsettled(row)), key=self._order), 1):
+            if best is None or self._differ(best, row):
+                rank, best = place, row
+            ranked.append((rank, row))
         return ranked + [(None, row) for row in self.rows if self.unsettled(row)]
+
+    def _differ(self, row: Carried, other: Carried) -> bool:
+        """Return whether two contenders differ in what ranks them, by more than their statistical errors.
+
+        The same packets are lost for all contenders, which rather brings their shares together: the error of the
+        difference is that of independent shares at most.
+        """
+        errors = math.hypot(self.missed_error(row), self.missed_error(other))
+        apart = abs(self.missed(row) - self.missed(other)) > errors
+        none_on_time = self.none_on_time(row) and self.none_on_time(other)
+        return self._order(row) != self._order(other) and (apart or none_on_time)
 
     def _order(self, row: Carried) -> tuple[float, ...]:
         """Return the figures that rank a contender, the smallest first."""

@@ -478,7 +478,7 @@ def _recommendations(guideline: Findings) -> Section:
         bases = sorted({rule.effect.basis for rule in rules if rule.place == "do" and rule.effect is not None})
         models = [f"“{basis}”" for basis in bases if basis in ("chain", "simulation")]
         verb = "are" if len(models) > 1 else "is"
-        computed = f"{' and '.join(models)} {verb} computed for this scenario, " if models else ""
+        computed = f"{' and '.join(models)} {verb} computed for this scenario, before and after, " if models else ""
         opening = (
             f"The largest effect on {quantile_name(target.quantile)} comes first; effects under a condition come last. "
             f"Each effect is for one change alone: {computed}“up to” is a bound that the protocol sets."

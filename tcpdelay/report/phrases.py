@@ -148,12 +148,12 @@ def settled(written: Callable[[float], str], figure: float) -> str:
 
 
 def effects_of_other_model(guideline: Findings) -> str:
-    """Return in a sentence that the chain computes the effects, if it does not compute the delays of the report."""
+    """Return in a sentence which effects the chain computes, if it does not compute the delays of the report."""
     if guideline.simulated_because or guideline.answer.method != "simulation":
         return ""
     name = quantile_name(guideline.target.quantile)
     return (
-        f" Effects of a change on {name} are the chain's, before and after the change; the chain's {name} is "
+        f" Effects marked “chain” are the chain's, before and after the change; the chain's {name} is "
         f"{format_delay(guideline.unchanged)} here, and the simulated {name} is {format_delay(guideline.quantile)}."
     )
 

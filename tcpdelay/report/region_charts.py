@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.confidence import share_interval
 from tcpdelay.questions.region import VERDICTS
-from tcpdelay.questions.tables.rows import group_order
+from tcpdelay.questions.tables.rows import COUNTED, group_order
 from tcpdelay.report.chart_labels import (
     LABEL_SIZE,
     fraction_axis,
@@ -300,36 +300,46 @@ def chart_height(counted: ResultTable) -> float:
 
 
 def working_shares_table(shares: WorkingShares, title: str) -> ResultTable:
-    """Return the shares of rows that meet the target, by group and in all rows, with 95 % confidence intervals.
+    """Return the shares of rows that work, are uncertain and fail, by group and in all rows.
 
     Examples
     --------
     >>> import pyarrow as pa
     >>> from tcpdelay.questions.tables.rows import WorkingShares
     >>> shares = WorkingShares(["region"])
-    >>> answers = {"works": [True, False, None], "reason": [None, None, "rtt is missing"]}
+    >>> answers = {"verdict": ["works", "uncertain", None], "reason": [None, None, "rtt is missing"]}
     >>> shares.add(pa.record_batch({"region": ["north", "north", "south"], **answers}))
     >>> table = working_shares_table(shares, "Title")
-    >>> [(row["region"], row["works"], row["without_prediction"]) for row in table.rows]
-    [('north', 0.5, 0), ('south', None, 1), ('all', 0.5, 1)]
+    >>> [(row["region"], row["works"], row["uncertain"], row["without_prediction"]) for row in table.rows]
+    [('north', 0.5, 0.5, 0), ('south', None, None, 1), ('all', 0.5, 0.5, 1)]
     """
     names = shares.by
     groups = [(group, shares.counts[group]) for group in sorted(shares.counts, key=group_order)]
     if names or not groups:
-        everything = np.sum(list(shares.counts.values()), axis=0) if shares.counts else np.zeros(3, np.int64)
+        everything = (
+            np.sum(list(shares.counts.values()), axis=0) if shares.counts else np.zeros(2 + len(COUNTED), np.int64)
+        )
         groups.append(((ALL, *[""] * (len(names) - 1))[: len(names)], everything))
     columns = (
         *(Column(name, name) for name in names),
         Column("rows", "rows", "count"),
         Column("without_prediction", "without prediction", "count"),
-        Column("works", "inside the working region", "fraction", "low", "high"),
+        Column("works", "works", "fraction", "low", "high"),
+        Column("uncertain", "uncertain", "fraction"),
+        Column("fails", "fails", "fraction"),
     )
-    note = "In brackets: interval of 95 % if the rows are a random sample of their group (Clopper and Pearson)."
+    note = (
+        "Shares of the rows with a prediction. A row works if its delays meet the target, and fails if they miss it; "
+        "it is uncertain if the chain's expected error allows both. "
+        "In brackets: interval of 95 % if the rows are a random sample of their group (Clopper and Pearson)."
+    )
     rows = [_shares_row(names, group, *counts.tolist()) for group, counts in groups]
     return ResultTable("working-shares", title, columns, rows, note)
 
 
-def _shares_row(names: tuple[str, ...], group: tuple[Any, ...], rows: int, known: int, working: int) -> dict[str, Any]:
+def _shares_row(
+    names: tuple[str, ...], group: tuple[Any, ...], rows: int, known: int, working: int, uncertain: int
+) -> dict[str, Any]:
     share = share_interval(working, known)
     return {
         **{name: "none" if value is None else str(value) for name, value in zip(names, group, strict=True)},
@@ -338,11 +348,13 @@ def _shares_row(names: tuple[str, ...], group: tuple[Any, ...], rows: int, known
         "works": share.value if known else None,
         "low": share.low if known else None,
         "high": share.high if known else None,
+        "uncertain": uncertain / known if known else None,
+        "fails": (known - working - uncertain) / known if known else None,
     }
 
 
 def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None) -> Axes:
-    """Draw the share of each group with its confidence interval.
+    """Draw the share of working rows of each group with its confidence interval, and the share of uncertain rows.
 
     Parameters
     ----------
@@ -364,7 +376,7 @@ def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None)
     >>> import pyarrow as pa
     >>> from tcpdelay.questions.tables.rows import WorkingShares
     >>> shares = WorkingShares(["region"])
-    >>> rows = {"region": ["north", "south"], "works": [True, False], "reason": pa.nulls(2, pa.string())}
+    >>> rows = {"region": ["north", "south"], "verdict": ["works", "fails"], "reason": pa.nulls(2, pa.string())}
     >>> shares.add(pa.record_batch(rows))
     >>> axes = plot_working_shares(working_shares_table(shares, "p95 within 200 ms"), 1, Figure().subplots())
     >>> [label.get_text() for label in axes.get_yticklabels()]
@@ -380,6 +392,8 @@ def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None)
     labels = []
     for place, row in enumerate(rows):
         share, low, high = (float(row[key] or 0.0) for key in ("works", "low", "high"))
+        uncertain = float(row["uncertain"] or 0.0)
+        ax.barh(place, uncertain, left=share, height=0.3, color="0.5", alpha=0.4, linewidth=0)
         ax.plot([low, high], [place, place], color=BLUE, linewidth=2, solid_capstyle="butt")
         ax.plot([share], [place], "o", color=BLUE, markersize=5, clip_on=False)
         group = ", ".join(str(row[name]) for name in names if row[name] != "") or "all"
@@ -388,7 +402,7 @@ def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None)
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlim(0, 1)
     fraction_axis(ax.xaxis)
-    ax.set_xlabel("Share of the rows inside the working region, with its interval of 95 %")
+    ax.set_xlabel("Share of the rows that work, with its interval of 95 %; grey: uncertain rows beside them")
     ax.set_title(counted.title, loc="left", fontsize=LABEL_SIZE)
     ax.grid(axis="x", alpha=0.3)
     tidy(ax)

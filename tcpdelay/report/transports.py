@@ -131,8 +131,16 @@ class Comparison(Protocol):
         """Return the share of the packets that are lost or later than the limit; NaN if it has not settled."""
         ...
 
+    def missed_error(self, row: Any) -> float:
+        """Return half the 95 % interval of this share."""
+        ...
+
     def meets(self, row: Any) -> bool:
         """Return whether a contender is known to meet the target."""
+        ...
+
+    def undecided(self, row: Any) -> bool:
+        """Return whether the statistical error leaves open if a contender meets the target."""
         ...
 
     def none_on_time(self, row: Any) -> bool:
@@ -162,6 +170,8 @@ BAR_HEIGHT = 0.55
 """Height of a bar, relative to the height of a row."""
 MOST_DECADES = 1.3
 """Largest delay on the time axis, in decades above the limit; longer bars leave the chart."""
+EVERY_PACKET_LOST = "every packet is lost"
+"""Reason why nothing arrives over a contender."""
 
 
 class _SettledColumn(Column):
@@ -184,6 +194,7 @@ def comparison_table(comparison: Comparison) -> ResultTable:
         Column("worst", "worst", "time"),
         Column("lost_fraction", "lost", "fraction"),
         _SettledColumn("late_fraction", f"lost or > {format_time(comparison.target.limit)}", "fraction"),
+        Column("late_error", "±", "fraction"),
         Column("retransmission_fraction", "resent", "fraction"),
     ]
     if (rated := _call(comparison)) is not None:
@@ -216,7 +227,8 @@ def table_html(comparison: Comparison) -> str:
 def _note(comparison: Comparison) -> str:
     """Return the explanation of the table."""
     words = (
-        "Ranked by the share of packets that are lost or late; if all are, by the share that arrives at all. "
+        "Ranked by the share of packets that are lost or late, with its statistical error (±, 95 %): contenders that "
+        "do not differ by more have one rank. If all packets are late, ranked by the share that arrives at all. "
         f"Each simulated for {format_time(comparison.duration)}. "
         "Delays are those of packets that arrive; lost ones never did, and some were given up on purpose."
     )
@@ -261,6 +273,7 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         cells |= {name: math.nan for name, value in cells.items() if isinstance(value, float)}
     cells |= {
         "late_fraction": late,
+        "late_error": comparison.missed_error(row),
         "lost_fraction": result.lost / result.offered if lost_is_known else math.nan,
         "meets_target": comparison.meets(row),
         "throughput": result.throughput,
@@ -274,32 +287,22 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         "taken": comparison.taken(row),
         "mos": None if call is None else call.at_limit.mos,
         "codec": None if call is None else call.codec.name,
-        "reason": nothing_arrives(comparison, row) or None,
+        "reason": EVERY_PACKET_LOST if _nothing_arrives(comparison, row) else None,
         "predicted_mean": None if row.predicted is None else row.predicted.mean,
         "predicted_p95": None if row.predicted is None else row.predicted.quantile(0.95),
     }
     return cells
 
 
-def nothing_arrives(comparison: Comparison, row: Carried) -> str:
-    """Return why no packet of a contender arrives; an empty text if packets arrive."""
-    if row.result.delivered or comparison.unsettled(row) or not row.result.sustainable:
-        return ""
-    source = row.contender.source
-    if source.discard_after is not None:
-        return "every packet would probably arrive too late, and the sender discards it"
-    if source.min_buf is None:
-        return "every packet is lost"
-    segments = -(-comparison.flow.packet_size // comparison.stack.mss)
-    return (
-        f"a packet needs {segments} segment{'s' if segments > 1 else ''} of the send buffer, "
-        "which follows the congestion window and has no room for so many"
-    )
+def _nothing_arrives(comparison: Comparison, row: Carried) -> bool:
+    """Return whether it is known that no packet of a contender arrives."""
+    return row.result.sustainable and not row.result.delivered and not comparison.unsettled(row)
 
 
 def conclusion(comparison: Comparison) -> str:
     """Return what a comparison shows: how many contenders meet the target, plain TCP, and the best contender."""
     target, plain, (_, best) = comparison.target, comparison.rows[0], comparison.ranked()[0]
+    equal = [row for rank, row in comparison.ranked()[1:] if rank == 1]
     meeting = [row for _, row in comparison.ranked() if comparison.meets(row)]
     demand = f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"
     said = [f"{len(meeting)} of {len(comparison.rows)} meet the target, {demand}."]
@@ -318,9 +321,14 @@ def conclusion(comparison: Comparison) -> str:
         )
     elif plain is best:
         said.append("No other way has fewer.")
+    elif plain in equal:
+        said.append("No other way has fewer beyond the statistical error.")
     else:
         fewest = format_fraction(comparison.missed(best))
         said.append(f"The fewest has {best.contender.name} ({best.contender.title}): {fewest}.")
+        if equal:
+            names = " and ".join(row.contender.name for row in equal)
+            said.append(f"Within the statistical error {names} {'has' if len(equal) == 1 else 'have'} as few.")
     if not comparison.meets(plain):
         over_tcp = [row for row in meeting if row.contender.source.stack == comparison.stack]
         said.append(
@@ -332,20 +340,14 @@ def conclusion(comparison: Comparison) -> str:
             )
             else "No way over the same TCP meets it."
         )
-    for reason, names in _silent(comparison).items():
-        said.append(f"Nothing arrives over {' and '.join(names)}: {reason}.")
+    if undecided := [row.contender.name for row in comparison.rows if comparison.undecided(row)]:
+        verb = "meets" if len(undecided) == 1 else "meet"
+        said.append(f"The statistical error leaves open whether {' and '.join(undecided)} {verb} the target.")
+    if silent := [row.contender.name for row in comparison.rows if _nothing_arrives(comparison, row)]:
+        said.append(f"Nothing arrives over {' and '.join(silent)}: {EVERY_PACKET_LOST}.")
     if unsettled := [row for row in comparison.rows if comparison.unsettled(row)]:
         said.append(_not_settled(comparison, unsettled))
     return " ".join(said)
-
-
-def _silent(comparison: Comparison) -> dict[str, list[str]]:
-    """Return the contenders over which nothing arrives, by the reason."""
-    silent: dict[str, list[str]] = {}
-    for row in comparison.rows:
-        if reason := nothing_arrives(comparison, row):
-            silent.setdefault(reason, []).append(row.contender.name)
-    return silent
 
 
 def _not_settled(comparison: Comparison, unsettled: Sequence[Carried]) -> str:

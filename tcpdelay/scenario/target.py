@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, overload
 
 from tcpdelay.scenario.fields import Quantity, described
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ROUNDING = 1e-9
 """Relative rounding error by which a delay may exceed the limit; it depends on the order of a sum."""
@@ -83,7 +87,11 @@ class Target:
         """Longest delay [s] that counts as within the limit: the limit and a rounding error."""
         return self.limit * (1 + ROUNDING)
 
-    def allows(self, late_fraction: float) -> bool:
+    @overload
+    def allows(self, late_fraction: float) -> bool: ...
+    @overload
+    def allows(self, late_fraction: NDArray[np.float64]) -> NDArray[np.bool_]: ...
+    def allows(self, late_fraction: float | NDArray[np.float64]) -> bool | NDArray[np.bool_]:
         """Return whether the target is met with this share of packets later than `latest`.
 
         This is equivalent to `is_met_by`: the quantile is within the limit exactly if the share of packets later than

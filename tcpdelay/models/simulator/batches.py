@@ -94,18 +94,48 @@ class Batches:
         batches = self._independent()
         if batches is None:
             return np.empty(0), np.empty(0)
-        values, _ = self.histogram()
-        delays = values[np.unique(np.linspace(0, values.size - 1, TAIL_DELAYS).astype(np.int64))]
+        delays = tail_delays(self.histogram())
         sizes = np.array([float(count.sum()) for _, count in batches])
-        read = [
-            np.concatenate([[0], np.cumsum(count)])[np.searchsorted(value, delays, "right")] for value, count in batches
-        ]
-        late = 1 - np.array(read) / sizes[:, None]
+        late = 1 - read_within(batches, delays) / sizes[:, None]
         return delays / SECOND, np.array([student(sizes, shares)[1] for shares in late.T])
 
     def _independent(self) -> list[Histogram] | None:
         """Return the histograms of the shortest batches with independent means; None if there are none."""
         return independent_batches(self._histograms, np.array(self._means), SUBBATCHES * self._merged)
+
+
+def tail_delays(together: Histogram) -> NDArray[np.int64]:
+    """Return at most `TAIL_DELAYS` of the delays [us] of a histogram, ascending, the shortest and the longest included.
+
+    Examples
+    --------
+    >>> tail_delays((np.array([5, 7]), np.array([100, 1]))).tolist()
+    [5, 7]
+    """
+    values, _ = together
+    if not values.size:
+        return values
+    return values[np.unique(np.linspace(0, values.size - 1, TAIL_DELAYS).astype(np.int64))]
+
+
+def read_within(histograms: Sequence[Histogram], delays: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return how many packets of each histogram are read within each delay [us].
+
+    Returns
+    -------
+    ndarray, shape (len(histograms), len(delays))
+
+    Examples
+    --------
+    >>> read_within([(np.array([5, 7]), np.array([100, 1]))], np.array([4, 5, 9])).tolist()
+    [[0.0, 100.0, 101.0]]
+    """
+    return np.array(
+        [
+            np.concatenate([[0.0], np.cumsum(counts)])[np.searchsorted(values, delays, "right")]
+            for values, counts in histograms
+        ]
+    )
 
 
 def independent_batches(

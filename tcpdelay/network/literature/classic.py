@@ -196,7 +196,7 @@ def is_writable(flow: Any, s: Any, sacked_out: int) -> bool:
     held = s.written - s.snd_una
     if (held + 1) * s.segment_size > flow.send_buffer:
         return False
-    return bool(has_room(flow, held, 1, int(s.cwnd), sacked_out))
+    return bool(has_room(flow, held, int(s.cwnd), sacked_out))
 
 
 @kernel()
@@ -208,7 +208,7 @@ def send_queue(flow: Any, s: Any) -> int:
 @kernel()
 def delay_of_next(flow: Any, s: Any) -> int:
     """Return the expected delay of the next message [us], or `NEVER` if the send buffer has no room for it."""
-    if not has_room(flow, s.written - s.snd_una, flow.pieces, int(s.cwnd), 0):
+    if not has_room(flow, s.written - s.snd_una, int(s.cwnd), 0):
         return NEVER
     window = min(int(s.cwnd), s.receiver_window)
     round_trip = (s.srtt >> 3) * s.tick

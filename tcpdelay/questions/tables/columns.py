@@ -331,12 +331,14 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
         if found:
             spelling = found[0].strip().lower()
             sources[name] = Source(found[0], quantity.units[spelled[spelling]], unit_given=spelling != name)
-    for name in PATH:
-        if name not in sources:
-            units = ", ".join(f"{name}_{unit}" for unit in QUANTITIES[name].units)
-            like = next((f" such as {name}={column}" for column in present if name in column.lower()), "")
-            allowed = f"include {name} or one of {units}, or name another column{like}"
-            raise InvalidValueError("columns", present, allowed)
+    if missing := [name for name in PATH if name not in sources]:
+        columns = [
+            f"{name} or one of {', '.join(f'{name}_{unit}' for unit in QUANTITIES[name].units)}" for name in missing
+        ]
+        like = ", ".join(f"{name}={column}" for name in missing for column in present if name in column.lower())
+        other = "another column" if len(missing) == 1 else "other columns"
+        allowed = f"include {', and '.join(columns)}, or name {other}{f' such as {like}' if like else ''}"
+        raise InvalidValueError("columns", present, allowed)
     return sources
 
 

@@ -26,6 +26,7 @@ from tcpdelay.files import written_durably
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import supports
 from tcpdelay.models.validity import validated_range
+from tcpdelay.models.verdict import late_range
 from tcpdelay.questions.grid import Grid, GridWork, Variables
 from tcpdelay.questions.region import Question, question
 from tcpdelay.questions.schedule import work_out
@@ -34,6 +35,7 @@ from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, Stack
+from tcpdelay.scenario.target import Target
 
 ORDINARY = Flow(174, 0.020), NetworkPath(rtt=0.1, loss=0.01)
 """A flow and a path that both chains know."""
@@ -42,7 +44,7 @@ TOLERANCE = 0.005
 loss plus `SMALLEST_LOSS`."""
 SMALLEST_LOSS = 1e-5
 PROBABILITIES = (0.5, 0.95, 0.99)
-COLUMNS: tuple[str, ...] = ("p50", "p95", "p99", "mean", "late")
+COLUMNS: tuple[str, ...] = ("p50", "p95", "p99", "mean", "late", "late_low", "late_high")
 EXACT_ROWS = 1000
 """Number of first rows of a flow that get the answer for exactly their path: the lattice would save few chains."""
 SOLVED_AT_A_TIME = 4096
@@ -56,8 +58,8 @@ _LOSSLESS = _LOSSES
 
 OnProgress: TypeAlias = Callable[[int, int], None] | None
 ANSWER = np.dtype([*((name, np.float64) for name in COLUMNS), ("works", np.bool_), ("sustainable", np.bool_)])
-"""The answer for a path: `COLUMNS` [s, and the late fraction], NaN if the chain is too large; whether the target is
-met; and whether TCP can carry the flow."""
+"""The answer for a path: `COLUMNS` [s, the late fraction, and the range that the expected error allows], NaN if the
+chain is too large; whether the target is met; and whether TCP can carry the flow."""
 
 
 def place_of(rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -119,7 +121,7 @@ class Answers(NamedTuple):
     Attributes
     ----------
     columns : ndarray, shape (columns, n)
-        `COLUMNS`: delays [s] and the late fraction; NaN where the chain is too large.
+        `COLUMNS`: delays [s], the late fraction and its range; NaN where the chain is too large.
     works, sustainable : ndarray of bool, shape (n,)
         Whether the target is met, and whether TCP can carry the flow.
     """
@@ -160,7 +162,7 @@ class Lattice:
     >>> lattice = Lattice(question("voip", None, None, None))
     >>> answers = lattice.answer(np.array([0.100]), np.array([0.02]))
     >>> answers.columns[:, 0].round(3).tolist(), bool(answers.works[0])
-    ([0.05, 0.14, 0.18, 0.061, 0.004], True)
+    ([0.05, 0.14, 0.18, 0.061, 0.004, 0.003, 0.006], True)
     """
 
     def __init__(self, asked: Question) -> None:
@@ -236,9 +238,9 @@ class Lattice:
     def _solved(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress) -> Answers:
         """Return the answers for paths."""
         asked, target = self.asked, self.asked.target
-        requested = Requested((*PROBABILITIES, target.quantile), (target.limit,), target=target, distribution=False)
+        requested = Requested((*PROBABILITIES, target.quantile), (target.limit,), target=target)
         grid = Grid({"path": tuple(range(rtt.size))}, partial(_scenario, asked, rtt, loss))
-        work = GridWork(grid, requested, "chain", Variables(ANSWER, _fill, {}))
+        work = GridWork(grid, requested, "chain", Variables(ANSWER, partial(_fill, target), {}))
         self.solved += rtt.size
         found = work_out(work, on_progress=on_progress).values
         return Answers(np.stack([found[name] for name in COLUMNS]), found["works"], found["sustainable"])
@@ -266,12 +268,12 @@ def _scenario(
     return Scenario(asked.flow, path, asked.stack, asked.target)
 
 
-def _fill(row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
+def _fill(target: Target, row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
     """Write an answer to a row."""
     row["p50"], row["p95"], row["p99"], _ = answer.quantiles.tolist()
     row["mean"], row["late"] = answer.mean, answer.late_fractions[0]
-    target = answer.requested.target
-    row["works"] = target is not None and answer.meets(target)
+    row["late_low"], row["late_high"] = late_range(answer, target.latest)
+    row["works"] = answer.meets(target)
     row["sustainable"] = answer.sustainable
 
 

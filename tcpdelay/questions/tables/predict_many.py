@@ -92,7 +92,9 @@ def predict_many(
     -------
     pyarrow.Table, RecordBatch or RecordBatchReader, pandas.DataFrame, or dict of ndarray
         The table, with the additional columns p50, p95, p99 and mean [s], late (fraction of the packets later than the
-        limit), with `call` the score mos, works, sustainable, and reason. Rows without a prediction keep their place:
+        limit), late_low and late_high (range of this fraction that the chain's expected error allows), with `call` the
+        score mos, works, sustainable, verdict, and reason. The verdict is "works" or "fails" where this whole range
+        meets, or misses, the target, and otherwise "uncertain". Rows without a prediction keep their place:
         `reason` explains why there is no prediction, and the other columns are null: pandas.NA in `works` and
         `sustainable` of a DataFrame, None in those of a mapping, NaN in columns of numbers. A reader is read while its
         result is read.
@@ -414,7 +416,7 @@ def _write_parts(
 def _count_part(job: Job, number: int, schema: pa.Schema, shares: WorkingShares) -> None:
     """Count the rows of a part that exists."""
     part = job.part(number)
-    types = {name: schema.field(name).type for name in (*shares.by, f"{shares.prefix}works")}
+    types = {name: schema.field(name).type for name in (*shares.by, f"{shares.prefix}verdict")}
     try:
         with reading(part, job.target_format, types) as reader:
             for batch in reader:

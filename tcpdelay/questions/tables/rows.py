@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tcpdelay.models.validity import validated_range
+from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import CallTarget, voice_mos
-from tcpdelay.questions.region import Question
+from tcpdelay.questions.region import VERDICTS, Question
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
 from tcpdelay.questions.tables.lattice import COLUMNS, Lattice, load_lattice, require_chain, save_lattice
 from tcpdelay.scenario.fields import InvalidValueError, require_flag
@@ -24,6 +25,8 @@ from tcpdelay.scenario.target import Target
 from tcpdelay.units import NUMBER
 
 FLAGS = ("works", "sustainable")
+COUNTED: tuple[Verdict, ...] = ("works", "uncertain")
+"""Verdicts that are counted; the other rows with a prediction fail."""
 TOO_LARGE = "the chain is too large to compute"
 MOST_LATTICES = 64
 """Lattices in memory; with more flows, the least recently used lattice is dropped."""
@@ -120,7 +123,7 @@ class RowPredictor:
         """
         added: list[Any] = [pa.field(self.prefix + name, pa.float64()) for name in self._columns]
         added += [pa.field(self.prefix + name, pa.bool_()) for name in FLAGS]
-        added.append(pa.field(self.prefix + "reason", pa.string()))
+        added += [pa.field(self.prefix + name, pa.string()) for name in ("verdict", "reason")]
         taken = [field.name for field in added if field.name in given.names]
         if taken:
             raise ValueError(
@@ -149,15 +152,16 @@ class RowPredictor:
                     reason = np.where((reason == 0) & (faults > 0), faults + FAULTS * place, reason).astype(np.int8)
         columns = np.full((len(self._columns), batch.num_rows), np.nan)
         flags = np.zeros((len(FLAGS), batch.num_rows), np.bool_)
+        verdicts = np.zeros(batch.num_rows, np.int8)
         for flow, target, rows in self._flows(values, reason == 0):
-            self._predict_flow(flow, target, rows, values["rtt"], values["loss"], columns, flags, on_progress)
+            self._predict_flow(flow, target, rows, values["rtt"], values["loss"], columns, flags, verdicts, on_progress)
         reason[(reason == 0) & np.isnan(columns[0])] = len(_REASONS) - 1
         bad = reason > 0
         nulls = bad if bad.any() else None
         arrays = [pa.array(column, mask=nulls) for column in (*columns, *flags)]
-        numbers: Any = pa.array(reason, mask=~bad)
-        texts = pa.DictionaryArray.from_arrays(numbers, pa.array(_REASONS)).cast(pa.string())
-        return pa.record_batch([*batch.columns, *arrays, texts], schema=schema)
+        return pa.record_batch(
+            [*batch.columns, *arrays, _words(verdicts, VERDICTS, nulls), _words(reason, _REASONS, ~bad)], schema=schema
+        )
 
     def save(self, growth: float = 1.0) -> None:
         """Write the lattices that have grown by more than a factor `growth` since they were last written."""
@@ -211,6 +215,7 @@ class RowPredictor:
         loss: NDArray[np.float64],
         columns: NDArray[np.float64],
         flags: NDArray[np.bool_],
+        verdicts: NDArray[np.int8],
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
         if rows is not None:
@@ -219,19 +224,32 @@ class RowPredictor:
         everything = slice(None) if rows is None else rows
         columns[: len(COLUMNS), everything] = answers.columns
         flags[0, everything], flags[1, everything] = answers.works, answers.sustainable
+        late, fewest, most = (answers.columns[COLUMNS.index(name)] for name in ("late", "late_low", "late_high"))
+        allowed = [target.allows(share) for share in (fewest, most)]
         call = self.demand.call
         if call is not None:
-            codec, late = call.codec_of(flow.interval), answers.columns[COLUMNS.index("late")]
-            scores = voice_mos(target.limit + codec.delay, np.nan_to_num(late, nan=1.0), codec)
+            codec = call.codec_of(flow.interval)
+            scores, best, worst = (
+                voice_mos(target.limit + codec.delay, np.nan_to_num(share, nan=1.0), codec)
+                for share in (late, fewest, most)
+            )
             columns[len(COLUMNS), everything] = np.where(np.isnan(late), np.nan, scores)
             if call.mos is not None:
                 flags[0, everything] = answers.sustainable & (scores >= call.mos)
+                allowed = [(best >= call.mos) & (fewest < 1), (worst >= call.mos) & (most < 1)]
+        verdicts[everything] = np.select(allowed[::-1], [VERDICTS.index("works"), VERDICTS.index("uncertain")])
         outside = validated_range(self.demand.stack).exceeded_by_paths(flow, rtt, loss)
         self.unchecked += int(np.count_nonzero(outside))
 
 
+def _words(numbers: NDArray[np.int8], words: Sequence[str], nulls: NDArray[np.bool_] | None) -> Any:
+    """Return the words with these numbers as a column; null where `nulls` is True."""
+    places: Any = pa.array(numbers, mask=nulls)
+    return pa.DictionaryArray.from_arrays(places, pa.array(words)).cast(pa.string())
+
+
 class WorkingShares:
-    """Counts the rows that meet the target, batch by batch.
+    """Counts the rows that meet the target, batch by batch, and the rows whose verdict is uncertain.
 
     Parameters
     ----------
@@ -243,17 +261,17 @@ class WorkingShares:
     Attributes
     ----------
     counts : dict
-        For each group, the number of rows, of rows with a prediction, and of rows that meet the target.
+        For each group, the number of rows, of rows with a prediction, and of rows with each verdict of `COUNTED`.
     reasons : Counter
         Number of rows without a prediction, by the reason.
 
     Examples
     --------
     >>> shares = WorkingShares(["region"])
-    >>> answers = {"works": [True, False, None], "reason": [None, None, "rtt is missing"]}
+    >>> answers = {"verdict": ["works", "uncertain", None], "reason": [None, None, "rtt is missing"]}
     >>> shares.add(pa.record_batch({"region": ["north", "north", "south"], **answers}))
     >>> [(*group, *count.tolist()) for group, count in shares.counts.items()]
-    [('north', 2, 2, 1), ('south', 1, 0, 0)]
+    [('north', 2, 2, 1, 1), ('south', 1, 0, 0, 0)]
     >>> shares.reasons
     Counter({'rtt is missing': 1})
     """
@@ -265,16 +283,19 @@ class WorkingShares:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch of predictions."""
-        works: Any = batch.column(self.prefix + "works")
+        verdict: Any = batch.column(self.prefix + "verdict")
         columns: dict[str, Any] = {str(place): batch.column(name) for place, name in enumerate(self.by)}
-        columns["known"] = pc.cast(pc.is_valid(works), pa.int64())
-        columns["works"] = pc.cast(pc.coalesce(works, pa.scalar(False)), pa.int64())
+        columns["known"] = pc.cast(pc.is_valid(verdict), pa.int64())
+        for word in COUNTED:
+            columns[word] = pc.cast(pc.coalesce(pc.equal(verdict, pa.scalar(word)), pa.scalar(False)), pa.int64())
         keys = [str(place) for place in range(len(self.by))]
-        grouped = pa.table(columns).group_by(keys).aggregate([("known", "count"), ("known", "sum"), ("works", "sum")])
+        summed = ("known", *COUNTED)
+        sums: list[Any] = [("known", "count"), *((name, "sum") for name in summed)]
+        grouped = pa.table(columns).group_by(keys).aggregate(sums)
         for row in grouped.to_pylist():
             group = tuple(row[key] for key in keys)
-            count = np.array([row["known_count"], row["known_sum"] or 0, row["works_sum"] or 0], np.int64)
-            self.counts[group] = self.counts.get(group, np.zeros(3, np.int64)) + count
+            count = np.array([row["known_count"], *(row[f"{name}_sum"] or 0 for name in summed)], np.int64)
+            self.counts[group] = self.counts.get(group, np.zeros_like(count)) + count
         reason: Any = batch.column(self.prefix + "reason")
         if reason.null_count < len(reason):
             given = pc.value_counts(pc.drop_null(reason)).to_pylist()
