@@ -69,7 +69,7 @@ def use(monkeypatch):
 
     def use(table, with_bursts=None):
         monkeypatch.setattr(
-            module, "linux_table", lambda burst=1.0: with_bursts if burst > 1 and with_bursts else table
+            module, "linux_table", lambda burst=1.0, bbr=False: with_bursts if burst > 1 and with_bursts else table
         )
 
     return use

@@ -13,17 +13,12 @@ from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path as FilePath
 
-import numpy as np
 import pandas as pd
 
+from scoring.chain_errors import errors, row
 from scoring.error_map import random_scenario
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.accuracy import features_of, linux_table_file
-from tcpdelay.models.error_table import WRONG_CALL, ErrorTable
-from tcpdelay.models.predict import predict
-from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.models.accuracy import linux_table_file
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
 
@@ -42,7 +37,6 @@ CHOSEN = [
 """Packet size [bytes], interval [s], round-trip time [s] and loss."""
 STEPS = 20
 """Number of scenarios between two lines of progress."""
-MEASURES = ("mean", "p95", "p99")
 
 
 def scenarios(random: int) -> list[tuple[Flow, Path, Linux]]:
@@ -53,26 +47,6 @@ def scenarios(random: int) -> list[tuple[Flow, Path, Linux]]:
     return chosen + [(one.flow, one.path, one.stack) for one in islice(fitting, random)]
 
 
-def measures(delays: DelayDistribution | None, name: str) -> dict[str, float]:
-    """Return mean and quantiles [s] by names that begin with `name`; NaN if there is no prediction."""
-    if delays is None:
-        return {f"{name}_{measure}": np.nan for measure in MEASURES}
-    values = (delays.mean, delays.quantile(0.95), delays.quantile(0.99))
-    return {f"{name}_{measure}": float(f"{value:.6g}") for measure, value in zip(MEASURES, values, strict=True)}
-
-
-def row(flow: Flow, path: Path, stack: Linux) -> dict[str, float | str]:
-    """Return the figures of the chain and of the simulations; without a prediction, nothing is simulated."""
-    chain = predict(Scenario(flow, path, stack), method="chain").distribution
-    scenario = {"packet_size": flow.packet_size, "interval": flow.interval, "rtt": path.rtt, "loss": path.loss}
-    kernel = {"congestion_control": stack.congestion_control, "hz": stack.hz}
-    found = scenario | kernel | {"loss_burst": path.loss_burst} | measures(chain, "chain")
-    for seed in SEEDS:
-        simulated = simulate(flow, path, stack, packets=PACKETS, seed=seed) if chain else None
-        found |= measures(simulated, f"seed{seed}")
-    return found
-
-
 def compared(random: int) -> pd.DataFrame:
     """Return one row per scenario and mean burst: the figures of the chain and of two simulations."""
     rows = []
@@ -80,25 +54,10 @@ def compared(random: int) -> pd.DataFrame:
         if number % STEPS == 0:
             print(f"{number} scenarios ...", file=sys.stderr, flush=True)
         for burst in BURSTS:
-            rows.append({"random": number >= len(CHOSEN)} | row(flow, replace(steady, loss_burst=burst), stack))
+            rows.append(
+                {"random": number >= len(CHOSEN)} | row(flow, replace(steady, loss_burst=burst), stack, PACKETS, SEEDS)
+            )
     return pd.DataFrame(rows)
-
-
-def errors(table: pd.DataFrame) -> ErrorTable:
-    """Return the table of errors that predictions quote, against the mean of both simulations."""
-    answered = table[table["chain_p95"].notna()]
-    features = [
-        features_of(Flow(one.packet_size, one.interval), Path(one.rtt, one.loss), Stack.linux(one.congestion_control))
-        for one in answered.itertuples()
-    ]
-    off = {}
-    for measure in MEASURES:
-        simulated = np.mean([answered[f"seed{seed}_{measure}"] for seed in SEEDS], axis=0)
-        # An infinite delay: TCP carries the flow in the chain, but not in the simulation.
-        off[measure] = np.where(np.isfinite(simulated), answered[f"chain_{measure}"] / simulated - 1, -WRONG_CALL)
-    cubic = (answered["congestion_control"] == "cubic").to_numpy()
-    carried = np.isfinite(answered["chain_mean"].to_numpy())
-    return ErrorTable(np.array(features), cubic, carried, {0.95: off["p95"], 0.99: off["p99"]}, off["mean"])
 
 
 def main() -> None:
@@ -111,7 +70,7 @@ def main() -> None:
         compared(arguments.random).to_csv(RESULTS / TABLE, index=False)
     table = pd.read_csv(RESULTS / TABLE)
     for burst in BURSTS:
-        linux_table_file(burst).write_text(errors(table[table["loss_burst"] == burst]).to_csv())
+        linux_table_file(burst).write_text(errors(table[table["loss_burst"] == burst], SEEDS).to_csv())
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ TABLES = {1.0: "linux-errors.csv", 1.5: "linux-errors-burst1.5.csv", 2.0: "linux
 
 `validation/error_map.py score` writes the first file, `validation/bursts.py` the other two.
 """
+BBR_TABLE = "linux-errors-bbr.csv"
+"""File with the errors of the chain of BBR; `validation/bbr_chain.py` writes it."""
 SIMULATED_RATE_ERROR = 0.047
 """If packets always wait to be sent, Linux 6.1 sends up to this share more packets a second than the simulator.
 
@@ -132,9 +134,9 @@ def expected_error_map(
     features = np.stack([rtts, losses, utilizations, rtts / flow.interval], axis=-1)
     found = np.empty((*carried.shape, 3))
     cubic = stack.congestion_control == "cubic"
-    expected = linux_table().expected_of_many
+    expected = linux_table(bbr=stack.congestion_control == "bbr").expected_of_many
     found[~carried] = expected(features[~carried], cubic, False, quantile)
-    found[carried] = np.maximum(expected(features[carried], cubic, True, quantile), _figures(SIMULATOR_ERROR))
+    found[carried] = np.maximum(expected(features[carried], cubic, True, quantile), _figures(_least_error(stack)))
     return found
 
 
@@ -154,19 +156,24 @@ def features_of(flow: Flow, path: Path, stack: Linux) -> NDArray[np.float64]:
     return np.array([path.rtt, path.loss, connection_utilization(flow, path, stack), path.rtt / flow.interval])
 
 
-def linux_table_file(burst: float = 1.0) -> FilePath:
-    """Return the file with the errors of the chain of `Stack.linux` for a mean burst of losses [segments].
+def linux_table_file(burst: float = 1.0, bbr: bool = False) -> FilePath:
+    """Return the file with the errors of the chain of `Stack.linux` for a mean burst of losses [segments], or of BBR.
 
     It is the table of the next longer burst, or the last table for a burst longer than all of them.
     """
     known = next((longest for longest in sorted(TABLES) if burst <= longest), max(TABLES))
-    return FilePath(__file__).parent / "data" / TABLES[known]
+    return FilePath(__file__).parent / "data" / (BBR_TABLE if bbr else TABLES[known])
 
 
 @cache
-def linux_table(burst: float = 1.0) -> ErrorTable:
-    """Return the errors of the chain of `Stack.linux` for a mean burst of losses [segments]; the file is read once."""
-    return ErrorTable.read(linux_table_file(burst))
+def linux_table(burst: float = 1.0, bbr: bool = False) -> ErrorTable:
+    """Return the errors in `linux_table_file`; the file is read once."""
+    return ErrorTable.read(linux_table_file(burst, bbr))
+
+
+def _least_error(stack: Linux) -> ExpectedError:
+    """Return the simulator's own error with the stack's congestion control."""
+    return BBR_ERROR if stack.congestion_control == "bbr" else SIMULATOR_ERROR
 
 
 def simulator_error(statistical: ExpectedError, added: float, bbr: bool = False) -> ExpectedError:
@@ -275,12 +282,14 @@ def expected_error(
     if path.loss_burst == 1 and is_beyond_capacity(capacity / flow.packet_rate):
         return BEYOND_CAPACITY
     scenario = features_of(flow, path, stack), stack.congestion_control == "cubic", carried, quantile
-    found = linux_table(path.loss_burst).expected(*scenario)
-    if is_near_capacity(capacity / flow.packet_rate):
+    bbr = stack.congestion_control == "bbr"
+    found = linux_table(path.loss_burst, bbr).expected(*scenario)
+    # BBR adapts the rate that it carries to the flow's.
+    if not bbr and is_near_capacity(capacity / flow.packet_rate):
         found = replace(found, p90=max(found.p90, WRONG_CALL))
     if not carried:
         return found
-    found = _no_less(found, SIMULATOR_ERROR)
+    found = _no_less(found, _least_error(stack))
     if path.loss_burst == 1:
         return found
     return _no_less(replace(found, source=SIMULATED_BURSTS), linux_table().expected(*scenario))

@@ -514,8 +514,6 @@ class DelayModel:
         """Share of time in which packets wait in the send buffer: 1 where TCP cannot carry the flow."""
         if self._solved is None:
             return 1.0
-        if self._profile.lossless:
-            return 0.0
         rows, solution = self._solved
         return self._profile.backlogged_time(rows, solution.probability)
 
@@ -524,8 +522,6 @@ class DelayModel:
         """Where the mean delay comes from; the parts add up to the mean. Infinite backlog where it is not finite."""
         if self._solved is None:
             return DelayParts(self.path.forward_delay, np.inf, 0.0, 0.0)
-        if self._profile.lossless:
-            return DelayParts(self.path.forward_delay, 0.0, 0.0, 0.0)
         rows, solution = self._solved
         parts = self._profile.mean_parts(rows, solution.probability)
         return DelayParts(self.path.forward_delay, *parts)

@@ -181,7 +181,7 @@ def put_outage(
     `tcp_send_loss_probe`, then slow start or `tcp_retransmit_timer` (RFC 8985, 7.3 and 7.4).
     """
     rest = p.load * (1 + repair_rounds(repair_segments(p, window)))
-    repair = repair_phase(layout, reduced_window(window, p.cubic), REPAIR)
+    repair = repair_phase(layout, reduced_window(p, window), REPAIR)
     row = put(t, row, 0, 0, shift, chance * p.next_loss, time)
     probe = p.packets_per_segment
     return put(t, row, repair, repair, shift + rest - probe, chance * (1 - p.next_loss), time + rest)
@@ -220,7 +220,7 @@ def _add_burst(
     packets = math.ceil(found - SAME_TIME) - 1
     sent = min(packets, window - 1)
     further = repair_segments(p, lost) - 1
-    reduced = reduced_window(window, p.cubic)
+    reduced = reduced_window(p, window)
     only_timeout = timeout_chance(p, min(sent - lost + 1, window - 1 - lost), reduced)
     sending.duration[phase], sending.wait[phase], sending.openings[phase] = found, wait, sent
     sending.timeout_chance[phase] = only_timeout

@@ -48,6 +48,7 @@ from tcpdelay.models.linux.phases import (
     TIMEOUT,
     Sending,
 )
+from tcpdelay.models.linux.rtt_probes import with_rtt_probes
 from tcpdelay.models.linux.windows import SMALL_PACKETS, opening_times, reduced_window, times_after_loss
 from tcpdelay.models.solver.state_space import Phases, Rows
 from tcpdelay.models.solver.sweeps import total
@@ -238,10 +239,10 @@ def delay_bins(
                     pattern, pattern_waiting,
                 )  # fmt: skip
         if waiting[WEIGHT, EXTRA, 0] > 0.0:
-            in_flight, reduced = (window - 1, window) if in_repair else (window - 2, reduced_window(window, p.cubic))
+            in_flight, reduced = (window - 1, window) if in_repair else (window - 2, reduced_window(p, window))
             again = p.load + p.load / max(window, 1)
             add_tries(waiting, bins, p.repeated_loss, again, timeout_chance(p, in_flight, reduced), p.timeout)
-    return bins
+    return with_rtt_probes(p, bins) if p.bbr else bins
 
 
 @kernel()

@@ -127,6 +127,12 @@ PRR = Source(
     "Lets segments leave in proportion to the delivered segments while the flight shrinks to ssthresh (PRR).",
     "RFC 6937, 3",
 )
+BBR_WINDOW = Source(
+    "bbr_set_cwnd_to_recover_or_restore",
+    "tcp_bbr.c",
+    "With BBR, keeps the flight constant in the first round of a recovery; restores the window at its end.",
+    "",
+)
 END_RECOVERY = Source(
     "tcp_end_cwnd_reduction", "tcp_input.c", "Sets the window to ssthresh at the end of a recovery.", "RFC 6937, 3"
 )
@@ -185,7 +191,7 @@ REDUCTION = (ENTER_RECOVERY, CUBIC_REDUCTION, RENO_REDUCTION)
 """Functions that begin a recovery."""
 GROWTH = (CWND_LIMITED, CUBIC_GROWTH, CONG_AVOID)
 """Functions that grow the window of a cwnd-limited sender."""
-RECOVERED = (FASTRETRANS, END_RECOVERY)
+RECOVERED = (FASTRETRANS, END_RECOVERY, BBR_WINDOW)
 """Functions that end a recovery."""
 TIMED_OUT = (SET_RTO, RTO, ENTER_LOSS)
 """Functions of the RTO."""

@@ -174,9 +174,7 @@ def add_open_phase(
             left = max(load + 2.0 - place, s.duration - place)
             add_repaired(bins, 0.0, left, weight, 2 * p.loss, load + 1.0, s.timeout_chance, p.timeout)
     else:
-        only_timeout = timeout_chance(
-            p, min(int(load) * p.segments_per_packet, window - 2), reduced_window(window, p.cubic)
-        )
+        only_timeout = timeout_chance(p, min(int(load) * p.segments_per_packet, window - 2), reduced_window(p, window))
         write = math.ceil(s.wait - SAME_TIME)
         alive = weight
         for _ in range(int(s.openings)):

@@ -135,7 +135,7 @@ def repair_chances(p: LinuxParameters, o: OpenWindow, way: int, window: int) -> 
     """
     detection = o.detections[way]
     repeated = 1 - (1 - o.repeated_loss) * (1 - detection.further)
-    only_timeout = packet_timeout_chance(p, way, detection.wait, window, reduced_window(window, p.cubic))
+    only_timeout = packet_timeout_chance(p, way, detection.wait, window, reduced_window(p, window))
     return repeated, only_timeout * o.repeated_loss / repeated if repeated > 0 else only_timeout
 
 
@@ -256,7 +256,7 @@ def _follow_cubic(p: LinuxParameters, chance: NDArray[np.float64], step: NDArray
     above the reduced window. An ACK of a whole window may let the window grow by two segments (`tcp_cong_avoid_ai`).
     """
     segments, origin = p.segments_per_packet, p.flight + 2
-    window = reduced_window(origin, True)
+    window = reduced_window(p, origin)
     remaining = np.cbrt((origin - window) / CUBIC_C) - p.rtt
     target = origin - int(CUBIC_C * max(remaining, 0.0) ** 3 + SAME_TIME)
     reno_window, acks, credit, slots = window, 0, 0, 0
@@ -292,7 +292,7 @@ def put_lost_open(
     wait = o.detections[way].wait
     duration = p.load + wait
     packets = math.ceil(duration - SAME_TIME) - 1
-    reduced = reduced_window(window, p.cubic)
+    reduced = reduced_window(p, window)
     repeated, only_timeout = repair_chances(p, o, way, window)
     sending.duration[phase], sending.wait[phase], sending.openings[phase] = duration, wait, packets
     sending.repeated_loss[phase], sending.timeout_chance[phase] = repeated, only_timeout
@@ -320,7 +320,7 @@ def put_open_window(
     (`tcp_is_cwnd_limited`).
     """
     load, segments = p.load, p.segments_per_packet
-    reduced = reduced_window(window, p.cubic)
+    reduced = reduced_window(p, window)
     opened = open_phase(layout, window, OPEN)
     lost, lost_two = lost_open_phase(layout, window, 0), open_phase(layout, window, LOST_TWO)
     if window > o.growing_window or window >= p.largest_window:

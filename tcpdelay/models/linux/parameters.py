@@ -12,7 +12,7 @@ from tcpdelay.models.interface import SIMULATED, UnsupportedError, unknown_field
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Linux
+from tcpdelay.scenario.stack import Linux
 
 SAME_TIME = 1e-9
 """Two times [slots or s], or two counts, that differ by less are equal; the difference is rounding."""
@@ -26,6 +26,8 @@ WINDOW_PER_FLIGHT = 3
 """Largest window of the chain, as a multiple of the smallest window that lets every packet leave at once."""
 WINDOW_PER_ROOT_LOSS = 4.5
 """Largest window of the chain [segments], times the square root of the loss: larger windows meet a loss too soon."""
+RATE_WITH_BACKLOG = tcp.BBR_PROBING_GAINS[0] / tcp.BBR_GAIN * (1 - tcp.BBR_PACING_MARGIN / 100)
+"""BBR's pacing rate with a backlog, relative to the flow's rate (`bbr_update_gains`, `bbr_rate_bytes_per_sec`)."""
 SPARE_WINDOWS = 3
 """Segments by which the largest window exceeds the flight, that is the segments in flight without a backlog."""
 LARGEST_BACKOFF = 6
@@ -36,6 +38,8 @@ NEGLIGIBLE_BACKOFF = 1e-6
 """Approximate probability per packet below which the chain leaves out a further timeout."""
 LARGEST_BURST = 2
 """Largest mean loss burst at which the chain has been compared with the simulator [segments]."""
+LARGEST_LOSS_WITH_BBR = 0.15
+"""Largest loss of the chain with BBR; at a fifth, BBR looks for a policer (`bbr_lt_bw_sampling`)."""
 LARGEST_OUTAGE = 0.02
 """Largest share of packets that losses of whole windows may delay.
 
@@ -78,7 +82,12 @@ class LinuxParameters(NamedTuple):
     loss_of_one_packet : float
         Probability that a segment with a single packet, or with a part of a packet, is lost.
     cubic : bool
-        Whether the congestion control is CUBIC; otherwise it is Reno.
+        Whether the congestion control is CUBIC.
+    bbr : bool
+        Whether the congestion control is BBR; if neither, it is Reno.
+    pacing : float
+        Rate at which segments leave in a recovery after its first round, relative to the flow's rate. With BBR this is
+        the pacing rate; with CUBIC and Reno it is 1, one segment per ACK (PRR).
     reordering_wait : float
         RACK's reordering window: a quarter of the round-trip time [slots].
     timer : float
@@ -106,6 +115,8 @@ class LinuxParameters(NamedTuple):
     probe_slack: float
     loss_of_one_packet: float
     cubic: bool
+    bbr: bool
+    pacing: float
     reordering_wait: float
     timer: float
     timeout: float
@@ -179,18 +190,28 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     --------
     >>> [refused.name for refused in linux_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), Linux())]
     ['jitter']
-    >>> [refused.name for refused in linux_refusals(Flow(174, 0.02), Path(0.1, 0.02), Linux("bbr"))]
-    ['congestion_control']
+    >>> [refused.name for refused in linux_refusals(Flow(3000, 0.04), Path(0.1, 0.02), Linux("bbr"))]
+    ['packet_size']
     """
-    if stack.congestion_control not in LOSS_BASED_CONTROLS:
-        allowed = "be 'cubic' or 'reno' in the chain, which follows a window that losses reduce"
-        yield UnsupportedError("congestion_control", stack.congestion_control, allowed, SIMULATED)
     if path.loss_pattern != "random":
         hint = "set loss_burst of Path for loss bursts; Stack.newreno_2008() accepts 'correlated'"
         yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' with Stack.linux()", hint)
     yield from unknown_fields(path, PATH_FIELDS, "in the chain", SIMULATED)
-    if path.loss_burst > 1 and path.loss >= NEGLIGIBLE_LOSS:
+    if stack.congestion_control == "bbr":
+        yield from _refused_with_bbr(flow, path, stack)
+    elif path.loss_burst > 1 and path.loss >= NEGLIGIBLE_LOSS:
         yield from _refused_bursts(flow, path, stack)
+
+
+def _refused_with_bbr(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+    """Yield an error for each field that only the chain of BBR refuses."""
+    for name, value, limit in (
+        ("packet_size", flow.packet_size, stack.mss),
+        ("loss_burst", path.loss_burst, 1),
+        ("loss", path.loss, LARGEST_LOSS_WITH_BBR),
+    ):
+        if value > limit:
+            yield UnsupportedError(name, value, f"be at most {limit:g} in the chain with BBR", SIMULATED)
 
 
 def _refused_bursts(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
@@ -280,7 +301,10 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
     timer = (math.ceil((wait + TIMER_SLACK) / tick - SAME_TIME) + MEAN_TICK) * tick
     flight = (math.floor(load) + 1) * segments
     largest = max(flight + SPARE_WINDOWS, 4)
-    if packets_per_segment < 2 and path.loss > 0:
+    bbr = stack.congestion_control == "bbr"
+    if bbr:
+        largest = max(largest, math.ceil(RATE_WITH_BACKLOG * load))
+    elif packets_per_segment < 2 and path.loss > 0:
         by_loss = math.ceil(WINDOW_PER_ROOT_LOSS / math.sqrt(path.loss))
         largest = max(largest, min(WINDOW_PER_FLIGHT * flight, by_loss))
     backoffs = 1
@@ -300,6 +324,8 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
         probe_slack=(TIMER_SLACK + MEAN_TICK * tick) / flow.interval,
         loss_of_one_packet=loss_of_one,
         cubic=stack.congestion_control == "cubic",
+        bbr=bbr,
+        pacing=RATE_WITH_BACKLOG if bbr else 1.0,
         reordering_wait=load / tcp.REORDERING_SHARE,
         timer=timer / flow.interval,
         timeout=load + stack.rto_min / flow.interval,

@@ -116,7 +116,7 @@ def _grows_by_time(p: LinuxParameters, reduced: int) -> bool:
     """
     if not p.cubic:
         return False
-    before = min(window_before(reduced, True), p.largest_window)
+    before = min(window_before(p, reduced), p.largest_window)
     size = ROUNDS_PER_WINDOW * (before + 2)
     own, common = np.zeros(size, np.int64), np.zeros(size, np.int64)
     unused = np.zeros(size)
@@ -134,14 +134,16 @@ def _windows_with_rounds(p: LinuxParameters, last_fresh: int, by_time: bool) -> 
     Without `by_time` they are evenly spaced, up to the window after a loss in an open window. With `by_time` the
     distances grow with the window, up to the largest window that is reached between losses.
     """
+    if p.bbr:
+        return np.array([last_fresh])
     if not by_time:
-        highest = max(min(reduced_window(p.flight + 1, p.cubic), last_fresh), SMALLEST_WINDOW)
+        highest = max(min(reduced_window(p, p.flight + 1), last_fresh), SMALLEST_WINDOW)
         count = min(highest - SMALLEST_WINDOW + 1, MOST_STARTS)
         found = np.zeros(count, np.int64)
         for start in range(count):
             found[start] = SMALLEST_WINDOW + (highest - SMALLEST_WINDOW) * start // max(count - 1, 1)
         return found
-    usual, highest = reduced_window(p.flight + 2, p.cubic), reduced_window(last_fresh, p.cubic)
+    usual, highest = reduced_window(p, p.flight + 2), reduced_window(p, last_fresh)
     if p.loss > 0:
         highest = min(highest, math.ceil(LARGEST_PER_ROOT_LOSS / math.sqrt(p.loss)))
     found = np.zeros(max(highest, SMALLEST_WINDOW), np.int64)
@@ -202,8 +204,8 @@ def make_rounds(p: LinuxParameters) -> tuple[Records, Records]:
     """Return the `ROUND_RECORD` of each round, and the `FIRST_ROUNDS` of each reduced window."""
     top = p.largest_window
     small = p.packets_per_segment >= SMALL_PACKETS
-    last_fresh = min(p.flight + 1, top)
-    by_time = _grows_by_time(p, reduced_window(top, p.cubic))
+    last_fresh = top if p.bbr else min(p.flight + 1, top)
+    by_time = _grows_by_time(p, reduced_window(p, top))
     if by_time and not small:
         last_fresh = top
     reduced = _windows_with_rounds(p, last_fresh, by_time)

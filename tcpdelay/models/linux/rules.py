@@ -64,7 +64,8 @@ SYMBOLS = {
     "v": "probability that a packet whose SACK would detect the loss is lost too (`next_lost`); 0 with loss bursts",
     "b": "probability that a loss burst has only one segment (`burst_chance`); 1 with independent losses",
     "o": "probability that a loss burst takes the whole window (`outage_chance`); 0 with independent losses",
-    "g": "probability that a window grows in an interval (`open_growth`): after w ACKs with Reno; 0 if it is no limit",
+    "g": "probability that a window grows in an interval (`open_growth`): after w ACKs with Reno; 0 if it is no limit, "
+    "and with BBR",
     "n": "number of ACKs in the phase that release a segment (`openings`)",
     "w": "congestion window [segments]",
 }

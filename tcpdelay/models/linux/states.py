@@ -34,7 +34,10 @@ class State:
 
 
 ACK_CLOCK = "One segment per ACK (ACK clock), with the spacing of the last round. Waiting packets share segments."
-PER_ACK = "One segment per ACK (PRR), evenly spaced over the RTT."
+PER_ACK = (
+    "One segment per ACK (PRR), evenly spaced over the RTT. With BBR, segments leave at the pacing rate "
+    "after the first round of a recovery."
+)
 PER_SACK = "New segments, one per SACK (limited transmit). The receiver holds them back until the loss is repaired."
 LIMITED, NOT_LIMITED = "cwnd-limited", "application-limited"
 

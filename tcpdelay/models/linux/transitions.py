@@ -67,10 +67,10 @@ def _timeouts(
     `tcp_retransmit_timer` doubles the timeout (RFC 6298, 5.5); `tcp_enter_loss` begins slow start.
     """
     row = 0
-    window, rounds = SMALLEST_WINDOW, 0
+    window, rounds = p.largest_window if p.bbr else SMALLEST_WINDOW, 0
     if p.followed_losses:
         # Most timeouts follow an outage. Slow start then retransmits the window.
-        window = reduced_window(p.flight + 1, p.cubic)
+        window = reduced_window(p, p.flight + 1)
         rounds = repair_rounds(repair_segments(p, p.flight + 1))
     for stage in range(p.backoffs):
         phases.first_transition[stage] = row
@@ -144,9 +144,11 @@ def _repairs(
     # The retransmission takes one segment of the window.
     spacing_after_run = load / max(window - 1, 1) if not opened else min(1.0, load) / p.segments_per_packet
     # Time between the segments of the flight in which the losses are, before the reduction [slots].
-    before = max(1.0 / p.segments_per_packet, load / window_before(window, p.cubic))
+    before = max(1.0 / p.segments_per_packet, load / window_before(p, window))
     alone = 0.0 if opened else before
     wait = detection_wait(p, 0, alone, max(alone, spacing_after_run / 2)) if alone > 0 else o.wait
+    # After the first round of a recovery BBR paces again; PRR continues (`bbr_set_cwnd_to_recover_or_restore`).
+    paced = spacing_after_run / p.pacing
     plain = repair_phase(layout, window, REPAIR)
     again = repair_phase(layout, window, REPAIR_AGAIN)
     only_timeout = timeout_chance(p, window - 1, window)
@@ -171,7 +173,7 @@ def _repairs(
         else:
             # The ACK of the first segment sent after the lost retransmission, one RTT and one ACK later [slots].
             duration = load + spacing_after_run
-            openings = max(duration / spacing_after_run - 1, 0.0)
+            openings = max(duration / paced - 1, 0.0)
         # The retransmission or at least one new segment is lost.
         lost = 1 - (1 - loss) ** (openings + 1)
         if p.followed_losses:
@@ -181,7 +183,7 @@ def _repairs(
         shift = duration - per_segment * openings
         sending.duration[phase], sending.openings[phase] = duration, openings
         sending.timeout_chance[phase] = only_timeout
-        sending.spacing_after_run[phase] = spacing_after_run
+        sending.spacing_after_run[phase] = spacing_after_run if kind == REPAIR_MORE else paced
         row = put(t, row, 0, 0, shift, timeout, duration)
         if kind == REPAIR_MORE:
             row = put(t, row, again, again, shift, lost_again, duration)
@@ -190,9 +192,9 @@ def _repairs(
         row = put(t, row, plain, plain, shift, 1 - lost_again - timeout, duration)
 
     phases.first_transition[plain] = row
-    openings = max(int(load / spacing_after_run + 0.5), 1)
+    openings = max(int(load / paced + 0.5), 1)
     sending.duration[plain], sending.openings[plain] = load, openings
-    sending.spacing_after_run[plain] = spacing_after_run
+    sending.spacing_after_run[plain] = paced
     lost = open_phase(layout, window, LOST_REPAIRING)
     # The first loss of a new segment, by the third of the RTT in which an ACK releases it, at its mean time [slots].
     done = 0
@@ -206,7 +208,7 @@ def _repairs(
             places += this * (place + 1)
         if chance > 0:
             mean = places / chance
-            shift, mean_time = mean * (spacing_after_run - per_segment), mean * spacing_after_run
+            shift, mean_time = mean * (paced - per_segment), mean * paced
             if opened:
                 row = put_open_loss(p, o, t, row, layout, window, chance, shift, mean_time)
             else:
@@ -253,7 +255,7 @@ def _put_lost(
         ACKs that release a segment in addition to one per `step`.
     """
     duration = p.load + wait
-    reduced = reduced_window(window, p.cubic)
+    reduced = reduced_window(p, window)
     # One ACK per step, without that of the lost segment and the one that releases the retransmission.
     openings = max(int(duration / step - 2 + added + SAME_TIME), 0)
     only_timeout = timeout_chance(p, window - 2, reduced)
@@ -273,7 +275,7 @@ def _put_lost(
     whole = int(grown)
     for further in range(2):
         share = (1 - outage) * (grown - whole if further else 1 - grown + whole)
-        reduced = reduced_window(min(window + whole + further, p.largest_window), p.cubic)
+        reduced = reduced_window(p, min(window + whole + further, p.largest_window))
         clean = repair_phase(layout, reduced, REPAIR)
         row = put_outcomes(t, row, layout, p.repeated_loss, only_timeout, more, share, reduced, clean, shift, until)
     return row

@@ -32,17 +32,26 @@ in half of the cases, and smaller than 85 % of the last one in about a quarter. 
 """
 
 fast_converged = kernel()(tcp.fast_converged)
-reduced_window = kernel()(tcp.reduced_window)
+_threshold = kernel()(tcp.reduced_window)
 
 
 @kernel()
-def window_before(reduced: int, cubic: bool) -> int:
+def reduced_window(p: LinuxParameters, window: int) -> int:
+    """Return the congestion window after a recovery that began with `window` [segments].
+
+    BBR restores the window (`bbr_set_cwnd_to_recover_or_restore`).
+    """
+    return int(window if p.bbr else _threshold(window, p.cubic))
+
+
+@kernel()
+def window_before(p: LinuxParameters, reduced: int) -> int:
     """Return the largest congestion window that a loss reduces to `reduced` or less [segments].
 
     This is the inverse of `reduced_window` (`tcp_reno_ssthresh`, `cubictcp_recalc_ssthresh`).
     """
     window = reduced
-    while reduced_window(window + 1, cubic) <= reduced:
+    while reduced_window(p, window + 1) <= reduced:
         window += 1
     return window
 
@@ -59,10 +68,10 @@ def stored_window(p: LinuxParameters, reduced: int) -> int:
     >>> from tcpdelay import Flow, Path, Stack
     >>> from tcpdelay.models.linux.parameters import linux_parameters
     >>> p = linux_parameters(Flow(1448, 0.005), Path(0.16, 0.005), Stack.linux())
-    >>> window_before(14, True), stored_window(p, 14), fast_converged(21)
+    >>> window_before(p, 14), stored_window(p, 14), fast_converged(21)
     (21, 19, 17)
     """
-    before = window_before(reduced, True)
+    before = window_before(p, reduced)
     return before if before > p.flight else round(before - FAST_CONVERGED * (before - fast_converged(before)))
 
 

@@ -1,0 +1,67 @@
+"""Compare the chain of BBR with the simulator in random scenarios: `python validation/bbr_chain.py`.
+
+The script takes some ten minutes. It writes `results/bbr-chain.csv` with one line per scenario of the error map with
+packets up to one segment. Predictions quote the errors of this comparison (`tcpdelay/models/data`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from itertools import count, islice
+from pathlib import Path as FilePath
+
+import pandas as pd
+
+from scoring.chain_errors import MEASURES, errors, row
+from scoring.error_map import random_scenario
+from tcpdelay.models.accuracy import linux_table_file
+
+RESULTS = FilePath(__file__).parent / "results"
+TABLE = "bbr-chain.csv"
+SEEDS = (1,)
+PACKETS, CONNECTIONS = 300_000, 3
+"""Fewest packets of a simulation, and fewest connections of 20 minutes."""
+CONNECTION_TIME = 1200.0
+SCENARIOS = 500
+STEPS = 50
+"""Number of scenarios between two lines of progress."""
+
+
+def compared(scenarios: int) -> pd.DataFrame:
+    """Return one row per scenario: the figures of the chain and of a simulation."""
+    rows = []
+    single = (one for one in map(random_scenario, count()) if one.flow.packet_size <= one.stack.mss)
+    for number, one in enumerate(islice(single, scenarios)):
+        if number % STEPS == 0:
+            print(f"{number} scenarios ...", file=sys.stderr, flush=True)
+        packets = max(PACKETS, round(CONNECTIONS * CONNECTION_TIME * one.flow.packet_rate))
+        rows.append(row(one.flow, one.path, replace(one.stack, congestion_control="bbr"), packets, SEEDS))
+    return pd.DataFrame(rows)
+
+
+def summary(table: pd.DataFrame) -> str:
+    """Return the mean and the median error of each figure in words."""
+    said = []
+    for name in MEASURES:
+        off = (table[f"chain_{name}"] / table[f"seed{SEEDS[0]}_{name}"] - 1).abs()
+        said.append(f"{name} {off.mean():.1%} in the mean, at most {off.quantile(0.9):.1%} in nine of ten")
+    return f"Errors of the chain in {len(table)} scenarios: " + "; ".join(said)
+
+
+def main() -> None:
+    """Write the comparison and the errors that predictions quote, and print the mean errors."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--scenarios", type=int, default=SCENARIOS, help="number of scenarios (%(default)s)")
+    parser.add_argument("--again", action="store_true", help="compute the errors from the existing comparison")
+    arguments = parser.parse_args()
+    if not arguments.again:
+        compared(arguments.scenarios).to_csv(RESULTS / TABLE, index=False)
+    table = pd.read_csv(RESULTS / TABLE)
+    linux_table_file(bbr=True).write_text(errors(table, SEEDS).to_csv())
+    print(summary(table))
+
+
+if __name__ == "__main__":
+    main()
