@@ -292,7 +292,7 @@ def test_reno_and_cubic_use_a_single_connection():
 def test_transports_are_compared_beside_bbr():
     plain = td.compare(td.Flow(1448, 0.020), PATH, BBR, duration=200).rows[0]
     assert "bbr" in plain.contender.title
-    assert plain.predicted is None
+    assert plain.predicted.mean == pytest.approx(plain.result.delays.mean, rel=0.05)
     assert plain.result.delays.quantile(0.95) == pytest.approx(0.098, abs=0.01)
 
 
@@ -311,8 +311,11 @@ def test_advice_names_bbr_where_the_flow_takes_much_of_the_fair_rate():
 
     large = td.Flow(1448, 0.020)
     helps = rule(large, PATH)
-    assert (helps.place, helps.effect.basis) == ("do", "simulation")
-    assert helps.effect.with_rule == pytest.approx(0.098, abs=0.002)
+    assert (helps.place, helps.effect.basis) == ("do", "chain")
+    simulated = simulate(large, PATH, BBR, packets=200_000, seed=1).quantile(0.95)
+    assert simulated == pytest.approx(0.098, abs=0.002)
+    # 98 ms is at the edge of a tooth of the comb; the chain has 95 % of the packets within the tooth before it.
+    assert helps.effect.with_rule == pytest.approx(simulated, rel=0.1)
     assert helps.effect.with_rule < 0.6 * helps.effect.without
     assert rule(VOICE, PATH).place == "little gain"
     assert rule(VOICE, PATH).effect is None

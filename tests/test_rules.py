@@ -195,12 +195,21 @@ def test_no_effect_is_computed_from_a_field_that_the_model_ignores(window_valida
         assert f"{rules['window-validation'].title}: {reason}" in report
 
 
+def test_the_effect_of_bbr_is_the_chains_where_the_chain_knows_it():
+    path = Path(0.080, 0.008)
+    _, rules = advice(LARGE, path)
+    effect = rules["bbr"].effect
+    assert effect.basis == "chain"
+    assert effect.without == pytest.approx(p95(LARGE, path, Stack.linux()))
+    assert effect.with_rule == pytest.approx(p95(LARGE, path, Stack.linux("bbr")))
+
+
 def test_the_simulated_effect_of_bbr_starts_from_simulated_delays():
-    path, target = Path(0.080, 0.008), Target(0.2)
-    found, rules = advice(LARGE, path)
+    flow, path, target = Flow(3000, 0.040), Path(0.080, 0.008), Target(0.2)
+    found, rules = advice(flow, path)
     effect = rules["bbr"].effect
     before, after = (
-        predict(Scenario(LARGE, path, stack), method=simulator(COMPARED_PACKETS)).require().quantile(target.quantile)
+        predict(Scenario(flow, path, stack), method=simulator(COMPARED_PACKETS)).require().quantile(target.quantile)
         for stack in (Stack.linux(), Stack.linux("bbr"))
     )
     assert found.answer.method == "chain"
@@ -210,8 +219,8 @@ def test_the_simulated_effect_of_bbr_starts_from_simulated_delays():
 
 def test_the_effect_of_bbr_starts_from_the_delay_of_a_simulated_verdict():
     # The chain leaves this target open, so that a simulation gives the verdict.
-    path = Path(0.080, 0.01)
-    found = guideline(LARGE, path, target=Target(0.97 * p95(LARGE, path, Stack.linux())))
+    flow, path = Flow(3000, 0.040), Path(0.080, 0.01)
+    found = guideline(flow, path, target=Target(0.97 * p95(flow, path, Stack.linux())))
     effect = next(rule.effect for rule in found.recommendations if rule.key == "bbr")
     assert found.answer.method == "simulation"
     assert (effect.basis, effect.without) == ("simulation", found.quantile)

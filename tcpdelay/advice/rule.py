@@ -211,13 +211,13 @@ class Situation:
         )
         return self._effect(before, after)
 
-    def simulated_switch(self, name: str, with_rule: Any) -> Effect | None:
-        """Return the simulated effect of a setting that the chain refuses; None if the simulator refuses it too.
+    def switch_or_simulate(self, name: str, with_rule: Any) -> Effect | None:
+        """Return the effect of a setting, simulated where the chain refuses it; None if the simulator refuses it too.
 
-        The delay without the setting is simulated too: it is that of the verdict if this is a simulation.
+        The delay without the setting is then simulated too: it is that of the verdict if this is a simulation.
         """
         scenario = Scenario(self.flow, self.path, replace(self.stack, **{name: with_rule}))
-        if self.model != "chain":
+        if self.model != "chain" or not supports(scenario, self.model).refused:
             return self._effect(self.answer, predict(scenario, method=self.model))
         judged = self.of_verdict
         simulated = judged.method == "simulation"

@@ -165,7 +165,7 @@ TCP_RULES = (
         "queue it takes more than its share from Reno and CUBIC.",
         "a Linux sender whose flow takes more than a third of the fair TCP rate",
         lambda s: isinstance(s.stack, Linux) and s.utilization > RULE_OF_THUMB_UTILIZATION,
-        lambda s: s.simulated_switch("congestion_control", "bbr"),
+        lambda s: s.switch_or_simulate("congestion_control", "bbr"),
         "set",
         Settings(
             linux='setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) at the sender, after `modprobe tcp_bbr`; or '

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ import numpy as np
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.heuristics import parallel_delay, split_delay
-from tcpdelay.models.interface import unknown_fields
+from tcpdelay.models.interface import UnsupportedError, unknown_fields
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
@@ -30,7 +31,7 @@ from tcpdelay.scenario.applications import APPLICATIONS, Application, flow_of, t
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Linux
+from tcpdelay.scenario.stack import Linux
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
 
@@ -133,34 +134,32 @@ def contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: int
 def _contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: int) -> Iterator[Contender]:
     carry = partial(ConstantRate, flow=flow, path=shared_path(path))
 
-    def by_chain(predicted: Callable[[], DelayDistribution]) -> Callable[[], DelayDistribution] | None:
-        """Return the chain's prediction, or None if the chain does not know the congestion control."""
-        return predicted if stack.congestion_control in LOSS_BASED_CONTROLS else None
-
     yield Contender(
         "tcp",
         f"TCP of a Linux kernel, {stack.congestion_control}, one write per packet",
         carry(stack=stack),
-        by_chain(lambda: predict_delay(flow, path, stack)),
+        partial(predict_delay, flow, path, stack),
     )
     if stack.congestion_control != "bbr":
+        bbr = replace(stack, congestion_control="bbr")
         yield Contender(
             "tcp-bbr",
             "TCP of a Linux kernel, bbr, one write per packet",
-            carry(stack=replace(stack, congestion_control="bbr")),
+            carry(stack=bbr),
+            partial(predict_delay, flow, path, bbr),
         )
     for pieces in (2, 4):
         yield Contender(
             f"split-{pieces}",
             f"TCP of a Linux kernel, each packet in {pieces} writes",
             carry(stack=stack, pieces=pieces),
-            by_chain(partial(split_delay, flow, path, stack, pieces)),
+            partial(split_delay, flow, path, stack, pieces),
         )
     yield Contender(
         "par-2-blind",
         "TCP of a Linux kernel, two connections that take turns",
         carry(stack=stack, connections=2),
-        by_chain(partial(parallel_delay, flow, path, stack, 2)),
+        partial(parallel_delay, flow, path, stack, 2),
     )
     for connections in (2, 5):
         yield Contender(
@@ -247,7 +246,8 @@ class Carried:
     others : float
         Throughput of all other sources together [bit/s].
     predicted : DelayDistribution or None
-        The delays from a chain or a closed form; None if there is neither, or the link is shared.
+        The delays from a chain or a closed form; None if there is neither, if the chain refuses the scenario, or if the
+        link is shared.
     """
 
     contender: Contender
@@ -502,10 +502,11 @@ def _predicted(contender: Contender, warn: bool) -> DelayDistribution | None:
     """Return the prediction of a contender, if there is one; with `warn`, outside its range it issues a warning."""
     if contender.predict is None:
         return None
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), suppress(UnsupportedError):
         if not warn:
             warnings.simplefilter("ignore", ValidityWarning)
         return contender.predict()
+    return None
 
 
 def _simulate(sources: Sequence[Source], link: Bottleneck | None, duration: float, seed: int) -> NetworkResult:
