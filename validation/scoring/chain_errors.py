@@ -33,11 +33,11 @@ def row(flow: Flow, path: Path, stack: Linux, packets: int, seeds: Sequence[int]
     chain = predict(Scenario(flow, path, stack), method="chain").distribution
     scenario = {"packet_size": flow.packet_size, "interval": flow.interval, "rtt": path.rtt, "loss": path.loss}
     kernel = {"congestion_control": stack.congestion_control, "hz": stack.hz}
-    found = scenario | kernel | {"loss_burst": path.loss_burst} | measures(chain, "chain")
+    figures = measures(chain, "chain")
     for seed in seeds:
         simulated = simulate(flow, path, stack, packets=packets, seed=seed) if chain else None
-        found |= measures(simulated, f"seed{seed}")
-    return found
+        figures |= measures(simulated, f"seed{seed}")
+    return {**scenario, **kernel, "loss_burst": path.loss_burst, **figures}
 
 
 def errors(table: pd.DataFrame, seeds: Sequence[int]) -> ErrorTable:
