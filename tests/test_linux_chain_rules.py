@@ -66,7 +66,7 @@ def test_windows_grow_as_in_the_simulator(congestion_control, fast_convergence, 
     p = scenario(rtt, size=1448, congestion_control=congestion_control)._replace(largest_window=TOP)
     for reduced in range(2, 31):
         rounds = np.zeros(ROUNDS, np.int64)
-        before = window_before(reduced, p.cubic)
+        before = window_before(p, reduced)
         stored = max(fast_converged(before), 1) if fast_convergence else before
         growing_windows(p, reduced, stored, rounds, np.zeros(ROUNDS))
         simulated = simulated_windows(rtt, congestion_control, before, before + int(fast_convergence))
@@ -106,17 +106,19 @@ def test_the_share_of_losses_with_fast_convergence_is_that_of_the_simulator(rtt,
 
 @pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
 def test_a_loss_reduces_the_window_as_in_the_simulator(congestion_control):
-    cubic = congestion_control == "cubic"
+    p = scenario(0.1, congestion_control=congestion_control)
     for window in range(1, 1000):
         c = connection(0.1, congestion_control)
         c.snd_cwnd = window
-        assert reduced_window(window, cubic) == reduced_threshold(c) == reduced_window.py_func(window, cubic)
+        assert reduced_window(p, window) == reduced_threshold(c) == reduced_window.py_func(p, window)
 
 
-@given(st.integers(2, 10_000), st.booleans())
-def test_window_before_is_the_largest_that_is_reduced_to(reduced, cubic):
-    before = window_before(reduced, cubic)
-    assert reduced_window(before, cubic) <= reduced < reduced_window(before + 1, cubic)
+@given(st.integers(2, 10_000), st.sampled_from(["cubic", "reno", "bbr"]))
+def test_window_before_is_the_largest_that_is_reduced_to(reduced, congestion_control):
+    p = scenario(0.1, congestion_control=congestion_control)
+    before = window_before(p, reduced)
+    assert reduced_window(p, before) <= reduced < reduced_window(p, before + 1)
+    assert (before == reduced) == p.bbr
 
 
 @pytest.mark.parametrize(

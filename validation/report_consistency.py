@@ -113,6 +113,7 @@ def _effect_faults(found: Findings) -> Iterator[str]:
         "segment-ratio": lambda: delays(
             stack=replace(stack, mss=stack.mss // flow.packet_size * flow.packet_size)
         ).quantile(quantile),
+        "bbr": lambda: delays(stack=replace(stack, congestion_control="bbr")).quantile(quantile),
         "byte-queue": lambda: delays(path=replace(path, bottleneck="bytes")).quantile(quantile),
     }
     bounds = {

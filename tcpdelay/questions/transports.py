@@ -16,7 +16,7 @@ import numpy as np
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.heuristics import parallel_delay, split_delay
-from tcpdelay.models.interface import UnsupportedError, unknown_fields
+from tcpdelay.models.interface import unknown_fields
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
@@ -502,7 +502,8 @@ def _predicted(contender: Contender, warn: bool) -> DelayDistribution | None:
     """Return the prediction of a contender, if there is one; with `warn`, outside its range it issues a warning."""
     if contender.predict is None:
         return None
-    with warnings.catch_warnings(), suppress(UnsupportedError):
+    # The values are within their ranges, so that only a chain refuses one.
+    with warnings.catch_warnings(), suppress(InvalidValueError):
         if not warn:
             warnings.simplefilter("ignore", ValidityWarning)
         return contender.predict()
