@@ -29,9 +29,10 @@ SYMBOLS = {
     "g": "probability that a window grows in an interval (`open_growth`): (segments per packet) / w with Reno, 8/15 "
     "of it with CUBIC; 0 if w is larger than the flight, which then no longer fills it. With BBR w is always "
     "larger",
-    "n": "number of ACKs in the phase that release a segment (`openings`): in REPAIR w - 1, as the retransmission "
-    "takes one segment, and in REPAIR_OPEN w; if application-limited, the segments or packets written in an "
-    "RTT. After the first round of a recovery, BBR paces 1.24 times as many",
+    "n": "number of ACKs in the phase that release a segment (`openings`): in REPAIR and REPAIR_AGAIN w - 1, as the "
+    "retransmission takes one segment; in REPAIR_MORE all ACKs of the phase but one; in REPAIR_OPEN w. If "
+    "application-limited, the segments or packets written in an RTT. After the first round of a recovery, BBR "
+    "paces 1.24 times as many",
     "w": "congestion window [segments]",
 }
 """Letters of the probabilities: what they mean, and how they follow."""

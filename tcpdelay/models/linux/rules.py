@@ -99,7 +99,8 @@ LARGER = "OPEN with w + 1, or w + 2 if the ACK of a packet of several segments a
 """Next phase if an open window grows."""
 LOSS_DETECTED = "RTT + d; if the reduced window limits the sender too, to the last ACK before this time"
 RETRANSMITTED = (
-    "REPAIR_MORE: mean time to the detection of the last loss; REPAIR_AGAIN: RTT + the time between two ACKs"
+    "REPAIR_MORE: mean time to the ACK of the segment behind the last loss; REPAIR_AGAIN: RTT + the time between two "
+    "ACKs, that is to the ACK of the segment behind the retransmission"
 )
 TO_PROBE = "(w - 1) i + 2 RTT + 2 ms to the tail loss probe, at most RTO"
 PACKET_LOST = "mean time to the ACK that releases the lost packet"
