@@ -7,10 +7,11 @@ import pytest
 
 from chain_structure import profile_of, rows_within
 from tcpdelay.models.linux.bursts import burst_chance, more_lost, outage_chance, repair_rounds, repair_segments
+from tcpdelay.models.linux.letters import SYMBOLS, TIMES
 from tcpdelay.models.linux.open_transitions import open_window
 from tcpdelay.models.linux.parameters import linux_parameters
 from tcpdelay.models.linux.phases import KIND_NAMES
-from tcpdelay.models.linux.rules import LARGER, RULES, SYMBOLS, TIMES
+from tcpdelay.models.linux.rules import LARGER, RULES
 from tcpdelay.models.linux.states import STATES
 from tcpdelay.models.linux.transitions import linux_transitions
 from tcpdelay.scenario.path import Path
@@ -194,6 +195,33 @@ def test_the_chain_has_the_probabilities_of_the_rules(chain):
                 )
 
 
+def test_the_letters_follow_from_the_equations_of_their_meanings(chain):
+    p = chain.p
+    for phase in chain.reached:
+        state, values = chain.state(phase), chain.values(phase)
+        loss, after_loss, window, openings = values["p"], values["r"], values["w"], values["n"]
+        packet = values["e"]
+        assert packet == pytest.approx(1 - (1 - p.loss_of_one_packet) ** p.segments_per_packet)
+        assert any(values["v"] == pytest.approx(chance) for chance in (0, packet, 1 - (1 - packet) ** 3))
+        if p.followed_losses and window >= 2:
+            assert values["b"] == pytest.approx(1 - after_loss)
+            assert any(values["o"] == pytest.approx(after_loss**further) for further in (window - 1, window))
+        elif not p.followed_losses:
+            assert (values["b"], values["o"]) == (1, 0)
+        if state.name == "REPAIR, cwnd-limited":
+            assert openings == max(window - 1, 1)
+        if state.kind == "REPAIR_AGAIN" and 2 <= window < chain.o.needed:
+            assert openings == pytest.approx(window - 1)
+        if state.name == "REPAIR_OPEN, cwnd-limited":
+            assert openings <= window
+        if state.kind.startswith(("LOST", "REPAIR_")) and p.segments_per_packet == 1 and values["t"] > 0:
+            pairs = np.log(values["t"]) / np.log(after_loss if p.followed_losses else 1 - (1 - loss) ** 2)
+            assert pairs == pytest.approx(round(pairs), abs=1e-9), state.name
+            assert round(pairs) <= window - 1
+        if state.kind == "ROUND" and p.bbr:
+            assert window == max(np.ceil(1.2375 * p.load), p.flight + 3)
+
+
 def test_the_chain_has_the_durations_of_the_rules(chain):
     durations = {(state, target): rule.duration for rule in RULES for state in rule.states for target in rule.leads_to}
     compared = 0
@@ -214,8 +242,9 @@ def test_every_function_is_described_once():
         assert source.function.isidentifier()
         assert source.file.endswith((".c", ".h"))
         assert source.does.endswith(".")
-        # Only netem's losses, the coalescing of writes, and BBR are in no RFC.
-        in_no_rfc = source.function in ("loss_gilb_ell", "tcp_sendmsg_locked") or source.file == "tcp_bbr.c"
+        # Only netem's losses, packets that share segments, and BBR are in no RFC.
+        shared = ("tcp_sendmsg_locked", "tcp_retrans_try_collapse")
+        in_no_rfc = source.function in ("loss_gilb_ell", *shared) or source.file == "tcp_bbr.c"
         assert source.rfc.startswith("RFC ") or in_no_rfc
 
 

@@ -33,7 +33,7 @@ class Source:
 CWND_TEST = Source(
     "tcp_cwnd_test",
     "tcp_output.c",
-    "Returns how many segments may leave: the congestion window minus the segments in flight.",
+    "Returns how many segments may leave at once: the congestion window minus the flight, at most half of the window.",
     "RFC 5681, 3.1",
 )
 WRITE_XMIT = Source(
@@ -51,13 +51,13 @@ SENDMSG = Source(
 PACKETS_IN_FLIGHT = Source(
     "tcp_packets_in_flight",
     "include/net/tcp.h",
-    "Takes SACKed and lost segments out of the flight, so that each SACK releases a new segment (limited transmit).",
+    "Does not count SACKed and lost segments as in flight, so that each SACK releases a segment (limited transmit).",
     "RFC 3042, 2; RFC 6675, 4",
 )
 CWND_LIMITED = Source(
     "tcp_is_cwnd_limited",
     "include/net/tcp.h",
-    "Returns whether the window was the limit in the last flight; the congestion controls grow it only then.",
+    "Returns whether the window was the limit in the last flight; only then CUBIC and Reno grow it after slow start.",
     "RFC 9438, 5.8",
 )
 CWND_VALIDATE = Source(
@@ -69,7 +69,8 @@ CWND_VALIDATE = Source(
 CUBIC_GROWTH = Source(
     "bictcp_update",
     "tcp_cubic.c",
-    "Computes the ACKs per segment of growth, from the time since the last reduction or from a Reno-friendly window.",
+    "Computes the ACKs per segment of growth, from the time since the last reduction, or from a Reno-friendly window "
+    "that grows by one segment per `beta_scale` / 8 = 15/8 windows of ACKs.",
     "RFC 9438, 4.2 to 4.5",
 )
 CONG_AVOID = Source(
@@ -81,14 +82,21 @@ CONG_AVOID = Source(
 CUBIC_REDUCTION = Source(
     "cubictcp_recalc_ssthresh",
     "tcp_cubic.c",
-    "Returns 717/1024 of the window, and stores the window, or 85 % of it if it is below the stored window.",
+    "Returns 717/1024 of the window, at least 2; stores the window, or 85 % of it if it is below the stored window.",
     "RFC 9438, 4.6 and 4.7",
 )
 RENO_REDUCTION = Source("tcp_reno_ssthresh", "tcp_cong.c", "Returns half of the window, at least 2.", "RFC 5681, 3.1")
+BBR_SSTHRESH = Source(
+    "bbr_ssthresh",
+    "tcp_bbr.c",
+    "With BBR, stores the window (`bbr_save_cwnd`) in place of a reduction.",
+    "",
+)
 RACK_DETECT = Source(
     "tcp_rack_detect_loss",
     "tcp_recovery.c",
-    "Marks a segment or a retransmission lost if a later one has arrived and the reordering window is over.",
+    "Marks a segment or a retransmission lost if a segment sent later has arrived and the time since it was sent is at "
+    "least the RTT plus the reordering window.",
     "RFC 8985, 6.2, step 5",
 )
 RACK_WINDOW = Source(
@@ -124,28 +132,46 @@ FASTRETRANS = Source(
 PRR = Source(
     "tcp_cwnd_reduction",
     "tcp_input.c",
-    "Lets segments leave in proportion to the delivered segments while the flight shrinks to ssthresh (PRR).",
+    "Releases segments in proportion to delivered ones while the flight is above ssthresh (PRR); below it, one segment "
+    "per delivered segment, and two if the ACK advances and shows no loss. BBR does not use it.",
     "RFC 6937, 3",
 )
 BBR_WINDOW = Source(
     "bbr_set_cwnd_to_recover_or_restore",
     "tcp_bbr.c",
-    "With BBR, keeps the flight constant in the first round of a recovery; restores the window at its end.",
+    "With BBR, each ACK releases as much as it delivers in the first round of a recovery; restores the window at the "
+    "end of a recovery or a timeout.",
+    "",
+)
+BBR_PACING = Source(
+    "bbr_set_pacing_rate",
+    "tcp_bbr.c",
+    "With BBR, sets the rate at which segments leave to 99 % of the measured bandwidth, times the gain of the phase.",
     "",
 )
 END_RECOVERY = Source(
-    "tcp_end_cwnd_reduction", "tcp_input.c", "Sets the window to ssthresh at the end of a recovery.", "RFC 6937, 3"
+    "tcp_end_cwnd_reduction",
+    "tcp_input.c",
+    "Sets the window to ssthresh at the end of a recovery; does nothing with BBR.",
+    "RFC 6937, 3",
 )
 RETRANSMIT = Source(
     "tcp_xmit_retransmit_queue",
     "tcp_output.c",
-    "Retransmits the segments marked lost, in their order and as far as the window lets them leave.",
+    "Retransmits the segments marked lost in their order, as far as the window lets them leave; with the first of the "
+    "flight it restarts the RTO.",
     "RFC 6675, 5",
+)
+COLLAPSE = Source(
+    "tcp_retrans_try_collapse",
+    "tcp_output.c",
+    "Merges the following small segments into a retransmission, up to a full segment and to the first SACKed one.",
+    "",
 )
 SET_RTO = Source(
     "tcp_set_rto",
     "tcp_input.c",
-    "Sets the RTO to the smoothed RTT plus `rttvar_us`, which is at least TCP_RTO_MIN.",
+    "Sets the RTO to the smoothed RTT plus `rttvar_us`, which `tcp_rtt_estimator` keeps at TCP_RTO_MIN or above.",
     "RFC 6298, 2.3",
 )
 RTO = Source(
@@ -157,7 +183,8 @@ RTO = Source(
 ENTER_LOSS = Source(
     "tcp_enter_loss",
     "tcp_input.c",
-    "Marks the first segment and all overdue ones lost, reduces ssthresh, and sets the window to the flight plus one.",
+    "Marks the first segment and all overdue ones lost, reduces ssthresh unless a recovery has just done so, and sets "
+    "the window to the flight plus one.",
     "RFC 5681, 3.1",
 )
 SLOW_START = Source(
@@ -169,13 +196,14 @@ SLOW_START = Source(
 PROBE_TIMER = Source(
     "tcp_schedule_loss_probe",
     "tcp_output.c",
-    "Starts the timer of the tail loss probe: 2 smoothed RTTs + 2 ms, or + TCP_RTO_MIN after a lone segment.",
+    "Starts the timer of the tail loss probe: 2 smoothed RTTs + 2 ms, or + TCP_RTO_MIN after a lone segment; it fires "
+    "at the RTO of the first segment at the latest.",
     "RFC 8985, 7.2",
 )
 PROBE = Source(
     "tcp_send_loss_probe",
     "tcp_output.c",
-    "Sends a new segment as the tail loss probe, or else the last segment again.",
+    "Sends a new segment as the tail loss probe, or else the last segment again, and restarts the RTO.",
     "RFC 8985, 7.3",
 )
 GILBERT = Source(
@@ -187,11 +215,13 @@ GILBERT = Source(
 
 DETECTION = (RACK_DETECT, RACK_WINDOW, RACK_TIMER, RACK_TIMEOUT)
 """Functions that detect a loss by time."""
-REDUCTION = (ENTER_RECOVERY, CUBIC_REDUCTION, RENO_REDUCTION)
+REDUCTION = (ENTER_RECOVERY, CUBIC_REDUCTION, RENO_REDUCTION, BBR_SSTHRESH)
 """Functions that begin a recovery."""
 GROWTH = (CWND_LIMITED, CUBIC_GROWTH, CONG_AVOID)
 """Functions that grow the window of a cwnd-limited sender."""
 RECOVERED = (FASTRETRANS, END_RECOVERY, BBR_WINDOW)
 """Functions that end a recovery."""
-TIMED_OUT = (SET_RTO, RTO, ENTER_LOSS)
+RELEASED = (PRR, BBR_WINDOW, BBR_PACING)
+"""Functions that let segments leave in a recovery."""
+TIMED_OUT = (RTO, SET_RTO, ENTER_LOSS)
 """Functions of the RTO."""

@@ -1,7 +1,7 @@
 """The rules of the chain of Linux as a table: every state, its events, their probabilities, and the kernel's functions.
 
 The kernels of this folder compute what the rules say; `tests/test_linux_rule_table.py` compares the two. Probabilities
-are equations in the letters of `SYMBOLS`, in Python's notation.
+are equations in the letters of `SYMBOLS` (`letters.py`), in Python's notation.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tcpdelay.models.linux.kernel_functions import (
+    BBR_PACING,
+    BBR_WINDOW,
+    COLLAPSE,
     CWND_LIMITED,
     CWND_TEST,
     CWND_VALIDATE,
@@ -24,6 +27,7 @@ from tcpdelay.models.linux.kernel_functions import (
     RACK_WINDOW,
     RECOVERED,
     REDUCTION,
+    RELEASED,
     RETRANSMIT,
     RTO,
     SENDMSG,
@@ -52,35 +56,6 @@ from tcpdelay.models.linux.states import (
     State,
 )
 
-SYMBOLS = {
-    "p": "probability that a segment is lost if the segment before it arrived (`LinuxParameters.loss`)",
-    "r": "probability that a segment is lost after a lost segment (`next_loss`); p with independent losses",
-    "q": "probability that the retransmission is lost; after several losses, that any of the retransmissions is lost; "
-    "of a packet of several segments, that it is lost or further segments of the packet were (`repair_chances`)",
-    "t": "probability that only the RTO finds a lost retransmission (`timeout_chance`)",
-    "m": "probability that another segment of the flight is lost (`more_lost`)",
-    "e": "probability that at least one segment of a packet is lost (`OpenWindow.loss`)",
-    "f": "probability that what one ACK releases is lost: p for a segment, e for a packet",
-    "v": "probability that a packet whose SACK would detect the loss is lost too (`next_lost`); 0 with loss bursts",
-    "b": "probability that a loss burst has only one segment (`burst_chance`); 1 with independent losses",
-    "o": "probability that a loss burst takes the whole window (`outage_chance`); 0 with independent losses",
-    "g": "probability that a window grows in an interval (`open_growth`): after w ACKs with Reno; 0 if it is no limit, "
-    "and with BBR",
-    "n": "number of ACKs in the phase that release a segment (`openings`)",
-    "w": "congestion window [segments]",
-}
-"""Letters of the probabilities, and what they mean."""
-TIMES = {
-    "i": "packet interval",
-    "RTT": "round-trip time",
-    "RTO": "first retransmission timeout",
-    "d": "time from the due time of an ACK to the detection of the loss (`detection_wait`, `burst_wait`)",
-    "k": "number of timeouts before this one",
-    "s": "number of further retransmissions of a loss burst; 0 after a single loss",
-    "c": "rounds of slow start that retransmit a window after an outage (`repair_rounds`); 0 with independent losses",
-}
-"""Letters of the durations, and what they mean."""
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -97,9 +72,9 @@ class Rule:
     duration : str
         Time from the beginning of the phase to the event: an equation in the letters of `TIMES`, or words.
     leads_to : tuple of str
-        Kinds of the next phase: the first if a backlog remains, the second if none does.
+        Kinds of the next phase: the first if a backlog remains or the window limits the sender, otherwise the second.
     sources : tuple of Source
-        Functions of the kernel that the rule models.
+        Functions of the kernel that the rule models. The first function decides the event.
 
     Examples
     --------
@@ -120,31 +95,37 @@ class Rule:
     sources: tuple[Source, ...]
 
 
-LARGER = "OPEN with w + 1, or w + 2 if the ACK of a packet of several segments lets it"
+LARGER = "OPEN with w + 1, or w + 2 if the ACK of a packet of several segments adds two"
 """Next phase if an open window grows."""
-LOSS_DETECTED = "RTT + d, or to the last ACK before it if the window stays the limit"
+LOSS_DETECTED = "RTT + d; if the reduced window limits the sender too, to the last ACK before this time"
 RETRANSMITTED = (
-    "REPAIR_MORE: mean time to the detection of the last loss; REPAIR_AGAIN: RTT + the time between two ACKs"
+    "REPAIR_MORE: mean time to the ACK of the segment behind the last loss; REPAIR_AGAIN: RTT + the time between two "
+    "ACKs, that is to the ACK of the segment behind the retransmission"
 )
+TO_PROBE = "(w - 1) i + 2 RTT + 2 ms to the tail loss probe, at most RTO"
 PACKET_LOST = "mean time to the ACK that releases the lost packet"
 LOSS_IN_RECOVERY = "1 - (1 - f)**n"
 NO_FURTHER_LOSS = "min(1 - q * t, (1 - q) * (1 - p)**n)"
+AFTER_TIMEOUT = (
+    "The window is then 2 segments, with loss bursts the reduced window of a flight, and with BBR the restored window."
+)
 RECOVERY_NOT_LIMITED = (REPAIR_NOT_LIMITED, REPAIR_OPEN_NOT_LIMITED)
 
 RULES = (
     Rule(
         (ROUND,),
-        "No segment is lost. The window grows by Reno's or CUBIC's rule.",
+        "No segment is lost. The window grows by Reno's or CUBIC's rule; with BBR it stays as large as pacing allows.",
         "(1 - p)**w",
         "RTT",
         ("ROUND", "OPEN"),
-        (WRITE_XMIT, CWND_TEST, SENDMSG, *GROWTH),
+        (WRITE_XMIT, CWND_TEST, SENDMSG, *GROWTH, BBR_PACING),
     ),
     Rule(
         (ROUND,),
         "The first loss of the round.",
         "1 - (1 - p)**w",
-        "mean time to the ACK that releases the lost segment, for each third of the round",
+        "mean time to the ACK that releases the lost segment, for each part of the round: the run, and either half "
+        "of the other ACKs",
         ("LOST",),
         (WRITE_XMIT, CWND_TEST),
     ),
@@ -191,7 +172,8 @@ RULES = (
     Rule((OPEN,), "A loss burst takes the whole window.", "e * o", "0", ("OUTAGE",), (GILBERT,)),
     Rule(
         (LOST, LOST_REPAIRING),
-        "RACK detects the loss, and the retransmission is the last one of the recovery.",
+        "RACK detects the loss, and the retransmission is the last one of the recovery; or in an outage, the tail loss "
+        "probe arrives and its ACK shows the losses.",
         "(1 - o) * (1 - q) * (1 - m) + o * (1 - r)",
         LOSS_DETECTED + "; in an outage, to the ACKs of the tail loss probe and of the retransmissions",
         ("REPAIR",),
@@ -219,23 +201,25 @@ RULES = (
         "(1 - o) * q * t + o * r",
         LOSS_DETECTED + "; in an outage, to the tail loss probe",
         ("TIMEOUT",),
-        (RACK_DETECT, PROBE, *TIMED_OUT),
+        (RACK_DETECT, RETRANSMIT, PROBE, *TIMED_OUT),
     ),
     Rule(
         (LOST_OPEN,),
-        "RACK detects the loss, and the retransmission is the last one of the recovery.",
+        "RACK detects the loss, or a tail loss probe before the next packet repairs it; the retransmission is the last "
+        "one of the recovery.",
         "(1 - q) * (1 - m)",
         "RTT + d",
         ("REPAIR_OPEN",),
-        (*DETECTION, *REDUCTION, PACKETS_IN_FLIGHT, RETRANSMIT),
+        (*DETECTION, *REDUCTION, PACKETS_IN_FLIGHT, RETRANSMIT, PROBE_TIMER, PROBE),
     ),
     Rule(
         (LOST_BURST,),
-        "RACK detects the losses, or the tail loss probe shows them; the flight has no further loss.",
+        "RACK detects the losses, or the tail loss probe shows them; the flight has no further loss. REPAIR if packets "
+        "had to wait meanwhile, otherwise REPAIR_OPEN.",
         "(1 - q) * (1 - m)",
         "RTT + d + s * i",
         ("REPAIR", "REPAIR_OPEN"),
-        (*DETECTION, *REDUCTION, PACKETS_IN_FLIGHT, RETRANSMIT, PROBE_TIMER, PROBE),
+        (*DETECTION, *REDUCTION, PACKETS_IN_FLIGHT, RETRANSMIT, COLLAPSE, PROBE_TIMER, PROBE),
     ),
     Rule(
         (LOST_OPEN, LOST_BURST),
@@ -259,11 +243,12 @@ RULES = (
         "q * t",
         "RTT + d + s * i",
         ("TIMEOUT",),
-        (RACK_DETECT, *TIMED_OUT),
+        (RACK_DETECT, RETRANSMIT, *TIMED_OUT),
     ),
     Rule(
         (LOST_TWO,),
-        "RACK detects the first loss, later the second one.",
+        "RACK detects the first loss, later the second one. Both retransmissions arrive; the "
+        "probability that one is lost is 2p.",
         "1 - max(min(2 * p, 0.9), 1 - (1 - p * t)**2)",
         "RTT + d",
         ("REPAIR_MORE",),
@@ -283,21 +268,21 @@ RULES = (
         "1 - (1 - p * t)**2",
         "RTT + d",
         ("TIMEOUT",),
-        (RACK_DETECT, *TIMED_OUT),
+        (RACK_DETECT, RETRANSMIT, *TIMED_OUT),
     ),
     Rule(
         (OUTAGE,),
-        "The tail loss probe arrives, its ACK shows the losses, and slow start retransmits the window.",
+        "The tail loss probe arrives, and its ACK shows the losses. Each later ACK lets PRR retransmit two segments.",
         "1 - r",
-        "to the tail loss probe, at most RTO; then RTT for its ACK and for each round of retransmissions",
+        f"{TO_PROBE}; then RTT for its ACK, and RTT for each of floor(log2 N) rounds, with N retransmissions",
         ("REPAIR",),
-        (PROBE_TIMER, PROBE, *REDUCTION, PRR, RETRANSMIT),
+        (PROBE_TIMER, PROBE, *REDUCTION, PRR, RETRANSMIT, COLLAPSE),
     ),
     Rule(
         (OUTAGE,),
         "The burst takes the tail loss probe too.",
         "r",
-        "to the tail loss probe, at most RTO",
+        TO_PROBE,
         ("TIMEOUT",),
         (PROBE_TIMER, PROBE, *TIMED_OUT),
     ),
@@ -323,7 +308,7 @@ RULES = (
         "q * t",
         RETRANSMITTED,
         ("TIMEOUT",),
-        (RACK_DETECT, *TIMED_OUT),
+        (RACK_DETECT, RETRANSMIT, *TIMED_OUT),
     ),
     Rule(
         (REPAIR, REPAIR_OPEN),
@@ -331,7 +316,7 @@ RULES = (
         "(1 - f)**n",
         "RTT",
         ("ROUND",),
-        (*RECOVERED, PRR),
+        (*RECOVERED, PRR, BBR_PACING),
     ),
     Rule(
         (REPAIR, REPAIR_OPEN),
@@ -339,7 +324,7 @@ RULES = (
         LOSS_IN_RECOVERY,
         "mean time to the ACK that releases the lost segment, for each third of the RTT; in REPAIR_OPEN RTT / 2",
         ("LOST_REPAIRING",),
-        (PRR, WRITE_XMIT),
+        (*RELEASED, WRITE_XMIT),
     ),
     Rule(
         (REPAIR_NOT_LIMITED,),
@@ -347,15 +332,15 @@ RULES = (
         "(1 - f)**n",
         "RTT",
         ("ROUND", "OPEN"),
-        (*RECOVERED, PRR),
+        (*RECOVERED, PRR, BBR_PACING),
     ),
     Rule(
         (REPAIR_OPEN_NOT_LIMITED,),
         "No loss: the ACK reaches the recovery point.",
         "(1 - f)**n",
-        "RTT, up to the next write",
+        "RTT, and on to the next write",
         ("OPEN",),
-        (*RECOVERED, PRR),
+        (*RECOVERED, PRR, BBR_PACING),
     ),
     Rule(
         RECOVERY_NOT_LIMITED,
@@ -363,7 +348,7 @@ RULES = (
         f"({LOSS_IN_RECOVERY}) * b",
         PACKET_LOST,
         ("LOST_OPEN",),
-        (PRR, WRITE_XMIT),
+        (*RELEASED, WRITE_XMIT),
     ),
     Rule(
         RECOVERY_NOT_LIMITED,
@@ -371,7 +356,7 @@ RULES = (
         f"({LOSS_IN_RECOVERY}) * (1 - b - o)",
         PACKET_LOST,
         ("LOST_BURST",),
-        (PRR, GILBERT),
+        (GILBERT, *RELEASED),
     ),
     Rule(
         RECOVERY_NOT_LIMITED,
@@ -379,15 +364,15 @@ RULES = (
         f"({LOSS_IN_RECOVERY}) * o",
         PACKET_LOST,
         ("OUTAGE",),
-        (PRR, GILBERT),
+        (GILBERT, *RELEASED),
     ),
     Rule(
         (TIMEOUT,),
-        "The retransmission arrives. Rounds begin with 2 segments, after an outage with the reduced window.",
+        f"The retransmission arrives. {AFTER_TIMEOUT}",
         "1 - r",
         "RTO * 2**k + RTT * (1 / 2 + c)",
         ("ROUND", "OPEN"),
-        (*TIMED_OUT, SLOW_START),
+        (*TIMED_OUT, SLOW_START, BBR_WINDOW),
     ),
     Rule(
         (TIMEOUT,),
@@ -399,11 +384,11 @@ RULES = (
     ),
     Rule(
         (LAST_TIMEOUT,),
-        "The retransmission arrives: further timeouts are too rare to matter.",
+        f"The retransmission arrives: further timeouts are too rare to matter. {AFTER_TIMEOUT}",
         "1",
         "RTO * 2**k + RTT * (1 / 2 + c)",
         ("ROUND", "OPEN"),
-        (*TIMED_OUT, SLOW_START),
+        (*TIMED_OUT, SLOW_START, BBR_WINDOW),
     ),
 )
 """All rules. In each state their probabilities add up to 1, and each leads to phases to which no other one leads."""

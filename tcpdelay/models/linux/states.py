@@ -35,10 +35,13 @@ class State:
 
 ACK_CLOCK = "One segment per ACK (ACK clock), with the spacing of the last round. Waiting packets share segments."
 PER_ACK = (
-    "One segment per ACK (PRR), evenly spaced over the RTT. With BBR, segments leave at the pacing rate "
-    "after the first round of a recovery."
+    "One segment per ACK, evenly spaced over the RTT (PRR; with BBR packet conservation). With BBR, segments leave at "
+    "the pacing rate after the first round of a recovery."
 )
-PER_SACK = "New segments, one per SACK (limited transmit). The receiver holds them back until the loss is repaired."
+PER_SACK = (
+    "Packets as they are written, as each SACK takes a segment out of the flight (limited transmit). "
+    "The receiver holds them back until the loss is repaired."
+)
 LIMITED, NOT_LIMITED = "cwnd-limited", "application-limited"
 
 ROUND = State("ROUND", "One RTT of a cwnd-limited sender: w ACKs arrive.", ACK_CLOCK)
@@ -60,12 +63,19 @@ OUTAGE = State(
     "From the first loss of a burst that takes the whole window to the tail loss probe.",
     "Packets until the window is full; all of them are lost.",
 )
-LOST_REPAIRING = State("LOST_REPAIRING", "From a loss during a recovery to its detection.", ACK_CLOCK)
+LOST_REPAIRING = State(
+    "LOST_REPAIRING",
+    "From the loss of a new segment during a recovery to its detection. The segment is beyond the recovery point, so a "
+    "second recovery follows, with a reduction of its own.",
+    ACK_CLOCK,
+)
 REPAIR_MORE = State(
     "REPAIR_MORE", "In recovery, until the last loss of the flight is detected and retransmitted.", PER_ACK
 )
 REPAIR_AGAIN = State(
-    "REPAIR_AGAIN", "In recovery, until RACK has detected a lost retransmission and it is sent again.", PER_ACK
+    "REPAIR_AGAIN",
+    "In recovery, until RACK has detected a lost retransmission or new segment, and it is sent again.",
+    PER_ACK,
 )
 _TO_RECOVERY_POINT = "From the last retransmission to its ACK, which reaches the recovery point"
 REPAIR = State("REPAIR", f"{_TO_RECOVERY_POINT}.", PER_ACK, LIMITED)

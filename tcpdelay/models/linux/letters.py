@@ -1,0 +1,52 @@
+"""The letters of the rules of the chain of Linux: what each letter means, and how its value follows.
+
+Names in parentheses are fields of `LinuxParameters` and kernels of this folder.
+"""
+
+SYMBOLS = {
+    "p": "probability that a segment is lost if the segment before it arrived (`LinuxParameters.loss`)",
+    "r": "probability that a segment is lost after a lost segment (`next_loss`): 1 - 1 / (mean length of a loss "
+    "burst); p with independent losses",
+    "q": "probability that the recovery needs a further retransmission, as the retransmission is lost: p, or with "
+    "loss bursts P (1 - (r - p)^N), with the mean loss P and the N segments sent since (`repeated_loss`). After "
+    "several losses, that any of the retransmissions is lost. After the loss of a packet of several segments, "
+    "that the retransmission or a further segment of the packet is lost (`repair_chances`)",
+    "t": "probability that only the RTO finds a lost retransmission (`timeout_chance`): (1 - (1 - p)^2)^N. Each of "
+    "the N segments in flight when the retransmission leaves, at most the reduced window - 1, releases one new "
+    "segment. RACK finds the loss if both segments of one of these pairs arrive. With loss bursts r^N; 1 with "
+    "none in flight",
+    "m": "probability that another segment of the flight is lost (`more_lost`): 1 - (1 - p)^N, N being the segments "
+    "that leave between the loss and its detection; in an open window without those that are known to have "
+    "arrived or to be lost. With loss bursts, a segment right after a lost one is lost with probability r",
+    "e": "probability that at least one segment of a packet is lost (`OpenWindow.loss`): 1 - (1 - p)^(segments per "
+    "packet). With a bottleneck queue limited in bytes, a small packet is lost less often than a full segment",
+    "f": "probability that what one ACK releases is lost: e in REPAIR_OPEN, application-limited; otherwise p",
+    "v": "probability that a packet whose SACK would detect the loss is lost too (`next_lost`): e; 1 - (1 - e)^3 if "
+    "the third SACK detects it; 0 with loss bursts and with packets of several segments",
+    "b": "probability that a loss burst has only one segment (`burst_chance`): 1 - r; 1 with independent losses",
+    "o": "probability of an outage, that is a loss burst that takes the whole window (`outage_chance`): r^(w - 1), "
+    "or r^w if a tail loss probe leaves before the next packet; 0 with independent losses",
+    "g": "probability that a window grows in an interval (`open_growth`): (segments per packet) / w with Reno, 8/15 "
+    "of it with CUBIC; 0 if w is larger than the flight, which then no longer fills it. With BBR w is always "
+    "larger",
+    "n": "number of ACKs in the phase that release a segment (`openings`): in REPAIR and REPAIR_AGAIN w - 1, as the "
+    "retransmission takes one segment; in REPAIR_MORE all ACKs of the phase but one; in REPAIR_OPEN w. If "
+    "application-limited, the segments or packets written in an RTT. After the first round of a recovery, BBR "
+    "paces 1.24 times as many",
+    "w": "congestion window [segments]",
+}
+"""Letters of the probabilities: what they mean, and how they follow."""
+TIMES = {
+    "i": "packet interval",
+    "RTT": "round-trip time",
+    "RTO": "first retransmission timeout: RTT + TCP_RTO_MIN, as the RTT is constant",
+    "d": "time from the due time of the lost segment's ACK to the detection (`detection_wait`, `burst_wait`): to the "
+    "first SACK that comes RTT / 4 or more after the due time, to the third SACK, or to RACK's timer, whichever "
+    "is first; in LOST_TWO up to i longer. If the tail loss probe leaves before the next packet, RTT + d ends "
+    "with the probe, which retransmits a single loss, or with the probe's ACK, which shows a burst",
+    "k": "number of timeouts before this one",
+    "s": "number of further retransmissions of a loss burst, one per ACK; 0 after a single loss",
+    "c": "rounds that retransmit a window after an outage (`repair_rounds`): floor(log2 N) for N segments, as each "
+    "ACK releases two; 0 with independent losses",
+}
+"""Letters of the durations: what they mean, and how they follow."""
