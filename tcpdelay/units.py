@@ -333,20 +333,23 @@ def format_duration(seconds: float) -> str:
 
 
 def format_fraction(fraction: float, digits: int = DIGITS) -> str:
-    """Return a fraction, 0 to 1, as a percentage with `digits` significant digits, 3 by default.
+    """Return a fraction as a percentage with `digits` significant digits, 3 by default.
 
-    A fraction between 0 and 1 is never rounded to 0 or 100 %.
+    A fraction between 0 and 1 is never rounded to 0 or 100 %. Large percentages have no exponent.
 
     Examples
     --------
     >>> format_fraction(0.02), format_fraction(0.00014), format_fraction(1e-9), format_fraction(0.99999)
     ('2 %', '0.014 %', '< 0.001 %', '> 99.9 %')
+    >>> format_fraction(15.52)
+    '1550 %'
     """
     if 0 < fraction < 1e-5:
         return "< 0.001 %"
     if 1 - 0.5 * 10**-digits <= fraction < 1:
         return f"> {100 - 100 * 10**-digits:.{digits}g} %"
-    return f"{100 * fraction:.{digits}g} %"
+    rounded = f"{100 * fraction:.{digits}g}"
+    return f"{float(rounded):.0f} %" if "e+" in rounded else f"{rounded} %"
 
 
 def format_fraction_range(fractions: tuple[float, float]) -> str:
