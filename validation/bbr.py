@@ -14,22 +14,17 @@ from pathlib import Path as FilePath
 import numpy as np
 import pandas as pd
 
-from tcpdelay.confidence import Interval
 from tcpdelay.distribution import ExpectedError, Spread
 from tcpdelay.models.accuracy import BBR_ERROR
 from tcpdelay.models.error_table import spread_of
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.questions.validation.captures import MeasuredDelay, measure_all
 from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow
+from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.stack import Stack
 
 RESULTS = FilePath(__file__).parent / "results"
 MICROSECOND_DIGITS = 6
-
-
-def beyond(value: float, interval: Interval) -> float:
-    """Return the distance of a value from an interval, relative to the interval's middle value."""
-    return max(interval.low - value, value - interval.high, 0.0) / interval.value
 
 
 def compared(measured: MeasuredDelay) -> dict[str, object]:
@@ -54,8 +49,8 @@ def compared(measured: MeasuredDelay) -> dict[str, object]:
     rounded = {name: round(float(value), MICROSECOND_DIGITS) for name, value in figures.items()}
     errors = {
         "p95_error": predicted.quantile(0.95) / measured.p95.value - 1,
-        "p95_beyond": beyond(predicted.quantile(0.95), measured.p95),
-        "repeated_p95_beyond": beyond(repeated.quantile(0.95), measured.p95),
+        "p95_beyond": abs(error_beyond(predicted.quantile(0.95), measured.p95)),
+        "repeated_p95_beyond": abs(error_beyond(repeated.quantile(0.95), measured.p95)),
         "mean_error": predicted.mean / measured.mean.value - 1,
         "repeated_mean_error": repeated.mean / measured.mean.value - 1,
     }
