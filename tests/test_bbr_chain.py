@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from tcpdelay.confidence import Interval
 from tcpdelay.models.linux.parameters import linux_parameters
 from tcpdelay.models.linux.rtt_probes import STARTUP, held_back
 from tcpdelay.models.predict import predict, supports
+from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.scenario import Scenario
 
 # The captures include shorter intervals than the range in which random scenarios have been checked.
@@ -35,8 +37,8 @@ def test_delays_are_those_of_captures():
     beyond, off = [], []
     for flow, path, row in captured():
         predicted = td.predict_delay(flow, path, BBR)
-        p95 = predicted.quantile(0.95)
-        beyond.append(max(row.p95_low - p95, p95 - row.p95_high, 0) / row.p95)
+        interval = Interval(row.p95, row.p95_low, row.p95_high)
+        beyond.append(abs(error_beyond(predicted.quantile(0.95), interval)))
         off.append(predicted.mean / row.mean - 1)
     assert len(beyond) == 41
     assert np.mean(beyond) < 0.01

@@ -6,24 +6,19 @@ It writes `results/bbr.csv` and `.md`, and prints the simulator's error (`tcpdel
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
-from pathlib import Path as FilePath
-
 import numpy as np
 import pandas as pd
 
+from scoring.capture_comparison import write_comparison
 from tcpdelay.distribution import ExpectedError, Spread
 from tcpdelay.models.accuracy import BBR_ERROR
 from tcpdelay.models.error_table import spread_of
 from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.questions.validation.captures import MeasuredDelay, measure_all
+from tcpdelay.questions.validation.captures import MeasuredDelay
 from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow
 from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.stack import Stack
 
-RESULTS = FilePath(__file__).parent / "results"
 MICROSECOND_DIGITS = 6
 
 
@@ -76,25 +71,9 @@ def summary(table: pd.DataFrame) -> str:
     )
 
 
-def compared_all(captures: Sequence[MeasuredDelay]) -> pd.DataFrame:
-    """Return the table of all captures."""
-    rows = []
-    for measured in captures:
-        rows.append(compared(measured))
-        print(rows[-1], file=sys.stderr)
-    return pd.DataFrame(rows)
-
-
 def main() -> None:
-    """Write the comparison of all captures of a folder."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("captures", type=FilePath, help="folder of the captures")
-    parser.add_argument("--output", type=FilePath, default=RESULTS, help="folder of the results (%(default)s)")
-    arguments = parser.parse_args()
-    table = compared_all(measure_all(arguments.captures, sys.exit))
-    table.to_csv(arguments.output / "bbr.csv", index=False)
-    (arguments.output / "bbr.md").write_text(summary(table), encoding="utf-8")
-    print(summary(table), error_of(table))
+    """Write the comparison of all captures of a folder, and print the error that predictions quote."""
+    print(error_of(write_comparison("bbr", __doc__ or "", compared, summary)))
 
 
 if __name__ == "__main__":

@@ -6,32 +6,22 @@ group. `validation/specs/high-load.toml` makes the captures again; they are too 
 
 from __future__ import annotations
 
-import argparse
-import math
-import sys
-from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path as FilePath
 
 import pandas as pd
 
-from tcpdelay.distribution import DelayDistribution
+from scoring.capture_comparison import write_comparison
+from scoring.chain_errors import MEASURES, measures
 from tcpdelay.models.predict import capacity, predict
-from tcpdelay.questions.validation.captures import MeasuredDelay, measure_all
+from tcpdelay.questions.validation.captures import MeasuredDelay
 from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Stack
 
-RESULTS = FilePath(__file__).parent / "results"
 MODELS = ("chain", "simulation")
-FIGURES = ("p95", "p99", "mean")
 DIGITS = 6
 UTILIZATIONS = (0.0, 0.425, 0.575, 0.725, 0.85, 1.0)
 """Limits of the groups: the flow's rate relative to the rate that the chain expects TCP to carry."""
-
-
-def _figure(delays: DelayDistribution, name: str) -> float:
-    return delays.mean if name == "mean" else delays.quantile(float(name[1:]) / 100)
 
 
 def compared(measured: MeasuredDelay) -> dict[str, object]:
@@ -46,17 +36,18 @@ def compared(measured: MeasuredDelay) -> dict[str, object]:
         "utilization": round(measured.flow.packet_rate / capacity(scenario), 3),
         "carried": measured.sustainable,
     }
-    for name in FIGURES:
+    for name in MEASURES:
         interval = getattr(measured, name)
         for end in ("value", "low", "high"):
             row[name if end == "value" else f"{name}_{end}"] = round(getattr(interval, end), DIGITS)
     for model in MODELS:
         delays = predict(scenario, method=model).distribution
-        row[f"{model}_carried"] = bool(delays is not None and delays.sustainable)
-        for name in FIGURES:
-            value = math.nan if delays is None or not delays.sustainable else _figure(delays, name)
-            row[f"{model}_{name}"] = round(value, DIGITS)
-            row[f"{model}_{name}_beyond"] = round(abs(error_beyond(value, getattr(measured, name))), 4)
+        carried = delays is not None and delays.sustainable
+        figures = measures(delays if carried else None, model)
+        row |= {f"{model}_carried": carried, **figures}
+        for name in MEASURES:
+            beyond = error_beyond(figures[f"{model}_{name}"], getattr(measured, name))
+            row[f"{model}_{name}_beyond"] = round(abs(beyond), 4)
     return row
 
 
@@ -65,48 +56,38 @@ def groups(table: pd.DataFrame) -> pd.DataFrame:
     labels = [f"{low:g} to {high:g}" for low, high in pairwise(UTILIZATIONS)]
     group = pd.cut(table["utilization"], UTILIZATIONS, labels=labels)
     keys = [(table["rtt"] * 1000).round().astype(int).rename("RTT [ms]"), group.rename("utilization")]
-    errors = table[[f"{model}_{name}_beyond" for model in MODELS for name in FIGURES]]
+    errors = table[[f"{model}_{name}_beyond" for model in MODELS for name in MEASURES]]
     found = errors.groupby(keys, observed=True).mean().map("{:.1%}".format, na_action="ignore").fillna("–")
     found.columns = [name.removesuffix("_beyond").replace("_", ": ") for name in found.columns]
     found.insert(0, "captures", table.groupby(keys, observed=True).size())
+    found.insert(1, "± of p95", half_width(table).groupby(keys, observed=True).median().map("{:.0%}".format))
     return found
 
 
+def half_width(table: pd.DataFrame) -> pd.Series:
+    """Return half the 95 % interval of each capture's p95, relative to p95."""
+    return (table["p95_high"] - table["p95_low"]) / 2 / table["p95"]
+
+
 def summary(table: pd.DataFrame) -> str:
-    """Return the errors of all captures in words, and those of each group as a table."""
-    width = ((table["p95_high"] - table["p95_low"]) / 2 / table["p95"]).median()
-    said = [f"{len(table)} captures. Half the 95 % interval of p95 is {width:.1%} in the median.\n"]
+    """Return the mean errors over all captures in words, and the mean errors of each group in a table."""
+    width = half_width(table).median()
+    said = [f"{len(table)} captures. Half the 95 % interval of p95 (±) is {width:.1%} in the median.\n"]
     for model in MODELS:
         known = table[table[f"{model}_carried"] & table["carried"]]
         figures = ", ".join(
             f"{name} {known[f'{model}_{name}_beyond'].mean():.1%} beyond the interval "
             f"({(known[f'{model}_{name}'] / known[name] - 1).mean():+.1%} in the mean with its sign)"
-            for name in FIGURES
+            for name in MEASURES
         )
-        right = (table[f"{model}_carried"] == table["carried"]).mean()
-        said.append(f"The {model}: {figures}; right in {right:.0%} of the captures whether TCP carries the flow.\n")
+        right = (table[f"{model}_carried"] == table["carried"]).sum()
+        said.append(f"The {model}: {figures}; right in {right} captures whether TCP carries the flow.\n")
     return "\n".join([*said, groups(table).reset_index().to_markdown(index=False), ""])
-
-
-def compared_all(captures: Sequence[MeasuredDelay]) -> pd.DataFrame:
-    """Return the table of all captures."""
-    rows = []
-    for measured in captures:
-        rows.append(compared(measured))
-        print(rows[-1], file=sys.stderr, flush=True)
-    return pd.DataFrame(rows)
 
 
 def main() -> None:
     """Write the comparison of all captures of a folder."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("captures", type=FilePath, help="folder of the captures")
-    parser.add_argument("--output", type=FilePath, default=RESULTS, help="folder of the results (%(default)s)")
-    arguments = parser.parse_args()
-    table = compared_all(measure_all(arguments.captures, sys.exit))
-    table.to_csv(arguments.output / "high-load.csv", index=False)
-    (arguments.output / "high-load.md").write_text(summary(table), encoding="utf-8")
-    print(summary(table))
+    write_comparison("high-load", __doc__ or "", compared, summary)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,12 @@ WINDOW_PER_FLIGHT = 3
 """Largest window of the chain, as a multiple of the smallest window that lets every packet leave at once."""
 WINDOW_PER_ROOT_LOSS = 4.5
 """Largest window of the chain [segments], times the square root of the loss: larger windows meet a loss too soon."""
-RATE_WITH_BACKLOG = tcp.BBR_PROBING_GAINS[0] / tcp.BBR_GAIN * (1 - tcp.BBR_PACING_MARGIN / 100)
-"""BBR's pacing rate with a backlog, relative to the flow's rate (`bbr_update_gains`, `bbr_rate_bytes_per_sec`)."""
+FASTER = tcp.BBR_PROBING_GAINS[0] / tcp.BBR_GAIN
+"""BBR's pacing gain in the first phase of its gain cycle (`bbr_update_gains`)."""
+PACED = 1 - tcp.BBR_PACING_MARGIN / 100
+"""BBR's pacing rate with a gain of 1, relative to the bandwidth (`bbr_rate_bytes_per_sec`)."""
+RATE_WITH_BACKLOG = FASTER * PACED
+"""BBR's pacing rate with a backlog, relative to the flow's rate."""
 SPARE_WINDOWS = 3
 """Segments by which the largest window exceeds the flight, that is the segments in flight without a backlog."""
 LARGEST_BACKOFF = 6
@@ -39,7 +43,7 @@ NEGLIGIBLE_BACKOFF = 1e-6
 LARGEST_BURST = 2
 """Largest mean loss burst at which the chain has been compared with the simulator [segments]."""
 LARGEST_LOSS_WITH_BBR = 0.15
-"""Largest loss of the chain with BBR; at a fifth, BBR looks for a policer (`bbr_lt_bw_sampling`)."""
+"""Largest loss of the chain with BBR. If a fifth is lost, BBR looks for a policer (`bbr_lt_bw_sampling`)."""
 LARGEST_OUTAGE = 0.02
 """Largest share of packets that losses of whole windows may delay.
 

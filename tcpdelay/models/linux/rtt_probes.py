@@ -22,23 +22,21 @@ from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.departures import BINS_PER_SLOT, EXTRA, NEGLIGIBLE, REMAINDER, WEIGHT, add, new_bins
 from tcpdelay.models.linux.detection import detection_wait
-from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
+from tcpdelay.models.linux.parameters import FASTER, PACED, SAME_TIME, LinuxParameters
 
 MIN_RTT_TIME, PROBE_TIME = tcp.BBR_MIN_RTT_TIME / tcp.SECOND, tcp.BBR_PROBE_RTT_TIME / tcp.SECOND
 """Time between two measurements, and the shortest time of a measurement [s]."""
-FASTER, SLOWER = tcp.BBR_PROBING_GAINS[0] / tcp.BBR_GAIN, tcp.BBR_PROBING_GAINS[1] / tcp.BBR_GAIN
-"""Pacing gains of the first two phases of the gain cycle; in the other phases the gain is 1."""
+SLOWER = tcp.BBR_PROBING_GAINS[1] / tcp.BBR_GAIN
+"""Pacing gain of the second phase of the gain cycle; the gain of the first is `FASTER`, and of the other phases 1."""
 HIGH = tcp.BBR_HIGH_GAIN / tcp.BBR_GAIN
 """Pacing gain in startup."""
 STARTUP = -1
 """Number of startup among the phases of the gain cycle."""
-PACED = 1 - tcp.BBR_PACING_MARGIN / 100
-"""Pacing rate with a gain of 1, relative to the bandwidth (`bbr_rate_bytes_per_sec`)."""
 SPARE_SEGMENTS, SPARE_WHEN_FASTER = 3, 2
 """Segments in flight beyond the product of bandwidth and RTT: three quanta, and two more in the first phase of the gain
 cycle (`bbr_quantization_budget`)."""
 MOST_DELAYS = 128
-"""Number of packets that are held back from which on similar delays are joined."""
+"""About the number of values that remain when similar delays are joined."""
 
 
 @kernel()
@@ -177,7 +175,7 @@ def _stays_in_startup(p: LinuxParameters) -> bool:
 
 @kernel()
 def _joined(delays: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return some `MOST_DELAYS` ascending delays in place of many, and how many each stands for."""
+    """Join similar delays; return about `MOST_DELAYS` mean delays, ascending, and the number of delays in each mean."""
     ascending = np.sort(delays)
     values, counts = np.zeros(ascending.size), np.zeros(ascending.size)
     least, filled = max(ascending.size // MOST_DELAYS, 1), -1
