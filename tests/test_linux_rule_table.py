@@ -14,6 +14,7 @@ from tcpdelay.models.linux.phases import KIND_NAMES
 from tcpdelay.models.linux.rules import LARGER, RULES
 from tcpdelay.models.linux.states import STATES
 from tcpdelay.models.linux.transitions import linux_transitions
+from tcpdelay.models.linux.windows import window_before
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -28,6 +29,9 @@ SCENARIOS = {
     "half a round-trip time between packets": (VOICE, Path(0.05, 0.05), RENO),
     "1200 B": (Flow(1200, 0.02), Path(0.1, 0.005), Stack.linux()),
     "1200 B, a long path": (Flow(1200, 0.02), Path(0.3, 0.01), RENO),
+    "full segments, Reno": (Flow(1448, 0.01), Path(0.1, 0.01), RENO),
+    "full segments, CUBIC": (Flow(1448, 0.02), Path(0.25, 0.005), Stack.linux()),
+    "several full segments": (Flow(2896, 0.02), Path(0.1, 0.005), RENO),
     "several segments": (Flow(3000, 0.04), Path(0.05, 0.01), Stack.linux()),
     "many segments": (Flow(15_000, 0.08), Path(0.075, 0.003), RENO),
     "thin flow": (Flow(160, 0.2), Path(0.05, 0.01), Stack.linux()),
@@ -135,9 +139,12 @@ class Chain:
 
     def times(self, phase):
         """Return the values of the letters of durations [slots]."""
-        p, s = self.p, self.sending[phase]
+        p, s, window = self.p, self.sending[phase], int(self.phases["window"][phase])
+        limited = p.full_segments and 2 <= window < self.o.needed and self.kind(phase) != "REPAIR_OPEN"
         return {
             "i": 1.0,
+            "a": max(p.load / window_before(p, window), 1 / p.segments_per_packet) if limited else 0.0,
+            "z": p.load / window if limited else 0.0,
             "RTT": p.load,
             "RTO": p.timeout,
             "d": float(s["wait"]),
@@ -211,7 +218,7 @@ def test_the_letters_follow_from_the_equations_of_their_meanings(chain):
         if state.name == "REPAIR, cwnd-limited":
             assert openings == max(window - 1, 1)
         if state.kind == "REPAIR_AGAIN" and 2 <= window < chain.o.needed:
-            assert openings == pytest.approx(window - 1)
+            assert openings == pytest.approx(window if p.full_segments else window - 1)
         if state.name == "REPAIR_OPEN, cwnd-limited":
             assert openings <= window
         if state.kind.startswith(("LOST", "REPAIR_")) and p.segments_per_packet == 1 and values["t"] > 0:

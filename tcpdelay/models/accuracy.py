@@ -31,12 +31,12 @@ SIMULATED_RATE_ERROR = 0.047
 
 `validation/near_capacity.py` compares both rates on eight paths.
 """
-CAPACITY_ERROR = 0.085 + SIMULATED_RATE_ERROR
+CAPACITY_ERROR = 0.077 + SIMULATED_RATE_ERROR
 """Error of the largest rate that the chain says TCP carries.
 
-Nine of ten are within 8.5 % of a simulation (`validation/capacity.py`). The simulation itself may be too slow.
+Nine of ten are within 7.7 % of a simulation (`validation/capacity.py`). The simulation itself may be too slow.
 """
-LARGEST_CAPACITY_ERROR = 0.225 + SIMULATED_RATE_ERROR
+LARGEST_CAPACITY_ERROR = 0.215 + SIMULATED_RATE_ERROR
 """Error by which that rate is too small at most: the largest of `validation/capacity.py`, and the simulation's own."""
 SIMULATED_BURSTS = "simulations of losses in bursts in scenarios like this one"
 STUDENT_95 = 2.09

@@ -97,7 +97,7 @@ def _phase_times(p: LinuxParameters, s: Sending, phase: float, times: NDArray[np
     elif s.kind == LOST:
         times_after_loss(p, count, s.run, s.spacing_in_run, s.spacing_after_run, s.in_run == 1, s.duration, times)
     else:
-        opening_times(count, 0, 0.0, s.spacing_after_run, times)
+        opening_times(count, s.run, s.spacing_in_run, s.spacing_after_run, times)
     since_write = s.round_trips * p.load
     offset = since_write - math.floor(since_write + SAME_TIME)
     # Larger packets wait for many rounds. Each recovery adds ACKs at times of its own to these rounds.

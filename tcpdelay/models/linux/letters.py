@@ -30,9 +30,9 @@ SYMBOLS = {
     "of it with CUBIC; 0 if w is larger than the flight, which then no longer fills it. With BBR w is always "
     "larger",
     "n": "number of ACKs in the phase that release a segment (`openings`): in REPAIR and REPAIR_AGAIN w - 1, as the "
-    "retransmission takes one segment; in REPAIR_MORE all ACKs of the phase but one; in REPAIR_OPEN w. If "
-    "application-limited, the segments or packets written in an RTT. After the first round of a recovery, BBR "
-    "paces 1.24 times as many",
+    "retransmission takes one segment, or w in REPAIR_AGAIN with full segments; in REPAIR_MORE all ACKs of the phase "
+    "but one; in REPAIR_OPEN w. If application-limited, the segments or packets written in an RTT. After the first "
+    "round of a recovery, BBR paces 1.24 times as many",
     "w": "congestion window [segments]",
 }
 """Letters of the probabilities: what they mean, and how they follow."""
@@ -44,6 +44,12 @@ TIMES = {
     "first SACK that comes RTT / 4 or more after the due time, to the third SACK, or to RACK's timer, whichever "
     "is first; in LOST_TWO up to i longer. If the tail loss probe leaves before the next packet, RTT + d ends "
     "with the probe, which retransmits a single loss, or with the probe's ACK, which shows a burst",
+    "a": "time from the last ACK that releases a segment before the detection to the detection (`last_ack`): with full "
+    "segments RTT / (window before the reduction), and at least the mean time between writes of segments. LOST ends "
+    "and REPAIR begins with this ACK. 0 after a loss in an open window, and with segments that are not full",
+    "z": "time between two segments of the recovery with full segments, otherwise 0. Rounds begin one ACK before that "
+    "of the retransmission: from there on each round has the ACKs of a whole window, and the window grows after it. "
+    "0 in REPAIR_OPEN",
     "k": "number of timeouts before this one",
     "s": "number of further retransmissions of a loss burst, one per ACK; 0 after a single loss",
     "c": "rounds that retransmit a window after an outage (`repair_rounds`): floor(log2 N) for N segments, as each "

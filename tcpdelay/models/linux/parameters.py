@@ -58,6 +58,8 @@ MOST_FOLLOWED = 12
 """Largest number of consecutive losses with a phase of its own."""
 TIES_PER_SLOT = 64
 """An RTT that differs only by rounding from a multiple of 1/64 slot is set to it: packet counts change there."""
+FULL_SEGMENT = 0.9
+"""Share of its segments that a packet fills at least so that the segments count as full."""
 
 
 class LinuxParameters(NamedTuple):
@@ -71,6 +73,9 @@ class LinuxParameters(NamedTuple):
         Number of packets that fit into a full segment; below 1 if a packet is larger than a segment.
     segments_per_packet : int
         Number of segments of a packet that leaves as soon as it is written.
+    full_segments : bool
+        Whether packets fill their segments, so that each ACK releases a full segment while there is a backlog. False
+        with BBR, whose window does not limit the sender.
     loss : float
         Probability that a full segment is lost if the segment before it was not lost.
     mean_loss : float
@@ -111,6 +116,7 @@ class LinuxParameters(NamedTuple):
     load: float
     packets_per_segment: float
     segments_per_packet: int
+    full_segments: bool
     loss: float
     mean_loss: float
     next_loss: float
@@ -320,6 +326,7 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
         load=load,
         packets_per_segment=packets_per_segment,
         segments_per_packet=segments,
+        full_segments=not bbr and flow.packet_size >= FULL_SEGMENT * segments * stack.mss,
         loss=loss.after_success,
         mean_loss=path.loss,
         next_loss=loss.after_loss,

@@ -50,7 +50,8 @@ KIND_NAMES = (
     "lost",
 )
 """Names of the kinds, by their numbers."""
-PER_WINDOW = (REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN)
+PER_WINDOW = (REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR, REPAIR_OPEN)
+"""Recoveries with one phase per window; the second REPAIR is that of `even_repair_phase`."""
 OPEN_KINDS = (OPEN, LOST_OPEN, LOST_TWO, LOST_REPAIRING)
 SENDING = np.dtype(
     [
@@ -92,6 +93,8 @@ class Layout(NamedTuple):
     ----------
     rounds, first_rounds : record array
         One `ROUND_RECORD` per round, and one `FIRST_ROUNDS` record per reduced window.
+    runs_remain : bool
+        Whether the run of a round survives a recovery from the loss of one of its segments; see `make_rounds`.
     repairs, first_round, opens, losses, bursts : int
         First phase of the recoveries, of the rounds, of the open windows, of the losses in rounds, and of the
         consecutive losses in an open window.
@@ -105,6 +108,7 @@ class Layout(NamedTuple):
 
     rounds: Records
     first_rounds: Records
+    runs_remain: bool
     repairs: int
     first_round: int
     opens: int
@@ -118,7 +122,7 @@ class Layout(NamedTuple):
 @kernel()
 def make_layout(p: LinuxParameters) -> Layout:
     """Return the rounds and the numbers of the phases for a scenario."""
-    rounds, first_rounds = make_rounds(p)
+    rounds, first_rounds, runs_remain = make_rounds(p)
     top, filled = p.largest_window, rounds.size
     repairs = p.backoffs
     first_round = repairs + len(PER_WINDOW) * (top + 1)
@@ -130,14 +134,31 @@ def make_layout(p: LinuxParameters) -> Layout:
     if p.segments_per_packet > 1:
         size += 2 * (DETECTIONS - 1) * (top + 1)
     return Layout(
-        rounds, first_rounds, repairs, first_round, opens, losses, bursts, p.followed_losses, later_detections, size
+        rounds,
+        first_rounds,
+        runs_remain,
+        repairs,
+        first_round,
+        opens,
+        losses,
+        bursts,
+        p.followed_losses,
+        later_detections,
+        size,
     )
 
 
 @kernel()
 def repair_phase(layout: Layout, window: int, kind: int) -> int:
     """Return the phase of a recovery of that kind with the reduced window `window`."""
-    return int(layout.repairs + len(PER_WINDOW) * window + kind - REPAIR_MORE)
+    place = len(PER_WINDOW) - 1 if kind == REPAIR_OPEN else kind - REPAIR_MORE
+    return int(layout.repairs + len(PER_WINDOW) * window + place)
+
+
+@kernel()
+def even_repair_phase(layout: Layout, window: int) -> int:
+    """Return the phase REPAIR after a loss outside the run, where runs remain: rounds with even spacing follow."""
+    return repair_phase(layout, window, REPAIR) + 1
 
 
 @kernel()

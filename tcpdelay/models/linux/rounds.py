@@ -165,13 +165,13 @@ def _first_rounds(
     begins: NDArray[np.int64],
     runs: NDArray[np.int64],
     by_time: bool,
+    own_runs: bool,
 ) -> Records:
     """Return the `FIRST_ROUNDS` records of all windows.
 
     `begins` and `runs` are the first rounds after a loss in an open window, and after any other loss, by the windows
     `reduced`, which have rounds of their own.
     """
-    small = p.packets_per_segment >= SMALL_PACKETS
     starts, filled = reduced.size, rounds.size
     found: Records = records(p.largest_window + 2, FIRST_ROUNDS)
     start = 0
@@ -182,7 +182,7 @@ def _first_rounds(
         if not by_time:
             first.after_open = first.after_open_larger = _first_with(rounds, begins[start], begins[start + 1], window)
             first.after_repair = first.after_repair_larger = first.after_open
-            if small:
+            if own_runs:
                 # The first segment of growth takes one round, not two: start with the last round of this window.
                 first.after_repair = first.after_repair_larger = _last_with(rounds, runs[0], filled, window)
             continue
@@ -191,22 +191,27 @@ def _first_rounds(
             begin = _first_with(rounds, begin, begins[starts], window)
             run = _first_with(rounds, run, filled, window)
         first.after_open = first.after_open_larger = begin
-        first.after_repair = first.after_repair_larger = run if small else begin
+        first.after_repair = first.after_repair_larger = run if own_runs else begin
         if reduced[start] < window and start < starts - 1:
             first.after_open_larger = begins[start + 1]
-            first.after_repair_larger = runs[start + 1] if small else begins[start + 1]
+            first.after_repair_larger = runs[start + 1] if own_runs else begins[start + 1]
             first.larger = (window - reduced[start]) / (reduced[start + 1] - reduced[start])
     return found
 
 
 @kernel()
-def make_rounds(p: LinuxParameters) -> tuple[Records, Records]:
-    """Return the `ROUND_RECORD` of each round, and the `FIRST_ROUNDS` of each reduced window."""
+def make_rounds(p: LinuxParameters) -> tuple[Records, Records, bool]:
+    """Return the `ROUND_RECORD` of each round, the `FIRST_ROUNDS` of each reduced window, and whether runs remain.
+
+    Runs remain if the run of a round survives a recovery from the loss of one of its segments. The chain follows this
+    where segments are full and growth does not depend on time, so that all reduced windows share the rounds.
+    """
     top = p.largest_window
-    small = p.packets_per_segment >= SMALL_PACKETS
     last_fresh = top if p.bbr else min(p.flight + 1, top)
     by_time = _grows_by_time(p, reduced_window(p, top))
-    if by_time and not small:
+    runs_remain = p.full_segments and not by_time
+    own_runs = runs_remain or p.packets_per_segment >= SMALL_PACKETS
+    if by_time and not own_runs:
         last_fresh = top
     reduced = _windows_with_rounds(p, last_fresh, by_time)
     starts = reduced.size
@@ -220,9 +225,9 @@ def make_rounds(p: LinuxParameters) -> tuple[Records, Records]:
     runs = np.zeros(starts + 1, np.int64)
     for start in range(starts):
         runs[start] = filled
-        if start == 0 or (by_time and small):
-            begin = reduced[start] if small else min(last_fresh + 1, top)
-            if small or last_fresh < top:
+        if start == 0 or (by_time and own_runs):
+            begin = reduced[start] if own_runs else min(last_fresh + 1, top)
+            if own_runs or last_fresh < top:
                 filled = _add_rounds(p, rounds, filled, begin, top, True)
                 # At the largest window the last two rounds alternate.
                 rounds.following[filled - 1] = max(filled - 2, runs[start])
@@ -236,4 +241,4 @@ def make_rounds(p: LinuxParameters) -> tuple[Records, Records]:
             rounds.following[last] = _first_with(rounds, runs[start], end, last_fresh + 1)
         else:
             rounds.following[last] = max(last - 1, begins[start])
-    return rounds[:filled], _first_rounds(p, rounds[:filled], reduced, begins, runs, by_time)
+    return rounds[:filled], _first_rounds(p, rounds[:filled], reduced, begins, runs, by_time, own_runs), runs_remain

@@ -78,7 +78,13 @@ REPAIR_AGAIN = State(
     PER_ACK,
 )
 _TO_RECOVERY_POINT = "From the last retransmission to its ACK, which reaches the recovery point"
-REPAIR = State("REPAIR", f"{_TO_RECOVERY_POINT}.", PER_ACK, LIMITED)
+REPAIR = State(
+    "REPAIR",
+    f"{_TO_RECOVERY_POINT}. With full segments from the last ACK before the detection, to one ACK before the recovery "
+    "point.",
+    PER_ACK,
+    LIMITED,
+)
 REPAIR_NOT_LIMITED = State(
     "REPAIR", f"{_TO_RECOVERY_POINT}. The reduced window lets every new packet leave.", PER_ACK, NOT_LIMITED
 )

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from tcpdelay.models.compilation import kernel, records
+from tcpdelay.models.compilation import (
+    kernel,
+    records,
+)
 from tcpdelay.models.linux.bursts import (
     add_bursts,
-    last_loss_weight,
-    more_lost,
-    outage_chance,
-    probe_interval,
-    put_outage,
     repair_rounds,
     repair_segments,
 )
-from tcpdelay.models.linux.detection import detection_wait, mean_detection_wait, timeout_chance
+from tcpdelay.models.linux.losses import (
+    put_loss_in_repair,
+    put_losses,
+)
 from tcpdelay.models.linux.open_transitions import (
     OpenWindow,
     add_later_detections,
     open_growth,
     open_window,
-    put_open_loss,
     put_open_window,
     put_repair_of_open_window,
 )
-from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
+from tcpdelay.models.linux.parameters import (
+    SMALLEST_WINDOW,
+    LinuxParameters,
+)
 from tcpdelay.models.linux.phases import (
     LOST,
     LOST_REPAIRING,
     OPEN,
     REPAIR,
-    REPAIR_AGAIN,
     REPAIR_MORE,
     REPAIR_OPEN,
     ROUND,
@@ -37,21 +39,28 @@ from tcpdelay.models.linux.phases import (
     TIMEOUT,
     Layout,
     Sending,
+    even_repair_phase,
     lost_phase,
     make_layout,
     open_phase,
     put,
-    put_outcomes,
-    put_repeat,
     put_rounds,
     repair_phase,
     round_phase,
 )
-from tcpdelay.models.linux.windows import SMALL_PACKETS, opening_time, reduced_window, round_openings, window_before
-from tcpdelay.models.solver.state_space import PHASE, TRANSITION, Phases, Transitions
+from tcpdelay.models.linux.recoveries import put_repairs
+from tcpdelay.models.linux.windows import (
+    opening_time,
+    reduced_window,
+    round_openings,
+)
+from tcpdelay.models.solver.state_space import (
+    PHASE,
+    TRANSITION,
+    Phases,
+    Transitions,
+)
 
-GROUPS = 3
-"""Number of parts of a round. The chain distinguishes in which part the first loss occurs."""
 ROUND_TRIPS_TO_ROUND = 2
 """Round-trip times from a write in an open window to the ACKs of the first round; the second is the recovery."""
 TRANSITIONS_PER_PHASE = 16
@@ -123,185 +132,6 @@ def _first_losses(
 
 
 @kernel()
-def _repairs(
-    p: LinuxParameters,
-    o: OpenWindow,
-    t: Transitions,
-    row: int,
-    layout: Layout,
-    phases: Phases,
-    sending: Sending,
-    window: int,
-) -> int:
-    """Append the phases of a recovery with the reduced window `window` [segments].
-
-    In recovery RACK's reordering window is 0 (`tcp_rack_reo_wnd`; RFC 8985, 6.2): the ACK of the next later segment
-    detects a loss. PRR releases one segment per ACK (`tcp_cwnd_reduction`; RFC 6937, 3). The recovery ends with the ACK
-    of the last retransmission (`tcp_fastretrans_alert`).
-    """
-    load, per_segment, loss = p.load, p.packets_per_segment, p.loss
-    opened = window >= o.needed
-    # The retransmission takes one segment of the window.
-    spacing_after_run = load / max(window - 1, 1) if not opened else min(1.0, load) / p.segments_per_packet
-    # Time between the segments of the flight in which the losses are, before the reduction [slots].
-    before = max(1.0 / p.segments_per_packet, load / window_before(p, window))
-    alone = 0.0 if opened else before
-    wait = detection_wait(p, 0, alone, max(alone, spacing_after_run / 2)) if alone > 0 else o.wait
-    # After the first round of a recovery BBR paces again; PRR continues (`bbr_set_cwnd_to_recover_or_restore`).
-    paced = spacing_after_run / p.pacing
-    plain = repair_phase(layout, window, REPAIR)
-    again = repair_phase(layout, window, REPAIR_AGAIN)
-    only_timeout = timeout_chance(p, window - 1, window)
-    for kind in (REPAIR_MORE, REPAIR_AGAIN):
-        phase = repair_phase(layout, window, kind)
-        phases.first_transition[phase] = row
-        if kind == REPAIR_MORE:
-            # The phase lasts from the detection of the first loss to that of the last loss. Any of the segments sent
-            # before the first detection, RTT + wait, may be the last loss. The segment `place` behind the first loss is
-            # detected by the ACK of its successor, at (place + 1) before; the first loss was detected at `wait`.
-            under_way = int(max((load + wait) / before + SAME_TIME, 1.0))
-            weight = duration = openings = 0.0
-            for place in range(1, under_way + 1):
-                chance = last_loss_weight(p, place, under_way)
-                lasts = max((place + 1) * before - wait, 0.0)
-                weight += chance
-                duration += chance * lasts
-                # ACKs of this time that release a new segment: all but the ACK that releases the retransmission.
-                openings += chance * max(lasts / spacing_after_run - 1, 0.0)
-            duration /= weight
-            openings /= weight
-        else:
-            # The ACK of the first segment sent after the lost retransmission, one RTT and one ACK later [slots].
-            duration = load + spacing_after_run
-            openings = max(duration / paced - 1, 0.0)
-        # The retransmission or at least one new segment is lost.
-        lost = 1 - (1 - loss) ** (openings + 1)
-        if p.followed_losses:
-            lost = 1 - (1 - p.repeated_loss) * (1 - loss) ** openings
-        timeout = p.repeated_loss * only_timeout
-        lost_again = max(lost - timeout, 0.0)
-        shift = duration - per_segment * openings
-        sending.duration[phase], sending.openings[phase] = duration, openings
-        sending.timeout_chance[phase] = only_timeout
-        sending.spacing_after_run[phase] = spacing_after_run if kind == REPAIR_MORE else paced
-        row = put(t, row, 0, 0, shift, timeout, duration)
-        if kind == REPAIR_MORE:
-            row = put(t, row, again, again, shift, lost_again, duration)
-        else:
-            row = put_repeat(t, row, phase, shift, per_segment * openings, lost_again)
-        row = put(t, row, plain, plain, shift, 1 - lost_again - timeout, duration)
-
-    phases.first_transition[plain] = row
-    openings = max(int(load / paced + 0.5), 1)
-    sending.duration[plain], sending.openings[plain] = load, openings
-    sending.spacing_after_run[plain] = paced
-    lost = open_phase(layout, window, LOST_REPAIRING)
-    # The first loss of a new segment, by the third of the RTT in which an ACK releases it, at its mean time [slots].
-    done = 0
-    groups = min(openings, GROUPS)
-    for group in range(groups):
-        end = openings * (group + 1) // groups
-        chance = places = 0.0
-        for place in range(done, end):
-            this = loss * (1 - loss) ** place
-            chance += this
-            places += this * (place + 1)
-        if chance > 0:
-            mean = places / chance
-            shift, mean_time = mean * (paced - per_segment), mean * paced
-            if opened:
-                row = put_open_loss(p, o, t, row, layout, window, chance, shift, mean_time)
-            else:
-                row = put(t, row, lost, lost, shift, chance, mean_time)
-        done = end
-    kept = (1 - loss) ** openings
-    return put_rounds(t, row, layout, window, False, opened, load - per_segment * openings, kept, load)
-
-
-@kernel()
-def _put_lost(
-    p: LinuxParameters,
-    o: OpenWindow,
-    t: Transitions,
-    row: int,
-    layout: Layout,
-    sending: Sending,
-    phase: int,
-    window: int,
-    grown: float,
-    step: float,
-    last: float,
-    wait: float,
-    added: float,
-) -> int:
-    """Append the phase of a loss while the window limits the sender.
-
-    RACK detects the loss (`tcp_rack_detect_loss`; RFC 8985, 6.2), the recovery reduces the window once
-    (`tcp_init_cwnd_reduction`), and the segment is retransmitted.
-
-    Parameters
-    ----------
-    window : int
-        Window at the beginning of the round in which the loss is detected [segments].
-    grown : float
-        Mean growth from the beginning of this round to the detection [segments].
-    step : float
-        Mean time between ACKs that release a segment [slots].
-    last : float
-        Time from the last of these ACKs to the detection [slots]. Packets written in this time wait until the recovery.
-    wait : float
-        Time from the due time of the ACK to the detection [slots].
-    added : float
-        ACKs that release a segment in addition to one per `step`.
-    """
-    duration = p.load + wait
-    reduced = reduced_window(p, window)
-    # One ACK per step, without that of the lost segment and the one that releases the retransmission.
-    openings = max(int(duration / step - 2 + added + SAME_TIME), 0)
-    only_timeout = timeout_chance(p, window - 2, reduced)
-    sending.duration[phase], sending.wait[phase], sending.openings[phase] = duration, wait, openings
-    sending.timeout_chance[phase] = only_timeout
-    if sending.spacing_after_run[phase] == 0:
-        sending.spacing_after_run[phase] = step
-    until = max(duration - last, p.load / 2) if reduced < o.needed else duration
-    shift = until - p.packets_per_segment * openings
-    outage = outage_chance(p, window)
-    if outage > 0:
-        # The tail loss probe follows the last segment of the window, at the RTO at the latest [slots].
-        time = min((window - 1) * step + probe_interval(p), p.timeout)
-        row = put_outage(p, t, row, layout, window, time - p.packets_per_segment * openings, outage, time)
-    more = more_lost(p, openings, True)
-    # The window at detection is a whole number of segments: of two, so that their mean is window + grown.
-    whole = int(grown)
-    for further in range(2):
-        share = (1 - outage) * (grown - whole if further else 1 - grown + whole)
-        reduced = reduced_window(p, min(window + whole + further, p.largest_window))
-        clean = repair_phase(layout, reduced, REPAIR)
-        row = put_outcomes(t, row, layout, p.repeated_loss, only_timeout, more, share, reduced, clean, shift, until)
-    return row
-
-
-@kernel()
-def _loss_in_repair(
-    p: LinuxParameters,
-    o: OpenWindow,
-    t: Transitions,
-    row: int,
-    layout: Layout,
-    phases: Phases,
-    sending: Sending,
-    window: int,
-) -> int:
-    """Append the phase of a loss during a recovery."""
-    phase = open_phase(layout, window, LOST_REPAIRING)
-    phases.first_transition[phase] = row
-    step = p.load / window
-    wait = mean_detection_wait(p, detection_wait(p, 0, step, step), step)
-    grown = layout.rounds.grown[layout.first_rounds[window].after_repair]
-    return _put_lost(p, o, t, row, layout, sending, phase, window, grown, step, step, wait, 0.5)
-
-
-@kernel()
 def _rounds(
     p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
 ) -> int:
@@ -333,40 +163,6 @@ def _rounds(
     return row
 
 
-@kernel()
-def _losses(
-    p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
-) -> int:
-    """Append the losses in rounds: for each round a loss in the run, and a loss of a later segment."""
-    small = p.packets_per_segment >= SMALL_PACKETS
-    for number in range(layout.rounds.size):
-        sent, following = layout.rounds.window[number], layout.rounds.following[number]
-        run, spacing_in_run, spacing_after_run = round_openings(
-            p, sent, layout.rounds.reduced[number], layout.rounds.all_in_run[number]
-        )
-        window = layout.rounds.window[following]
-        for in_run in range(2):
-            phase = lost_phase(layout, number, in_run == 1)
-            phases.first_transition[phase] = row
-            sending.run[phase] = run
-            sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
-            sending.in_run[phase], sending.round_trips[phase] = in_run, sending.round_trips[round_phase(layout, number)]
-            # The ACKs after the due time detect the loss: after a loss in the run, on average half of the run's.
-            if in_run:
-                close_acks, step, last = run // 2, spacing_in_run, spacing_in_run
-            else:
-                step = last = spacing_in_run if small and run else spacing_after_run
-                close_acks = run if small else 0
-            wait = mean_detection_wait(p, detection_wait(p, close_acks, spacing_in_run, spacing_after_run), step)
-            mean_step = p.load / sent
-            if not small:
-                last = mean_step
-            added = 0.5 + window - sent
-            grown = layout.rounds.grown[following]
-            row = _put_lost(p, o, t, row, layout, sending, phase, window, grown, mean_step, last, wait, added)
-    return row
-
-
 @kernel(nogil=True)
 def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending, Layout]:
     """Return the phases, the transitions, one `SENDING` record per phase, and the layout."""
@@ -382,8 +178,11 @@ def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending,
             phase = repair_phase(layout, window, kind)
             phases.window[phase], phases.recovery[phase], sending.kind[phase] = window, kind, kind
             phases.first_transition[phase] = row
+        even = even_repair_phase(layout, window)
+        phases.window[even], phases.recovery[even], sending.kind[even] = window, REPAIR, REPAIR
+        phases.first_transition[even] = row
         if window >= SMALLEST_WINDOW:
-            row = _repairs(p, o, t, row, layout, phases, sending, window)
+            row = put_repairs(p, o, t, row, layout, phases, sending, window)
             row = put_repair_of_open_window(p, o, t, row, layout, phases, sending, window, 0)
     for number in range(layout.rounds.size):
         phase = round_phase(layout, number)
@@ -397,13 +196,13 @@ def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending,
             phases.first_transition[phase] = row
         if window >= SMALLEST_WINDOW:
             row = put_open_window(p, o, t, row, layout, phases, sending, window, growth[window], step[window])
-            row = _loss_in_repair(p, o, t, row, layout, phases, sending, window)
+            row = put_loss_in_repair(p, o, t, row, layout, phases, sending, window)
     for number in range(layout.rounds.size):
         for in_run in range(2):
             phase = lost_phase(layout, number, in_run == 1)
             phases.window[phase] = layout.rounds.window[layout.rounds.following[number]]
             phases.recovery[phase], sending.kind[phase] = LOST, LOST
-    row = _losses(p, o, t, row, layout, phases, sending)
+    row = put_losses(p, o, t, row, layout, phases, sending)
     row = add_bursts(p, t, row, layout, phases, sending)
     row = add_later_detections(p, o, t, row, layout, phases, sending)
     phases.first_transition[layout.size] = row

@@ -204,6 +204,8 @@ def round_openings(p: LinuxParameters, window: int, reduced: int, all_in_run: bo
     """
     load = p.load
     if p.packets_per_segment < SMALL_PACKETS:
+        if all_in_run and p.full_segments:
+            return window - 1, 0.0, load
         # While there is a backlog, each segment of growth leaves together with another segment.
         return max(window - reduced, 0), 0.0, load / min(window, reduced)
     run = window - 1 if all_in_run else 0
