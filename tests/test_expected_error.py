@@ -386,19 +386,19 @@ def test_auto_simulates_where_the_chain_is_too_large_or_its_error_not_known(use,
 
 def test_auto_leaves_to_the_chain_what_cannot_be_simulated(use):
     use(table_of(0.9))
-    dropped_by_bytes = Path(0.1, 0.02, bottleneck="bytes")
-    assert predict_delay(FLOW, dropped_by_bytes, LINUX, method="auto").method == "chain"
+    fast = Flow(174, 0.0001)
+    with pytest.warns(ValidityWarning, match="interval 0.0001 s"):
+        assert predict_delay(fast, Path(0.110, 0.0), LINUX, method="auto").method == "chain"
     # What neither knows is refused in the words of the chain.
-    with pytest.raises(ValueError, match="loss_pattern must be 'random' with Stack"):
-        predict_delay(FLOW, Path(0.1, 0.02, loss_pattern="correlated"), LINUX, method="auto")
+    with pytest.raises(ValueError, match="jitter must be 0 in the chain"):
+        predict(Scenario(fast, Path(0.110, 0.02, jitter=0.01), LINUX)).require()
 
 
 @pytest.mark.parametrize(
     ("path", "stack", "message"),
     [
         (PATH, Stack.newreno_2008(), r"stack must be Stack\.linux\(\) in a simulation, got NewReno2008"),
-        (Path(0.1, 0.02, bottleneck="bytes"), LINUX, "bottleneck must be 'packets' in a simulation, got 'bytes'"),
-        (Path(0.1, 0.02, "correlated"), LINUX, "loss_pattern must be 'random' in a simulation"),
+        (Path(30.0, 0.02), LINUX, "rtt must span less than 1024 segments of the flow in a simulation, not 1501"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(path, stack, message):

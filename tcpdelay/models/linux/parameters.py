@@ -198,8 +198,7 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     ['packet_size']
     """
     if path.loss_pattern != "random":
-        hint = "set loss_burst of Path for loss bursts; Stack.newreno_2008() accepts 'correlated'"
-        yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' with Stack.linux()", hint)
+        yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' in the chain of Linux", SIMULATED)
     yield from unknown_fields(path, PATH_FIELDS, "in the chain", SIMULATED)
     if stack.congestion_control == "bbr":
         yield from _refused_with_bbr(flow, path, stack)
