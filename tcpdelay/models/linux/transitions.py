@@ -6,6 +6,7 @@ from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.linux.bursts import (
     add_bursts,
     last_loss_weight,
+    lost_round_chance,
     more_lost,
     outage_chance,
     probe_interval,
@@ -14,6 +15,7 @@ from tcpdelay.models.linux.bursts import (
     repair_segments,
 )
 from tcpdelay.models.linux.detection import detection_wait, mean_detection_wait, timeout_chance
+from tcpdelay.models.linux.drop_tail_rounds import add_rest_losses, put_rest_losses
 from tcpdelay.models.linux.open_transitions import (
     OpenWindow,
     add_later_detections,
@@ -83,6 +85,12 @@ def _timeouts(
             row = put(t, row, stage + 1, stage + 1, wait, p.next_loss, wait)
         lasts = wait + p.load * (0.5 + rounds)
         ends = 1.0 if last else 1 - p.next_loss
+        lost = lost_round_chance(p, rounds)
+        if stage == 0:
+            row = put_repeat(t, row, stage, wait + p.load, 0.0, ends * lost)
+        else:
+            row = put(t, row, 0, 0, wait + p.load, ends * lost, wait + p.load)
+        ends *= 1 - lost
         row = put_rounds(t, row, layout, window, False, opened <= window, lasts, ends, lasts)
     return row
 
@@ -170,6 +178,10 @@ def _repairs(
                 openings += chance * max(lasts / spacing_after_run - 1, 0.0)
             duration /= weight
             openings /= weight
+            if p.rest_lost:
+                # The second loss is in the next round, whose rest is lost. The SACKs of the round after it detect this.
+                further = repair_segments(p, (window + 1) // 2) - 1
+                duration, openings = load + further * spacing_after_run, (window - 1) / 2
         else:
             # The ACK of the first segment sent after the lost retransmission, one RTT and one ACK later [slots].
             duration = load + spacing_after_run
@@ -196,6 +208,12 @@ def _repairs(
     sending.duration[plain], sending.openings[plain] = load, openings
     sending.spacing_after_run[plain] = paced
     lost = open_phase(layout, window, LOST_REPAIRING)
+    if p.rest_lost and not opened:
+        first = layout.first_rounds[window].after_repair
+        row = put_rest_losses(p, t, row, layout, first, openings, False, 0, 0.0, paced)
+        return put_rounds(
+            t, row, layout, window, False, opened, load - per_segment * openings, (1 - loss) ** openings, load
+        )
     # The first loss of a new segment, by the third of the RTT in which an ACK releases it, at its mean time [slots].
     done = 0
     groups = min(openings, GROUPS)
@@ -325,8 +343,11 @@ def _rounds(
         sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
         sending.duration[phase], sending.openings[phase] = p.load, window
         sending.round_trips[phase] = round_trips
-        in_run, other = lost_phase(layout, number, True), lost_phase(layout, number, False)
-        row = _first_losses(p, t, row, run, spacing_in_run, spacing_after_run, window, in_run, other)
+        if p.rest_lost:
+            row = put_rest_losses(p, t, row, layout, number, window, True, run, spacing_in_run, spacing_after_run)
+        else:
+            in_run, other = lost_phase(layout, number, 1), lost_phase(layout, number, 0)
+            row = _first_losses(p, t, row, run, spacing_in_run, spacing_after_run, window, in_run, other)
         empty = open_phase(layout, next_window, OPEN) if next_window >= o.needed else next_phase
         kept = (1 - p.loss) ** window
         row = put(t, row, next_phase, empty, p.load - p.packets_per_segment * window, kept, p.load)
@@ -346,8 +367,9 @@ def _losses(
         )
         window = layout.rounds.window[following]
         for in_run in range(2):
-            phase = lost_phase(layout, number, in_run == 1)
-            phases.first_transition[phase] = row
+            phase = lost_phase(layout, number, in_run)
+            phases.window[phase], phases.first_transition[phase] = window, row
+            phases.recovery[phase], sending.kind[phase] = LOST, LOST
             sending.run[phase] = run
             sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
             sending.in_run[phase], sending.round_trips[phase] = in_run, sending.round_trips[round_phase(layout, number)]
@@ -398,12 +420,10 @@ def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending,
         if window >= SMALLEST_WINDOW:
             row = put_open_window(p, o, t, row, layout, phases, sending, window, growth[window], step[window])
             row = _loss_in_repair(p, o, t, row, layout, phases, sending, window)
-    for number in range(layout.rounds.size):
-        for in_run in range(2):
-            phase = lost_phase(layout, number, in_run == 1)
-            phases.window[phase] = layout.rounds.window[layout.rounds.following[number]]
-            phases.recovery[phase], sending.kind[phase] = LOST, LOST
-    row = _losses(p, o, t, row, layout, phases, sending)
+    if p.rest_lost:
+        row = add_rest_losses(p, t, row, layout, phases, sending)
+    else:
+        row = _losses(p, o, t, row, layout, phases, sending)
     row = add_bursts(p, t, row, layout, phases, sending)
     row = add_later_detections(p, o, t, row, layout, phases, sending)
     phases.first_transition[layout.size] = row
