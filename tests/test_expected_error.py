@@ -67,10 +67,11 @@ def joined(*tables):
 def use(monkeypatch):
     """Return a function that makes a table the one that predictions look up."""
 
-    def use(table, with_bursts=None):
-        monkeypatch.setattr(
-            module, "linux_table", lambda burst=1.0, bbr=False: with_bursts if burst > 1 and with_bursts else table
-        )
+    def use(table, with_bursts=None, correlated=None):
+        def linux_table(burst=1.0, bbr=False, rest_lost=False):
+            return correlated if rest_lost and correlated else with_bursts if burst > 1 and with_bursts else table
+
+        monkeypatch.setattr(module, "linux_table", linux_table)
 
     return use
 
@@ -350,6 +351,15 @@ def test_with_bursts_an_error_is_no_less_than_without(use):
     assert found.source == "simulations of losses in bursts in scenarios like this one"
     use(table_of(0.03), table_of(0.12, carried=True))
     assert np.isnan(expected_error(FLOW, bursts, LINUX, carried=False).mean)
+
+
+def test_with_correlated_losses_an_error_is_no_less_than_without(use):
+    path = Path(0.100, 0.02, loss_pattern="correlated")
+    use(table_of(0.03, 0.20), correlated=table_of(0.12, 0.07))
+    found = expected_error(FLOW, path, LINUX)
+    assert (found.median, found.mean_delay.median) == pytest.approx((0.12, 0.20))
+    assert found.source == "simulations of correlated losses in scenarios like this one"
+    assert module.linux_table_file(correlated=True).name == "linux-errors-correlated.csv"
 
 
 @pytest.mark.parametrize(
