@@ -54,6 +54,7 @@ def figures():
     return {
         "published": chain_figures(VOICE, Path(rtt=0.02, loss=0.02), Stack.newreno_2008()),
         "linux": chain_figures(Flow(700, 0.040), Path(rtt=0.04, loss=0.02), Stack.linux()),
+        "correlated": chain_figures(VOICE, Path(rtt=0.04, loss=0.02, loss_pattern="correlated"), Stack.linux()),
         "simulation": [simulated.values.tolist(), simulated.weights.tolist(), simulated.counts],
         "network": [
             [
@@ -73,6 +74,7 @@ def call_all_kernels():
     path, bursts = Path(rtt=0.1, loss=0.02), Path(rtt=0.1, loss=0.01, loss_burst=2)
     scenarios = [(flow, path, stack) for flow in (VOICE, Flow(3000, 1)) for stack in STACKS]
     scenarios += [(VOICE, Path(rtt=1, loss=0), stack) for stack in STACKS]
+    scenarios += [(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated"), stack) for stack in STACKS]
     scenarios += [(VOICE, bursts, Stack.linux()), (VOICE, Path(rtt=0.1, loss=0.2), Stack.linux())]
     for scenario in scenarios:
         predict_delay(*scenario)
@@ -90,6 +92,7 @@ def call_all_kernels():
     heavy = Scenario(Flow(1200, 0.02), Path(rtt=0.15, loss=0.015), STACKS[0])
     LinuxChain().answer(heavy, Requested(precision="decision", target=Target(1, 0.99)))
     simulate(VOICE, bursts, packets=2000)
+    simulate(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated", bottleneck="bytes"), packets=2000)
     simulate_network(
         [
             ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=Stack.linux(), connections=2),

@@ -67,10 +67,11 @@ def joined(*tables):
 def use(monkeypatch):
     """Return a function that makes a table the one that predictions look up."""
 
-    def use(table, with_bursts=None):
-        monkeypatch.setattr(
-            module, "linux_table", lambda burst=1.0, bbr=False: with_bursts if burst > 1 and with_bursts else table
-        )
+    def use(table, with_bursts=None, correlated=None):
+        def linux_table(burst=1.0, bbr=False, rest_lost=False):
+            return correlated if rest_lost and correlated else with_bursts if burst > 1 and with_bursts else table
+
+        monkeypatch.setattr(module, "linux_table", linux_table)
 
     return use
 
@@ -352,6 +353,15 @@ def test_with_bursts_an_error_is_no_less_than_without(use):
     assert np.isnan(expected_error(FLOW, bursts, LINUX, carried=False).mean)
 
 
+def test_with_correlated_losses_an_error_is_no_less_than_without(use):
+    path = Path(0.100, 0.02, loss_pattern="correlated")
+    use(table_of(0.03, 0.20), correlated=table_of(0.12, 0.07))
+    found = expected_error(FLOW, path, LINUX)
+    assert (found.median, found.mean_delay.median) == pytest.approx((0.12, 0.20))
+    assert found.source == "simulations of correlated losses in scenarios like this one"
+    assert module.linux_table_file(correlated=True).name == "linux-errors-correlated.csv"
+
+
 @pytest.mark.parametrize(
     ("burst", "name"),
     [
@@ -386,19 +396,19 @@ def test_auto_simulates_where_the_chain_is_too_large_or_its_error_not_known(use,
 
 def test_auto_leaves_to_the_chain_what_cannot_be_simulated(use):
     use(table_of(0.9))
-    dropped_by_bytes = Path(0.1, 0.02, bottleneck="bytes")
-    assert predict_delay(FLOW, dropped_by_bytes, LINUX, method="auto").method == "chain"
+    fast = Flow(174, 0.0001)
+    with pytest.warns(ValidityWarning, match="interval 0.0001 s"):
+        assert predict_delay(fast, Path(0.110, 0.0), LINUX, method="auto").method == "chain"
     # What neither knows is refused in the words of the chain.
-    with pytest.raises(ValueError, match="loss_pattern must be 'random' with Stack"):
-        predict_delay(FLOW, Path(0.1, 0.02, loss_pattern="correlated"), LINUX, method="auto")
+    with pytest.raises(ValueError, match="jitter must be 0 in the chain"):
+        predict(Scenario(fast, Path(0.110, 0.02, jitter=0.01), LINUX)).require()
 
 
 @pytest.mark.parametrize(
     ("path", "stack", "message"),
     [
         (PATH, Stack.newreno_2008(), r"stack must be Stack\.linux\(\) in a simulation, got NewReno2008"),
-        (Path(0.1, 0.02, bottleneck="bytes"), LINUX, "bottleneck must be 'packets' in a simulation, got 'bytes'"),
-        (Path(0.1, 0.02, "correlated"), LINUX, "loss_pattern must be 'random' in a simulation"),
+        (Path(30.0, 0.02), LINUX, "rtt must span less than 1024 segments of the flow in a simulation, not 1501"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(path, stack, message):

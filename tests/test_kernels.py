@@ -53,7 +53,7 @@ def test_plain_python_gives_the_results_of_the_compiled_kernels():
     assert plain_run.stderr == ""
     assert plain["simulation"] == compiled["simulation"]
     assert plain["network"] == compiled["network"]
-    for chain in ("published", "linux"):
+    for chain in ("published", "linux", "correlated"):
         assert numbers(plain[chain]) == pytest.approx(numbers(compiled[chain]), rel=1e-12, abs=1e-15)
 
 

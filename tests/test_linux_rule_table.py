@@ -7,6 +7,7 @@ import pytest
 
 from chain_structure import profile_of, rows_within
 from tcpdelay.models.linux.bursts import burst_chance, more_lost, outage_chance, repair_rounds, repair_segments
+from tcpdelay.models.linux.drop_tail import rest_chance, retransmission_times
 from tcpdelay.models.linux.letters import SYMBOLS, TIMES
 from tcpdelay.models.linux.open_transitions import open_window
 from tcpdelay.models.linux.parameters import linux_parameters
@@ -14,7 +15,7 @@ from tcpdelay.models.linux.phases import KIND_NAMES
 from tcpdelay.models.linux.rules import LARGER, RULES
 from tcpdelay.models.linux.states import STATES
 from tcpdelay.models.linux.transitions import linux_transitions
-from tcpdelay.models.linux.windows import window_before
+from tcpdelay.models.linux.windows import reduced_window, window_before
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -39,6 +40,9 @@ SCENARIOS = {
     "byte queue": (VOICE, Path(0.1, 0.1, bottleneck="bytes"), Stack.linux()),
     "loss bursts": (VOICE, Path(0.1, 0.02, loss_burst=1.5), Stack.linux()),
     "loss bursts, long": (Flow(1200, 0.02), Path(0.2, 0.004, loss_burst=2), RENO),
+    "correlated losses": (VOICE, Path(0.1, 0.02, "correlated"), Stack.linux()),
+    "correlated losses, long path": (Flow(1200, 0.02), Path(0.35, 0.004, "correlated"), RENO),
+    "correlated losses, thin flow": (Flow(160, 0.2), Path(0.05, 0.05, "correlated", "bytes"), Stack.linux()),
     "loss bursts, thin flow": (Flow(160, 0.2), Path(0.05, 0.01, loss_burst=1.2), Stack.linux()),
 }
 LETTERS = tuple(SYMBOLS)
@@ -74,6 +78,8 @@ class Chain:
         name = KIND_NAMES[self.sending["kind"][phase]].upper()
         if name == "LOST_TWO" and lost > 0:
             return "OUTAGE" if lost == window else "LOST_BURST"
+        if name == "LOST" and self.sending["place"][phase] > 0:
+            return "LOST_REST"
         return name
 
     def state(self, phase):
@@ -114,11 +120,17 @@ class Chain:
             "e": o.loss,
             "f": o.loss if self.state(phase).name == "REPAIR_OPEN, application-limited" else p.loss,
             "v": 0.0 if bursts else o.next_lost,
-            "b": burst_chance(p, window, 1),
-            "o": outage_chance(p, window),
+            "b": burst_chance(p, max(window, 1), 1),
+            "o": outage_chance(p, max(window, 1)),
             "n": openings,
             "w": window,
+            "h": int(p.rest_lost),
+            "z": 0.0,
         }
+        rounds = repair_rounds(repair_segments(p, window))
+        if p.rest_lost and kind in ("TIMEOUT", "OUTAGE", "LOST"):
+            slow_start = repair_rounds(repair_segments(p, p.flight + 1)) if kind == "TIMEOUT" else 1 + rounds
+            found["z"] = 1 - (1 - p.loss) ** slow_start
         if kind == "LOST_OPEN":
             telling = max(openings - o.telling, 0) * p.segments_per_packet
             (further,) = {one.further for one in o.detections if one.share > 0 and one.wait == s["wait"]} or {0.0}
@@ -127,6 +139,8 @@ class Chain:
             further = repair_segments(p, lost) - 1
             found |= {"q": 1 - (1 - p.repeated_loss) * (1 - p.loss) ** further}
             found |= {"m": more_lost(p, max(openings - lost, 0), False)}
+        elif kind == "LOST" and p.rest_lost:
+            found |= self.rest_values(phase)
         elif kind in ("LOST", "LOST_REPAIRING"):
             found |= {"m": more_lost(p, openings, True)}
         elif kind == "OPEN":
@@ -136,6 +150,26 @@ class Chain:
                 growth = min(p.segments_per_packet / window * (8 / 15 if p.cubic else 1), 1)
                 assert found["g"] == 0 or found["g"] == pytest.approx(growth)
         return found
+
+    def rest_values(self, phase):
+        """Return the values of the letters that depend on the lost segments, which are in the phase before."""
+        p, s, window = self.p, self.sending[phase - 1], int(self.phases["window"][phase])
+        if self.sending["lost"][phase] == window:
+            return {"o": 1.0, "q": 0.0, "m": 0.0}
+        under_way = int(s["openings"]) - window + int(s["place"])
+        repairs = repair_segments(p, int(s["lost"]))
+        return {"o": 0.0, "q": 1 - (1 - p.loss) ** repairs, "m": more_lost(p, under_way, False)}
+
+    def further_retransmissions(self, phase):
+        """Return the time from the first retransmission of a loss burst to the last, or to the next ACK less a slot."""
+        p, s, window = self.p, self.sending[phase], int(self.phases["window"][phase])
+        further, lost = repair_segments(p, int(s["lost"])) - 1, int(s["lost"])
+        if not p.rest_lost:
+            return further
+        before = int(np.floor(s["wait"] - lost + 1e-9))
+        sacks = int(s["openings"]) + 1 - lost - before
+        times = retransmission_times(p, further + 1, sacks, 1.0, reduced_window(p, window), before == 0)
+        return max(times[0], times[1] - 1)
 
     def times(self, phase):
         """Return the values of the letters of durations [slots]."""
@@ -149,7 +183,7 @@ class Chain:
             "RTO": p.timeout,
             "d": float(s["wait"]),
             "k": phase,
-            "s": repair_segments(p, int(s["lost"])) - 1 if self.kind(phase) == "LOST_BURST" else 0,
+            "s": self.further_retransmissions(phase) if self.kind(phase) == "LOST_BURST" else 0,
             "c": repair_rounds(repair_segments(p, p.flight + 1)) if p.followed_losses else 0,
         }
 
@@ -210,7 +244,14 @@ def test_the_letters_follow_from_the_equations_of_their_meanings(chain):
         packet = values["e"]
         assert packet == pytest.approx(1 - (1 - p.loss_of_one_packet) ** p.segments_per_packet)
         assert any(values["v"] == pytest.approx(chance) for chance in (0, packet, 1 - (1 - packet) ** 3))
-        if p.followed_losses and window >= 2:
+        assert values["h"] == (chain.scenario[1].loss_pattern == "correlated")
+        if p.rest_lost and state.kind == "OPEN":
+            alone = rest_chance(p.loss_of_one_packet, min(p.flight, window), 0, 1)
+            # The next round is not lost as a whole, or the window allows more than both rounds.
+            assert any(values["b"] == pytest.approx(alone * chance) for chance in (1, 1 - p.loss_of_one_packet))
+        elif p.rest_lost:
+            assert 0 <= values["o"] <= 1
+        elif p.followed_losses and window >= 2:
             assert values["b"] == pytest.approx(1 - after_loss)
             assert any(values["o"] == pytest.approx(after_loss**further) for further in (window - 1, window))
         elif not p.followed_losses:
@@ -221,7 +262,13 @@ def test_the_letters_follow_from_the_equations_of_their_meanings(chain):
             assert openings == pytest.approx(window if p.full_segments else window - 1)
         if state.name == "REPAIR_OPEN, cwnd-limited":
             assert openings <= window
-        if state.kind.startswith(("LOST", "REPAIR_")) and p.segments_per_packet == 1 and values["t"] > 0:
+        if p.rest_lost:
+            if state.kind in ("REPAIR_MORE", "REPAIR_AGAIN"):
+                assert values["t"] == 1
+            elif state.kind in ("LOST", "LOST_OPEN", "LOST_BURST") and values["t"] > 0:
+                # The first retransmission is lost, or it and a segment after it; the last cannot be more probable.
+                assert loss**2 * (1 - 1e-9) <= values["q"] * values["t"] <= values["q"] * (1 + 1e-9)
+        elif state.kind.startswith(("LOST", "REPAIR_")) and p.segments_per_packet == 1 and values["t"] > 0:
             pairs = np.log(values["t"]) / np.log(after_loss if p.followed_losses else 1 - (1 - loss) ** 2)
             assert pairs == pytest.approx(round(pairs), abs=1e-9), state.name
             assert round(pairs) <= window - 1

@@ -16,7 +16,14 @@ VOICE, HUNDRED_MS = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.0)
 PACKETS = 2000
 
 flows = st.builds(td.Flow, st.integers(40, 4000), st.floats(0.005, 0.1))
-LOSSES = [{}, {"loss_burst": 3.0}, {"bad_time": 0.1}, {"bad_time": 0.01, "bad_loss": 0.5}]
+LOSSES = [
+    {},
+    {"loss_burst": 3.0},
+    {"bad_time": 0.1},
+    {"bad_time": 0.01, "bad_loss": 0.5},
+    {"loss_pattern": "correlated"},
+    {"loss_pattern": "correlated", "bottleneck": "bytes"},
+]
 paths = st.builds(
     lambda losses, **fields: td.Path(**losses, **fields),
     losses=st.sampled_from(LOSSES),
@@ -64,7 +71,18 @@ def test_nothing_is_lost_from_view_and_nothing_is_faster_than_the_network(flow, 
     assert counted_twice == 0 or (counted_twice > 0 and connection.undone > 0)
 
 
-@pytest.mark.parametrize("change", [{}, {"ack_loss": 0.1}, {"jitter": 0.03}, {"loss_burst": 4.0}, {"bad_time": 0.1}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"ack_loss": 0.1},
+        {"jitter": 0.03},
+        {"loss_burst": 4.0},
+        {"bad_time": 0.1},
+        {"bottleneck": "bytes"},
+        {"loss_pattern": "correlated"},
+    ],
+)
 def test_a_seed_gives_one_result(change):
     path = replace(HUNDRED_MS, loss=0.02, **change)
     first, again, other = (simulate(VOICE, path, packets=20_000, seed=seed, trace=True) for seed in (1, 1, 2))
@@ -190,10 +208,3 @@ def test_the_chain_refuses_what_only_the_simulator_knows(change):
             td.DelayModel(VOICE, td.Path(rtt=0.1, loss=0.01, **change), stack)
     with pytest.raises(ValueError, match=f"^{name} must be "):
         td.predict_delay(packet_size=174, interval=0.02, rtt=0.1, loss=0.01, **change)
-
-
-def test_correlated_losses_are_refused():
-    with pytest.raises(
-        ValueError, match=r"^loss_pattern must be 'random' in a simulation, .*given by bad_time or loss_burst$"
-    ):
-        simulate(VOICE, td.Path(rtt=0.1, loss=0.01, loss_pattern="correlated"))

@@ -252,7 +252,6 @@ def test_more_loss_means_more_delay():
     ("arguments", "message"),
     [
         ({"stack": td.Stack.newreno_2008()}, "stack must"),
-        ({"path": td.Path(rtt=0.1, loss=0.01, loss_pattern="correlated")}, "loss_pattern must"),
         ({"packets": 10}, "packets must"),
         ({"seed": -1}, "seed must be 0 or more, got -1"),
         ({"quantile": 1.5}, "quantile must"),

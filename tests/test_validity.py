@@ -7,6 +7,7 @@ import pytest
 
 from scoring import error_map
 from tcpdelay.models.predict import predict_delay
+from tcpdelay.models.simulator import simulation
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.validity import LINUX_RANGE, PUBLISHED_RANGE, ValidityWarning, validated_range
 from tcpdelay.scenario.path import Path
@@ -63,6 +64,25 @@ def test_the_linux_profile_warns_beyond_the_map_of_its_error():
     beyond = LINUX_RANGE.exceeded_by(Flow(20_000, 0.2), Path(rtt=0.5, loss=0.2))
     assert [sentence.split()[0] for sentence in beyond] == ["rtt", "loss", "packet_size", "interval"]
     assert LINUX_RANGE.exceeded_by(Flow(15_000, 0.005), Path(rtt=0.005, loss=0.0001)) == []
+
+
+@pytest.mark.parametrize(
+    ("packets", "loss", "validated"), [(1, 0.10, True), (1, 0.11, False), (10, 0.01, True), (10, 0.011, False)]
+)
+def test_correlated_losses_are_validated_up_to_one_round_in_ten(packets, loss, validated):
+    flow, rtt = Flow(174, 0.020), 0.010 + 0.020 * (packets - 1)
+    beyond = LINUX_RANGE.exceeded_by(flow, Path(rtt, loss, loss_pattern="correlated"))
+    # 1 - (1 - p)^n of the rounds of n packets have a loss.
+    assert any("rounds lose packets" in sentence for sentence in beyond) is not validated
+    assert not any("rounds" in sentence for sentence in LINUX_RANGE.exceeded_by(flow, Path(rtt, loss)))
+
+
+def test_auto_simulates_correlated_losses_in_too_many_rounds(monkeypatch):
+    monkeypatch.setattr(simulation, "MOST_PACKETS", 20_000)
+    path = Path(0.2, 0.02, loss_pattern="correlated")
+    assert predict_delay("voip", path, method="auto").method == "simulation"
+    with pytest.warns(ValidityWarning, match="20% of the rounds lose packets, and at most 10% are validated"):
+        assert predict_delay("voip", path).method == "chain"
 
 
 def test_the_linux_range_is_what_the_map_is_drawn_from():

@@ -24,6 +24,11 @@ TABLES = {1.0: "linux-errors.csv", 1.5: "linux-errors-burst1.5.csv", 2.0: "linux
 
 `validation/error_map.py score` writes the first file, `validation/bursts.py` the other two.
 """
+CORRELATED_TABLE = "linux-errors-correlated.csv"
+"""File with the errors of the chain of `Stack.linux` with correlated losses.
+
+`validation/drop_tail_patterns.py` writes it.
+"""
 BBR_TABLE = "linux-errors-bbr.csv"
 """File with the errors of the chain of BBR; `validation/bbr_chain.py` writes it."""
 SIMULATED_RATE_ERROR = 0.047
@@ -39,6 +44,7 @@ Nine of ten are within 7.7 % of a simulation (`validation/capacity.py`). The sim
 LARGEST_CAPACITY_ERROR = 0.215 + SIMULATED_RATE_ERROR
 """Error by which that rate is too small at most: the largest of `validation/capacity.py`, and the simulation's own."""
 SIMULATED_BURSTS = "simulations of losses in bursts in scenarios like this one"
+SIMULATED_CORRELATED = "simulations of correlated losses in scenarios like this one"
 STUDENT_95 = 2.09
 """Half width of a 95 % interval in standard errors: Student's quantile for 20 batches."""
 NORMAL_MEDIAN, NORMAL_MEAN, NORMAL_P90 = 0.674, 0.798, 1.645
@@ -156,19 +162,21 @@ def features_of(flow: Flow, path: Path, stack: Linux) -> NDArray[np.float64]:
     return np.array([path.rtt, path.loss, connection_utilization(flow, path, stack), path.rtt / flow.interval])
 
 
-def linux_table_file(burst: float = 1.0, bbr: bool = False) -> FilePath:
+def linux_table_file(burst: float = 1.0, bbr: bool = False, correlated: bool = False) -> FilePath:
     """Return the file with the errors of the chain of `Stack.linux` for a mean burst of losses [segments], or of BBR.
 
-    It is the table of the next longer burst, or the last table for a burst longer than all of them.
+    It is the table of the next longer burst, or the last table for a burst longer than all of them. Correlated losses
+    have a table of their own.
     """
     known = next((longest for longest in sorted(TABLES) if burst <= longest), max(TABLES))
-    return FilePath(__file__).parent / "data" / (BBR_TABLE if bbr else TABLES[known])
+    name = BBR_TABLE if bbr else CORRELATED_TABLE if correlated else TABLES[known]
+    return FilePath(__file__).parent / "data" / name
 
 
 @cache
-def linux_table(burst: float = 1.0, bbr: bool = False) -> ErrorTable:
+def linux_table(burst: float = 1.0, bbr: bool = False, correlated: bool = False) -> ErrorTable:
     """Return the errors in `linux_table_file`; the file is read once."""
-    return ErrorTable.read(linux_table_file(burst, bbr))
+    return ErrorTable.read(linux_table_file(burst, bbr, correlated))
 
 
 def _least_error(stack: Linux) -> ExpectedError:
@@ -263,8 +271,8 @@ def expected_error(
     ExpectedError
         For `Stack.linux`, the error in the most similar of the simulated scenarios. Where TCP carries the flow, it is
         at least the simulator's own error. Near the capacity, `p90` is at least `WRONG_CALL`. Far beyond the capacity
-        it is 0. With losses in bursts, each figure is the larger of the errors with and without bursts. For the
-        published chain, the error over all captures.
+        it is 0. With losses in bursts or correlated losses, each figure is the larger of the errors with and without
+        them. For the published chain, the error over all captures.
 
     Raises
     ------
@@ -279,20 +287,23 @@ def expected_error(
     stack = checked_profile(stack)
     if isinstance(stack, NewReno2008):
         return PUBLISHED_ERROR
-    if path.loss_burst == 1 and is_beyond_capacity(capacity / flow.packet_rate):
+    correlated = path.loss_pattern == "correlated"
+    independent = path.loss_burst == 1 and not correlated
+    if independent and is_beyond_capacity(capacity / flow.packet_rate):
         return BEYOND_CAPACITY
     scenario = features_of(flow, path, stack), stack.congestion_control == "cubic", carried, quantile
     bbr = stack.congestion_control == "bbr"
-    found = linux_table(path.loss_burst, bbr).expected(*scenario)
+    found = linux_table(path.loss_burst, bbr, correlated).expected(*scenario)
     # BBR adapts the rate that it carries to the flow's.
     if not bbr and is_near_capacity(capacity / flow.packet_rate):
         found = replace(found, p90=max(found.p90, WRONG_CALL))
     if not carried:
         return found
     found = _no_less(found, _least_error(stack))
-    if path.loss_burst == 1:
+    if independent:
         return found
-    return _no_less(replace(found, source=SIMULATED_BURSTS), linux_table().expected(*scenario))
+    source = SIMULATED_CORRELATED if correlated else SIMULATED_BURSTS
+    return _no_less(replace(found, source=source), linux_table().expected(*scenario))
 
 
 def _no_less(found: ExpectedError, least: ExpectedError) -> ExpectedError:

@@ -44,9 +44,11 @@ class Path:
     rtt : float
         Round-trip time [s], 1e-6 to 60.
     loss : float
-        Probability that a data segment is lost, a fraction from 0 to below 1.
+        Probability that a data segment is lost, a fraction from 0 to below 1. With correlated losses, the probability
+        that a segment is lost while no earlier segment of its round is lost; the share of lost segments is larger.
     loss_pattern : {"random", "correlated"}
-        Independent losses, or the losses of a drop-tail queue: after the first loss in a round, the rest is lost too.
+        Independent losses, or the drop-tail losses of Padhye et al. (1998): after the first loss in a round, the rest
+        of the round is lost too. A round lasts one round-trip time from its first segment on.
     bottleneck : {"packets", "bytes"}
         Unit of the bottleneck queue's limit. A queue limited in bytes drops small packets less often.
     one_way_delay : float, optional
@@ -75,6 +77,9 @@ class Path:
 
     References
     ----------
+    J. Padhye, V. Firoiu, D. Towsley, J. Kurose, "Modeling TCP throughput: a simple model and its empirical
+    validation", SIGCOMM 1998, section II: rounds and correlated losses.
+
     E. N. Gilbert, "Capacity of a burst-noise channel", Bell System Technical Journal 39 (1960); E. O. Elliott,
     "Estimates of error rates for codes on burst-noise channels", Bell System Technical Journal 42 (1963), adds losses
     in the good state, which this path does not have.
@@ -200,6 +205,11 @@ class Path:
 
     def __post_init__(self) -> None:
         check_losses(self.loss, self.loss_burst, self.bad_time, self.bad_loss)
+        if self.loss_pattern == "correlated":
+            hint = "loss_pattern 'random' allows bursts of a given length"
+            for name, value, single in (("loss_burst", self.loss_burst, 1), ("bad_time", self.bad_time, 0)):
+                if value > single:
+                    raise InvalidValueError(name, value, f"be {single} with correlated losses", hint)
         if self.one_way_delay is not None and self.one_way_delay > self.rtt:
             allowed = f"lie between 0 and {self.rtt:g} s (the round-trip time)"
             raise InvalidValueError("one_way_delay", self.one_way_delay, allowed)

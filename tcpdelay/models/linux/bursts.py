@@ -13,6 +13,7 @@ import math
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.detection import detection_wait, timeout_chance
+from tcpdelay.models.linux.drop_tail import most_lost, rest_chance, rest_timeout, retransmission_times, typical_lost
 from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST_OPEN,
@@ -34,8 +35,22 @@ from tcpdelay.models.tcp import DUPLICATE_THRESHOLD, PROBE_ROUND_TRIPS
 
 
 @kernel()
+def burst_length(p: LinuxParameters, group: int) -> int:
+    """Return the number of losses of a phase of consecutive losses: a group of them, or the number itself."""
+    return typical_lost(p.flight, p.followed_losses, group) if p.rest_lost else group
+
+
+@kernel()
 def followed_losses(p: LinuxParameters, window: int) -> int:
-    """Return the largest number of consecutive losses with a phase of its own; longer bursts share the last phase."""
+    """Return the largest number of consecutive losses with a phase of its own; longer bursts share the last phase.
+
+    With the losses of a drop-tail queue, this is the number of groups of losses that leave a segment of the window.
+    """
+    if p.rest_lost:
+        groups = p.followed_losses
+        while groups > 1 and burst_length(p, groups) >= window:
+            groups -= 1
+        return int(groups)
     return int(max(min(window - 1, p.followed_losses), 1))
 
 
@@ -49,10 +64,30 @@ def probe_interval(p: LinuxParameters) -> float:
 
 
 @kernel()
+def _group_chance(p: LinuxParameters, window: int, group: int) -> float:
+    """Return the probability that the losses of a round in an open window are those of a group, given a loss."""
+    segments, groups = min(p.flight, window), p.followed_losses
+    most = window - 1 if group == followed_losses(p, window) else most_lost(p.flight, groups, group)
+    return rest_chance(p.loss_of_one_packet, segments, most_lost(p.flight, groups, group - 1), min(most, segments))
+
+
+@kernel()
+def _next_round_chance(p: LinuxParameters, window: int, group: int) -> float:
+    """Return the probability that the next round is lost as a whole and leaves no segment of the window."""
+    return p.loss_of_one_packet if burst_length(p, group) + p.flight >= window else 0.0
+
+
+@kernel()
 def outage_chance(p: LinuxParameters, window: int) -> float:
     """Return the probability that, after a lost packet, all further packets that the window allows are lost too."""
     if p.followed_losses == 0:
         return 0.0
+    if p.rest_lost:
+        # The loss takes the first segment of a round that fills the window; or the next round is lost as well.
+        chance = rest_chance(p.loss_of_one_packet, window, window - 1, window) if window <= p.flight else 0.0
+        for group in range(1, followed_losses(p, window) + 1):
+            chance += _group_chance(p, window, group) * _next_round_chance(p, window, group)
+        return chance
     # If the probe is sent before the next packet, it is the next segment of the burst.
     probes = 1 if probe_interval(p) < 1 and window > 2 else 0
     return float(p.next_loss ** (window - 1 + probes))
@@ -63,8 +98,11 @@ def burst_chance(p: LinuxParameters, window: int, lost: int) -> float:
     """Return the probability that a burst has `lost` packets, given its first loss, but not the whole window.
 
     With independent losses the burst has one packet. Otherwise the length is geometric (`gilbert_probabilities`): it is
-    `lost` or more with the probability r^(lost - 1), r being `next_loss`.
+    `lost` or more with the probability r^(lost - 1), r being `next_loss`. With the losses of a drop-tail queue, `lost`
+    is the number of a group of losses.
     """
+    if p.rest_lost:
+        return _group_chance(p, window, lost) * (1 - _next_round_chance(p, window, lost))
     begin, end = p.next_loss ** (lost - 1), p.next_loss**lost
     # A tail loss probe before the next packet is a segment of the burst as well.
     if probe_interval(p) < 1:
@@ -142,12 +180,21 @@ def last_loss_weight(p: LinuxParameters, place: int, under_way: int) -> float:
     It is the probability that this segment is lost and that all later segments arrive, up to a common factor. With
     independent losses: (1 - p)^(under_way - place).
     """
-    if p.followed_losses == 0:
+    if p.followed_losses == 0 or p.rest_lost:
         return float((1 - p.loss) ** (under_way - place))
     # Gilbert's chain, `place` segments after a loss: the excess over the mean loss decays by r - p per segment.
     lost = p.mean_loss + (1 - p.mean_loss) * (p.next_loss - p.loss) ** place
     after = under_way - place
     return float(lost * ((1 - p.next_loss) * (1 - p.loss) ** (after - 1) if after > 0 else 1.0))
+
+
+@kernel()
+def lost_round_chance(p: LinuxParameters, rounds: int) -> float:
+    """Return the probability that one of `rounds` rounds of slow start is lost as a whole, with its first segment.
+
+    Only the timeout finds this loss. Without the losses of a drop-tail queue it does not count.
+    """
+    return float(1 - (1 - p.loss) ** rounds) if p.rest_lost else 0.0
 
 
 @kernel()
@@ -180,11 +227,15 @@ def put_outage(
 
     `tcp_send_loss_probe`, then slow start or `tcp_retransmit_timer` (RFC 8985, 7.3 and 7.4).
     """
-    rest = p.load * (1 + repair_rounds(repair_segments(p, window)))
+    rounds = repair_rounds(repair_segments(p, window))
+    rest = p.load * (1 + rounds)
     repair = repair_phase(layout, reduced_window(p, window), REPAIR)
     row = put(t, row, 0, 0, shift, chance * p.next_loss, time)
     probe = p.packets_per_segment
-    return put(t, row, repair, repair, shift + rest - probe, chance * (1 - p.next_loss), time + rest)
+    chance *= 1 - p.next_loss
+    lost = lost_round_chance(p, 1 + rounds)
+    row = put(t, row, 0, 0, shift + p.load - probe, chance * lost, time + p.load)
+    return put(t, row, repair, repair, shift + rest - probe, chance * (1 - lost), time + rest)
 
 
 @kernel()
@@ -192,12 +243,13 @@ def add_bursts(p: LinuxParameters, t: Transitions, row: int, layout: Layout, pha
     """Append the phases of consecutive losses for each window."""
     for window in range(p.largest_window + 1):
         for place in range(layout.burst_kinds):
-            lost = place + 1 if place else 0
-            phase = burst_phase(layout, window, lost)
+            group = place + 1 if place else 0
+            lost = burst_length(p, group) if group else 0
+            phase = burst_phase(layout, window, group)
             phases.window[phase], phases.recovery[phase], sending.kind[phase] = window, LOST_TWO - OPEN, LOST_TWO
             phases.first_transition[phase] = row
             sending.lost[phase] = lost
-            if window < SMALLEST_WINDOW or lost > followed_losses(p, window):
+            if window < SMALLEST_WINDOW or group > followed_losses(p, window):
                 continue
             if lost:
                 row = _add_burst(p, t, row, layout, sending, phase, window, lost)
@@ -221,11 +273,19 @@ def _add_burst(
     sent = min(packets, window - 1)
     further = repair_segments(p, lost) - 1
     reduced = reduced_window(p, window)
-    only_timeout = timeout_chance(p, min(sent - lost + 1, window - 1 - lost), reduced)
+    repeated = 1 - (1 - p.repeated_loss) * (1 - p.loss) ** further
+    repairing = float(further)
+    if p.rest_lost:
+        before = math.floor(wait - lost + SAME_TIME)
+        # The next ACK after the retransmissions lets new packets leave.
+        last, until_ack = retransmission_times(p, further + 1, sent + 1 - lost - before, 1.0, reduced, before == 0)
+        repairing = max(last, until_ack - 1)
+        only_timeout = rest_timeout(p, before, last) / repeated if repeated > 0 else 1.0
+    else:
+        only_timeout = timeout_chance(p, min(sent - lost + 1, window - 1 - lost), reduced)
     sending.duration[phase], sending.wait[phase], sending.openings[phase] = found, wait, sent
     sending.timeout_chance[phase] = only_timeout
-    waiting = float(packets - sent + further)
+    waiting = packets - sent + repairing
     clean = repair_phase(layout, reduced, REPAIR if waiting > 0 else REPAIR_OPEN)
-    repeated = 1 - (1 - p.repeated_loss) * (1 - p.loss) ** further
     more = more_lost(p, max(sent - lost, 0), False)
-    return put_outcomes(t, row, layout, repeated, only_timeout, more, 1.0, reduced, clean, waiting, found + further)
+    return put_outcomes(t, row, layout, repeated, only_timeout, more, 1.0, reduced, clean, waiting, found + repairing)

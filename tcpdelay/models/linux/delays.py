@@ -32,6 +32,7 @@ from tcpdelay.models.linux.departures import (
     new_workspace,
 )
 from tcpdelay.models.linux.detection import detection_wait, timeout_chance
+from tcpdelay.models.linux.drop_tail_rounds import own_wait, repair_times, times_after_rest
 from tcpdelay.models.linux.open_departures import add_open_phase
 from tcpdelay.models.linux.open_transitions import open_window
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
@@ -94,6 +95,8 @@ def _phase_times(p: LinuxParameters, s: Sending, phase: float, times: NDArray[np
     count = math.ceil(s.openings - SAME_TIME)
     if s.kind == ROUND:
         opening_times(count, s.run, s.spacing_in_run, s.spacing_after_run, times)
+    elif s.kind == LOST and s.place > 0:
+        times_after_rest(p, s, count, times)
     elif s.kind == LOST:
         times_after_loss(p, count, s.run, s.spacing_in_run, s.spacing_after_run, s.in_run == 1, s.duration, times)
     else:
@@ -130,13 +133,17 @@ def _add_phase(
     step = load / max(window, 1)
     between = s.spacing_after_run if s.spacing_after_run > 0 else s.spacing_in_run
     own = load + detection_wait(p, 0, between, between) if interrupted else 0.0
-    leaving = Leaving(not interrupted, s.duration, own, load + step, step)
+    leaving = Leaving(not interrupted, s.duration, load + step, step, 0, 0.0)
+    if s.kind == LOST and s.place > 0:
+        duration, repairing = repair_times(p, s, window)
+        leaving = Leaving(True, duration, load + step, step, s.lost - 1, repairing)
     count = math.ceil(s.openings - SAME_TIME)
     first, end, weight = _sum_up(probability, workspace.up_to)
     phases = 1 if weight < SINGLE_WRITE_PHASE or s.kind == REPAIR_OPEN else WRITE_PHASES
     alive = 1.0 / phases
     for place in range(count):
         workspace.shares[place] = alive * min(s.openings - place, 1.0)
+        workspace.own_waits[place] = own_wait(p, s, place + 1) if interrupted and p.rest_lost else own
         if interrupted:
             alive *= 1 - p.loss
     known = s.wait - math.ceil(s.wait - SAME_TIME) + 1

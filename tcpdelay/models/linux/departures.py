@@ -167,8 +167,9 @@ class Workspace(NamedTuple):
 
     Attributes
     ----------
-    times, shares : float array
-        Times at which ACKs release segments in a phase [slots], and the probability that each ACK arrives.
+    times, shares, own_waits : float array
+        Times at which ACKs release segments in a phase [slots], the probability that each ACK arrives, and the time
+        that a packet waits if the segment that the ACK releases is lost [slots].
     up_to : float array
         Cumulative probabilities of the backlogs.
     row, single : float array
@@ -181,6 +182,7 @@ class Workspace(NamedTuple):
 
     times: NDArray[np.float64]
     shares: NDArray[np.float64]
+    own_waits: NDArray[np.float64]
     up_to: NDArray[np.float64]
     row: NDArray[np.float64]
     single: NDArray[np.float64]
@@ -192,6 +194,7 @@ class Workspace(NamedTuple):
 def new_workspace(openings: int, time: int, backlogs: int) -> Workspace:
     """Return a workspace for phases with at most `openings` ACKs, `time` slots and `backlogs` backlogs."""
     return Workspace(
+        np.empty(openings),
         np.empty(openings),
         np.empty(openings),
         np.empty(backlogs + 1),
@@ -211,19 +214,22 @@ class Leaving(NamedTuple):
         Whether the phase begins with a loss; otherwise it ends with its first loss.
     duration : float
         Duration of the phase, until the loss at its beginning is repaired [slots].
-    own_wait : float
-        Time that a packet waits if its own segment is lost [slots].
     again : float
         Time that a further retransmission takes [slots].
     step : float
         Time between ACKs that release a segment [slots].
+    lost : int
+        Segments that are lost with the segment at the beginning of the phase, which they follow.
+    repairing : float
+        Time from the first to the last of their retransmissions [slots].
     """
 
     blocked: bool
     duration: float
-    own_wait: float
     again: float
     step: float
+    lost: int
+    repairing: float
 
 
 @allocation_free(frozenset({"reassoc", "contract"}))
@@ -247,6 +253,7 @@ def _add_leaving(
     time: float,
     place: int,
     share: float,
+    own_wait: float,
 ) -> None:
     """Add the packets that leave at one time.
 
@@ -264,6 +271,8 @@ def _add_leaving(
         Number of earlier ACKs in this phase.
     share : float
         Probability that the phase lasts until this time.
+    own_wait : float
+        Time that a packet waits if its own segment is lost [slots].
     """
     packets, ages = _packets_and_ages(row)
     packets *= share
@@ -273,12 +282,22 @@ def _add_leaving(
     bins[REMAINDER, EXTRA, 1] += packets - row[0] * share * (1 - age)
     if not leaving.blocked:
         add_row(bins, age, share * (1 - p.loss), row)
-        add_row(waiting, age + leaving.own_wait, share * p.loss, row)
+        add_row(waiting, age + own_wait, share * p.loss, row)
         return
     # Each segment that has left in this phase may be lost as well.
-    left = max(leaving.duration - time, 0.0)
+    left = leaving.duration - time
+    if place < leaving.lost:
+        # The segment is lost itself, and waits for the retransmissions up to its own.
+        left -= leaving.repairing * (1 - (place + 1) / leaving.lost)
+    left = max(left, 0.0)
     rest = share
-    for behind in range(place + 1):
+    if p.rest_lost and place >= leaving.lost and leaving.lost > 0:
+        # A second loss in the next round is detected one round-trip time later.
+        rest *= (1 - p.loss) ** (place + 1 - leaving.lost)
+        add_row(waiting, age + left + p.load, share - rest, row)
+        add_row(waiting, age + left, rest, row)
+        return
+    for behind in range(place + 1 - leaving.lost):
         later = leaving.again - behind * leaving.step
         if later <= left or packets * p.loss < NEGLIGIBLE:
             break
@@ -311,7 +330,7 @@ def _add_drained(
     sent = float(latest)
     workspace.single[0] = weight
     for place in range(begin, count):
-        time = times[place]
+        time, own = times[place], workspace.own_waits[place]
         while credit > 0 and sent + 1 - phase <= time + SAME_TIME:
             # The window has room: the packet, or as many of its segments as fit, leaves as soon as it is written.
             if credit < p.segments_per_packet:
@@ -319,7 +338,7 @@ def _add_drained(
                 break
             credit -= p.segments_per_packet
             sent += 1.0
-            _add_leaving(p, leaving, bins, waiting, workspace.single, 0.0, sent - phase, place, shares[place])
+            _add_leaving(p, leaving, bins, waiting, workspace.single, 0.0, sent - phase, place, shares[place], own)
         latest = math.floor(time + phase + SAME_TIME)
         if latest <= sent + SAME_TIME:
             workspace.drained[place + 1, credit + 1] += weight
@@ -397,7 +416,8 @@ def add_openings(
                 drained[place + 1, 0] += up_to[now_gone - low + 1] - up_to[gone - low + 1]
                 gone = now_gone
         age_part = max(time + phase - latest, 0.0)
-        _add_leaving(p, leaving, bins, waiting, row[:filled], age_part, time, place, workspace.shares[place])
+        own, share = workspace.own_waits[place], workspace.shares[place]
+        _add_leaving(p, leaving, bins, waiting, row[:filled], age_part, time, place, share, own)
         for credit in range(place + 2):
             weight = drained[place + 1, credit]
             if weight > NEGLIGIBLE:

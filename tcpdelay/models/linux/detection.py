@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from tcpdelay.models.compilation import kernel
+from tcpdelay.models.linux.drop_tail import rest_timeout_chance
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
@@ -109,7 +110,8 @@ def timeout_chance(p: LinuxParameters, in_flight: int, reduced: int) -> float:
     >>> timeout_chance(p, 0, 4), round(timeout_chance(p, 1, 4), 6)
     (1.0, 0.0396)
     """
-    if in_flight <= 0:
+    if in_flight <= 0 or p.rest_lost:
+        # The rest of the retransmission's round is lost with it.
         return 1.0
     pairs = max(min(in_flight, reduced - 1), 1)
     if p.followed_losses:
@@ -216,6 +218,8 @@ def packet_timeout_chance(p: LinuxParameters, way: int, wait: float, window: int
         Congestion window before and after the reduction [segments].
     """
     segments, load = p.segments_per_packet, p.load
+    if p.rest_lost:
+        return rest_timeout_chance(p, math.floor(wait - 1 + SAME_TIME))
     if segments == 1:
         return timeout_chance(p, min(int(load), window - 2), reduced)
     later_packets = math.floor(load + wait + SAME_TIME) - math.floor(wait + SAME_TIME)

@@ -212,6 +212,13 @@ GILBERT = Source(
     "Draws losses of a path with bursts: a state with losses, and a state without (netem, Gilbert 1960).",
     "",
 )
+DROP_TAIL = Source(
+    "pfifo_enqueue",
+    "net/sched/sch_fifo.c",
+    "Drops a packet that finds the queue full (drop-tail); in bytes `bfifo_enqueue`. With correlated losses, the queue "
+    "stays full for the rest of a round.",
+    "RFC 2309, 2",
+)
 
 DETECTION = (RACK_DETECT, RACK_WINDOW, RACK_TIMER, RACK_TIMEOUT)
 """Functions that detect a loss by time."""

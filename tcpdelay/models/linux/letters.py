@@ -4,9 +4,10 @@ Names in parentheses are fields of `LinuxParameters` and kernels of this folder.
 """
 
 SYMBOLS = {
-    "p": "probability that a segment is lost if the segment before it arrived (`LinuxParameters.loss`)",
+    "p": "probability that a segment is lost if the segment before it arrived (`LinuxParameters.loss`); with "
+    "correlated losses, if no earlier segment of its round is lost",
     "r": "probability that a segment is lost after a lost segment (`next_loss`): 1 - 1 / (mean length of a loss "
-    "burst); p with independent losses",
+    "burst); p with independent and with correlated losses",
     "q": "probability that the recovery needs a further retransmission, as the retransmission is lost: p, or with "
     "loss bursts P (1 - (r - p)^N), with the mean loss P and the N segments sent since (`repeated_loss`). After "
     "several losses, that any of the retransmissions is lost. After the loss of a packet of several segments, "
@@ -14,18 +15,28 @@ SYMBOLS = {
     "t": "probability that only the RTO finds a lost retransmission (`timeout_chance`): (1 - (1 - p)^2)^N. Each of "
     "the N segments in flight when the retransmission leaves, at most the reduced window - 1, releases one new "
     "segment. RACK finds the loss if both segments of one of these pairs arrive. With loss bursts r^N; 1 with "
-    "none in flight",
+    "none in flight. With correlated losses the rest of the retransmission's round is lost with it: 1 in REPAIR_MORE "
+    "and REPAIR_AGAIN, elsewhere the probability by `rest_timeout`, divided by q",
     "m": "probability that another segment of the flight is lost (`more_lost`): 1 - (1 - p)^N, N being the segments "
     "that leave between the loss and its detection; in an open window without those that are known to have "
-    "arrived or to be lost. With loss bursts, a segment right after a lost one is lost with probability r",
+    "arrived or to be lost. With loss bursts, a segment right after a lost one is lost with probability r. With "
+    "correlated losses, N are the segments that leave after the lost rest of the round",
+    "h": "1 with correlated losses, with which the rest of a round is lost after its first loss (`rest_lost`); "
+    "otherwise 0",
+    "z": "with correlated losses, probability that one of the rounds of slow start that repair a window is lost with "
+    "its first segment, so that only the RTO finds this: 1 - (1 - p)^N (`lost_round_chance`). N is c after a timeout, "
+    "and 1 + c after a tail loss probe. 0 without correlated losses",
     "e": "probability that at least one segment of a packet is lost (`OpenWindow.loss`): 1 - (1 - p)^(segments per "
     "packet). With a bottleneck queue limited in bytes, a small packet is lost less often than a full segment",
     "f": "probability that what one ACK releases is lost: e in REPAIR_OPEN, application-limited; otherwise p",
     "v": "probability that a packet whose SACK would detect the loss is lost too (`next_lost`): e; 1 - (1 - e)^3 if "
     "the third SACK detects it; 0 with loss bursts and with packets of several segments",
-    "b": "probability that a loss burst has only one segment (`burst_chance`): 1 - r; 1 with independent losses",
+    "b": "probability that a loss burst has only one segment (`burst_chance`): 1 - r; 1 with independent losses. With "
+    "correlated losses, that the first loss is the last segment of its round (`rest_chance`)",
     "o": "probability of an outage, that is a loss burst that takes the whole window (`outage_chance`): r^(w - 1), "
-    "or r^w if a tail loss probe leaves before the next packet; 0 with independent losses",
+    "or r^w if a tail loss probe leaves before the next packet; 0 with independent losses. With correlated losses, "
+    "that the rest of a round, or the next round too, takes all segments that the window allows; in LOST 1 if so, "
+    "otherwise 0",
     "g": "probability that a window grows in an interval (`open_growth`): (segments per packet) / w with Reno, 8/15 "
     "of it with CUBIC; 0 if w is larger than the flight, which then no longer fills it. With BBR w is always "
     "larger",
@@ -51,7 +62,9 @@ TIMES = {
     "of the retransmission: from there on each round has the ACKs of a whole window, and the window grows after it. "
     "0 in REPAIR_OPEN",
     "k": "number of timeouts before this one",
-    "s": "number of further retransmissions of a loss burst, one per ACK; 0 after a single loss",
+    "s": "number of further retransmissions of a loss burst, one per ACK; 0 after a single loss. With correlated "
+    "losses, time to the last retransmission, or to the interval before the next ACK if this is later "
+    "(`retransmission_times`), in intervals",
     "c": "rounds that retransmit a window after an outage (`repair_rounds`): floor(log2 N) for N segments, as each "
     "ACK releases two; 0 with independent losses",
 }

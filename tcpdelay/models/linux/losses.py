@@ -20,6 +20,7 @@ from tcpdelay.models.linux.parameters import (
     LinuxParameters,
 )
 from tcpdelay.models.linux.phases import (
+    LOST,
     LOST_REPAIRING,
     REPAIR,
     Layout,
@@ -202,8 +203,9 @@ def put_losses(
         )
         window, grown = layout.rounds.window[following], layout.rounds.grown[following]
         for in_run in range(2):
-            phase = lost_phase(layout, number, in_run == 1)
-            phases.first_transition[phase] = row
+            phase = lost_phase(layout, number, in_run)
+            phases.window[phase], phases.first_transition[phase] = layout.rounds.window[following], row
+            phases.recovery[phase], sending.kind[phase] = LOST, LOST
             sending.run[phase] = run
             sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
             sending.in_run[phase], sending.round_trips[phase] = in_run, sending.round_trips[round_phase(layout, number)]

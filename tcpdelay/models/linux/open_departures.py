@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tcpdelay.models.compilation import allocation_free, kernel
 from tcpdelay.models.linux.bursts import (
     burst_chance,
+    burst_length,
     burst_wait,
     followed_losses,
     outage_chance,
@@ -19,6 +20,7 @@ from tcpdelay.models.linux.bursts import (
 )
 from tcpdelay.models.linux.departures import add, add_repaired
 from tcpdelay.models.linux.detection import DETECTIONS, timeout_chance
+from tcpdelay.models.linux.drop_tail import rest_timeout_chance
 from tcpdelay.models.linux.open_transitions import OpenWindow, repair_chances
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN, Sending
@@ -50,9 +52,10 @@ def add_first_of_burst(
 ) -> None:
     """Add the first packet of a loss burst in an open window, for each length of the burst."""
     for lost in range(1, followed_losses(p, window) + 1):
-        this = weight * burst_chance(p, window, lost)
-        left = p.load + burst_wait(p, lost)
-        add_repaired(bins, age, left, this, p.repeated_loss, p.load + 1.0, only_timeout, p.timeout)
+        this, length = weight * burst_chance(p, window, lost), burst_length(p, lost)
+        wait = burst_wait(p, length)
+        timeout = rest_timeout_chance(p, math.floor(wait - length + SAME_TIME)) if p.rest_lost else only_timeout
+        add_repaired(bins, age, p.load + wait, this, p.repeated_loss, p.load + 1.0, timeout, p.timeout)
     _add_outage(p, bins, window, 0, weight * outage_chance(p, window))
 
 
@@ -66,7 +69,17 @@ def add_burst_phase(p: LinuxParameters, bins: NDArray[np.float64], window: int, 
             continue
         later = repair_segments(p, place + 1) - 1 if place < s.lost else further
         left = max(s.duration + later - place, 0.0)
-        add_repaired(bins, 0.0, left, weight, p.repeated_loss, p.load + 1.0, s.timeout_chance, p.timeout)
+        repeated, only_timeout = p.repeated_loss, s.timeout_chance
+        if p.rest_lost and p.loss > 0:
+            # The packet waits for all retransmissions up to its own; only the first may end in a timeout.
+            repeated = 1 - (1 - p.loss) ** (later + 1)
+            only_timeout *= (1 - (1 - p.loss) ** (further + 1)) / repeated
+            # A second loss in the next round is detected one round-trip time later.
+            second = 1 - (1 - p.loss_of_one_packet) ** max(place - s.lost + 1, 0)
+            add_repaired(bins, 0.0, left + p.load, weight * second, repeated, p.load + 1.0, only_timeout, p.timeout)
+            add_repaired(bins, 0.0, left, weight * (1 - second), repeated, p.load + 1.0, only_timeout, p.timeout)
+            continue
+        add_repaired(bins, 0.0, left, weight, repeated, p.load + 1.0, only_timeout, p.timeout)
 
 
 @kernel()

@@ -18,6 +18,7 @@ from tcpdelay.models.linux.detection import (
     packet_timeout_chance,
     timeout_chance,
 )
+from tcpdelay.models.linux.drop_tail_rounds import put_rest_losses
 from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST_OPEN,
@@ -107,7 +108,7 @@ def open_window(p: LinuxParameters) -> OpenWindow:
     late_growth = not p.cubic and segments == 1 and phase >= 0.5 and (p.flight + 1) / load <= LATE_GROWTH_FLIGHTS
     growing = p.flight + int(late_growth)
     if segments == 1:
-        repeated = p.repeated_loss if p.followed_losses else one
+        repeated = p.repeated_loss if p.followed_losses and not p.rest_lost else one
         by_one = alone <= 2 + SAME_TIME or abs(alone - round(alone)) > SAME_TIME
         telling = 1 if by_one else DUPLICATE_THRESHOLD
         # If the detecting packet is lost, the next one detects the loss, one slot later. If the reordering window is
@@ -206,8 +207,12 @@ def put_repair_of_open_window(
     kept = (1 - loss) ** openings
     sending.duration[phase], sending.openings[phase] = load, openings
     sending.spacing_after_run[phase] = spacing_after_run
-    lost = open_phase(layout, window, LOST_REPAIRING)
-    row = put(t, row, lost, lost, left / 2, 1 - kept, load / 2)
+    if p.rest_lost:
+        first = layout.first_rounds[window].after_open
+        row = put_rest_losses(p, t, row, layout, first, openings, False, 0, 0.0, spacing_after_run)
+    else:
+        lost = open_phase(layout, window, LOST_REPAIRING)
+        row = put(t, row, lost, lost, left / 2, 1 - kept, load / 2)
     return put_rounds(t, row, layout, window, True, False, left, kept, load)
 
 

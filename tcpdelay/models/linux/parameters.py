@@ -56,6 +56,8 @@ NEGLIGIBLE_BURST = 1e-3
 """Share of loss bursts that may be longer than the longest burst with a phase of its own."""
 MOST_FOLLOWED = 12
 """Largest number of consecutive losses with a phase of its own."""
+MOST_GROUPS_OPEN, MOST_GROUPS_IN_ROUND = 12, 6
+"""Largest number of groups of losses of a round, in an open window and in a window that limits the sender."""
 TIES_PER_SLOT = 64
 """An RTT that differs only by rounding from a multiple of 1/64 slot is set to it: packet counts change there."""
 FULL_SEGMENT = 0.9
@@ -75,7 +77,7 @@ class LinuxParameters(NamedTuple):
         Number of segments of a packet that leaves as soon as it is written.
     full_segments : bool
         Whether packets fill their segments, so that each ACK releases a full segment while there is a backlog. False
-        with BBR, whose window does not limit the sender.
+        with BBR, whose window does not limit the sender, and with `rest_lost`, whose losses leave other ACK clocks.
     loss : float
         Probability that a full segment is lost if the segment before it was not lost.
     mean_loss : float
@@ -85,7 +87,10 @@ class LinuxParameters(NamedTuple):
     repeated_loss : float
         Probability that a retransmission is lost.
     followed_losses : int
-        Largest number of consecutive losses with a phase of its own; 0 if losses are independent.
+        Largest number of consecutive losses with a phase of its own; 0 if losses are independent. With `rest_lost`, the
+        number of groups of consecutive losses.
+    rest_lost : bool
+        Whether the rest of a round is lost with its first lost segment.
     probe_slack : float
         Time that the tail loss probe waits in addition to two round-trip times [slots].
     loss_of_one_packet : float
@@ -122,6 +127,7 @@ class LinuxParameters(NamedTuple):
     next_loss: float
     repeated_loss: float
     followed_losses: int
+    rest_lost: bool
     probe_slack: float
     loss_of_one_packet: float
     cubic: bool
@@ -178,6 +184,9 @@ def _losses(path: Path, load: float) -> _Losses:
     Loss bursts are Gilbert's (`gilbert_probabilities`). A segment that is sent n segments after the end of a burst is
     lost with the probability P (1 - (r - p)^n), P being the mean loss, p and r those after a success and after a loss.
     """
+    if path.loss_pattern == "correlated":
+        # The probability of a segment that is not in the lost rest of a round.
+        return _Losses(path.loss, path.loss, path.loss, min(math.floor(load) + 1, MOST_GROUPS_OPEN))
     if path.loss_burst == 1:
         return _Losses(path.loss, path.loss, path.loss, 0)
     after_success, leave = tcp.gilbert_probabilities(path.loss, path.loss_burst)
@@ -203,18 +212,21 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     >>> [refused.name for refused in linux_refusals(Flow(3000, 0.04), Path(0.1, 0.02), Linux("bbr"))]
     ['packet_size']
     """
-    if path.loss_pattern != "random":
-        hint = "set loss_burst of Path for loss bursts; Stack.newreno_2008() accepts 'correlated'"
-        yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' with Stack.linux()", hint)
     yield from unknown_fields(path, PATH_FIELDS, "in the chain", SIMULATED)
     if stack.congestion_control == "bbr":
         yield from _refused_with_bbr(flow, path, stack)
-    elif path.loss_burst > 1 and path.loss >= NEGLIGIBLE_LOSS:
+    elif path.loss < NEGLIGIBLE_LOSS:
+        return
+    elif path.loss_pattern == "correlated":
+        yield from _refused_sizes(flow, path, stack, "in the chain with correlated losses")
+    elif path.loss_burst > 1:
         yield from _refused_bursts(flow, path, stack)
 
 
 def _refused_with_bbr(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
     """Yield an error for each field that only the chain of BBR refuses."""
+    if path.loss_pattern != "random":
+        yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' in the chain with BBR", SIMULATED)
     for name, value, limit in (
         ("packet_size", flow.packet_size, stack.mss),
         ("loss_burst", path.loss_burst, 1),
@@ -231,13 +243,9 @@ def _refused_bursts(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupporte
         yield UnsupportedError("loss_burst", burst, f"be at most {LARGEST_BURST:g} in the chain", SIMULATED)
         return
     where = f"in the chain with a loss_burst of {burst:g}"
-    for name, value, unit, limit in (
-        ("packet_size", flow.packet_size, " bytes", stack.mss),
-        ("interval", flow.interval, " s", path.rtt + stack.rto_min),
-    ):
-        if value > limit:
-            yield UnsupportedError(name, value, f"be at most {limit:g}{unit} {where}", SIMULATED)
-            return
+    for refused in _refused_sizes(flow, path, stack, where):
+        yield refused
+        return
     if path.bottleneck != "packets":
         yield UnsupportedError("bottleneck", path.bottleneck, f"be 'packets' {where}")
         return
@@ -248,6 +256,16 @@ def _refused_bursts(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupporte
             f"and at most {LARGEST_OUTAGE:.0%} are allowed"
         )
         yield UnsupportedError("loss_burst", burst, allowed, SIMULATED)
+
+
+def _refused_sizes(flow: Flow, path: Path, stack: Linux, where: str) -> Iterator[UnsupportedError]:
+    """Yield an error if a packet is larger than a segment, or the interval longer than the first timeout."""
+    for name, value, unit, limit in (
+        ("packet_size", flow.packet_size, " bytes", stack.mss),
+        ("interval", flow.interval, " s", path.rtt + stack.rto_min),
+    ):
+        if value > limit:
+            yield UnsupportedError(name, value, f"be at most {limit:g}{unit} {where}", SIMULATED)
 
 
 def _outage_share(flow: Flow, path: Path, stack: Linux) -> float:
@@ -318,20 +336,22 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
         by_loss = math.ceil(WINDOW_PER_ROOT_LOSS / math.sqrt(path.loss))
         largest = max(largest, min(WINDOW_PER_FLIGHT * flight, by_loss))
     backoffs = 1
-    largest_backoff = LARGEST_BACKOFF if loss.followed == 0 else LARGEST_BURST_BACKOFF
-    chance = path.loss**2 if loss.followed == 0 else loss.after_success * loss.after_loss ** (flight + 1)
+    rest_lost = path.loss_pattern == "correlated"
+    largest_backoff = LARGEST_BACKOFF if loss.followed == 0 or rest_lost else LARGEST_BURST_BACKOFF
+    chance = path.loss**2 if loss.followed == 0 or rest_lost else loss.after_success * loss.after_loss ** (flight + 1)
     while backoffs < largest_backoff and chance * loss.after_loss**backoffs > NEGLIGIBLE_BACKOFF:
         backoffs += 1
     return LinuxParameters(
         load=load,
         packets_per_segment=packets_per_segment,
         segments_per_packet=segments,
-        full_segments=not bbr and flow.packet_size >= FULL_SEGMENT * segments * stack.mss,
+        full_segments=not (bbr or rest_lost) and flow.packet_size >= FULL_SEGMENT * segments * stack.mss,
         loss=loss.after_success,
         mean_loss=path.loss,
         next_loss=loss.after_loss,
         repeated_loss=loss.of_repair,
         followed_losses=loss.followed,
+        rest_lost=rest_lost,
         probe_slack=(TIMER_SLACK + MEAN_TICK * tick) / flow.interval,
         loss_of_one_packet=loss_of_one,
         cubic=stack.congestion_control == "cubic",

@@ -13,7 +13,7 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.detection import DETECTIONS
-from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
+from tcpdelay.models.linux.parameters import MOST_GROUPS_IN_ROUND, SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.rounds import make_rounds
 from tcpdelay.models.solver.state_space import Records, Transitions
 
@@ -30,11 +30,11 @@ TIMEOUT, REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN, ROUND, OPEN, LOST_OPEN,
 - ROUND: one round-trip time in which the window limits the sender.
 - OPEN: one slot in which the window is open.
 - LOST_OPEN, LOST_REPAIRING, LOST: from a loss to its detection; the loss occurred in an open window, during REPAIR, or
-  in a round.
+  in a round. With correlated losses, LOST has two phases per group of losses, also for losses during REPAIR.
   A lost packet of several segments has a LOST_OPEN and a REPAIR_OPEN for each way in which RACK detects the loss; see
   `Detection`.
-- LOST_TWO: from a loss in an open window to its detection if the next packet is lost too. With loss bursts: the same
-  for several consecutive losses.
+- LOST_TWO: from a loss in an open window to its detection if the next packet is lost too. With loss bursts or
+  correlated losses: the same for several consecutive losses.
 """
 KIND_NAMES = (
     "timeout",
@@ -64,6 +64,7 @@ SENDING = np.dtype(
         ("wait", np.float64),
         ("timeout_chance", np.float64),
         ("in_run", np.int64),
+        ("place", np.int64),
         ("round_trips", np.int64),
         ("lost", np.int64),
         ("repeated_loss", np.float64),
@@ -80,8 +81,9 @@ Sending: TypeAlias = Records
 - wait: time from the due time of an ACK to the detection of the loss; in REPAIR_OPEN, from the loss [slots].
 - timeout_chance: probability that only the timeout finds a lost retransmission.
 - in_run: whether the lost segment belonged to the run.
+- place: in a round whose rest is lost, the number of the first lost segment, counted from 1.
 - round_trips: round-trip times from a write to the ACKs of this phase, through segments that ACKs have released.
-- lost: number of packets of a loss burst; in an outage, the window.
+- lost: number of packets of a loss burst, or of lost segments of a round; in an outage, the window.
 - repeated_loss: in LOST_OPEN, probability that the repair takes a further retransmission.
 """
 
@@ -98,6 +100,8 @@ class Layout(NamedTuple):
     repairs, first_round, opens, losses, bursts : int
         First phase of the recoveries, of the rounds, of the open windows, of the losses in rounds, and of the
         consecutive losses in an open window.
+    loss_kinds : int
+        Number of phases of losses per round.
     burst_kinds : int
         Number of phases of consecutive losses per window.
     later_detections : int
@@ -113,6 +117,7 @@ class Layout(NamedTuple):
     first_round: int
     opens: int
     losses: int
+    loss_kinds: int
     bursts: int
     burst_kinds: int
     later_detections: int
@@ -128,7 +133,8 @@ def make_layout(p: LinuxParameters) -> Layout:
     first_round = repairs + len(PER_WINDOW) * (top + 1)
     opens = first_round + filled
     losses = opens + len(OPEN_KINDS) * (top + 1)
-    bursts = losses + 2 * filled
+    loss_kinds = 2 * MOST_GROUPS_IN_ROUND if p.rest_lost else 2
+    bursts = losses + loss_kinds * filled
     later_detections = bursts + p.followed_losses * (top + 1)
     size = later_detections
     if p.segments_per_packet > 1:
@@ -141,6 +147,7 @@ def make_layout(p: LinuxParameters) -> Layout:
         first_round,
         opens,
         losses,
+        loss_kinds,
         bursts,
         p.followed_losses,
         later_detections,
@@ -202,9 +209,13 @@ def backlogged_phase(layout: Layout) -> int:
 
 
 @kernel()
-def lost_phase(layout: Layout, number: int, in_run: bool) -> int:
-    """Return the phase of a loss in round `number`; `in_run` says whether the lost segment belonged to the run."""
-    return int(layout.losses + 2 * number + in_run)
+def lost_phase(layout: Layout, number: int, kind: int) -> int:
+    """Return the phase of a loss in round `number`.
+
+    `kind` is 1 if the lost segment belonged to the run, else 0. If the rest of the round is lost, each group of losses
+    has two phases: see `drop_tail_rounds`.
+    """
+    return int(layout.losses + layout.loss_kinds * number + kind)
 
 
 @kernel()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.linux.bursts import last_loss_weight
+from tcpdelay.models.linux.bursts import last_loss_weight, repair_segments
 from tcpdelay.models.linux.detection import (
     detection_wait,
     timeout_chance,
 )
+from tcpdelay.models.linux.drop_tail_rounds import put_rest_losses
 from tcpdelay.models.linux.losses import last_ack
 from tcpdelay.models.linux.open_transitions import (
     OpenWindow,
@@ -78,6 +79,11 @@ def _put_repair(
         lasts -= paced
     sending.duration[phase], sending.openings[phase] = lasts, openings
     sending.run[phase], sending.spacing_in_run[phase], sending.spacing_after_run[phase] = 1, gap + paced, paced
+    kept, shift = (1 - loss) ** openings, lasts - per_segment * openings
+    if p.rest_lost and not opened:
+        first = layout.first_rounds[window].after_repair
+        row = put_rest_losses(p, t, row, layout, first, openings, False, 0, 0.0, paced)
+        return put_rounds(t, row, layout, window, even, opened, shift, kept, lasts)
     lost = open_phase(layout, window, LOST_REPAIRING)
     # The first loss of a new segment, by the third of the RTT in which an ACK releases it, at its mean time [slots].
     done = 0
@@ -92,14 +98,13 @@ def _put_repair(
         if chance > 0:
             mean = places / chance
             mean_time = gap + mean * paced
-            shift = mean_time - mean * per_segment
+            change = mean_time - mean * per_segment
             if opened:
-                row = put_open_loss(p, o, t, row, layout, window, chance, shift, mean_time)
+                row = put_open_loss(p, o, t, row, layout, window, chance, change, mean_time)
             else:
-                row = put(t, row, lost, lost, shift, chance, mean_time)
+                row = put(t, row, lost, lost, change, chance, mean_time)
         done = end
-    kept = (1 - loss) ** openings
-    return put_rounds(t, row, layout, window, even, opened, lasts - per_segment * openings, kept, lasts)
+    return put_rounds(t, row, layout, window, even, opened, shift, kept, lasts)
 
 
 @kernel()
@@ -152,6 +157,10 @@ def put_repairs(
                 openings += chance * max(lasts / spacing_after_run - 1, 0.0)
             duration /= weight
             openings /= weight
+            if p.rest_lost:
+                # The second loss is in the next round, whose rest is lost. The SACKs of the round after it detect this.
+                further = repair_segments(p, (window + 1) // 2) - 1
+                duration, openings = load + further * spacing_after_run, (window - 1) / 2
         else:
             # The ACK of the first segment sent after the lost retransmission, one RTT and one ACK later [slots].
             duration = load + spacing_after_run

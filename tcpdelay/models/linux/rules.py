@@ -16,6 +16,7 @@ from tcpdelay.models.linux.kernel_functions import (
     CWND_TEST,
     CWND_VALIDATE,
     DETECTION,
+    DROP_TAIL,
     FASTRETRANS,
     GILBERT,
     GROWTH,
@@ -42,6 +43,7 @@ from tcpdelay.models.linux.states import (
     LOST_BURST,
     LOST_OPEN,
     LOST_REPAIRING,
+    LOST_REST,
     LOST_TWO,
     OPEN,
     OUTAGE,
@@ -97,7 +99,7 @@ class Rule:
 
 LARGER = "OPEN with w + 1, or w + 2 if the ACK of a packet of several segments adds two"
 """Next phase if an open window grows."""
-LOSS_DETECTED = "RTT + d; if the reduced window limits the sender too, to the last ACK before this time"
+LOSS_DETECTED = "RTT + d after the loss; if the reduced window limits the sender too, to the last ACK before this time"
 RETRANSMITTED = (
     "REPAIR_MORE: mean time to the ACK of the segment behind the last loss; REPAIR_AGAIN: RTT + the time between two "
     "ACKs, that is to the ACK of the segment behind the retransmission"
@@ -107,8 +109,10 @@ PACKET_LOST = "mean time to the ACK that releases the lost packet"
 LOSS_IN_RECOVERY = "1 - (1 - f)**n"
 NO_FURTHER_LOSS = "min(1 - q * t, (1 - q) * (1 - p)**n)"
 AFTER_TIMEOUT = (
-    "The window is then 2 segments, with loss bursts the reduced window of a flight, and with BBR the restored window."
+    "The window is then 2 segments, with loss bursts or correlated losses the reduced window of a flight, and with BBR "
+    "the restored window."
 )
+FIRST_LOST = "mean time to the ACK that releases the lost segment, for each group of numbers of lost segments"
 RECOVERY_NOT_LIMITED = (REPAIR_NOT_LIMITED, REPAIR_OPEN_NOT_LIMITED)
 
 RULES = (
@@ -123,9 +127,26 @@ RULES = (
     Rule(
         (ROUND,),
         "The first loss of the round.",
-        "1 - (1 - p)**w",
+        "(1 - (1 - p)**w) * (1 - h)",
         "mean time to the ACK that releases the lost segment, for each part of the round: the run, and either half "
         "of the other ACKs",
+        ("LOST",),
+        (WRITE_XMIT, CWND_TEST),
+    ),
+    Rule(
+        (ROUND,),
+        "The first loss of the round, with which its rest is lost.",
+        "(1 - (1 - p)**w) * h",
+        FIRST_LOST,
+        ("LOST_REST",),
+        (DROP_TAIL, WRITE_XMIT, CWND_TEST),
+    ),
+    Rule(
+        (LOST_REST,),
+        "The ACKs of the window have arrived: those of the rest of the round, and those of the next round up to the "
+        "place of the loss.",
+        "1",
+        "to the last of these ACKs",
         ("LOST",),
         (WRITE_XMIT, CWND_TEST),
     ),
@@ -174,7 +195,7 @@ RULES = (
         (LOST, LOST_REPAIRING),
         "RACK detects the loss, and the retransmission is the last one of the recovery; or in an outage, the tail loss "
         "probe arrives and its ACK shows the losses.",
-        "(1 - o) * (1 - q) * (1 - m) + o * (1 - r)",
+        "(1 - o) * (1 - q) * (1 - m) + o * (1 - r) * (1 - z)",
         LOSS_DETECTED + "; in an outage, to the ACKs of the tail loss probe and of the retransmissions",
         ("REPAIR",),
         (*DETECTION, *REDUCTION, RETRANSMIT, PROBE_TIMER, PROBE),
@@ -197,8 +218,9 @@ RULES = (
     ),
     Rule(
         (LOST, LOST_REPAIRING),
-        "The retransmission is lost and no later segment arrives; or an outage takes the tail loss probe too.",
-        "(1 - o) * q * t + o * r",
+        "The retransmission is lost and no later segment arrives; or an outage takes the tail loss probe too, or the "
+        "first retransmission of a later round-trip time.",
+        "(1 - o) * q * t + o * (r + (1 - r) * z)",
         LOSS_DETECTED + "; in an outage, to the tail loss probe",
         ("TIMEOUT",),
         (RACK_DETECT, RETRANSMIT, PROBE, *TIMED_OUT),
@@ -273,16 +295,17 @@ RULES = (
     Rule(
         (OUTAGE,),
         "The tail loss probe arrives, and its ACK shows the losses. Each later ACK lets PRR retransmit two segments.",
-        "1 - r",
+        "(1 - r) * (1 - z)",
         f"{TO_PROBE}; then RTT for its ACK, and RTT for each of floor(log2 N) rounds, with N retransmissions",
         ("REPAIR",),
         (PROBE_TIMER, PROBE, *REDUCTION, PRR, RETRANSMIT, COLLAPSE),
     ),
     Rule(
         (OUTAGE,),
-        "The burst takes the tail loss probe too.",
-        "r",
-        TO_PROBE,
+        "The tail loss probe is lost too; or with correlated losses, the first retransmission of a later round-trip "
+        "time.",
+        "r + (1 - r) * z",
+        f"{TO_PROBE}; in the second case RTT longer",
         ("TIMEOUT",),
         (PROBE_TIMER, PROBE, *TIMED_OUT),
     ),
@@ -321,10 +344,18 @@ RULES = (
     Rule(
         (REPAIR, REPAIR_OPEN),
         "A new segment is lost.",
-        LOSS_IN_RECOVERY,
+        f"({LOSS_IN_RECOVERY}) * (1 - h)",
         "mean time to the ACK that releases the lost segment, for each third of the RTT; in REPAIR_OPEN RTT / 2",
         ("LOST_REPAIRING",),
         (*RELEASED, WRITE_XMIT),
+    ),
+    Rule(
+        (REPAIR, REPAIR_OPEN),
+        "A new segment is lost, and with it the rest of the round.",
+        f"({LOSS_IN_RECOVERY}) * h",
+        FIRST_LOST,
+        ("LOST_REST",),
+        (DROP_TAIL, *RELEASED, WRITE_XMIT),
     ),
     Rule(
         (REPAIR_NOT_LIMITED,),
@@ -369,26 +400,34 @@ RULES = (
     Rule(
         (TIMEOUT,),
         f"The retransmission arrives. {AFTER_TIMEOUT}",
-        "1 - r",
+        "(1 - r) * (1 - z)",
         "RTO * 2**k + RTT * (1 / 2 + c)",
         ("ROUND", "OPEN"),
         (*TIMED_OUT, SLOW_START, BBR_WINDOW),
     ),
     Rule(
         (TIMEOUT,),
-        "The retransmission is lost: RTO backoff.",
-        "r",
-        "RTO * 2**k",
+        "The retransmission is lost: RTO backoff. Or with correlated losses, a round of slow start is lost.",
+        "r + (1 - r) * z",
+        "RTO 2^k; if a round of slow start is lost, RTT longer",
         ("TIMEOUT",),
         (RTO,),
     ),
     Rule(
         (LAST_TIMEOUT,),
         f"The retransmission arrives: further timeouts are too rare to matter. {AFTER_TIMEOUT}",
-        "1",
+        "1 - z",
         "RTO * 2**k + RTT * (1 / 2 + c)",
         ("ROUND", "OPEN"),
         (*TIMED_OUT, SLOW_START, BBR_WINDOW),
+    ),
+    Rule(
+        (LAST_TIMEOUT,),
+        "With correlated losses, a round of slow start is lost.",
+        "z",
+        "RTO 2^k + RTT, in whole intervals",
+        ("TIMEOUT",),
+        (DROP_TAIL, *TIMED_OUT),
     ),
 )
 """All rules. In each state their probabilities add up to 1, and each leads to phases to which no other one leads."""

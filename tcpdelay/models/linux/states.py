@@ -13,7 +13,7 @@ class State:
     ----------
     kind : str
         Kind of the phases, as in `KIND_NAMES` but in capitals. Loss bursts and outages, which the kernels count as
-        LOST_TWO, have names of their own.
+        LOST_TWO, have names of their own, as has the first part of LOST with correlated losses.
     meaning : str
         What the connection does.
     departures : str
@@ -46,7 +46,18 @@ LIMITED, NOT_LIMITED = "cwnd-limited", "application-limited"
 
 ROUND = State("ROUND", "One RTT of a cwnd-limited sender: w ACKs arrive.", ACK_CLOCK)
 OPEN = State("OPEN", "One packet interval of an application-limited sender.", "The packet, as soon as it is written.")
-LOST = State("LOST", "From the first loss of a round to its detection.", ACK_CLOCK)
+LOST = State(
+    "LOST",
+    "From the first loss of a round to its detection. With correlated losses, from the last ACK before the detection "
+    "to the last retransmission, or to the tail loss probe if the whole round is lost.",
+    f"{ACK_CLOCK} With correlated losses nothing.",
+)
+LOST_REST = State(
+    "LOST_REST",
+    "With correlated losses, from the first loss of a round to the last ACK that releases a segment. The rest of the "
+    "round is lost too.",
+    ACK_CLOCK,
+)
 LOST_OPEN = State("LOST_OPEN", "From the loss of a packet in an open window to its detection.", PER_SACK)
 LOST_TWO = State(
     "LOST_TWO",
@@ -100,7 +111,7 @@ REPAIR_OPEN_NOT_LIMITED = State(
 TIMEOUT = State("TIMEOUT", "Until the RTO expires and the first segment is retransmitted.", "Nothing.", "not the last")
 LAST_TIMEOUT = State("TIMEOUT", "The last consecutive timeout that the chain follows.", "Nothing.", "the last")
 STATES = (
-    ROUND, OPEN, LOST, LOST_OPEN, LOST_TWO, LOST_BURST, OUTAGE, LOST_REPAIRING, REPAIR_MORE, REPAIR_AGAIN, REPAIR,
-    REPAIR_NOT_LIMITED, REPAIR_OPEN, REPAIR_OPEN_NOT_LIMITED, TIMEOUT, LAST_TIMEOUT,
+    ROUND, OPEN, LOST, LOST_REST, LOST_OPEN, LOST_TWO, LOST_BURST, OUTAGE, LOST_REPAIRING, REPAIR_MORE, REPAIR_AGAIN,
+    REPAIR, REPAIR_NOT_LIMITED, REPAIR_OPEN, REPAIR_OPEN_NOT_LIMITED, TIMEOUT, LAST_TIMEOUT,
 )  # fmt: skip
 """The states, in the order of the documentation."""

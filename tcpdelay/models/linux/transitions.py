@@ -8,9 +8,11 @@ from tcpdelay.models.compilation import (
 )
 from tcpdelay.models.linux.bursts import (
     add_bursts,
+    lost_round_chance,
     repair_rounds,
     repair_segments,
 )
+from tcpdelay.models.linux.drop_tail_rounds import add_rest_losses, put_rest_losses
 from tcpdelay.models.linux.losses import (
     put_loss_in_repair,
     put_losses,
@@ -28,7 +30,6 @@ from tcpdelay.models.linux.parameters import (
     LinuxParameters,
 )
 from tcpdelay.models.linux.phases import (
-    LOST,
     LOST_REPAIRING,
     OPEN,
     REPAIR,
@@ -44,6 +45,7 @@ from tcpdelay.models.linux.phases import (
     make_layout,
     open_phase,
     put,
+    put_repeat,
     put_rounds,
     repair_phase,
     round_phase,
@@ -92,6 +94,12 @@ def _timeouts(
             row = put(t, row, stage + 1, stage + 1, wait, p.next_loss, wait)
         lasts = wait + p.load * (0.5 + rounds)
         ends = 1.0 if last else 1 - p.next_loss
+        lost = lost_round_chance(p, rounds)
+        if stage == 0:
+            row = put_repeat(t, row, stage, wait + p.load, 0.0, ends * lost)
+        else:
+            row = put(t, row, 0, 0, wait + p.load, ends * lost, wait + p.load)
+        ends *= 1 - lost
         row = put_rounds(t, row, layout, window, False, opened <= window, lasts, ends, lasts)
     return row
 
@@ -155,8 +163,11 @@ def _rounds(
         sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
         sending.duration[phase], sending.openings[phase] = p.load, window
         sending.round_trips[phase] = round_trips
-        in_run, other = lost_phase(layout, number, True), lost_phase(layout, number, False)
-        row = _first_losses(p, t, row, run, spacing_in_run, spacing_after_run, window, in_run, other)
+        if p.rest_lost:
+            row = put_rest_losses(p, t, row, layout, number, window, True, run, spacing_in_run, spacing_after_run)
+        else:
+            in_run, other = lost_phase(layout, number, 1), lost_phase(layout, number, 0)
+            row = _first_losses(p, t, row, run, spacing_in_run, spacing_after_run, window, in_run, other)
         empty = open_phase(layout, next_window, OPEN) if next_window >= o.needed else next_phase
         kept = (1 - p.loss) ** window
         row = put(t, row, next_phase, empty, p.load - p.packets_per_segment * window, kept, p.load)
@@ -197,12 +208,10 @@ def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending,
         if window >= SMALLEST_WINDOW:
             row = put_open_window(p, o, t, row, layout, phases, sending, window, growth[window], step[window])
             row = put_loss_in_repair(p, o, t, row, layout, phases, sending, window)
-    for number in range(layout.rounds.size):
-        for in_run in range(2):
-            phase = lost_phase(layout, number, in_run == 1)
-            phases.window[phase] = layout.rounds.window[layout.rounds.following[number]]
-            phases.recovery[phase], sending.kind[phase] = LOST, LOST
-    row = put_losses(p, o, t, row, layout, phases, sending)
+    if p.rest_lost:
+        row = add_rest_losses(p, t, row, layout, phases, sending)
+    else:
+        row = put_losses(p, o, t, row, layout, phases, sending)
     row = add_bursts(p, t, row, layout, phases, sending)
     row = add_later_detections(p, o, t, row, layout, phases, sending)
     phases.first_transition[layout.size] = row

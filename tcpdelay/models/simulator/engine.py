@@ -11,7 +11,13 @@ from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.models.simulator.bbr import start as start_bbr
 from tcpdelay.models.simulator.delivery_rate import check_application_limited
-from tcpdelay.models.simulator.path import is_reordering, loss_settings, next_arrival, take_arrival
+from tcpdelay.models.simulator.path import (
+    drop_tail_settings,
+    is_reordering,
+    loss_settings,
+    next_arrival,
+    take_arrival,
+)
 from tcpdelay.models.simulator.receiver import on_receiver_timer
 from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEVER, OPEN, Rules, Wire
 from tcpdelay.models.simulator.sender import on_pacing_timer, on_timer, send_new
@@ -97,6 +103,7 @@ def new_connection(
         # The receiver sends no data, so it knows only the RTT sample of the handshake.
         "receiver_rto": -(-(rtt + max(2 * rtt, rto_min)) // tick),
         "rto": -(-round(tcp.FIRST_TIMEOUT * SECOND) // tick),
+        **drop_tail_settings(path),
         **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
     }
     for name, value in settings.items():
@@ -173,6 +180,7 @@ def _is_quiet(c: Any, wire: Any) -> bool:
         c.until_loss <= SHORTEST_LEAP
         or c.loss_burst > 1.0
         or c.bad_time > 0.0
+        or c.correlated
         or c.ca_state != OPEN
         or c.is_cwnd_limited
     ):

@@ -111,11 +111,6 @@ def _refusals(scenario: Scenario) -> Iterator[UnsupportedError]:
         yield UnsupportedError("stack", stack, "be Stack.linux() in a simulation")
         return
     yield from unknown_fields(path, PATH_FIELDS, "in a simulation")
-    if path.bottleneck != "packets":
-        yield UnsupportedError("bottleneck", path.bottleneck, "be 'packets' in a simulation")
-    if path.loss_pattern != "random":
-        hint = "bursts are given by bad_time or loss_burst"
-        yield UnsupportedError("loss_pattern", path.loss_pattern, "be 'random' in a simulation", hint)
     segments = segments_in_round_trip(flow, path, stack)
     if segments > LARGEST_FLIGHT / 2:
         allowed = f"span less than {LARGEST_FLIGHT // 2} segments of the flow in a simulation, not {segments:.0f}"

@@ -49,6 +49,11 @@ def segments_until_loss(wire: Any, loss: float) -> int:
     return 1 + int(min(np.log(1.0 - uniform(wire.next_double, wire.random_state)) / np.log1p(-loss), ALWAYS))
 
 
+def drop_tail_settings(path: Path) -> dict[str, int]:
+    """Return the fields of a connection by which `is_dropped` knows the queue of the path."""
+    return {"correlated": int(path.loss_pattern == "correlated"), "byte_queue": int(path.bottleneck == "bytes")}
+
+
 def loss_settings(wire: Any, loss: float, loss_burst: float, bad_time: float, bad_loss: float) -> dict[str, float]:
     """Return the initial state of the losses, as fields of the record that `is_lost` reads."""
     return {
@@ -102,6 +107,29 @@ def is_lost(c: Any, wire: Any, now: int) -> bool:
         c.in_burst = 0 if uniform(wire.next_double, wire.random_state) < leave else 1
     elif uniform(wire.next_double, wire.random_state) < enter:
         c.in_burst = 1
+    return bool(lost)
+
+
+@kernel()
+def is_dropped(c: Any, wire: Any, size: int) -> bool:
+    """Draw whether a segment with `size` bytes of data that is sent now is lost, also in a drop-tail queue.
+
+    With correlated losses, the rest of a round is lost with its first lost segment (Padhye, Firoiu, Towsley, Kurose,
+    "Modeling TCP throughput", SIGCOMM 1998, II). A round begins with the first segment that is sent after the end of
+    the round before. It lasts one round-trip time: it ends when the ACK of its first segment arrives, or would arrive.
+    A retransmission is a segment of the round in which it is sent. An open window has the same rounds.
+
+    A queue limited in bytes drops a small segment with the share `size` / MSS of the probability for a full segment
+    (Brosh et al. 2010).
+    """
+    if c.correlated and c.now >= c.loss_round_end:
+        c.loss_round_end, c.rest_lost = c.now + c.rtt, 0
+    if c.rest_lost:
+        return True
+    lost = is_lost(c, wire, c.now)
+    if lost and c.byte_queue:
+        lost = uniform(wire.next_double, wire.random_state) * c.mss < size
+    c.rest_lost = 1 if lost and c.correlated else 0
     return bool(lost)
 
 

@@ -140,7 +140,7 @@ MASK = RING - 1
 
 _GROUPS = {
     "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min cubic window_validation "
-    "delayed_ack jitter exact_ties leaping deferred tracing host_delay bbr",
+    "delayed_ack jitter exact_ties leaping deferred tracing host_delay bbr correlated byte_queue",
     "rules": " ".join(rule.name for rule in fields(Rules)),
     "application": "now next_write packets_written written packets_read packets_sent",
     "stream": "snd_una snd_nxt first_segment next_segment",
@@ -171,7 +171,8 @@ _GROUPS = {
     "bbr_ack_epoch_acked",
     "bbr's policer": "bbr_lt_bw bbr_lt_use_bw bbr_lt_is_sampling bbr_lt_rtt_cnt bbr_lt_last_stamp "
     "bbr_lt_last_delivered bbr_lt_last_lost",
-    "path": "first_ack next_ack last_ack_arrival first_transit next_transit until_loss in_burst state_time",
+    "path": "first_ack next_ack last_ack_arrival first_transit next_transit until_loss in_burst state_time "
+    "loss_round_end rest_lost",
     "receiver": "rcv_nxt rcv_segment arrivals out_of_order rcv_wup ts_recent unreported receiver_timer delayed_ack_at "
     "delayed_ack_timeout read_at merging_at compressed_at compressed_rcv_nxt dup_ack_counter rcv_mss last_seg_size "
     "pushed quick ato lrcvtime receiver_rto",

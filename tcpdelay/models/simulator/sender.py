@@ -9,7 +9,7 @@ from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator import bbr
 from tcpdelay.models.simulator.delivery_rate import note_sending
 from tcpdelay.models.simulator.pacing import is_paced, schedule_next
-from tcpdelay.models.simulator.path import is_lost, send
+from tcpdelay.models.simulator.path import is_dropped, send
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
     CWR,
@@ -70,7 +70,7 @@ def _transmit(c: Any, wire: Any, number: int) -> None:
     c.last_send = ticks_now(c)
     segment.delivered = c.delivered
     note(c, wire, SENT_AGAIN if segment.state & EVER_RETRANSMITTED else SENT, segment.start, segment.end)
-    if is_lost(c, wire, c.now):
+    if is_dropped(c, wire, segment.end - segment.start):
         c.segments_lost += 1
         note(c, wire, LOST_ON_PATH, segment.start, segment.end)
     else:

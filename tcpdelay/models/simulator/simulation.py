@@ -205,13 +205,6 @@ def simulate(
     flow, stack = flow_of(flow), checked_profile(stack)
     if not isinstance(stack, Linux):
         raise InvalidValueError("stack", stack, "be one of Stack.linux(...)")
-    if path.loss_pattern != "random":
-        raise InvalidValueError(
-            "loss_pattern",
-            path.loss_pattern,
-            "be 'random' in a simulation",
-            "bursts are given by bad_time or loss_burst",
-        )
     for name, share in (("quantile", quantile), ("half_width", half_width)):
         if not 0 < share < 1:
             raise InvalidValueError(name, share, "lie between 0 and 1")
