@@ -9,6 +9,7 @@ in the cache, single predictions therefore run as plain Python, for `INTERPRETED
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -20,9 +21,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numba import njit
 from numba.core import config, event, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.cpu import CPUTargetOptions
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import CPUDispatcher
+from numba.core.typed_passes import AnnotateTypes
 from numba.extending import overload
 from numpy.typing import NDArray
 
@@ -94,28 +99,70 @@ def _compiled(options: dict[str, Any]) -> Callable[[Kernel], Kernel]:
     def decorate(function: Kernel) -> Kernel:
         compiled: Any = njit(cache=True, **options)(function)
         if not config.DISABLE_JIT:  # type: ignore[attr-defined]
-            _compile_once(compiled)
-            compiled.__class__ = _Interpretable
+            compiled.__class__ = _Kernel
+            compiled.part = _Part(function, compiled.targetoptions)
         return compiled  # type: ignore[no-any-return]
 
     return decorate
 
 
-def _compile_once(dispatcher: Any) -> None:
-    """Let compiled code call a kernel with the type of a constant, not with a type that holds the constant's value.
+class _PartLibrary(JITCodeLibrary):
+    """LLVM code of a kernel as a part of its callers, neither optimised nor translated by itself."""
 
-    Otherwise Numba compiles a kernel anew for every constant that it is called with. If a later Numba no longer calls
-    this method, kernels have several variants again, and their results stay the same.
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _WritePart(AnalysisPass):
+    """A step of Numba's compiler: the next step, which writes LLVM code, writes it into a `_PartLibrary`."""
+
+    _name = "write_part"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        """Set the library of the kernel that is being compiled; its address is not asked for."""
+        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        return False
+
+
+class _PartCompiler(CompilerBase):
+    """Numba's compiler with `_WritePart`."""
+
+    def define_pipelines(self) -> list[Any]:
+        """Return the steps of the compiler."""
+        steps = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        steps.add_pass_after(_WritePart, AnnotateTypes)
+        steps.finalize()
+        return [steps]
+
+
+class _Part(CPUDispatcher):
+    """A kernel as other kernels call it: its code becomes a part of theirs.
+
+    Numba by itself links the code of a kernel with that of all kernels below it, optimises and translates the whole,
+    and so on for each kernel that calls this kernel. What is at the bottom is translated once for every kernel above.
     """
-    resolve, unliteral = dispatcher.get_call_template, cast(Any, types.unliteral)
 
-    def resolve_without_constants(arguments: Any, keywords: Any) -> Any:
-        return resolve(
-            tuple(unliteral(argument) for argument in arguments),
-            {name: unliteral(argument) for name, argument in keywords.items()},
-        )
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        super().__init__(function, targetoptions={**options, "no_cpython_wrapper": True}, pipeline_class=_PartCompiler)
 
-    dispatcher.get_call_template = resolve_without_constants
+    def add_overload(self, compiled: Any) -> None:
+        """Keep compiled code. As it has no address, its description is the key by which callers find it."""
+        self.overloads[tuple(compiled.signature.args)] = compiled
+        target: Any = self.targetctx
+        target.insert_user_function(compiled.fndesc, compiled.fndesc, [compiled.library])
+
+    def get_overload(self, arguments: Any) -> Any:
+        """Return the key of the code for arguments of these types."""
+        compiled: Any = self.overloads[tuple(arguments)]
+        return compiled.fndesc
 
 
 class _TimeUsedUpError(Exception):
@@ -133,20 +180,45 @@ _interpretation = _Interpretation()
 _interpreted_time = 0.0
 
 
-_call_compiled = CPUDispatcher.__call__
+class _Kernel(CPUDispatcher):
+    """A kernel: compiled as a whole if Python calls it, and as a `part` of the kernels that call it.
 
+    It runs as plain Python in a thread that interprets kernels.
+    """
 
-class _Interpretable(CPUDispatcher):
-    """A kernel that runs as plain Python in a thread that interprets kernels."""
+    part: _Part
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the kernel."""
+        """Call the kernel from Python."""
         until = _interpretation.until
         if until is None:
-            return _call_compiled(self, *arguments)
+            return super().__call__(*arguments)
         if time.monotonic() > until:
             raise _TimeUsedUpError
         return self.py_func(*arguments)
+
+    def get_call_template(self, arguments: Any, keywords: Any) -> Any:
+        """Compile the kernel for a call from another kernel, unless it is in the cache; return the types of the call.
+
+        The kernel is compiled for the type of a constant, not for a type that holds the constant's value: Numba would
+        compile it anew for every constant. If a later Numba no longer calls this method, kernels have several variants
+        again, and their results stay the same.
+        """
+        unliteral = cast(Any, types.unliteral)
+        callee: Any = super() if self._is_called_whole() else self.part
+        return callee.get_call_template(
+            tuple(unliteral(argument) for argument in arguments),
+            {name: unliteral(argument) for name, argument in keywords.items()},
+        )
+
+    def get_overload(self, arguments: Any) -> Any:
+        """Return the key of the code that other kernels call with arguments of these types."""
+        callee: Any = super() if self._is_called_whole() else self.part
+        return callee.get_overload(arguments)
+
+    def _is_called_whole(self) -> bool:
+        """Return whether other kernels call what is compiled for Python."""
+        return not self.part.overloads and _is_compiled(self)
 
 
 @contextmanager
@@ -245,6 +317,27 @@ def _compiled_records(count: Any, record: Any) -> Callable[[Any, Any], Any]:
     return zeros
 
 
+class _CollectionPause(event.Listener):
+    """Keeps Python from looking for garbage while Numba compiles: it would find little, in an eighth of the time."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._collects = False
+
+    def on_start(self, event: event.Event) -> None:
+        """Note that the compilation of a kernel begins."""
+        self._depth += 1
+        if self._depth == 1:
+            self._collects = gc.isenabled()
+            gc.disable()
+
+    def on_end(self, event: event.Event) -> None:
+        """Note that the compilation of a kernel has ended."""
+        self._depth -= 1
+        if self._depth == 0 and self._collects:
+            gc.enable()
+
+
 class _CompilationNotice(event.Listener):
     """Tells the user, once per process, that kernels are being compiled, as soon as that has taken `QUIET_TIME`.
 
@@ -290,4 +383,5 @@ class _CompilationNotice(event.Listener):
             print(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
 
 
+event.register("numba:compile", _CollectionPause())  # type: ignore[no-untyped-call]
 event.register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
