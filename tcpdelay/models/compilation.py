@@ -4,12 +4,17 @@ With the environment variable NUMBA_DISABLE_JIT=1 kernels are plain Python funct
 coverage tool can measure.
 
 Compiling the kernels of a chain takes as long as some hundred small predictions in plain Python. Until the kernels are
-in the cache, single predictions therefore run as plain Python, for `INTERPRETED_TIME` in each process.
+in the cache, single predictions therefore run as plain Python, for `INTERPRETED_TIME` in each process. After that, two
+processes compile side by side.
+
+A kernel that Python calls is compiled with all kernels below it as one piece of code, and stored in the cache.
 """
 
 from __future__ import annotations
 
 import gc
+import math
+import subprocess
 import sys
 import threading
 import time
@@ -37,10 +42,10 @@ Result = TypeVar("Result")
 QUIET_TIME = 2.0
 """Time that compilation may take in one process before the user is told [s]."""
 EXPECTED_TIMES = (
-    ("tcpdelay.models.linux", "the chain of Linux", 40),
+    ("tcpdelay.models.linux", "the chain of Linux", 15),
     ("tcpdelay.models.published", "the published chain", 10),
-    ("tcpdelay.models.simulator", "the simulator", 15),
-    ("tcpdelay.network", "the simulator of shared links", 30),
+    ("tcpdelay.models.simulator", "the simulator", 10),
+    ("tcpdelay.network", "the simulator of shared links", 20),
     ("tcpdelay", "the solver", 10),
 )
 """Packages of kernels, their names for the user, and about how long they take to compile if the first kernel that is
@@ -50,13 +55,16 @@ INTERPRETED_TIME = 5.0
 """Time for which the kernels of a process may run as plain Python before they are compiled [s]."""
 
 
-def kernel(*, nogil: bool = False) -> Callable[[Kernel], Kernel]:
+def kernel(*, nogil: bool = False, joins: bool = False) -> Callable[[Kernel], Kernel]:
     """Return a decorator that compiles a function, once for all calls with the same types, and caches it on disk.
 
     Parameters
     ----------
     nogil : bool
         Whether other threads of Python may run meanwhile.
+    joins : bool
+        Whether the kernel only calls large kernels. It saves time in thousands of calls; `few_predictions` does not
+        compile it.
 
     Examples
     --------
@@ -66,7 +74,7 @@ def kernel(*, nogil: bool = False) -> Callable[[Kernel], Kernel]:
     7
     """
     options: dict[str, Any] = {"nogil": True} if nogil else {}
-    return _compiled(options)
+    return _compiled(options, joins)
 
 
 def allocation_free(fastmath: frozenset[str] = frozenset()) -> Callable[[Kernel], Kernel]:
@@ -92,7 +100,7 @@ def allocation_free(fastmath: frozenset[str] = frozenset()) -> Callable[[Kernel]
     return _compiled(options)
 
 
-def _compiled(options: dict[str, Any]) -> Callable[[Kernel], Kernel]:
+def _compiled(options: dict[str, Any], joins: bool = False) -> Callable[[Kernel], Kernel]:
     # No kernel is called from C, so Numba need not compile a function for such calls.
     options = {"no_cfunc_wrapper": True, **options}
 
@@ -100,7 +108,7 @@ def _compiled(options: dict[str, Any]) -> Callable[[Kernel], Kernel]:
         compiled: Any = njit(cache=True, **options)(function)
         if not config.DISABLE_JIT:  # type: ignore[attr-defined]
             compiled.__class__ = _Kernel
-            compiled.part = _Part(function, compiled.targetoptions)
+            compiled.part, compiled.joins = _Part(function, compiled.targetoptions), joins
         return compiled  # type: ignore[no-any-return]
 
     return decorate
@@ -116,18 +124,19 @@ class _PartLibrary(JITCodeLibrary):
         self._finalized = True
 
 
-@register_pass(mutates_CFG=False, analysis_only=True)
+@register_pass(mutates_CFG=False, analysis_only=True)  # type: ignore[no-untyped-call]
 class _WritePart(AnalysisPass):
     """A step of Numba's compiler: the next step, which writes LLVM code, writes it into a `_PartLibrary`."""
 
     _name = "write_part"
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def run_pass(self, state: Any) -> bool:
         """Set the library of the kernel that is being compiled; its address is not asked for."""
-        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        library: Any = _PartLibrary
+        state.library = library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         return False
 
@@ -137,7 +146,8 @@ class _PartCompiler(CompilerBase):
 
     def define_pipelines(self) -> list[Any]:
         """Return the steps of the compiler."""
-        steps = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        builder: Any = DefaultPassBuilder
+        steps = builder.define_nopython_pipeline(self.state)
         steps.add_pass_after(_WritePart, AnnotateTypes)
         steps.finalize()
         return [steps]
@@ -170,14 +180,16 @@ class _TimeUsedUpError(Exception):
 
 
 class _Interpretation(threading.local):
-    """Whether this thread computes a single prediction, and until when its kernels run as plain Python."""
+    """What this thread computes, and until when its kernels run as plain Python."""
 
     single = False
+    few = False
     until: float | None = None
 
 
 _interpretation = _Interpretation()
 _interpreted_time = 0.0
+_first_compilation = threading.Lock()
 
 
 class _Kernel(CPUDispatcher):
@@ -186,11 +198,14 @@ class _Kernel(CPUDispatcher):
     It runs as plain Python in a thread that interprets kernels.
     """
 
-    part: _Part
+    part: Any
+    joins: bool
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the kernel from Python."""
         until = _interpretation.until
+        if self.joins and _interpretation.few and not _is_compiled(self):
+            return self.py_func(*arguments)
         if until is None:
             return super().__call__(*arguments)
         if time.monotonic() > until:
@@ -242,7 +257,77 @@ def single_prediction() -> Iterator[None]:
         _interpretation.single = before
 
 
-def interpreted_first(compute: Callable[[], Result], last: Callable[..., Any]) -> Result:
+@contextmanager
+def few_predictions() -> Iterator[None]:
+    """Compile no kernel in this thread that only joins other kernels: compilation takes longer than it saves.
+
+    Examples
+    --------
+    >>> with few_predictions():
+    ...     kernel(joins=True)(lambda number: number + 1)(1)
+    2
+    """
+    before, _interpretation.few = _interpretation.few, True
+    try:
+        yield
+    finally:
+        _interpretation.few = before
+
+
+@contextmanager
+def interpreted() -> Iterator[None]:
+    """Run kernels in this thread as plain Python.
+
+    Examples
+    --------
+    >>> from tcpdelay.models.solver.sweeps import total
+    >>> with interpreted():
+    ...     float(total(np.array([1.0, 3.0])))
+    4.0
+    """
+    before, _interpretation.until = _interpretation.until, math.inf
+    try:
+        yield
+    finally:
+        _interpretation.until = before
+
+
+@contextmanager
+def compiled_elsewhere(function: Callable[[], object]) -> Iterator[None]:
+    """Call a function, which compiles kernels, in another process meanwhile; this process finds them in the cache.
+
+    If the other process fails, this process compiles its kernels too.
+
+    Parameters
+    ----------
+    function : callable
+        A function of a module, without parameters.
+
+    Examples
+    --------
+    >>> from tcpdelay.models.linux.profile import compile_transitions
+    >>> with compiled_elsewhere(compile_transitions):
+    ...     pass
+    """
+    if getattr(sys, "frozen", False):
+        # The executable of a frozen application is not Python.
+        yield
+        return
+    module, name = function.__module__, function.__qualname__
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {module} import {name}; {name}()"
+    silent = subprocess.DEVNULL
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=silent, stdout=silent, stderr=silent)
+    try:
+        yield
+        process.wait()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def interpreted_first(
+    compute: Callable[[], Result], last: Callable[..., Any], compile_first: Callable[[], object] | None = None
+) -> Result:
     """Return `compute()`; in a single prediction, with kernels in plain Python while they are not compiled.
 
     Parameters
@@ -251,6 +336,8 @@ def interpreted_first(compute: Callable[[], Result], last: Callable[..., Any]) -
         Calls kernels. If the time for plain Python ends meanwhile, `compute` is called a second time.
     last : callable
         The kernel that is compiled last of those that `compute` calls. If it is compiled, the others are too.
+    compile_first : callable, optional
+        Called before `compute` calls kernels that are not compiled: compiles them in less time.
 
     Returns
     -------
@@ -264,20 +351,25 @@ def interpreted_first(compute: Callable[[], Result], last: Callable[..., Any]) -
     4.0
     """
     global _interpreted_time
-    time_left = INTERPRETED_TIME - _interpreted_time
-    if not _interpretation.single or time_left <= 0 or _is_compiled(last):
+    if _is_compiled(last):
         return compute()
-    start = time.monotonic()
-    _interpretation.until = start + time_left
-    try:
-        # Compiled kernels do not warn of overflows either.
-        with np.errstate(all="ignore"):
-            return compute()
-    except _TimeUsedUpError:
-        pass
-    finally:
-        _interpretation.until = None
-        _interpreted_time += time.monotonic() - start
+    time_left = INTERPRETED_TIME - _interpreted_time
+    if _interpretation.single and time_left > 0:
+        start = time.monotonic()
+        _interpretation.until = start + time_left
+        try:
+            # Compiled kernels do not warn of overflows either.
+            with np.errstate(all="ignore"):
+                return compute()
+        except _TimeUsedUpError:
+            pass
+        finally:
+            _interpretation.until = None
+            _interpreted_time += time.monotonic() - start
+    if compile_first is not None:
+        with _first_compilation:
+            if not _is_compiled(last):
+                compile_first()
     return compute()
 
 
