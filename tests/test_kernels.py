@@ -135,10 +135,10 @@ def twice(a, b):
 
 def test_an_error_in_a_kernel_below_another_reaches_python(tmp_path):
     (tmp_path / "calls.py").write_text(CALLS)
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from calls import *; print(twice(1.0, 4.0)); twice(1.0, 0.0)"
+    paths = os.pathsep.join([str(RUNS.parents[1]), str(tmp_path)])
     run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(RUNS.parents[1]), "NUMBA_CACHE_DIR": str(tmp_path)},
+        [sys.executable, "-c", "from calls import twice; print(twice(1.0, 4.0)); twice(1.0, 0.0)"],
+        env={**os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
