@@ -192,6 +192,9 @@ _interpreted_time = 0.0
 _first_compilation = threading.Lock()
 
 
+_call_compiled = CPUDispatcher.__call__
+
+
 class _Kernel(CPUDispatcher):
     """A kernel: compiled as a whole if Python calls it, and as a `part` of the kernels that call it.
 
@@ -204,10 +207,10 @@ class _Kernel(CPUDispatcher):
     def __call__(self, *arguments: Any) -> Any:
         """Call the kernel from Python."""
         until = _interpretation.until
-        if self.joins and _interpretation.few and not _is_compiled(self):
-            return self.py_func(*arguments)
         if until is None:
-            return super().__call__(*arguments)
+            if self.joins and _interpretation.few and not _is_compiled(self):
+                return self.py_func(*arguments)
+            return _call_compiled(self, *arguments)
         if time.monotonic() > until:
             raise _TimeUsedUpError
         return self.py_func(*arguments)
