@@ -266,9 +266,10 @@ def few_predictions() -> Iterator[None]:
 
     Examples
     --------
+    >>> from tcpdelay.models import tcp
     >>> with few_predictions():
-    ...     kernel(joins=True)(lambda number: number + 1)(1)
-    2
+    ...     kernel(joins=True)(tcp.reduced_window)(10, True)
+    7
     """
     before, _interpretation.few = _interpretation.few, True
     try:
