@@ -119,9 +119,11 @@ def variants():
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, Dispatcher) and value.py_func.__module__.startswith("tcpdelay."):
-                    signatures = sorted({without_record_types(signature) for signature in value.signatures})
+                    # As a function that Python calls, and as a part of other kernels.
+                    compiled = {*value.signatures, *value.part.signatures}
+                    signatures = sorted({without_record_types(signature) for signature in compiled})
                     name = f"{value.py_func.__module__}.{value.py_func.__name__}"
-                    found[name] = [signatures, len(value.signatures)]
+                    found[name] = [signatures, len(compiled)]
     return found
 
 

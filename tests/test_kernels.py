@@ -13,6 +13,7 @@ import pytest
 
 from tcpdelay import DelayModel, Flow, Stack
 from tcpdelay import Path as NetworkPath
+from tcpdelay.models.compilation import compiled_elsewhere
 
 RUNS = Path(__file__).with_name("kernel_runs.py")
 COMPILED_FOR_SEVERAL_RECORDS = "tcpdelay.models.simulator."
@@ -88,6 +89,67 @@ def test_the_first_prediction_needs_no_compiled_kernel(tmp_path):
     assert cached["from the cache"] == 1
     assert (cached["values"], cached["weights"]) == (compiled.values.tolist(), compiled.weights.tolist())
     assert first["error"] == cached["error"]
+
+
+FIRST_REPORT = """
+import json
+from tcpdelay.advice.guideline import findings
+from tcpdelay.models.linux import delays, phases, profile, transitions
+from tcpdelay.models.solver import stationary
+from tcpdelay.scenario import Flow, Path
+from tcpdelay.scenario.scenario import Scenario
+found = findings(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)))
+kernels = (transitions.linux_transitions, delays.delay_bins, stationary.iterate_sweeps)
+print(json.dumps({
+    "from the cache": [len(kernel.stats.cache_hits) for kernel in kernels],
+    "joined": len(profile._summed_up.signatures),
+    "alone": len(phases.make_layout.signatures),
+    "edges": [margin.edge for margin in found.margins],
+}))
+"""
+
+
+def test_the_kernels_of_a_first_report_are_compiled_in_two_processes(tmp_path):
+    first = json.loads(python("-c", FIRST_REPORT, NUMBA_CACHE_DIR=str(tmp_path)).stdout)
+    assert first["from the cache"] == [1, 0, 0]
+    # Kernels that only join others wait for many predictions, and kernels below others are compiled with these.
+    assert (first["joined"], first["alone"]) == (0, 0)
+    cached = {file.name.partition("-")[0] for file in tmp_path.rglob("*.nbi")}
+    assert {"transitions.linux_transitions", "delays.delay_bins"} < cached
+    assert not {"phases.make_layout", "profile._summed_up"} & cached
+    second = json.loads(python("-c", FIRST_REPORT, NUMBA_CACHE_DIR=str(tmp_path)).stdout)
+    assert second["from the cache"] == [1, 1, 1]
+    assert second["edges"] == first["edges"]
+
+
+CALLS = """
+from tcpdelay.models.compilation import kernel
+@kernel()
+def ratio(a, b):
+    return a / b
+@kernel()
+def twice(a, b):
+    return 2 * ratio(a, b)
+"""
+
+
+def test_an_error_in_a_kernel_below_another_reaches_python(tmp_path):
+    (tmp_path / "calls.py").write_text(CALLS)
+    paths = os.pathsep.join([str(RUNS.parents[1]), str(tmp_path)])
+    run = subprocess.run(
+        [sys.executable, "-c", "from calls import twice; print(twice(1.0, 4.0)); twice(1.0, 0.0)"],
+        env={**os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout == "0.5\n"
+    assert run.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_kernels_are_compiled_here_if_the_other_process_fails():
+    with compiled_elsewhere(json.loads):
+        pass
 
 
 TIME_USED_UP = """

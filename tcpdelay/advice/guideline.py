@@ -319,7 +319,10 @@ def findings(
     >>> findings(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))).works
     True
     """
-    with solved_once():
+    # Imported here, because it imports Numba, which takes a second.
+    from tcpdelay.models.compilation import few_predictions
+
+    with solved_once(), few_predictions():
         demand = Target(DEFAULT_LIMIT) if target is None else target
         return _findings(scenario, demand, estimate, application, method, on_progress, on_margin)
 

@@ -16,6 +16,7 @@ from tcpdelay.models.compilation import interpreted_first, single_prediction
 from tcpdelay.models.interface import Answer, Precision, Requested, Status, Support, TooLargeError, UnsupportedError
 from tcpdelay.models.linux import parameters as linux
 from tcpdelay.models.linux.delays import filled_bins
+from tcpdelay.models.linux.profile import compile_kernels
 from tcpdelay.models.published import transitions as published
 from tcpdelay.models.published.delays import merge_lattices
 from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION, RequestedFigures
@@ -63,7 +64,7 @@ class _ChainModel(ABC):
         if support.refused:
             return answered("unsupported", refusal=support.refused[0])
         solve = partial(self._solve, scenario, requested, answered, support.ignored)
-        return interpreted_first(solve, _last_kernel(scenario.stack))
+        return interpreted_first(solve, *_compilation(scenario.stack))
 
     def _solve(
         self, scenario: Scenario, requested: Requested, answered: Callable[..., Answer], ignored: Mapping[str, str]
@@ -122,14 +123,14 @@ class _ChainModel(ABC):
             return np.nan
 
 
-def _last_kernel(stack: Stack) -> Callable[..., Any]:
-    """Return the kernel that is compiled last for a distribution."""
-    return filled_bins if isinstance(stack, Linux) else merge_lattices
+def _compilation(stack: Stack) -> tuple[Callable[..., Any], Callable[[], object] | None]:
+    """Return the kernel that is compiled last for a distribution, and the function that compiles the large kernels."""
+    return (filled_bins, compile_kernels) if isinstance(stack, Linux) else (merge_lattices, None)
 
 
 def _capacity(flow: Flow, path: Path, stack: Stack) -> float:
     """Return the largest packet rate [1/s] that TCP carries, by a chain of its own."""
-    return interpreted_first(lambda: DelayModel(flow, path, stack).capacity, _last_kernel(stack))
+    return interpreted_first(lambda: DelayModel(flow, path, stack).capacity, *_compilation(stack))
 
 
 def _requested_figures(requested: Requested) -> RequestedFigures:

@@ -4,11 +4,17 @@ With the environment variable NUMBA_DISABLE_JIT=1 kernels are plain Python funct
 coverage tool can measure.
 
 Compiling the kernels of a chain takes as long as some hundred small predictions in plain Python. Until the kernels are
-in the cache, single predictions therefore run as plain Python, for `INTERPRETED_TIME` in each process.
+in the cache, single predictions therefore run as plain Python, for `INTERPRETED_TIME` in each process. After that, two
+processes compile side by side.
+
+A kernel that Python calls is compiled with all kernels below it as one piece of code, and stored in the cache.
 """
 
 from __future__ import annotations
 
+import gc
+import math
+import subprocess
 import sys
 import threading
 import time
@@ -20,9 +26,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numba import njit
 from numba.core import config, event, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.cpu import CPUTargetOptions
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import CPUDispatcher
+from numba.core.typed_passes import AnnotateTypes
 from numba.extending import overload
 from numpy.typing import NDArray
 
@@ -32,10 +42,10 @@ Result = TypeVar("Result")
 QUIET_TIME = 2.0
 """Time that compilation may take in one process before the user is told [s]."""
 EXPECTED_TIMES = (
-    ("tcpdelay.models.linux", "the chain of Linux", 40),
+    ("tcpdelay.models.linux", "the chain of Linux", 15),
     ("tcpdelay.models.published", "the published chain", 10),
-    ("tcpdelay.models.simulator", "the simulator", 15),
-    ("tcpdelay.network", "the simulator of shared links", 30),
+    ("tcpdelay.models.simulator", "the simulator", 10),
+    ("tcpdelay.network", "the simulator of shared links", 20),
     ("tcpdelay", "the solver", 10),
 )
 """Packages of kernels, their names for the user, and about how long they take to compile if the first kernel that is
@@ -45,13 +55,16 @@ INTERPRETED_TIME = 5.0
 """Time for which the kernels of a process may run as plain Python before they are compiled [s]."""
 
 
-def kernel(*, nogil: bool = False) -> Callable[[Kernel], Kernel]:
+def kernel(*, nogil: bool = False, joins: bool = False) -> Callable[[Kernel], Kernel]:
     """Return a decorator that compiles a function, once for all calls with the same types, and caches it on disk.
 
     Parameters
     ----------
     nogil : bool
         Whether other threads of Python may run meanwhile.
+    joins : bool
+        Whether the kernel only calls large kernels. It saves time in thousands of calls; `few_predictions` does not
+        compile it.
 
     Examples
     --------
@@ -61,7 +74,7 @@ def kernel(*, nogil: bool = False) -> Callable[[Kernel], Kernel]:
     7
     """
     options: dict[str, Any] = {"nogil": True} if nogil else {}
-    return _compiled(options)
+    return _compiled(options, joins)
 
 
 def allocation_free(fastmath: frozenset[str] = frozenset()) -> Callable[[Kernel], Kernel]:
@@ -87,35 +100,79 @@ def allocation_free(fastmath: frozenset[str] = frozenset()) -> Callable[[Kernel]
     return _compiled(options)
 
 
-def _compiled(options: dict[str, Any]) -> Callable[[Kernel], Kernel]:
+def _compiled(options: dict[str, Any], joins: bool = False) -> Callable[[Kernel], Kernel]:
     # No kernel is called from C, so Numba need not compile a function for such calls.
     options = {"no_cfunc_wrapper": True, **options}
 
     def decorate(function: Kernel) -> Kernel:
         compiled: Any = njit(cache=True, **options)(function)
         if not config.DISABLE_JIT:  # type: ignore[attr-defined]
-            _compile_once(compiled)
-            compiled.__class__ = _Interpretable
+            compiled.__class__ = _Kernel
+            compiled.part, compiled.joins = _Part(function, compiled.targetoptions), joins
         return compiled  # type: ignore[no-any-return]
 
     return decorate
 
 
-def _compile_once(dispatcher: Any) -> None:
-    """Let compiled code call a kernel with the type of a constant, not with a type that holds the constant's value.
+class _PartLibrary(JITCodeLibrary):
+    """LLVM code of a kernel as a part of its callers, neither optimised nor translated by itself."""
 
-    Otherwise Numba compiles a kernel anew for every constant that it is called with. If a later Numba no longer calls
-    this method, kernels have several variants again, and their results stay the same.
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)  # type: ignore[no-untyped-call]
+class _WritePart(AnalysisPass):
+    """A step of Numba's compiler: the next step, which writes LLVM code, writes it into a `_PartLibrary`."""
+
+    _name = "write_part"
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def run_pass(self, state: Any) -> bool:
+        """Set the library of the kernel that is being compiled; its address is not asked for."""
+        library: Any = _PartLibrary
+        state.library = library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        return False
+
+
+class _PartCompiler(CompilerBase):
+    """Numba's compiler with `_WritePart`."""
+
+    def define_pipelines(self) -> list[Any]:
+        """Return the steps of the compiler."""
+        builder: Any = DefaultPassBuilder
+        steps = builder.define_nopython_pipeline(self.state)
+        steps.add_pass_after(_WritePart, AnnotateTypes)
+        steps.finalize()
+        return [steps]
+
+
+class _Part(CPUDispatcher):
+    """A kernel as other kernels call it: its code becomes a part of theirs.
+
+    Numba by itself links the code of a kernel with that of all kernels below it, optimises and translates the whole,
+    and so on for each kernel that calls this kernel. What is at the bottom is translated once for every kernel above.
     """
-    resolve, unliteral = dispatcher.get_call_template, cast(Any, types.unliteral)
 
-    def resolve_without_constants(arguments: Any, keywords: Any) -> Any:
-        return resolve(
-            tuple(unliteral(argument) for argument in arguments),
-            {name: unliteral(argument) for name, argument in keywords.items()},
-        )
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        super().__init__(function, targetoptions={**options, "no_cpython_wrapper": True}, pipeline_class=_PartCompiler)
 
-    dispatcher.get_call_template = resolve_without_constants
+    def add_overload(self, compiled: Any) -> None:
+        """Keep compiled code. As it has no address, its description is the key by which callers find it."""
+        self.overloads[tuple(compiled.signature.args)] = compiled
+        target: Any = self.targetctx
+        target.insert_user_function(compiled.fndesc, compiled.fndesc, [compiled.library])
+
+    def get_overload(self, arguments: Any) -> Any:
+        """Return the key of the code for arguments of these types."""
+        compiled: Any = self.overloads[tuple(arguments)]
+        return compiled.fndesc
 
 
 class _TimeUsedUpError(Exception):
@@ -123,30 +180,63 @@ class _TimeUsedUpError(Exception):
 
 
 class _Interpretation(threading.local):
-    """Whether this thread computes a single prediction, and until when its kernels run as plain Python."""
+    """What this thread computes, and until when its kernels run as plain Python."""
 
     single = False
+    few = False
     until: float | None = None
 
 
 _interpretation = _Interpretation()
 _interpreted_time = 0.0
+_first_compilation = threading.Lock()
 
 
 _call_compiled = CPUDispatcher.__call__
 
 
-class _Interpretable(CPUDispatcher):
-    """A kernel that runs as plain Python in a thread that interprets kernels."""
+class _Kernel(CPUDispatcher):
+    """A kernel: compiled as a whole if Python calls it, and as a `part` of the kernels that call it.
+
+    It runs as plain Python in a thread that interprets kernels.
+    """
+
+    part: Any
+    joins: bool
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the kernel."""
+        """Call the kernel from Python."""
         until = _interpretation.until
         if until is None:
+            if self.joins and _interpretation.few and not _is_compiled(self):
+                return self.py_func(*arguments)
             return _call_compiled(self, *arguments)
         if time.monotonic() > until:
             raise _TimeUsedUpError
         return self.py_func(*arguments)
+
+    def get_call_template(self, arguments: Any, keywords: Any) -> Any:
+        """Compile the kernel for a call from another kernel, unless it is in the cache; return the types of the call.
+
+        The kernel is compiled for the type of a constant, not for a type that holds the constant's value: Numba would
+        compile it anew for every constant. If a later Numba no longer calls this method, kernels have several variants
+        again, and their results stay the same.
+        """
+        unliteral = cast(Any, types.unliteral)
+        callee: Any = super() if self._is_called_whole() else self.part
+        return callee.get_call_template(
+            tuple(unliteral(argument) for argument in arguments),
+            {name: unliteral(argument) for name, argument in keywords.items()},
+        )
+
+    def get_overload(self, arguments: Any) -> Any:
+        """Return the key of the code that other kernels call with arguments of these types."""
+        callee: Any = super() if self._is_called_whole() else self.part
+        return callee.get_overload(arguments)
+
+    def _is_called_whole(self) -> bool:
+        """Return whether other kernels call what is compiled for Python."""
+        return not self.part.overloads and _is_compiled(self)
 
 
 @contextmanager
@@ -170,7 +260,78 @@ def single_prediction() -> Iterator[None]:
         _interpretation.single = before
 
 
-def interpreted_first(compute: Callable[[], Result], last: Callable[..., Any]) -> Result:
+@contextmanager
+def few_predictions() -> Iterator[None]:
+    """Compile no kernel in this thread that only joins other kernels: compilation takes longer than it saves.
+
+    Examples
+    --------
+    >>> from tcpdelay.models import tcp
+    >>> with few_predictions():
+    ...     kernel(joins=True)(tcp.reduced_window)(10, True)
+    7
+    """
+    before, _interpretation.few = _interpretation.few, True
+    try:
+        yield
+    finally:
+        _interpretation.few = before
+
+
+@contextmanager
+def interpreted() -> Iterator[None]:
+    """Run kernels in this thread as plain Python.
+
+    Examples
+    --------
+    >>> from tcpdelay.models.solver.sweeps import total
+    >>> with interpreted():
+    ...     float(total(np.array([1.0, 3.0])))
+    4.0
+    """
+    before, _interpretation.until = _interpretation.until, math.inf
+    try:
+        yield
+    finally:
+        _interpretation.until = before
+
+
+@contextmanager
+def compiled_elsewhere(function: Callable[[], object]) -> Iterator[None]:
+    """Call a function, which compiles kernels, in another process meanwhile; this process finds them in the cache.
+
+    If the other process fails, this process compiles its kernels too.
+
+    Parameters
+    ----------
+    function : callable
+        A function of a module, without parameters.
+
+    Examples
+    --------
+    >>> from tcpdelay.models.linux.profile import compile_transitions
+    >>> with compiled_elsewhere(compile_transitions):
+    ...     pass
+    """
+    if getattr(sys, "frozen", False):
+        # The executable of a frozen application is not Python.
+        yield
+        return
+    module, name = function.__module__, function.__qualname__
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {module} import {name}; {name}()"
+    silent = subprocess.DEVNULL
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=silent, stdout=silent, stderr=silent)
+    try:
+        yield
+        process.wait()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def interpreted_first(
+    compute: Callable[[], Result], last: Callable[..., Any], compile_first: Callable[[], object] | None = None
+) -> Result:
     """Return `compute()`; in a single prediction, with kernels in plain Python while they are not compiled.
 
     Parameters
@@ -179,6 +340,8 @@ def interpreted_first(compute: Callable[[], Result], last: Callable[..., Any]) -
         Calls kernels. If the time for plain Python ends meanwhile, `compute` is called a second time.
     last : callable
         The kernel that is compiled last of those that `compute` calls. If it is compiled, the others are too.
+    compile_first : callable, optional
+        Called before `compute` calls kernels that are not compiled: compiles them in less time.
 
     Returns
     -------
@@ -192,20 +355,25 @@ def interpreted_first(compute: Callable[[], Result], last: Callable[..., Any]) -
     4.0
     """
     global _interpreted_time
-    time_left = INTERPRETED_TIME - _interpreted_time
-    if not _interpretation.single or time_left <= 0 or _is_compiled(last):
+    if _is_compiled(last):
         return compute()
-    start = time.monotonic()
-    _interpretation.until = start + time_left
-    try:
-        # Compiled kernels do not warn of overflows either.
-        with np.errstate(all="ignore"):
-            return compute()
-    except _TimeUsedUpError:
-        pass
-    finally:
-        _interpretation.until = None
-        _interpreted_time += time.monotonic() - start
+    time_left = INTERPRETED_TIME - _interpreted_time
+    if _interpretation.single and time_left > 0:
+        start = time.monotonic()
+        _interpretation.until = start + time_left
+        try:
+            # Compiled kernels do not warn of overflows either.
+            with np.errstate(all="ignore"):
+                return compute()
+        except _TimeUsedUpError:
+            pass
+        finally:
+            _interpretation.until = None
+            _interpreted_time += time.monotonic() - start
+    if compile_first is not None:
+        with _first_compilation:
+            if not _is_compiled(last):
+                compile_first()
     return compute()
 
 
@@ -243,6 +411,27 @@ def _compiled_records(count: Any, record: Any) -> Callable[[Any, Any], Any]:
         return np.zeros(count, record)
 
     return zeros
+
+
+class _CollectionPause(event.Listener):
+    """Keeps Python from looking for garbage while Numba compiles: it would find little, in an eighth of the time."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._collects = False
+
+    def on_start(self, event: event.Event) -> None:
+        """Note that the compilation of a kernel begins."""
+        self._depth += 1
+        if self._depth == 1:
+            self._collects = gc.isenabled()
+            gc.disable()
+
+    def on_end(self, event: event.Event) -> None:
+        """Note that the compilation of a kernel has ended."""
+        self._depth -= 1
+        if self._depth == 0 and self._collects:
+            gc.enable()
 
 
 class _CompilationNotice(event.Listener):
@@ -290,4 +479,5 @@ class _CompilationNotice(event.Listener):
             print(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
 
 
+event.register("numba:compile", _CollectionPause())  # type: ignore[no-untyped-call]
 event.register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]

@@ -49,7 +49,6 @@ from tcpdelay.models.linux.phases import (
     TIMEOUT,
     Sending,
 )
-from tcpdelay.models.linux.rtt_probes import with_rtt_probes
 from tcpdelay.models.linux.windows import SMALL_PACKETS, opening_times, reduced_window, times_after_loss
 from tcpdelay.models.solver.state_space import Phases, Rows
 from tcpdelay.models.solver.sweeps import total
@@ -211,7 +210,7 @@ def _by_repair(
 def delay_bins(
     p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, probability: NDArray[np.float64], beyond: int
 ) -> NDArray[np.float64]:
-    """Return the bins of all delays without the one-way delay, not normalised.
+    """Return the bins of all delays that losses cause, without the one-way delay, not normalised.
 
     `beyond` is the largest difference between a delay and the largest backlog [slots].
     """
@@ -249,7 +248,7 @@ def delay_bins(
             in_flight, reduced = (window - 1, window) if in_repair else (window - 2, reduced_window(p, window))
             again = p.load + p.load / max(window, 1)
             add_tries(waiting, bins, p.repeated_loss, again, timeout_chance(p, in_flight, reduced), p.timeout)
-    return with_rtt_probes(p, bins) if p.bbr else bins
+    return bins
 
 
 @kernel()

@@ -7,15 +7,19 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.models.compilation import kernel
+from tcpdelay.models.compilation import compiled_elsewhere, interpreted, kernel
 from tcpdelay.models.linux.delays import delay_bins, filled_bins, sums
 from tcpdelay.models.linux.parameters import LinuxParameters, linux_parameters
 from tcpdelay.models.linux.phases import KIND_NAMES, Layout, Sending, backlogged_phase, start_phase
+from tcpdelay.models.linux.rtt_probes import with_rtt_probes
 from tcpdelay.models.linux.transitions import linux_transitions
+from tcpdelay.models.solver.aggregation import backlog_drift
 from tcpdelay.models.solver.measures import after_timeout
 from tcpdelay.models.solver.narrow import RequestedFigures, solve_narrow, sum_up
 from tcpdelay.models.solver.profile import BYTES_PER_CELL, BYTES_PER_PHASE
-from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
+from tcpdelay.models.solver.state_space import Phases, Rows, Transitions, reachable_rows
+from tcpdelay.models.solver.stationary import MAX_SWEEPS, solve_by_sweeps
+from tcpdelay.models.solver.widening import tail_decay
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
@@ -54,7 +58,7 @@ MOST_WINDOWS = 5_000
 """Largest window whose phases are made within seconds. Up to it, the drift shows whether TCP carries the flow."""
 
 
-@kernel(nogil=True)
+@kernel(nogil=True, joins=True)
 def _summed_up(p: LinuxParameters, forward_delay: float, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
     """Solve the chain within its first bound: see `Profile.sum_up`."""
     phases, transitions, sending, layout = linux_transitions(p)
@@ -64,10 +68,35 @@ def _summed_up(p: LinuxParameters, forward_delay: float, figures: RequestedFigur
     )
     values = weights = probability
     if probability.size > 0:
-        values, weights = filled_bins(delay_bins(p, phases, sending, rows, probability, beyond_backlog(p)))
+        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
+        values, weights = filled_bins(with_rtt_probes(p, bins) if p.bbr else bins)
         for i in range(values.size):
             values[i] = forward_delay + values[i] * p.interval
     return sum_up(outcome, values, weights, cut, True, figures, result)
+
+
+EXAMPLE = Flow(packet_size=174, interval=0.020), Path(rtt=0.100, loss=0.02), Linux()
+"""A scenario for which kernels are called so that they are compiled."""
+
+
+def compile_transitions() -> None:
+    """Compile the kernels that make the phases and transitions of a chain, and that need nothing else."""
+    phases, transitions, _, layout = linux_transitions(linux_parameters(*EXAMPLE))
+    backlog_drift(phases, transitions, backlogged_phase(layout))
+    tail_decay(phases, transitions, backlogged_phase(layout))
+
+
+def compile_kernels() -> None:
+    """Compile the large kernels of the chain, in two processes: those of the transitions, and all others."""
+    p = linux_parameters(*EXAMPLE)
+    with interpreted():
+        phases, transitions, sending, layout = linux_transitions(p)
+        start, beyond = start_phase(p, layout), beyond_backlog(p)
+        rows = reachable_rows(phases, transitions, start, first_bound(p))
+        solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
+    with compiled_elsewhere(compile_transitions):
+        filled_bins(delay_bins(p, phases, sending, rows, solution.probability, beyond))
+        solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
 
 
 class LinuxProfile:
@@ -114,7 +143,8 @@ class LinuxProfile:
     def bins(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the bins of all delays without the one-way delay, not normalised."""
         p, (phases, _, sending, _) = self.parameters, self._made
-        return delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
+        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
+        return with_rtt_probes(p, bins) if p.bbr else bins
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ascending delays [s] and their weights."""

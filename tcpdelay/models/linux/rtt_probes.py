@@ -23,6 +23,7 @@ from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.departures import BINS_PER_SLOT, EXTRA, NEGLIGIBLE, REMAINDER, WEIGHT, add, new_bins
 from tcpdelay.models.linux.detection import detection_wait
 from tcpdelay.models.linux.parameters import FASTER, PACED, SAME_TIME, LinuxParameters
+from tcpdelay.models.solver.sweeps import copy
 
 MIN_RTT_TIME, PROBE_TIME = tcp.BBR_MIN_RTT_TIME / tcp.SECOND, tcp.BBR_PROBE_RTT_TIME / tcp.SECOND
 """Time between two measurements, and the shortest time of a measurement [s]."""
@@ -188,7 +189,7 @@ def _joined(delays: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
     return values[: filled + 1], counts[: filled + 1]
 
 
-@kernel()
+@kernel(nogil=True)
 def with_rtt_probes(p: LinuxParameters, bins: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the bins of delays that losses cause with the delays that measurements of the RTT add.
 
@@ -203,7 +204,7 @@ def with_rtt_probes(p: LinuxParameters, bins: NDArray[np.float64]) -> NDArray[np
         # The second phase of the gain cycle never comes first (`bbr_reset_probe_bw_mode`).
         if phase != 1 and (phase == STARTUP) == in_startup:
             held, duration = held_back(p, phase)
-            delays[count : count + held.size] = held
+            copy(held, delays[count : count + held.size])
             count += held.size
             whole += max(MIN_RTT_TIME / p.interval + duration, held.size)
     values, counts = _joined(delays[:count])

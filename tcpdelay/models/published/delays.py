@@ -152,7 +152,7 @@ def mean_delay_parts(
     return waited * interval / packets - timeouts, head_of_line, timeouts
 
 
-@kernel(nogil=True)
+@kernel(nogil=True, joins=True)
 def _summed_up(
     p: Parameters, forward_delay: float, grows: bool, figures: RequestedFigures, result: NDArray[np.float64]
 ) -> int:

@@ -48,7 +48,7 @@ class RequestedFigures(NamedTuple):
     share: float
 
 
-@kernel()
+@kernel(joins=True)
 def solve_narrow(
     phases: Phases, transitions: Transitions, start: int, backlogged: int, bound: int, grows: bool
 ) -> tuple[int, Rows, NDArray[np.float64], float]:
@@ -59,9 +59,9 @@ def solve_narrow(
     """
     nothing = np.zeros(0)
     rows = reachable_rows(phases, transitions, start, bound)
-    if rows.offset[-1] > LARGEST_CELLS:
+    if rows["offset"][-1] > LARGEST_CELLS:
         return LEFT, rows, nothing, 0.0
-    if grows and rows.offset[-1] > CELLS_WORTH_A_LOOK and backlog_drift(phases, transitions, backlogged) >= 0:
+    if grows and rows["offset"][-1] > CELLS_WORTH_A_LOOK and backlog_drift(phases, transitions, backlogged) >= 0:
         return NOT_CARRIED, rows, nothing, 0.0
     inflow = from_start(rows, start)
     largest_cut = WORTH_FINISHING if grows else np.inf
@@ -86,7 +86,10 @@ def solve_narrow(
 @kernel()
 def _place_of(up_to: NDArray[np.float64], share: float) -> int:
     """Return the first index at which the cumulative weights reach a share."""
-    return min(int(np.searchsorted(up_to, share - CUMULATION_NOISE)), up_to.size - 1)
+    place = 0
+    while place < up_to.size - 1 and up_to[place] < share - CUMULATION_NOISE:
+        place += 1
+    return place
 
 
 @kernel()
@@ -112,7 +115,10 @@ def sum_up(
         late[:] = 1.0
         result[-2], result[-1] = np.inf, 0.0
         return NOT_CARRIED
-    up_to = np.cumsum(weights)
+    up_to, so_far = np.empty(weights.size), 0.0
+    for place in range(weights.size):
+        so_far += weights[place]
+        up_to[place] = so_far
     if grows and cut >= NEGLIGIBLE_TRUNCATION and values[_place_of(up_to, figures.share)] <= figures.limit:
         return LEFT
     for i in range(figures.shares.size):
