@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from tcpdelay.report.chart_labels import linear_time_axis, message, note_where_free, tidy
+from tcpdelay.report.chart_labels import LABEL_SIZE, linear_time_axis, message, tidy
 from tcpdelay.report.charts import BLUE, CYCLE, ORANGE, current_axes
 from tcpdelay.units import format_rate
 
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 COLOURS = (BLUE, ORANGE, *CYCLE)
 """Colours of the kinds of messages."""
+HEIGHT = 1.25
+"""Height of the chart relative to the largest message."""
+NAME_WIDTH = 0.2
+"""Distance of the names of two kinds, as a share of the chart's width."""
 
 
 def plot_messages(
     messages: NDArray[np.void], kinds: tuple[str, ...], duration: float, mean_bitrate: float, ax: Axes | None = None
 ) -> Axes:
-    """Draw the size of each message as a line at the time of its write, with the name of its kind at the largest.
+    """Draw the size of each message as a line at the time of its write, in the colour of its kind.
 
     Parameters
     ----------
@@ -60,15 +64,14 @@ def plot_messages(
     ax.set_ylabel("size")
     ax.set_title(f"mean {format_rate(mean_bitrate)}")
     ax.set_xlim(0.0, duration)
-    ax.set_ylim(0.0, 1.15 * messages["size"].max())
+    ax.set_ylim(0.0, HEIGHT * messages["size"].max())
     shown = np.unique(messages["kind"])
-    for kind in shown:
+    for place, kind in enumerate(shown):
         part = messages[messages["kind"] == kind]
-        ax.vlines(part["time"], 0, part["size"], color=COLOURS[kind % len(COLOURS)], linewidth=1.0)
-    if shown.size > 1:
-        for kind in shown:
-            part = messages[messages["kind"] == kind]
-            largest = part[np.argsort(part["size"])[::-1][:20]]
-            points = [(float(each["time"]), float(each["size"])) for each in largest]
-            note_where_free(ax, kinds[kind], points, COLOURS[kind % len(COLOURS)])
+        colour = COLOURS[kind % len(COLOURS)]
+        ax.vlines(part["time"], 0, part["size"], color=colour, linewidth=1.0)
+        if shown.size > 1:
+            # Above the largest message, where no line is.
+            across = 0.02 + NAME_WIDTH * place
+            ax.text(across, 0.98, kinds[kind], transform=ax.transAxes, va="top", fontsize=LABEL_SIZE, color=colour)
     return ax

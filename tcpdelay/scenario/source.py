@@ -100,6 +100,11 @@ class Flow(Source):
         return self.packet_rate
 
     @property
+    def mean_size(self) -> float:
+        """Application bytes per packet [bytes], as `packet_size`."""
+        return float(self.packet_size)
+
+    @property
     def mean_bitrate(self) -> float:
         """Application bits per second [bit/s], as `bitrate`."""
         return self.bitrate

@@ -7,6 +7,7 @@ from typing import Any
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import MASK, NEVER, fires_at, ticks_at, uniform
+from tcpdelay.models.simulator.writes import ends_message, message_end, written_at
 
 EVERYTHING = -1
 """Value in place of a segment's number: the ACK reports all segments that have arrived."""
@@ -48,8 +49,9 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
             c.rcv_segment += 1
             c.out_of_order -= 1
         c.rcv_nxt = _start(c, wire, c.rcv_segment)
-        while c.packets_read < c.packets_written and (c.packets_read + 1) * c.packet_size <= c.rcv_nxt:
-            wire.delays[0, c.packets_read % wire.delays.shape[1]] = arrival - c.packets_read * c.interval
+        while c.packets_read < c.packets_written and message_end(c, wire, c.packets_read) <= c.rcv_nxt:
+            delay = arrival - written_at(c, wire, c.packets_read)
+            wire.delays[0, c.packets_read % wire.delays.shape[1]] = delay
             c.packets_read += 1
     if c.delayed_ack:
         if in_order:
@@ -165,7 +167,7 @@ def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> 
     """Record the size of a segment in order, whether it ends a write, and the gap before it (`tcp_event_data_recv`)."""
     pushes = False
     for other in range(number, following):
-        pushes = pushes or _start(c, wire, other + 1) % c.packet_size == 0
+        pushes = pushes or ends_message(c, wire, _start(c, wire, other + 1))
     _measure_receive_mss(c, _start(c, wire, following) - wire.segments[number & MASK].start, pushes)
     now, shortest = ticks_at(c, arrival), _shortest_delay(c)
     gap = now - c.lrcvtime

@@ -60,6 +60,11 @@ class Source(ABC):
         """Mean application bits per second [bit/s]."""
 
     @property
+    def message_count(self) -> int | None:
+        """Number of messages; None for a source that does not end."""
+        return None
+
+    @property
     def mean_size(self) -> float:
         """Mean size of a message [bytes]."""
         return self.mean_bitrate / 8 / self.message_rate

@@ -190,6 +190,11 @@ class Trace(Source):
         return ("message",) if self.labels is None else self.labels.names
 
     @property
+    def message_count(self) -> int | None:
+        """Number of messages; None with a period."""
+        return int(self.times.size) if self.period is None else None
+
+    @property
     def duration(self) -> float:
         """Time of one repetition [s].
 
