@@ -269,13 +269,13 @@ def test_the_method_auto_simulates_what_the_chain_refuses():
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: simulate(td.Trace([0, 1], [1, 2]), QUIET), "flow must have at least 3000 messages, or a period, got"),
+        (lambda: simulate(td.Trace([0, 1], [1, 2]), QUIET), "source must have at least 3000 messages, or a period, got"),
         (lambda: simulate(as_trace(td.Flow(9, 0.1)), QUIET, packets=10), "packets must lie between 1000 and 1e9"),
         (
             lambda: simulate(td.Trace(np.arange(4000), [9] * 4000), QUIET, packets=3000),
-            "flow must have at least 5000 messages",
+            "source must have at least 5000 messages",
         ),
-        (lambda: simulate(td.Messages(2e4, 9), td.Path(0.01, 0)), "flow must have at most 10000 messages per second"),
+        (lambda: simulate(td.Messages(2e4, 9), td.Path(0.01, 0)), "source must have at most 10000 messages per second"),
         (lambda: simulate(td.Video(2e9), td.Path(0.1, 0)), "rtt must span less than 1024 segments"),
         (lambda: td.guideline(td.Video(1e6), QUIET), "flow must be a Flow, which has a constant rate, got Video"),
         (lambda: td.sensitivities(td.Speech(174, 0.02), QUIET), "flow must be a Flow, which has a constant rate"),

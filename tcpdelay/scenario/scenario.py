@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tcpdelay.scenario.applications import constant_rate, source_of
-from tcpdelay.scenario.fields import Field, InvalidValueError, declarations
+from tcpdelay.scenario.fields import Content, Field, InvalidValueError, declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.sources.speech import Speech, Utterances
+from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux, NewReno2008, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 
@@ -83,7 +86,16 @@ _PARTS: tuple[tuple[Part, type], ...] = (
 FIELDS: Mapping[str, tuple[Part, Field]] = {
     name: (part, field) for part, described in _PARTS for name, field in declarations(described).items()
 }
-"""The part and the declaration of every field of a scenario, by the field's name."""
+"""The part and the declaration of every field of a scenario, by the field's name; of the sources, those of a `Flow`."""
+_OTHERWISE_GIVEN = frozenset({*FIELDS, "bitrate", "frame_rate"})
+"""Fields of sources that are fields of a flow too, or follow from others."""
+SOURCE_FIELDS: Mapping[str, tuple[type[Source], Field]] = {
+    name: (described, field)
+    for described in (Video, Speech, Utterances, Trace)
+    for name, field in declarations(described).items()
+    if name not in _OTHERWISE_GIVEN and not isinstance(field, Content)
+}
+"""The source and the declaration of every further field of sources that has a value in text, by the field's name."""
 
 
 def scenario_from_options(

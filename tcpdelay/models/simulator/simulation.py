@@ -271,7 +271,7 @@ def simulate(
         if available < (packets or FEWEST_PACKETS):
             hint = f"the first {connections.warm_up} are not counted; with a period the trace repeats"
             required = connections.warm_up + (packets or FEWEST_PACKETS)
-            raise InvalidValueError("flow", source, f"have at least {required} messages, or a period", hint)
+            raise InvalidValueError("source", source, f"have at least {required} messages, or a period", hint)
         most = min(most, available)
     sought = half_width if packets is None else None
     return _run(connections, most, seed, quantile, sought, trace, on_progress)
@@ -290,7 +290,7 @@ def source_refusals(source: Source, path: Path, stack: Linux) -> Iterator[Unsupp
         yield UnsupportedError("rtt", path.rtt, allowed)
     if not isinstance(source, Flow) and source.message_rate > LARGEST_MESSAGE_RATE:
         allowed = f"have at most {LARGEST_MESSAGE_RATE:.0f} messages per second in a simulation"
-        yield UnsupportedError("flow", source, allowed)
+        yield UnsupportedError("source", source, allowed)
 
 
 def _run(
