@@ -102,6 +102,14 @@ def test_an_idle_window_is_halved_for_each_timeout(idle):
     assert delays[1] == pytest.approx(0.050 + 0.100 * rounds)
 
 
+def test_after_idle_time_the_receiver_acknowledges_sixteen_segments_one_by_one():
+    # Else the segments that arrive together have one ACK: two for the rounds of 10 and 20 segments. After three seconds
+    # these are 10 ACKs, and then 6 and one for the other 14 segments (tcp_event_data_recv, TCP_MAX_QUICKACKS).
+    for pause, acks in ((0.2, 1), (3.0, 17)):
+        connection, _ = carried([0.0, 0.15 + pause], [30 * MSS, 30 * MSS])
+        assert connection.acks_sent == 2 + acks
+
+
 def test_messages_that_wait_share_segments():
     # Ten small messages fill the initial window; the other twenty wait for the first ACK, 2000 bytes in two segments.
     times, sizes = [0.0] * 30, [100] * 30
@@ -269,13 +277,16 @@ def test_the_method_auto_simulates_what_the_chain_refuses():
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: simulate(td.Trace([0, 1], [1, 2]), QUIET), "source must have at least 3000 messages, or a period, got"),
+        (
+            lambda: simulate(td.Trace([0, 1], [1, 2]), QUIET),
+            "source must have at least 3000 messages, or a period, got",
+        ),
         (lambda: simulate(as_trace(td.Flow(9, 0.1)), QUIET, packets=10), "packets must lie between 1000 and 1e9"),
         (
             lambda: simulate(td.Trace(np.arange(4000), [9] * 4000), QUIET, packets=3000),
             "source must have at least 5000 messages",
         ),
-        (lambda: simulate(td.Messages(2e4, 9), td.Path(0.01, 0)), "source must have at most 10000 messages per second"),
+        (lambda: simulate(td.Messages(2e4, 9), td.Path(0.01, 0)), "source must have at most 10000 messages per"),
         (lambda: simulate(td.Video(2e9), td.Path(0.1, 0)), "rtt must span less than 1024 segments"),
         (lambda: td.guideline(td.Video(1e6), QUIET), "flow must be a Flow, which has a constant rate, got Video"),
         (lambda: td.sensitivities(td.Speech(174, 0.02), QUIET), "flow must be a Flow, which has a constant rate"),

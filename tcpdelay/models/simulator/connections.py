@@ -54,7 +54,8 @@ class Chunk(NamedTuple):
     written_per_read : float
         Packets written in the time in which a packet is read.
     messages : structured array
-        The messages, of type `tcpdelay.scenario.sources.message_stream.MESSAGE`.
+        The messages, of type `tcpdelay.scenario.sources.message_stream.MESSAGE`; none of a constant rate unless they
+        are requested.
     """
 
     delays: NDArray[np.int64]
@@ -114,8 +115,11 @@ class Connections:
         """Return the number of packets of a chunk, at most `most`: a connection carries a whole number of chunks."""
         return -(-self._packets // -(-self._packets // most)) if self._packets else most
 
-    def advance(self, packets: int) -> Chunk:
-        """Return the delays of the next packets: fewer if the source ends, or too many packets wait to be read."""
+    def advance(self, packets: int, with_messages: bool) -> Chunk:
+        """Return the next packets: fewer if the source ends, or too many packets wait to be read.
+
+        The messages of a constant rate are returned only `with_messages`.
+        """
         if self._packets and self._left <= 0:
             self._earlier = self.counts
             self._open(int(self.wire.random.integers(1 << 62)))
@@ -128,14 +132,12 @@ class Connections:
         read = int(self.state.packets_read) - first
         packets = min(packets, read)
         written_per_read = (int(self.state.packets_written) - written) / read if read else np.inf
-        return Chunk(self.wire.delays_of(first, packets), written_per_read, self._messages(first, packets))
-
-    def _messages(self, first: int, packets: int) -> NDArray[np.void]:
-        """Return the messages of the current connection from number `first` on."""
         if self.schedule is not None:
-            return self.schedule.numbered(first, first + packets)
-        times = np.arange(first, first + packets) * (int(self.state.interval) / SECOND)
-        return message_array(times, int(self.state.packet_size))
+            messages = self.schedule.numbered(first, first + packets)
+        else:
+            numbers = np.arange(first, first + packets if with_messages else first)
+            messages = message_array(numbers * (int(self.state.interval) / SECOND), int(self.state.packet_size))
+        return Chunk(self.wire.delays_of(first, packets), written_per_read, messages)
 
     @property
     def backlogged(self) -> bool:

@@ -12,7 +12,7 @@ from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update
 from tcpdelay.models.simulator.bbr import start as start_bbr
 from tcpdelay.models.simulator.delivery_rate import check_application_limited
 from tcpdelay.models.simulator.path import is_reordering, loss_settings, next_arrival, take_arrival
-from tcpdelay.models.simulator.receiver import on_receiver_timer
+from tcpdelay.models.simulator.receiver import expect_after_idle, on_receiver_timer
 from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEVER, OPEN, Rules, Wire
 from tcpdelay.models.simulator.sender import on_pacing_timer, on_timer, send_new
 from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at, restart_after_idle
@@ -169,6 +169,7 @@ def _advance(c: Any, wire: Any, packets: int) -> None:
             c.now = c.next_write
             if c.scheduled:
                 restart_after_idle(c)
+                expect_after_idle(c)
             if c.bbr:
                 check_application_limited(c)
             write_next(c, wire)

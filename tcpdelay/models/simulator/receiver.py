@@ -64,9 +64,22 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
     if c.merging_at == arrival:
         _add_to_acknowledgement(c, wire, number, duplicate)
     else:
+        alone = c.delayed_ack or c.quick > 0
         acknowledge(c, wire, number, duplicate, arrival)
-        if in_order and not holes and not c.delayed_ack and not c.quick:
+        if in_order and not holes and not alone:
             c.merging_at = arrival
+
+
+@kernel()
+def expect_after_idle(c: Any) -> None:
+    """Let the receiver acknowledge the segments of a write one by one if it comes after idle time.
+
+    The idle time is longer than the receiver's timeout (`tcp_event_data_recv`, `tcp_incr_quickack`). With delayed ACKs
+    the receiver measures this time itself, also where it waits for a lost segment.
+    """
+    idle = ticks_at(c, c.now) - c.last_send
+    if not c.delayed_ack and c.packets_out == 0 and c.last_send and idle > c.receiver_rto:
+        c.quick = tcp.QUICK_ACKS
 
 
 @kernel()

@@ -314,7 +314,7 @@ def _run(
     first.tracing = int(trace)
     start = int(first.packets_read)
     while counted < most_packets:
-        found = connections.advance(min(chunk, most_packets - counted))
+        found = connections.advance(min(chunk, most_packets - counted), with_messages=trace)
         if connections.backlogged:
             return _unsustainable(connections, counted, seed, carried)
         if not found.packets:
