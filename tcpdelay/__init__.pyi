@@ -30,6 +30,12 @@ from .report.guideline import Guideline, GuidelineComparison, compare_guidelines
 from .report.region_charts import plot_boundaries, plot_region
 from .scenario.path import Path
 from .scenario.source import Flow
+from .scenario.sources.message_stream import Source
+from .scenario.sources.message_trace import Trace
+from .scenario.sources.random_messages import Messages
+from .scenario.sources.sizes import EmpiricalSizes, LognormalSizes, ParetoSizes
+from .scenario.sources.speech import Speech, Utterances
+from .scenario.sources.video import Video
 from .scenario.stack import Stack
 from .scenario.target import Target
 
@@ -42,21 +48,30 @@ __all__ = [
     "ConstantRate",
     "DelayDistribution",
     "DelayModel",
+    "EmpiricalSizes",
     "Flow",
     "FlowResult",
     "Guideline",
     "GuidelineComparison",
+    "LognormalSizes",
+    "Messages",
     "NetworkResult",
+    "ParetoSizes",
     "Path",
     "QueueStatistics",
     "Rules",
     "SharedPath",
     "Simulation",
+    "Source",
+    "Speech",
     "Stack",
     "Target",
+    "Trace",
     "Transfers",
     "Udp",
+    "Utterances",
     "ValidityWarning",
+    "Video",
     "Web",
     "WorkingBoundary",
     "best_connections",

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.scenario.fields import InvalidValueError, UnitWarning, bounds
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
 
@@ -94,7 +94,7 @@ class DelayDistribution:
         Probability that the model's backlog is at its bound; 0 if the model cuts nothing off.
     method : str
         Name of the model, such as "chain" or "simulation".
-    scenario : tuple of Flow, Path and Stack, optional
+    scenario : tuple of Source, Path and Stack, optional
         The predicted scenario, if this is a prediction.
     ignored : mapping of str to str
         Fields of the scenario that the model ignored, and the values that it assumed instead.
@@ -119,7 +119,7 @@ class DelayDistribution:
     sustainable: bool = True
     truncated_mass: float = 0.0
     method: str = "chain"
-    scenario: tuple[Flow, Path, Stack] | None = field(default=None, repr=False, compare=False)
+    scenario: tuple[Source, Path, Stack] | None = field(default=None, repr=False, compare=False)
     ignored: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     look_up_error: Callable[[float], ExpectedError] | None = field(default=None, repr=False, compare=False)
 

@@ -12,7 +12,7 @@ from numba.core.dispatcher import Dispatcher
 
 import tcpdelay.models
 import tcpdelay.network
-from tcpdelay import DelayModel, Flow, Path, Stack, predict_delay, simulate, simulate_network
+from tcpdelay import DelayModel, Flow, Path, Stack, Video, predict_delay, simulate, simulate_network
 from tcpdelay.models.chain_models import LinuxChain, PublishedChain
 from tcpdelay.models.interface import Requested
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
@@ -51,11 +51,12 @@ def figures():
         duration=2,
     )
     simulated = simulate(VOICE, Path(rtt=0.04, loss=0.05, loss_burst=1.5, ack_loss=0.01), packets=1000, seed=1)
+    video = simulate(Video(500_000), Path(rtt=0.04, loss=0.02), Stack.linux(delayed_ack=True), packets=1000, seed=1)
     return {
         "published": chain_figures(VOICE, Path(rtt=0.02, loss=0.02), Stack.newreno_2008()),
         "linux": chain_figures(Flow(700, 0.040), Path(rtt=0.04, loss=0.02), Stack.linux()),
         "correlated": chain_figures(VOICE, Path(rtt=0.04, loss=0.02, loss_pattern="correlated"), Stack.linux()),
-        "simulation": [simulated.values.tolist(), simulated.weights.tolist(), simulated.counts],
+        "simulation": [[found.values.tolist(), found.weights.tolist(), found.counts] for found in (simulated, video)],
         "network": [
             [
                 flow.delivered,
@@ -91,8 +92,9 @@ def call_all_kernels():
     # A decision that asks how the backlog decays.
     heavy = Scenario(Flow(1200, 0.02), Path(rtt=0.15, loss=0.015), STACKS[0])
     LinuxChain().answer(heavy, Requested(precision="decision", target=Target(1, 0.99)))
-    simulate(VOICE, bursts, packets=2000)
+    simulate(VOICE, bursts, packets=2000, trace=True)
     simulate(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated", bottleneck="bytes"), packets=2000)
+    simulate(Video(500_000), bursts, packets=2000, trace=True)
     simulate_network(
         [
             ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=Stack.linux(), connections=2),

@@ -54,6 +54,22 @@ def test_an_undisturbed_flow_at_the_sender(analyze):
 LOST = frozenset({20, 57, 58, 130})
 
 
+@pytest.mark.parametrize("ends", [("sender", "receiver"), ("sender",), ("receiver",)])
+def test_the_messages_of_a_connection_are_a_source(analyze, ends):
+    connection = Connection(lost=LOST)
+    trace = analyze(*(getattr(connection, end) for end in ends)).trace(period=4.0)
+    assert trace.period == 4.0
+    np.testing.assert_allclose(trace.times, 0.020 * np.arange(200), atol=1e-6)
+    assert set(trace.sizes) == {174}
+    assert trace.mean_bitrate == pytest.approx(69_600)
+
+
+def test_a_trace_holds_so_many_messages(analyze, monkeypatch):
+    monkeypatch.setattr("tcpdelay.capture.pcap.messages.MOST_TRACED", 199)
+    with pytest.raises(ValueError, match=r"^a trace holds 1 to 1048576 messages, and the connection carried 200$"):
+        analyze(Connection().sender).trace()
+
+
 @pytest.mark.parametrize("stamps", [True, False])
 @pytest.mark.parametrize("ends", [("sender", "receiver"), ("sender",), ("receiver",)])
 def test_losses_are_counted_and_delays_measured_from_either_end(analyze, ends, stamps):
@@ -277,6 +293,8 @@ def test_messages_of_no_fixed_interval_are_measured_from_their_transmission(anal
     assert analysis.flow().interval == pytest.approx(0.020 + (shift[-1] - shift[0]) / 199e9, rel=1e-5)
     assert analysis.delay_samples == pytest.approx(0.025, abs=1e-6)
     assert analysis.notes == ("the messages have no fixed interval; flow and prediction take the mean",)
+    written = 0.020 * np.arange(200) + np.array(shift) / 1e9
+    np.testing.assert_allclose(analysis.trace().times, written - written[0], atol=1e-6)
 
 
 def test_messages_of_various_sizes_are_measured_from_their_transmission(analyze):
@@ -305,6 +323,9 @@ def test_messages_of_various_sizes_are_measured_from_their_transmission(analyze)
     assert analysis.packet_size == pytest.approx(sizes.mean())
     assert analysis.delay_samples == pytest.approx(connection.delays(), abs=2e-6)
     assert any("no fixed size" in note for note in analysis.notes)
+    trace = analysis.trace()
+    assert trace.sizes.tolist() == sizes.tolist()
+    np.testing.assert_allclose(trace.times, 0.020 * np.arange(200), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["voice", "video-near"])
@@ -314,6 +335,9 @@ def test_the_kernels_own_tcp_is_measured_as_its_applications_logged(name, ends):
     analysis = analyze_captures([KEPT / f"{name}.{end}.pcap.gz" for end in ends])
     assert analysis.captured_at == ends
     assert analysis.flow() == log.flow
+    trace, written = analysis.trace(), log.runs[0].written / 1e6
+    assert set(trace.sizes) == {log.flow.packet_size}
+    np.testing.assert_allclose(trace.times, (written - written[0])[: trace.times.size], atol=2e-3)
     assert analysis.estimate().rtt == pytest.approx(log.path.rtt, rel=0.01)
     quantiles = [0.5, 0.95, 0.99]
     logged = log.delay_distribution().quantile(quantiles)

@@ -35,6 +35,7 @@ DRAWN_BY_METHODS = (
     "tcpdelay.questions.boundary -> tcpdelay.report.region_charts",
     "tcpdelay.questions.boundary -> tcpdelay.report.notebook",
     "tcpdelay.questions.transports -> tcpdelay.report.transports",
+    "tcpdelay.scenario.sources.message_stream -> tcpdelay.report.source_chart",
 )
 """Imports within a method, for users' convenience, of a module that does not import the class back."""
 CHAIN_CLASSES = {
@@ -57,6 +58,7 @@ SHARED_FILE_NAMES = {
     *("against", "guideline"),  # the advice as data, and the report on it
     "specification",  # of a sweep, of a campaign of the testbed
     "files",  # durable ones, of tables
+    "video",  # the source, and the quality of its playback
 }
 """Names of several modules, where the folder says which is meant."""
 

@@ -51,7 +51,7 @@ def test_the_range_of_late_packets_is_that_of_delays_wrong_by_the_expected_error
 
 
 def test_not_carried_is_certain_only_where_the_chain_is_seldom_wrong_about_it():
-    answer = predict(replace(CALL, flow=td.Flow(1448, 0.004)), method="chain")
+    answer = predict(replace(CALL, source=td.Flow(1448, 0.004)), method="chain")
     assert not answer.sustainable
     assert verdict_of(with_error(answer, 0.0), td.Target(5.0)) == "fails"
     assert verdict_of(with_error(answer, 1.0), td.Target(5.0)) == "uncertain"

@@ -9,13 +9,15 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tcpdelay.scenario.applications import APPLICATIONS
-from tcpdelay.scenario.scenario import FIELDS
+from tcpdelay.scenario.scenario import FIELDS, SOURCE_FIELDS
 from tcpdelay.units import format_fraction, format_rate, format_time
 
 USUAL_FIELDS = frozenset(
     {"packet_size", "interval", "rtt", "loss", "limit", "quantile", "congestion_control"},
 )
-"""Fields of a scenario whose options `--help` explains; it only names the options of the other fields."""
+"""Fields of a scenario whose options `--help` explains."""
+RARE_FIELDS = (FIELDS.keys() | SOURCE_FIELDS.keys()) - USUAL_FIELDS
+"""Fields whose options `--help` only names."""
 _EVERYTHING = "tcpdelay: help of all options"
 """Key in the context of a command whose help explains all options."""
 
@@ -71,7 +73,7 @@ class GroupedHelp(TyperCommand):
             if option.param_type_name == "argument":
                 # Typer adds the type of the language to the name.
                 groups["Arguments"].append((option.metavar or option.name, entry[1]))
-            elif folded and option.name in FIELDS and option.name not in USUAL_FIELDS:
+            elif folded and option.name in RARE_FIELDS:
                 only_named.append(option.opts[0])
             else:
                 groups.setdefault(getattr(option, "rich_help_panel", None) or "Other", []).append(entry)

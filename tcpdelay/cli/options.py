@@ -182,9 +182,13 @@ def field_option(name: str, *, more: str = "", default: str | None = None) -> An
     'Round-trip time. Example: 100ms.'
     """
     _, declaration = FIELDS[name]
-    spelling, panel = option_name(name), _panel(name)
     shown = shown_default(name) if default is None else default
-    help_text = described(declaration) + more
+    return declared_option(name, declaration, _panel(name), described(declaration) + more, shown)
+
+
+def declared_option(name: str, declaration: Field, panel: str, help_text: str, shown: str | bool) -> Any:
+    """Return the option for a declared field; the help shows `shown` as its default."""
+    spelling = option_name(name)
     if isinstance(declaration, Quantity) and declaration.kind in PARSERS:
         zero, parse = declaration.zero_allowed, declaration.parser
         return quantity(spelling, declaration.kind, panel, help_text, shown, zero=zero, parse=parse)
@@ -198,14 +202,16 @@ def field_option(name: str, *, more: str = "", default: str | None = None) -> An
 def _annotation(name: str) -> Any:
     """Return the annotation of a field: its type and its option."""
     _, declaration = FIELDS[name]
-    read: Any = float
+    return Annotated[option_type(declaration) | None, field_option(name)]
+
+
+def option_type(declaration: Field) -> Any:
+    """Return the type of the value of an option."""
     if isinstance(declaration, Choice):
-        read = Literal[declaration.words]
-    elif isinstance(declaration, Flag):
-        read = bool
-    elif declaration.kind in WHOLE:
-        read = int
-    return Annotated[read | None, field_option(name)]
+        return Literal[declaration.words]
+    if isinstance(declaration, Flag):
+        return bool
+    return int if declaration.kind in WHOLE else float
 
 
 @dataclass(frozen=True, kw_only=True)

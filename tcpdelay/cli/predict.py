@@ -9,6 +9,7 @@ from tcpdelay.cli.errors import argument_errors, counting, predicting, print_war
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, make_option, number, with_scenario
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.scenario import measurements, read_scenario
+from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
 from tcpdelay.models.predict import AnsweredBy, predict_with_warning
 from tcpdelay.report.prediction import (
     draw_prediction,
@@ -37,13 +38,16 @@ Examples:
   tcpdelay predict --rtt 60ms --loss 0.5% --packet-size 160 --interval 20ms
   tcpdelay predict --rtt 60ms --loss 0.5% --bitrate 300kbit/s --format csv
   tcpdelay predict --rtt 80ms --loss 2% --app voip --jitter 5ms
+  tcpdelay predict --rtt 60ms --loss 0.2% --bitrate 1Mbit/s --key-ratio 8
   tcpdelay predict --rtt 100ms --loss 2% --app voip --chart delays.svg
 """
 
 
 @with_scenario
+@with_source
 def predict(
     options: ScenarioOptions,
+    source: SourceOptions = NO_SOURCE,
     output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
     method: Annotated[
         AnsweredBy,
@@ -71,14 +75,14 @@ def predict(
     from tcpdelay.scenario.scenario import Scenario
 
     refuse_other_than_chart(chart, "--chart")
-    refuse_same_file(measurements(options), [("--chart", chart)])
-    scenario = read_scenario(options)
-    asked = (scenario.flow, scenario.path, scenario.target)
+    refuse_same_file([*measurements(options), *source.files], [("--chart", chart)])
+    scenario = read_scenario(options, source)
+    asked = (scenario.source, scenario.path, scenario.target)
     progress = counting("Simulating", "packets at most")
     with argument_errors():
         with predicting():
             answer = predict_with_warning(
-                Scenario(scenario.flow, scenario.path, scenario.stack), method, packets, progress
+                Scenario(scenario.source, scenario.path, scenario.stack), method, packets, progress
             )
         if packets is not None and answer.method == "chain":
             allowed = "be left out unless something is simulated (method 'chain')"
@@ -86,7 +90,7 @@ def predict(
         because = answer.simulated_because
         if isinstance(answer.refusal, NotSettledError) and chart is None:
             if output_format == "text":
-                print(not_settled_text(scenario.flow, scenario.path, answer.refusal, because), end="")
+                print(not_settled_text(scenario.source, scenario.path, answer.refusal, because), end="")
             else:
                 print(record_text(not_settled_record(*asked, answer.refusal, because), output_format), end="")
             return

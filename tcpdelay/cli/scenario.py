@@ -12,11 +12,13 @@ import typer
 from tcpdelay.cli.errors import argument_errors, option_name
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.output import Named
+from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import FIELDS, Part, Scenario
 from tcpdelay.scenario.source import FRAME_RATE, USUAL_FRAME_RATE, Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, StackName, profiles_with
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
@@ -46,8 +48,15 @@ class RequestedScenario(Scenario):
     application: Application | None = None
 
 
-def read_scenario(options: ScenarioOptions) -> RequestedScenario:
+def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -> RequestedScenario:
     """Read the measurements, and return the scenario.
+
+    Parameters
+    ----------
+    options : ScenarioOptions
+        The options.
+    chosen : SourceOptions
+        The options of a source whose rate is not constant, if there are any.
 
     Raises
     ------
@@ -57,13 +66,33 @@ def read_scenario(options: ScenarioOptions) -> RequestedScenario:
     estimate = _estimate(options)
     with argument_errors():
         path = _path(options, estimate)
-    flow, stack, target = read_demand(options, estimate)
+    source, stack, target = _read_source(options, chosen, estimate)
     # The confidence intervals of a measurement do not apply to a value that an option gives.
     if options["loss"] is not None:
         estimate = None
     if estimate is not None and options["rtt"] is not None:
         estimate = replace(estimate, rtt_interval=None)
-    return RequestedScenario(flow, path, stack, target, estimate, options.app)
+    return RequestedScenario(source, path, stack, target, estimate, options.app)
+
+
+def _read_source(
+    options: ScenarioOptions, chosen: SourceOptions, estimate: PathEstimate | None
+) -> tuple[Source, KnownStack, Target]:
+    """Return source, stack and target."""
+    if not chosen.given:
+        return read_demand(options, estimate)
+    if chosen.needs_packets:
+        flow, stack, target = read_demand(options, estimate)
+        with argument_errors():
+            return chosen.of_packets(flow), stack, target
+    for name in ("packet_size", "interval"):
+        if options[name] is not None:
+            raise typer.BadParameter(f"{option_name(name)}: does not go with {chosen.names}")
+    if options.over is not None:
+        raise typer.BadParameter(f"--over: does not go with {chosen.names}")
+    with argument_errors():
+        stack, target = _stack(options, estimate), _target(options)
+        return chosen.of_messages(options), stack, target
 
 
 def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) -> tuple[Flow, KnownStack, Target]:
@@ -79,9 +108,13 @@ def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) 
         options = in_frames(options)
         flow = _flow(options, stack.mss) if options.over is None else _encapsulated(options, options.over, stack.mss)
         flow = replace(flow, **{name: value for name, value in _given(options, "flow").items() if name not in _RATE})
-        target = options.app.target if options.app else DEFAULT_TARGET
-        target = replace(target, **_given(options, "target"))
+        target = _target(options)
     return flow, stack, target
+
+
+def _target(options: ScenarioOptions) -> Target:
+    """Return the target of the application or by default, with the given changes."""
+    return replace(options.app.target if options.app else DEFAULT_TARGET, **_given(options, "target"))
 
 
 def in_frames(options: ScenarioOptions) -> ScenarioOptions:

@@ -13,7 +13,16 @@ from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.chain import DelayModel, DelaySummary, summary
 from tcpdelay.models.compilation import interpreted_first, single_prediction
-from tcpdelay.models.interface import Answer, Precision, Requested, Status, Support, TooLargeError, UnsupportedError
+from tcpdelay.models.interface import (
+    SIMULATED,
+    Answer,
+    Precision,
+    Requested,
+    Status,
+    Support,
+    TooLargeError,
+    UnsupportedError,
+)
 from tcpdelay.models.linux import parameters as linux
 from tcpdelay.models.linux.delays import filled_bins
 from tcpdelay.models.linux.profile import compile_kernels
@@ -50,6 +59,9 @@ class _ChainModel(ABC):
         if not isinstance(scenario.stack, self.stack):
             refused = UnsupportedError("stack", scenario.stack, f"be a {self.stack.__name__}")
             return Support(frozenset(), refused=(refused,))
+        if not isinstance(scenario.source, Flow):
+            allowed = "be a Flow, which has a constant rate, in the chain"
+            return Support(frozenset(), refused=(UnsupportedError("source", scenario.source, allowed, SIMULATED),))
         ignored = {
             name: declarations(self.stack)[name].written(value)
             for name, value in self.assumed.items()

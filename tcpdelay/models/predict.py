@@ -15,6 +15,7 @@ from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, scenario_from_options
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Linux, Stack
 from tcpdelay.units import format_fraction
 
@@ -225,7 +226,7 @@ def carries(scenario: Scenario, method: AnsweredBy | Model = "chain") -> bool | 
     True
     """
     largest = capacity(scenario, method)
-    return None if math.isnan(largest) else scenario.flow.packet_rate < largest
+    return None if math.isnan(largest) else scenario.source.message_rate < largest
 
 
 def predict(scenario: Scenario, requested: Requested | None = None, method: AnsweredBy | Model = "auto") -> Answer:
@@ -282,6 +283,8 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
     chain = model_for(scenario, method)
     if method != "auto" or simulator().supports(scenario).refused:
         return chain.answer(scenario, asked)
+    if not isinstance(scenario.source, Flow):
+        return _simulated(scenario, asked, why_simulated(scenario, solved=False))
     outside = validated_range(scenario.stack).exceeded_by(scenario.flow, scenario.path)
     if outside:
         return _simulated(scenario, asked, f"the chain is not checked here: {outside[0]}")
@@ -304,12 +307,12 @@ def _simulated(scenario: Scenario, asked: Requested, because: str = "") -> Answe
     answer = simulator(because=because).answer(scenario, asked)
     if not isinstance(answer.refusal, NotSettledError):
         return answer
-    share = capacity(scenario) / scenario.flow.packet_rate
+    share = capacity(scenario) / scenario.source.message_rate
     return replace(answer, refusal=NotSettledError(answer.refusal.packets, answer.refusal.carried, share))
 
 
 def predict_delay(
-    flow: Flow | str | None = None,
+    flow: Source | str | None = None,
     path: Path | None = None,
     stack: Stack | None = None,
     *,
@@ -322,9 +325,10 @@ def predict_delay(
 
     Parameters
     ----------
-    flow : Flow or str, optional
-        Packet size [bytes] and interval [s], or the name of an application in `tcpdelay.scenario.applications`, such as
-        "voip"; instead, give `packet_size` and `interval`.
+    flow : Source or str, optional
+        A `Flow` of a packet size [bytes] and an interval [s], or the name of an application in
+        `tcpdelay.scenario.applications`, such as "voip"; instead, give `packet_size` and `interval`. Any other source,
+        such as a `Video`, is simulated: the method must be "simulation" or "auto".
     path : Path, optional
         Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.
     stack : Stack, optional
@@ -408,7 +412,7 @@ def predict_with_warning(
 
     if method == "chain" and packets is not None:
         raise InvalidValueError("packets", packets, "be left out unless something is simulated (method 'chain')")
-    if method == "chain":
+    if method == "chain" and isinstance(scenario.source, Flow):
         # Before the chain is solved, which may take long.
         warn_outside(scenario.flow, scenario.path, scenario.stack)
     with single_prediction():

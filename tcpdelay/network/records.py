@@ -12,7 +12,17 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.path import is_lost
-from tcpdelay.models.simulator.records import EVENT, KEPT, LOSS_FIELDS, MASK, NEVER, RING, WIRE, uniform
+from tcpdelay.models.simulator.records import (
+    EVENT,
+    KEPT,
+    LOSS_FIELDS,
+    MASK,
+    NEVER,
+    RING,
+    WIRE,
+    WRITTEN_MESSAGE,
+    uniform,
+)
 from tcpdelay.network.bottleneck import DROPPED, enqueue
 
 CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED = range(4)
@@ -60,9 +70,10 @@ first, when its first copy reached the receiver, and whether the queue marked it
 message, at its number modulo `WRITES`: the time of the write. For a dispatched flow it has the position in the stream
 at which the message ends instead. A constant bit rate does not use it, because the interval gives the write times.
 """
-_SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (2, 1))}
+_SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (2, 1)), "messages": (WRITTEN_MESSAGE, (1,))}
 NETWORK_WIRE = np.dtype([(name, *_SHORTENED.get(name, (WIRE[name],))) for name in WIRE.names or ()])
-"""The segments and acknowledgements in transit of one flow: `WIRE` without room for a packet trace and for delays."""
+"""The segments and acknowledgements in transit of one flow: `WIRE` without room for a packet trace, delays and
+messages."""
 COUNTERS = np.dtype(
     [("used", np.int64), ("keys", np.int64, SAMPLES), ("completed", np.int64), ("completions", np.int64, (KEPT, 3))]
 )

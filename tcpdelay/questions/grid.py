@@ -124,9 +124,9 @@ def _with(scenario: Scenario, parts: Mapping[str, Mapping[str, Any]], values: Ma
     changed = {part: dict(given) for part, given in parts.items()}
     for name, value in values.items():
         changed[FIELDS[name][0]][name] = value
-    made: dict[str, Any] = {"flow": scenario.flow, "path": scenario.path, "stack": scenario.stack}
+    made: dict[str, Any] = {"flow": scenario.source, "path": scenario.path, "stack": scenario.stack}
     made |= {part: type(made[part])(**given) for part, given in changed.items()}
-    return Scenario(**made, target=scenario.target)
+    return Scenario(made["flow"], made["path"], made["stack"], scenario.target)
 
 
 @dataclass(frozen=True)

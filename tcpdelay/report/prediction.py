@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
 from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.source import Flow
 from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -17,23 +18,28 @@ if TYPE_CHECKING:
     from tcpdelay.distribution import DelayDistribution, ExpectedError
     from tcpdelay.models.interface import NotSettledError
     from tcpdelay.scenario.path import Path
-    from tcpdelay.scenario.source import Flow
+    from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.target import Target
 
 
-def scenario_record(flow: Flow, path: Path) -> dict[str, Any]:
-    """Return flow and path as entries of a record, in seconds, bytes, bit/s and fractions."""
-    return {
-        "rtt": path.rtt,
-        "loss": path.loss,
-        "packet_size": flow.packet_size,
-        "interval": flow.interval,
-        "bitrate": flow.bitrate,
+def scenario_record(source: Source, path: Path) -> dict[str, Any]:
+    """Return source and path as entries of a record, in seconds, bytes, bit/s and fractions.
+
+    A source whose rate is not constant has the means, and its text.
+    """
+    sent: dict[str, Any] = {
+        "source": f"{source!r}",
+        "packet_size": source.mean_size,
+        "interval": 1 / source.message_rate,
+        "bitrate": source.mean_bitrate,
     }
+    if isinstance(source, Flow):
+        sent = {"packet_size": source.packet_size, "interval": source.interval, "bitrate": source.bitrate}
+    return {"rtt": path.rtt, "loss": path.loss, **sent}
 
 
-def scenario_in_words(flow: Flow, path: Path) -> str:
-    """Return in words the flow, and the path with all fields that differ from their defaults.
+def scenario_in_words(source: Source, path: Path) -> str:
+    """Return in words the source, and the path with all fields that differ from their defaults.
 
     Examples
     --------
@@ -41,16 +47,19 @@ def scenario_in_words(flow: Flow, path: Path) -> str:
     >>> scenario_in_words(Flow(174, 0.020), Path(rtt=0.070, loss=0.01, jitter=0.015))
     '174 bytes every 20 ms (69.6 kbit/s), round-trip time 70 ms, loss 1 %, jitter 15 ms'
     """
+    sent = (
+        f"{source.packet_size} bytes every {format_time(source.interval)} ({format_rate(source.bitrate)})"
+        if isinstance(source, Flow)
+        else f"{type(source).__name__.lower()} of {format_rate(source.mean_bitrate)} in the mean, "
+        f"{format_rate(source.peak_bitrate)} in the busiest second"
+    )
     declared = declarations(type(path))
     special = [
         f", {field.name.replace('_', ' ')} {declared[field.name].written(getattr(path, field.name))}"
         for field in fields(path)
         if field.default is not MISSING and getattr(path, field.name) != field.default
     ]
-    return (
-        f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}), "
-        f"round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}{''.join(special)}"
-    )
+    return f"{sent}, round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}{''.join(special)}"
 
 
 def expected_errors(error: ExpectedError | None) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def ignored_in_words(ignored: Mapping[str, str], method: str) -> list[tuple[str,
 
 
 def prediction_record(
-    flow: Flow, path: Path, target: Target, distribution: DelayDistribution, simulated_because: str = ""
+    source: Source, path: Path, target: Target, distribution: DelayDistribution, simulated_because: str = ""
 ) -> dict[str, Any]:
     """Return scenario and prediction as one record, in seconds, bytes, bit/s and fractions.
 
@@ -89,10 +98,11 @@ def prediction_record(
     from tcpdelay.models.interface import settled_record
 
     return {
-        **scenario_record(flow, path),
+        **scenario_record(source, path),
         "limit": target.limit,
         "quantile": target.quantile,
         **_figures(target, distribution),
+        **_kinds_record(target, distribution),
         **settled_record(None),
         "method": distribution.method,
         "simulated_because": simulated_because or None,
@@ -101,15 +111,28 @@ def prediction_record(
     }
 
 
+def _kinds_record(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
+    """Return the target's quantile by kind of message as an entry of a record; nothing for messages of one kind."""
+    by_kind = _by_kind(distribution)
+    quantiles = {kind: delays.quantile(target.quantile) for kind, delays in by_kind.items()}
+    return {"target_quantile_by_kind": quantiles} if by_kind else {}
+
+
+def _by_kind(distribution: DelayDistribution) -> Mapping[str, DelayDistribution]:
+    """Return the delays by kind of message; empty unless a source with several kinds was simulated."""
+    by_kind: Mapping[str, DelayDistribution] = getattr(distribution, "by_kind", {})
+    return by_kind
+
+
 def not_settled_record(
-    flow: Flow, path: Path, target: Target, refusal: NotSettledError, simulated_because: str = ""
+    source: Source, path: Path, target: Target, refusal: NotSettledError, simulated_because: str = ""
 ) -> dict[str, Any]:
     """Return the record of `prediction_record` for a simulation that has not settled: its figures are None."""
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.models.interface import settled_record
 
     endless = DelayDistribution.unsustainable(path.forward_delay)
-    record = prediction_record(flow, path, target, endless, simulated_because)
+    record = prediction_record(source, path, target, endless, simulated_because)
     unknown = dict.fromkeys(_figures(target, endless))
     return record | unknown | settled_record(refusal) | {"method": "simulation"}
 
@@ -140,14 +163,14 @@ def _late_range(target: Target, distribution: DelayDistribution) -> tuple[float,
     )
 
 
-def not_settled_text(flow: Flow, path: Path, refusal: NotSettledError, simulated_because: str = "") -> str:
+def not_settled_text(source: Source, path: Path, refusal: NotSettledError, simulated_because: str = "") -> str:
     """Return as text what is known from a simulation that has not settled."""
     facts = [
         ("delay", f"not settled: after {refusal.packets} packets it still depends on how many are simulated"),
         ("sustainable", f"not settled: {refusal.in_words}"),
         ("method", _method("simulation", simulated_because)),
     ]
-    return f"{scenario_in_words(flow, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
+    return f"{scenario_in_words(source, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
 
 
 def _method(name: str, simulated_because: str) -> str:
@@ -156,7 +179,7 @@ def _method(name: str, simulated_because: str) -> str:
 
 
 def prediction_text(
-    flow: Flow, path: Path, target: Target, distribution: DelayDistribution, simulated_because: str = ""
+    source: Source, path: Path, target: Target, distribution: DelayDistribution, simulated_because: str = ""
 ) -> str:
     """Return the prediction as text."""
     from tcpdelay.advice.guideline import REPORTED_QUANTILES
@@ -175,12 +198,16 @@ def prediction_text(
             for q in sorted({*REPORTED_QUANTILES, target.quantile})
         ),
         (f"later than {format_time(target.limit)}", late),
+        *(
+            (kind, f"{format_fraction(target.quantile)} within {format_time(delays.quantile(target.quantile))}")
+            for kind, delays in _by_kind(distribution).items()
+        ),
         ("sustainable", "yes" if distribution.sustainable else "no: the backlog grows for ever"),
         ("method", _method(distribution.method, simulated_because)),
         ("expected error", "not known" if error is None else in_words(error, target.quantile)),
         *ignored_in_words(distribution.ignored, distribution.method),
     ]
-    return f"{scenario_in_words(flow, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
+    return f"{scenario_in_words(source, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
 
 
 def draw_prediction(distribution: DelayDistribution, limit: float) -> Figure:

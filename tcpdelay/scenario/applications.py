@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 from tcpdelay.units import format_rate, format_time
 
@@ -143,7 +144,42 @@ def application(name: str) -> Application:
     return APPLICATIONS[name]
 
 
-def flow_of(flow: Flow | str) -> Flow:
+def source_of(flow: Source | str) -> Source:
+    """Return a source that is given as a `Source` or as the name of an application.
+
+    Raises
+    ------
+    InvalidValueError
+        If `flow` is neither a source nor the name of a preset.
+
+    Examples
+    --------
+    >>> source_of("game"), source_of(Flow(174, 0.020)).message_rate
+    (Flow(packet_size=100, interval=0.03333333333333333), 50.0)
+    """
+    preset = APPLICATIONS.get(flow) if isinstance(flow, str) else None
+    if preset is not None:
+        return preset.flow
+    if not isinstance(flow, Source):
+        raise InvalidValueError("flow", flow, f"be a Flow or one of {', '.join(APPLICATIONS)}")
+    return flow
+
+
+def constant_rate(source: Source) -> Flow:
+    """Return a source that must be a `Flow`.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is another source.
+    """
+    if not isinstance(source, Flow):
+        hint = "tcpdelay.simulate and predict_delay(method='simulation') take any source"
+        raise InvalidValueError("flow", source, "be a Flow, which has a constant rate", hint)
+    return source
+
+
+def flow_of(flow: Source | str) -> Flow:
     """Return a flow that is given as a `Flow` or as the name of an application.
 
     Raises
@@ -156,15 +192,10 @@ def flow_of(flow: Flow | str) -> Flow:
     >>> flow_of("game").packet_size, flow_of(Flow(174, 0.020)).packet_size
     (100, 174)
     """
-    preset = APPLICATIONS.get(flow) if isinstance(flow, str) else None
-    if preset is not None:
-        return preset.flow
-    if not isinstance(flow, Flow):
-        raise InvalidValueError("flow", flow, f"be a Flow or one of {', '.join(APPLICATIONS)}")
-    return flow
+    return constant_rate(source_of(flow))
 
 
-def target_of(flow: Flow | str, target: Target | None = None) -> Target:
+def target_of(flow: Source | str, target: Target | None = None) -> Target:
     """Return the target; if it is not given, the target of the application, or 95 % within 200 ms for a `Flow`.
 
     Examples

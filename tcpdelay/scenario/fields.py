@@ -33,7 +33,7 @@ from pydantic import BeforeValidator, ConfigDict, ValidationError
 
 from tcpdelay.units import format_fraction, format_rate, format_time, parse_fraction, parse_rate, parse_size, parse_time
 
-Kind = Literal["time", "fraction", "size", "rate", "count", "number", "word", "flag"]
+Kind = Literal["time", "fraction", "size", "rate", "count", "number", "word", "flag", "content"]
 Value = float | int | str | bool
 Described = TypeVar("Described")
 
@@ -46,6 +46,7 @@ UNITS: dict[Kind, str | None] = {
     "number": "1",
     "word": None,
     "flag": None,
+    "content": None,
 }
 """Unit of the values of each kind, in the notation of netCDF."""
 WHOLE: tuple[Kind, ...] = ("size", "count")
@@ -66,6 +67,7 @@ FORMATS: dict[Kind, Callable[[Any], str]] = {
     "number": lambda number: f"{number:g}",
     "word": str,
     "flag": lambda flag: "on" if flag else "off",
+    "content": str,
 }
 """Functions that format a value for people, by the kind of value."""
 
@@ -172,7 +174,7 @@ def _as_whole(value: object) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Field(GroupedMetadata):
-    """Base class of the declarations: a Quantity, a Choice or a Flag.
+    """Base class of the declarations: a Quantity, a Choice, a Flag or a Content.
 
     Parameters
     ----------
@@ -390,6 +392,46 @@ class Flag(Field):
         if not isinstance(written, bool):
             raise InvalidValueError(name, written, "be true or false")
         return written
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content(Field):
+    """Declaration of a field that holds more than one value, such as an array or a distribution.
+
+    It has no text form, so it is no command-line option and no sweep axis.
+
+    Parameters
+    ----------
+    check : callable
+        Function that returns the content to store, or raises InvalidValueError.
+    """
+
+    kind: Kind = "content"
+    check: Callable[[Any], Any]
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the check for pydantic."""
+        yield BeforeValidator(self.check)
+
+    def allows(self, value: object) -> bool:
+        """Return whether the check accepts a value."""
+        try:
+            self.check(value)
+        except InvalidValueError:
+            return False
+        return True
+
+    def refusal(self, name: str, value: object) -> InvalidValueError:
+        """Return the error for a value that is not allowed."""
+        try:
+            self.check(value)
+        except InvalidValueError as error:
+            return error
+        return InvalidValueError(name, value, "be given in Python")
+
+    def read(self, name: str, written: object) -> Value:
+        """Refuse a text: the content is given in Python."""
+        raise InvalidValueError(name, written, "be given in Python")
 
 
 _DECLARATIONS: dict[type, Mapping[str, Field]] = {}

@@ -1,4 +1,4 @@
-"""One scenario: the flow, the path, the TCP stack, and the target of the delay."""
+"""One scenario: the source, the path, the TCP stack, and the target of the delay."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tcpdelay.scenario.applications import flow_of
-from tcpdelay.scenario.fields import Field, InvalidValueError, declarations
+from tcpdelay.scenario.applications import constant_rate, source_of
+from tcpdelay.scenario.fields import Content, Field, InvalidValueError, declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.sources.speech import Speech, Utterances
+from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux, NewReno2008, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 
@@ -22,8 +26,8 @@ class Scenario:
 
     Parameters
     ----------
-    flow : Flow
-        The source.
+    source : Source
+        The source of the messages: a `Flow` of constant rate, or any other `Source`.
     path : Path
         The network.
     stack : Stack
@@ -42,21 +46,32 @@ class Scenario:
     250
     """
 
-    flow: Flow
+    source: Source
     path: Path
     stack: KnownStack = DEFAULT_STACK
     target: Target | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.flow, Flow):
-            raise InvalidValueError("flow", self.flow, "be a Flow")
+        if not isinstance(self.source, Source):
+            raise InvalidValueError("source", self.source, "be a Flow or another Source")
         if not isinstance(self.path, Path):
             raise InvalidValueError("path", self.path, "be a Path")
         checked_profile(self.stack)
 
+    @property
+    def flow(self) -> Flow:
+        """The source, which must be a constant-rate `Flow`.
+
+        Raises
+        ------
+        InvalidValueError
+            If it is another source.
+        """
+        return constant_rate(self.source)
+
     def value(self, name: str) -> Any:
-        """Return the value of a field of the flow, the path or the stack; None if none of them has this field."""
-        parts: tuple[Any, ...] = (self.flow, self.path, self.stack)
+        """Return the value of a field of the source, the path or the stack; None if none of them has this field."""
+        parts: tuple[Any, ...] = (self.source, self.path, self.stack)
         part = next((part for part in parts if name in declarations(type(part))), None)
         return None if part is None else getattr(part, name)
 
@@ -71,15 +86,24 @@ _PARTS: tuple[tuple[Part, type], ...] = (
 FIELDS: Mapping[str, tuple[Part, Field]] = {
     name: (part, field) for part, described in _PARTS for name, field in declarations(described).items()
 }
-"""The part and the declaration of every field of a scenario, by the field's name."""
+"""The part and the declaration of every field of a scenario, by the field's name; of the sources, those of a `Flow`."""
+_OTHERWISE_GIVEN = frozenset({*FIELDS, "bitrate", "frame_rate"})
+"""Fields of sources that are fields of a flow too, or follow from others."""
+SOURCE_FIELDS: Mapping[str, tuple[type[Source], Field]] = {
+    name: (described, field)
+    for described in (Video, Speech, Utterances, Trace)
+    for name, field in declarations(described).items()
+    if name not in _OTHERWISE_GIVEN and not isinstance(field, Content)
+}
+"""The source and the declaration of every further field of sources that has a value in text, by the field's name."""
 
 
 def scenario_from_options(
-    flow: Flow | str | None, path: Path | None, stack: Stack | None, options: Mapping[str, Any]
+    flow: Source | str | None, path: Path | None, stack: Stack | None, options: Mapping[str, Any]
 ) -> Scenario:
     """Return the scenario; if the flow or the path is not given, make it from the keyword arguments in `options`.
 
-    The flow may be the name of an application.
+    The flow may be any source, or the name of an application.
 
     Raises
     ------
@@ -91,28 +115,28 @@ def scenario_from_options(
     >>> scenario_from_options(Flow(174, 0.020), None, None, {"rtt": 0.1, "loss": 0.02}).path.rtt
     0.1
     """
-    flow = None if flow is None else flow_of(flow)
-    if flow is None or path is None or options:
-        flow, path = _flow_and_path(flow, path, options)
-    return Scenario(flow, path, checked_profile(stack))
+    source = None if flow is None else source_of(flow)
+    if source is None or path is None or options:
+        source, path = _source_and_path(source, path, options)
+    return Scenario(source, path, checked_profile(stack))
 
 
-def _flow_and_path(flow: Flow | None, path: Path | None, options: Mapping[str, Any]) -> tuple[Flow, Path]:
-    """Return flow and path, each as given or made from its keyword arguments."""
+def _source_and_path(source: Source | None, path: Path | None, options: Mapping[str, Any]) -> tuple[Source, Path]:
+    """Return source and path, each as given or made from its keyword arguments."""
     known = {"flow": tuple(declarations(Flow)), "path": tuple(declarations(Path))}
     allowed = known["flow"] + known["path"]
     if unknown := set(options).difference(allowed):
         raise ValueError(f"unknown argument {min(unknown)!r}; allowed are {', '.join(allowed)}")
     needed = {"flow": ("packet_size", "interval"), "path": ("rtt", "loss")}
-    for name, given in (("flow", flow), ("path", path)):
+    for name, given in (("flow", source), ("path", path)):
         parts = [option for option in known[name] if option in options]
         if given is not None and parts:
             raise ValueError(f"give either {name} or {', '.join(parts)}, not both")
         missing = [option for option in needed[name] if option not in options]
         if given is None and missing:
             raise ValueError(f"{' and '.join(missing)} missing: give {name}, or {' and '.join(needed[name])}")
-    if flow is None:
-        flow = Flow(**{name: options[name] for name in known["flow"] if name in options})
+    if source is None:
+        source = Flow(**{name: options[name] for name in known["flow"] if name in options})
     if path is None:
         path = Path(**{name: options[name] for name in known["path"] if name in options})
-    return flow, path
+    return source, path

@@ -1,14 +1,16 @@
-"""The source: a flow of packets."""
+"""The constant-rate source: a flow of packets."""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from tcpdelay.scenario.fields import InvalidValueError, Quantity, declarations, described
+from tcpdelay.scenario.sources.message_stream import BLOCK, PEAK_TIME, Blocks, Source, message_array
 
 
 @described
-class Flow:
+class Flow(Source):
     """A constant-bit-rate source: one packet of fixed size per interval.
 
     Parameters
@@ -91,6 +93,35 @@ class Flow:
     def bitrate(self) -> float:
         """Application bits per second [bit/s]."""
         return 8 * self.packet_size / self.interval
+
+    @property
+    def message_rate(self) -> float:
+        """Packets per second [1/s], as `packet_rate`."""
+        return self.packet_rate
+
+    @property
+    def mean_size(self) -> float:
+        """Application bytes per packet [bytes], as `packet_size`."""
+        return float(self.packet_size)
+
+    @property
+    def mean_bitrate(self) -> float:
+        """Application bits per second [bit/s], as `bitrate`."""
+        return self.bitrate
+
+    @property
+    def peak_bitrate(self) -> float:
+        """Bits of the packets of a second [bit/s]; more than `bitrate` unless a second has a whole number of them."""
+        return 8 * self.packet_size * math.ceil(PEAK_TIME / self.interval) / PEAK_TIME
+
+    def generate(self, seed: int) -> Blocks:
+        """Yield the packets, which are the same for each seed."""
+        import numpy as np
+
+        first = 0
+        while True:
+            yield message_array(np.arange(first, first + BLOCK) * self.interval, self.packet_size)
+            first += BLOCK
 
 
 _SIZE, _INTERVAL = (declared for declared in declarations(Flow).values() if isinstance(declared, Quantity))

@@ -371,6 +371,7 @@ def _analysis(found: _Measured, path: PathRoundTrips) -> ConnectionAnalysis:
     deliveries = measurement.deliveries
     schedule = deliveries.schedule(one_way)
     measured = deliveries.delays(schedule, one_way, clocks)
+    message_times, message_sizes = deliveries.messages(schedule)
     if messages.size_changes:
         notes.append("the size of the messages changes; the stream is divided into messages of the first size")
     varying = [what for what, fixed in (("size", messages.fixed), ("interval", schedule)) if not fixed]
@@ -418,6 +419,8 @@ def _analysis(found: _Measured, path: PathRoundTrips) -> ConnectionAnalysis:
         fixed_interval=schedule is not None,
         messages=messages.count,
         unfinished=measured.unfinished,
+        message_times=message_times,
+        message_sizes=message_sizes,
         one_way_delay=one_way,
         clocks=clocks,
         delay_kind=measured.kind,

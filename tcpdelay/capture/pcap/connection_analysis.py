@@ -22,10 +22,13 @@ from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.simulator.batches import Histogram, merge, to_digits
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_trace import Trace as MessageTrace
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux
 
 MOST_VALUES = 2**17
 """Number of values of a series, or of different values of a distribution, above which it is condensed."""
+MOST_TRACED = 2**20
+"""Largest number of messages whose times and sizes are kept."""
 BLOCK = 2**17
 """Number of rows of a table that are read together."""
 TABLE_BYTES_IN_MEMORY = 2**22
@@ -266,6 +269,12 @@ class ConnectionAnalysis:
         Whether all messages have one size, and whether they follow a fixed interval.
     messages, unfinished : int
         Number of messages in the stream, and number of messages whose delivery is not in the capture.
+    message_times : ndarray of float
+        Time of each message's write since the first [s], as the fixed interval places it. Without a fixed interval it
+        is the time at which the last byte was first sent, or arrived in a capture at the receiver alone. Empty if the
+        connection carried more than 2^20 messages.
+    message_sizes : ndarray of int64
+        Size of these messages [bytes].
     one_way_delay : float
         Smallest delay from sender to receiver [s]; half the smallest round-trip time by assumption.
     clocks : ClockFit, optional
@@ -332,6 +341,8 @@ class ConnectionAnalysis:
     fixed_interval: bool
     messages: int
     unfinished: int
+    message_times: NDArray[np.float64] = field(repr=False)
+    message_sizes: NDArray[np.int64] = field(repr=False)
     one_way_delay: float
     clocks: ClockFit | None
     delay_kind: DelayKind | None
@@ -409,6 +420,29 @@ class ConnectionAnalysis:
         """Return the stack for predictions: the default of `predict_delay`, with the connection's segment size."""
         smallest, largest = bounds(Linux, "mss")
         return replace(DEFAULT_STACK, mss=int(min(max(self.mss, smallest), largest)))
+
+    def trace(self, period: float | None = None) -> MessageTrace:
+        """Return the messages of the connection as a source.
+
+        Parameters
+        ----------
+        period : float, optional
+            Time after which the messages repeat [s], later than the last message; by default the trace ends.
+
+        Returns
+        -------
+        tcpdelay.scenario.sources.message_trace.Trace
+            Times and sizes of the messages. Without a fixed interval, a message that waited in the send buffer has the
+            time at which it was sent: its wait is not part of a simulated delay.
+
+        Raises
+        ------
+        ValueError
+            If the capture holds no message, or more than are kept.
+        """
+        if not self.message_times.size:
+            raise ValueError(f"a trace holds 1 to {MOST_TRACED} messages, and the connection carried {self.messages}")
+        return MessageTrace(self.message_times, self.message_sizes, period)
 
     def flow(self) -> Flow:
         """Return the flow: size and interval of the messages, or the means if they vary.

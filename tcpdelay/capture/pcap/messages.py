@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.capture.pcap.clocks import ClockFit, LowerHull
-from tcpdelay.capture.pcap.connection_analysis import MOST_VALUES, DelayKind, Delays, Table
+from tcpdelay.capture.pcap.connection_analysis import MOST_TRACED, MOST_VALUES, DelayKind, Delays, Table
 from tcpdelay.capture.pcap.round_trips import Side
 from tcpdelay.capture.pcap.stretches import shift_between
 from tcpdelay.capture.pcap.trace import NANOSECONDS, NEVER, Coverage, DataSegments, Integers, Span, Trace
@@ -136,8 +136,8 @@ class MessageFinder:
         """Mean size [bytes]; nan without messages."""
         return self.bytes / self.count if self.count else float("nan")
 
-    def ends(self, data: DataSegments, span: Span, framed: Integers) -> Iterator[Integers]:
-        """Yield in batches, for the messages that count in a stretch, the position behind the last byte.
+    def ends(self, data: DataSegments, span: Span, framed: Integers) -> Iterator[tuple[Integers, Integers]]:
+        """Yield in batches, for the messages that count in a stretch, the position behind the last byte, and the size.
 
         Parameters
         ----------
@@ -192,21 +192,21 @@ class MessageFinder:
         remainders, counts = np.unique(marks % self._size, return_counts=True)
         self._anchor = int(remainders[counts.argmax()]) if counts.size else self._origin
 
-    def _taken(self, ends: Integers) -> Iterator[Integers]:
-        """Count ends of messages and their sizes, and yield the ends unless there are none."""
+    def _taken(self, ends: Integers) -> Iterator[tuple[Integers, Integers]]:
+        """Count ends of messages and their sizes, and yield both unless there are none."""
         if not ends.size:
             return
         assert self._newest is not None
         if self._size is not None and not self._framed:
-            self.bytes += self._size * ends.size
+            sizes = np.full(ends.size, self._size)
         else:
             sizes = np.diff(ends, prepend=self._newest)
             self._newest = int(ends[-1])
             least, most = self._sizes or (int(sizes[0]), int(sizes[0]))
             self._sizes = min(least, int(sizes.min())), max(most, int(sizes.max()))
-            self.bytes += int(sizes.sum())
+        self.bytes += int(sizes.sum())
         self.count += ends.size
-        yield ends
+        yield ends, sizes
 
 
 class ScheduleFinder:
@@ -311,6 +311,7 @@ class Deliveries:
         self._sides, self._messages = sides, messages
         self._transmissions = ScheduleFinder()
         self._times = Table()
+        self._written: list[Integers] = []
 
     def take(
         self, framed: Integers, source: Trace, sent: Coverage | None, receiver: Trace | None, arrived: Coverage | None
@@ -333,7 +334,7 @@ class Deliveries:
         if sent is None:
             return
         complete = None if arrived is None else arrived.complete
-        for ends in self._messages.ends(source.data, source.span, framed):
+        for ends, sizes in self._messages.ends(source.data, source.span, framed):
             transmitted = sent.time[sent.holding(ends)]
             if receiver is None:
                 read = np.append(source.acks.time, NEVER)[source.acks.first_covering(ends)]
@@ -344,6 +345,29 @@ class Deliveries:
                 read = np.where(arrived.within(shifted), complete[arrived.holding(shifted)], NEVER)
             self._transmissions.add(transmitted)
             self._times.add(transmitted, read)
+            self._keep(transmitted, sizes)
+
+    def _keep(self, transmitted: Integers, sizes: Integers) -> None:
+        """Keep times and sizes of messages, unless there are more than a trace holds."""
+        if self._transmissions.count > MOST_TRACED:
+            self._written = []
+        else:
+            self._written.append(np.array([transmitted, sizes]))
+
+    def messages(self, schedule: Schedule | None) -> tuple[NDArray[np.float64], Integers]:
+        """Return when each message was written, since the first [s], and its size [bytes].
+
+        Without a schedule, a message is taken to be written when its last byte was first sent or arrived. Messages
+        whose transmission is not in the capture are left out. Both arrays are empty if there are more than
+        `MOST_TRACED` messages.
+        """
+        transmitted, sizes = np.concatenate([np.empty((2, 0), np.int64), *self._written], axis=1)
+        known = transmitted < NEVER // 2
+        times = np.maximum.accumulate(transmitted[known]).astype(np.float64)
+        if schedule is not None:
+            times = schedule.writes(0, transmitted.size)[known]
+        since = (times - times[:1]) / NANOSECONDS
+        return since, sizes[known]
 
     def schedule(self, one_way: float) -> Schedule | None:
         """Return the schedule of the writes, by the sender's clock; None if there is no schedule.

@@ -8,15 +8,18 @@ meanwhile; so the delays of BBR depend on the age of the connection.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.records import Rules
+from tcpdelay.models.simulator.records import Rules, Wire
+from tcpdelay.models.simulator.writes import WriteSchedule
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source, message_array
 from tcpdelay.scenario.stack import Linux
 
 WARM_UP = 2_000
@@ -41,17 +44,41 @@ COUNTS = (
 )
 
 
+class Chunk(NamedTuple):
+    """Consecutive packets of a simulation.
+
+    Attributes
+    ----------
+    delays : ndarray of int64, shape (2, packets)
+        Time of each packet from its write to its read, and to its first transmission [us].
+    written_per_read : float
+        Packets written in the time in which a packet is read.
+    messages : structured array
+        The messages, of type `tcpdelay.scenario.sources.message_stream.MESSAGE`; none of a constant rate unless they
+        are requested.
+    """
+
+    delays: NDArray[np.int64]
+    written_per_read: float
+    messages: NDArray[np.void]
+
+    @property
+    def packets(self) -> int:
+        """Number of packets."""
+        return int(self.delays.shape[1])
+
+
 @dataclass
 class Connections:
     """The connections of a simulation; unless BBR controls congestion, a single connection.
 
     Parameters
     ----------
-    flow, path, stack, seed, rules, exact_ties, tick_offset, connection_time
+    source, path, stack, seed, rules, exact_ties, tick_offset, connection_time
         As for `tcpdelay.models.simulator.simulation.simulate`.
     """
 
-    flow: Flow
+    source: Source
     path: Path
     stack: Linux
     seed: int
@@ -59,30 +86,40 @@ class Connections:
     exact_ties: bool
     tick_offset: float | None
     connection_time: float
+    state: Any = field(default=None, init=False)
+    wire: Wire = field(init=False)
     _earlier: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
     def __post_init__(self) -> None:
-        self._warm_up, self._packets = WARM_UP, 0
+        self.warm_up, self._packets = WARM_UP, 0
         if self.stack.congestion_control == "bbr":
-            self._warm_up = max(round(BBR_WARM_UP / self.flow.interval), 1)
-            self._packets = max(round(self.connection_time / self.flow.interval) - self._warm_up, 1)
+            interval = self.source.interval if isinstance(self.source, Flow) else 1 / self.source.message_rate
+            self.warm_up = max(round(BBR_WARM_UP / interval), 1)
+            self._packets = max(round(self.connection_time / interval) - self.warm_up, 1)
+        self.schedule = None if isinstance(self.source, Flow) else WriteSchedule(self.source, self.seed)
         self._open(self.seed)
 
     def _open(self, seed: int) -> None:
         """Open a connection, and let it carry the packets that do not count."""
-        self.state, self.wire = new_connection(self.flow, self.path, self.stack, seed, self.rules, self.exact_ties)
+        earlier = self.state
+        self.state, self.wire = new_connection(self.source, self.path, self.stack, seed, self.rules, self.exact_ties)
         if self.tick_offset is not None:
             phase = round(self.tick_offset * SECOND) % self.state.tick
             self.state.tick_phase += phase - self.state.tick_phase % self.state.tick
-        advance(self.state, self.wire, self._warm_up)
+        if self.schedule is not None:
+            self.schedule.begin(self.state, earlier)
+        advance(self.state, self.wire, self.warm_up, self.schedule)
         self._left = self._packets
 
     def chunk(self, most: int) -> int:
         """Return the number of packets of a chunk, at most `most`: a connection carries a whole number of chunks."""
         return -(-self._packets // -(-self._packets // most)) if self._packets else most
 
-    def advance(self, packets: int) -> tuple[NDArray[np.int64], float]:
-        """Return the delays [us] of the next packets, shape (2, packets), and the packets written per packet read."""
+    def advance(self, packets: int, with_messages: bool) -> Chunk:
+        """Return the next packets: fewer if the source ends, or too many packets wait to be read.
+
+        The messages of a constant rate are returned only `with_messages`.
+        """
         if self._packets and self._left <= 0:
             self._earlier = self.counts
             self._open(int(self.wire.random.integers(1 << 62)))
@@ -90,10 +127,22 @@ class Connections:
         first, written = int(self.state.packets_read), int(self.state.packets_written)
         if self.tick_offset is None:
             self.state.tick_phase += int(self.wire.random.integers(self.state.tick))
-        advance(self.state, self.wire, first + packets)
+        advance(self.state, self.wire, first + packets, self.schedule)
         # A call may read more packets than it has to: those that waited for the same segment.
         read = int(self.state.packets_read) - first
-        return self.wire.delays_of(first, packets), (int(self.state.packets_written) - written) / read
+        packets = min(packets, read)
+        written_per_read = (int(self.state.packets_written) - written) / read if read else np.inf
+        if self.schedule is not None:
+            messages = self.schedule.numbered(first, first + packets)
+        else:
+            numbers = np.arange(first, first + packets if with_messages else first)
+            messages = message_array(numbers * (int(self.state.interval) / SECOND), int(self.state.packet_size))
+        return Chunk(self.wire.delays_of(first, packets), written_per_read, messages)
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether more messages wait to be read than can be kept."""
+        return self.schedule is not None and self.schedule.backlogged
 
     @property
     def counts(self) -> dict[str, int]:

@@ -18,13 +18,15 @@ from tcpdelay.models.simulator.path import (
     next_arrival,
     take_arrival,
 )
-from tcpdelay.models.simulator.receiver import on_receiver_timer
+from tcpdelay.models.simulator.receiver import expect_after_idle, on_receiver_timer
 from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEVER, OPEN, Rules, Wire
 from tcpdelay.models.simulator.sender import on_pacing_timer, on_timer, send_new
-from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at
+from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at, restart_after_idle
+from tcpdelay.models.simulator.writes import WriteSchedule, write_next
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Linux
 
 TIE_BREAK = 1
@@ -33,14 +35,14 @@ ALL_RULES = Rules()
 
 
 def new_connection(
-    flow: Flow, path: Path, stack: Linux, seed: int, rules: Rules = ALL_RULES, exact_ties: bool = False
+    source: Source, path: Path, stack: Linux, seed: int, rules: Rules = ALL_RULES, exact_ties: bool = False
 ) -> tuple[Any, Wire]:
     """Return a connection before its first write, and the record of its segments and ACKs in transit.
 
     Parameters
     ----------
-    flow, path, stack : Flow, Path, Linux
-        The scenario.
+    source, path, stack : Source, Path, Linux
+        The scenario. The messages of a source other than a `Flow` come from a `WriteSchedule`.
     seed : int
         Seed of all random numbers, 0 or more.
     rules : Rules
@@ -62,8 +64,6 @@ def new_connection(
     rto_min = round(stack.rto_min * SECOND)
     bbr = stack.congestion_control == "bbr"
     settings = rules.switches() | {
-        "packet_size": flow.packet_size,
-        "interval": round(flow.interval * SECOND),
         "mss": stack.mss,
         "one_way_delay": round(path.forward_delay * SECOND),
         "rtt": rtt + (0 if exact_ties else TIE_BREAK),
@@ -79,7 +79,7 @@ def new_connection(
         "bbr": int(bbr),
         # BBR keeps its window while the application does not fill it (tcp_slow_start_after_idle_check).
         "window_validation": int(stack.window_validation and not bbr),
-        "leaping": int(not bbr),
+        "leaping": int(not bbr and isinstance(source, Flow)),
         # The handshake delivers the first segment.
         "delivered": int(bbr),
         # In the testbed the whole path delay is spent in a queue of the sender's host.
@@ -104,6 +104,7 @@ def new_connection(
         "receiver_rto": -(-(rtt + max(2 * rtt, rto_min)) // tick),
         "rto": -(-round(tcp.FIRST_TIMEOUT * SECOND) // tick),
         **drop_tail_settings(path),
+        **_constant_rate(source),
         **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
     }
     for name, value in settings.items():
@@ -113,14 +114,21 @@ def new_connection(
     return connection, wire
 
 
+def _constant_rate(source: Source) -> dict[str, int]:
+    """Return size and interval of a constant-rate flow as fields of a connection; nothing for any other source."""
+    if not isinstance(source, Flow):
+        return {}
+    return {"packet_size": source.packet_size, "interval": round(source.interval * SECOND), "messages_known": NEVER}
+
+
 SHORTEST_LEAP = 4
 """Fewest packets that one leap skips: a shorter leap takes longer than the events that it saves."""
 SETTLING_SAMPLES = 64
 """Samples of a constant round-trip time after which the smoothed RTT no longer changes."""
 
 
-def advance(connection: Any, wire: Wire, packets: int) -> None:
-    """Simulate until a number of packets have been read.
+def advance(connection: Any, wire: Wire, packets: int, schedule: WriteSchedule | None = None) -> None:
+    """Simulate until a number of packets have been read, or fewer if the source ends or too many messages wait.
 
     Parameters
     ----------
@@ -130,15 +138,20 @@ def advance(connection: Any, wire: Wire, packets: int) -> None:
         Its segments and ACKs in transit, and the buffer of the delays.
     packets : int
         Number of packets since the start of the connection; at most `KEPT` more than have been read so far.
+    schedule : WriteSchedule, optional
+        The messages of a source; none for a constant rate.
     """
-    _advance(connection, wire.record, packets)
+    while connection.packets_read < packets:
+        if schedule is not None:
+            packets = min(packets, schedule.fill(connection, wire))
+        _advance(connection, wire.record, packets)
 
 
 @kernel(nogil=True)
 def _advance(c: Any, wire: Any, packets: int) -> None:
     # Unless arrivals are deferred, the receiver processes a segment when it is sent: the receiver's clock is ahead.
     ahead = 0 if c.deferred else c.one_way_delay
-    while c.packets_read < packets:
+    while c.packets_read < packets and c.packets_written < c.messages_known:
         acknowledgement = wire.acknowledgements[c.first_ack & MASK]
         arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
         received = min(c.receiver_timer - ahead, next_arrival(c, wire))
@@ -161,11 +174,12 @@ def _advance(c: Any, wire: Any, packets: int) -> None:
             if c.leaping and _is_quiet(c, wire):
                 _leap(c, wire, min(c.until_loss - 1, packets - c.packets_read - 1))
             c.now = c.next_write
-            c.packets_written += 1
+            if c.scheduled:
+                restart_after_idle(c)
+                expect_after_idle(c)
             if c.bbr:
                 check_application_limited(c)
-            c.written += c.packet_size
-            c.next_write += c.interval
+            write_next(c, wire)
             send_new(c, wire, False)
 
 

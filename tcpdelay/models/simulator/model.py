@@ -19,16 +19,19 @@ from tcpdelay.models.interface import (
     unknown_fields,
 )
 from tcpdelay.models.simulator.path import PATH_FIELDS
-from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
-from tcpdelay.models.simulator.simulation import segments_in_round_trip, simulate
+from tcpdelay.models.simulator.simulation import segments_per_message, simulate, source_refusals
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.sources.random_messages import Messages
+from tcpdelay.scenario.sources.speech import Speech, Utterances
+from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
-_HONOURED = frozenset(name for part in (Flow, Linux) for name in declarations(part)) | PATH_FIELDS
-
+_SOURCES = (Flow, Video, Speech, Utterances, Messages, Trace)
+_HONOURED = frozenset(name for part in (*_SOURCES, Linux) for name in declarations(part)) | PATH_FIELDS
 
 PROLONGED = 8
 """Factor by which a simulation that has not settled is prolonged, divided by the segments of a packet."""
@@ -67,10 +70,11 @@ class Simulator:
         answered = partial(Answer, scenario, requested, self.name, simulated_because=self.because)
         for refused in self.supports(scenario).refused:
             return answered("unsupported", refusal=refused)
-        flow, path, stack = scenario.flow, scenario.path, scenario.stack
+        source, path, stack = scenario.source, scenario.path, scenario.stack
+        assert isinstance(stack, Linux)
         simulated = partial(
             simulate,
-            flow,
+            source,
             path,
             stack,
             seed=requested.seed,
@@ -79,11 +83,11 @@ class Simulator:
         )
         found = simulated(packets=requested.packets or self.packets)
         if not found.settled and requested.packets is None and self.packets is not None:
-            longer = PROLONGED * self.packets // -(-flow.packet_size // stack.mss)
+            longer = PROLONGED * self.packets // segments_per_message(source, stack)
             found = simulated(packets=longer) if longer > self.packets else found
         if not found.settled:
             return answered("not settled", refusal=NotSettledError(found.packets, found.carried))
-        found = replace(found, scenario=(flow, path, stack))
+        found = replace(found, scenario=(source, path, stack))
         parts = DelayParts(
             path.forward_delay + path.jitter / 2, found.sender_delay, found.head_of_line_delay, timeouts=0.0
         )
@@ -106,12 +110,9 @@ class Simulator:
 
 def _refusals(scenario: Scenario) -> Iterator[UnsupportedError]:
     """Yield the fields of a scenario whose values the simulator refuses."""
-    flow, path, stack = scenario.flow, scenario.path, scenario.stack
+    source, path, stack = scenario.source, scenario.path, scenario.stack
     if not isinstance(stack, Linux):
         yield UnsupportedError("stack", stack, "be Stack.linux() in a simulation")
         return
     yield from unknown_fields(path, PATH_FIELDS, "in a simulation")
-    segments = segments_in_round_trip(flow, path, stack)
-    if segments > LARGEST_FLIGHT / 2:
-        allowed = f"span less than {LARGEST_FLIGHT // 2} segments of the flow in a simulation, not {segments:.0f}"
-        yield UnsupportedError("rtt", path.rtt, allowed)
+    yield from source_refusals(source, path, stack)

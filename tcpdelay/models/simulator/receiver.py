@@ -7,6 +7,7 @@ from typing import Any
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import MASK, NEVER, fires_at, ticks_at, uniform
+from tcpdelay.models.simulator.writes import ends_message, message_end, written_at
 
 EVERYTHING = -1
 """Value in place of a segment's number: the ACK reports all segments that have arrived."""
@@ -48,8 +49,9 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
             c.rcv_segment += 1
             c.out_of_order -= 1
         c.rcv_nxt = _start(c, wire, c.rcv_segment)
-        while c.packets_read < c.packets_written and (c.packets_read + 1) * c.packet_size <= c.rcv_nxt:
-            wire.delays[0, c.packets_read % wire.delays.shape[1]] = arrival - c.packets_read * c.interval
+        while c.packets_read < c.packets_written and message_end(c, wire, c.packets_read) <= c.rcv_nxt:
+            delay = arrival - written_at(c, wire, c.packets_read)
+            wire.delays[0, c.packets_read % wire.delays.shape[1]] = delay
             c.packets_read += 1
     if c.delayed_ack:
         if in_order:
@@ -62,9 +64,22 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
     if c.merging_at == arrival:
         _add_to_acknowledgement(c, wire, number, duplicate)
     else:
+        alone = c.delayed_ack or c.quick > 0
         acknowledge(c, wire, number, duplicate, arrival)
-        if in_order and not holes and not c.delayed_ack and not c.quick:
+        if in_order and not holes and not alone:
             c.merging_at = arrival
+
+
+@kernel()
+def expect_after_idle(c: Any) -> None:
+    """Let the receiver acknowledge the segments of a write one by one if it comes after idle time.
+
+    The idle time is longer than the receiver's timeout (`tcp_event_data_recv`, `tcp_incr_quickack`). With delayed ACKs
+    the receiver measures this time itself, also where it waits for a lost segment.
+    """
+    idle = ticks_at(c, c.now) - c.last_send
+    if not c.delayed_ack and c.packets_out == 0 and c.last_send and idle > c.receiver_rto:
+        c.quick = tcp.QUICK_ACKS
 
 
 @kernel()
@@ -165,7 +180,7 @@ def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> 
     """Record the size of a segment in order, whether it ends a write, and the gap before it (`tcp_event_data_recv`)."""
     pushes = False
     for other in range(number, following):
-        pushes = pushes or _start(c, wire, other + 1) % c.packet_size == 0
+        pushes = pushes or ends_message(c, wire, _start(c, wire, other + 1))
     _measure_receive_mss(c, _start(c, wire, following) - wire.segments[number & MASK].start, pushes)
     now, shortest = ticks_at(c, arrival), _shortest_delay(c)
     gap = now - c.lrcvtime

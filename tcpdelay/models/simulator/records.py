@@ -140,9 +140,9 @@ MASK = RING - 1
 
 _GROUPS = {
     "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min cubic window_validation "
-    "delayed_ack jitter exact_ties leaping deferred tracing host_delay bbr correlated byte_queue",
+    "delayed_ack jitter exact_ties leaping deferred tracing host_delay bbr scheduled correlated byte_queue",
     "rules": " ".join(rule.name for rule in fields(Rules)),
-    "application": "now next_write packets_written written packets_read packets_sent",
+    "application": "now next_write packets_written written packets_read packets_sent messages_known",
     "stream": "snd_una snd_nxt first_segment next_segment",
     "window": "snd_cwnd snd_ssthresh snd_cwnd_cnt is_cwnd_limited max_packets_out cwnd_usage_seq snd_cwnd_used "
     "snd_cwnd_stamp last_send",
@@ -209,6 +209,10 @@ TRANSIT = np.dtype([(name, np.int64) for name in ("arrival", "segment", "followi
 time at which it was sent."""
 EVENT = np.dtype([(name, np.int64) for name in ("time", "kind", "start", "end", "cwnd", "in_flight")])
 """An event of the packet trace."""
+WRITTEN_MESSAGE = np.dtype([(name, np.int64) for name in ("written", "end")])
+"""A message of a source: the time of its write [us], and the position in the stream at which it ends [bytes]."""
+MESSAGES = 1 << 20
+"""Number of messages between write and read that are kept."""
 MOST_EVENTS = 100_000
 """Largest number of events in a packet trace."""
 KEPT = 1 << 17
@@ -220,17 +224,19 @@ WIRE = np.dtype(
         ("acknowledgements", ACKNOWLEDGEMENT, RING),
         ("transit", TRANSIT, RING),
         ("delays", np.int64, (2, KEPT)),
+        ("messages", WRITTEN_MESSAGE, MESSAGES),
         ("events", EVENT, MOST_EVENTS),
         ("next_double", np.int64),
         ("random_state", np.int64),
     ]
 )
-"""The segments and ACKs in transit, the delays, and the packet trace of a connection.
+"""The segments and ACKs in transit, the delays, the messages, and the packet trace of a connection.
 
 All are in one record, because compiled code would count references to separate arrays. `segments`, `snapshots`,
 `acknowledgements` and `transit` are rings; only BBR uses `snapshots`, and `transit` is used only where arrivals are
 deferred. `delays` has an entry per packet, at its number modulo `KEPT`: the time from write to read, and from write to
-first transmission [us]. `events` is the packet trace. `next_double` and `random_state` are the arguments of `uniform`.
+first transmission [us]. `messages` is a ring of the messages of a source whose rate is not constant. `events` is the
+packet trace. `next_double` and `random_state` are the arguments of `uniform`.
 """
 
 

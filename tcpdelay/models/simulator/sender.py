@@ -56,6 +56,7 @@ from tcpdelay.models.simulator.window import (
     reduced_threshold,
     validate_window,
 )
+from tcpdelay.models.simulator.writes import message_end, written_at
 
 LARGEST_FLIGHT = RING // 2
 """Largest number of outstanding segments; it takes the place of the receive window."""
@@ -102,7 +103,7 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
         segment.start = c.snd_nxt
         segment.end = min(c.snd_nxt + c.mss, c.written)
         if not c.coalescing:
-            segment.end = min(segment.end, (c.snd_nxt // c.packet_size + 1) * c.packet_size)
+            segment.end = min(segment.end, message_end(c, wire, c.packets_sent))
         segment.state = 0
         segment.received = 0
         if in_flight(c) == 0 and c.cubic and c.cubic_epoch:
@@ -115,8 +116,9 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
         c.snd_nxt = segment.end
         c.next_segment += 1
         c.packets_out += 1
-        while c.packets_sent < c.packets_written and (c.packets_sent + 1) * c.packet_size <= c.snd_nxt:
-            wire.delays[1, c.packets_sent % wire.delays.shape[1]] = c.now - c.packets_sent * c.interval
+        while c.packets_sent < c.packets_written and message_end(c, wire, c.packets_sent) <= c.snd_nxt:
+            waited = c.now - written_at(c, wire, c.packets_sent)
+            wire.delays[1, c.packets_sent % wire.delays.shape[1]] = waited
             c.packets_sent += 1
         _transmit(c, wire, c.next_segment - 1)
         if outstanding == 0 or c.timer_kind == PROBE_TIMER:

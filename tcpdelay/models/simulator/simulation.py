@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +14,27 @@ from numpy.typing import NDArray
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import simulator_error, statistical_error
+from tcpdelay.models.interface import UnsupportedError
 from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share, is_settled
-from tcpdelay.models.simulator.connections import CONNECTION_TIME, LONGEST_CONNECTION, SHORTEST_CONNECTION, Connections
+from tcpdelay.models.simulator.connections import (
+    CONNECTION_TIME,
+    LONGEST_CONNECTION,
+    SHORTEST_CONNECTION,
+    Chunk,
+    Connections,
+)
 from tcpdelay.models.simulator.engine import ALL_RULES
-from tcpdelay.models.simulator.records import Rules
+from tcpdelay.models.simulator.kinds import DelaysOfKind, KindsInBatches
+from tcpdelay.models.simulator.records import Rules, Wire
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
 from tcpdelay.models.simulator.window import PUBLIC_EVENT, public_events
+from tcpdelay.models.simulator.writes import message_end
 from tcpdelay.models.tcp import SECOND
-from tcpdelay.scenario.applications import flow_of
+from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import MESSAGE, Source
 from tcpdelay.scenario.stack import CongestionControl, Linux, Stack, checked_profile
 
 CHUNK = 50_000
@@ -31,6 +43,10 @@ MOST_PACKETS, MOST_SEGMENTS = 20_000_000, 100_000_000
 """Packets, and segments, after which a simulation ends at any precision; this takes some ten seconds."""
 HALF_WIDTH = 0.02
 """Half width of the confidence interval of the quantile by default, relative to the quantile."""
+FEWEST_PACKETS = 1000
+"""Smallest number of packets that a simulation counts."""
+LARGEST_MESSAGE_RATE = 10_000.0
+"""Largest mean rate of messages [1/s] of a source whose rate is not constant: the messages of 100 s can wait."""
 MORE_PER_LOOK = 1.1
 """Growth of the number of packets between two estimates of the precision, which take time."""
 
@@ -42,7 +58,7 @@ class Simulation(DelayDistribution):
     Attributes
     ----------
     packets : int
-        Number of packets counted.
+        Number of packets or messages counted.
     seed : int
         Seed of all random numbers.
     settled : bool
@@ -70,6 +86,11 @@ class Simulation(DelayDistribution):
         reductions undone; ACKs sent and lost.
     late_errors : tuple of ndarray
         Delays [s], ascending, and half the 95 % interval of the share of packets later than each.
+    by_kind : mapping of str to DelaysOfKind
+        Delays of each kind of message, such as "key frame", for sources with several kinds.
+    messages : structured array
+        The packets or messages counted: `time` of the write since the first write counted [s], `size` [bytes] and the
+        number of the `kind` in the source's `kinds`; empty without `trace`.
     sent_after, read_after : ndarray of float
         Time of each packet from its write to its first transmission, and to its read [s]; empty without `trace`.
     events : structured array
@@ -95,6 +116,8 @@ class Simulation(DelayDistribution):
     late_errors: tuple[NDArray[np.float64], NDArray[np.float64]] = field(
         default_factory=lambda: (np.empty(0), np.empty(0)), repr=False, compare=False
     )
+    by_kind: Mapping[str, DelaysOfKind] = field(default_factory=dict, repr=False, compare=False)
+    messages: NDArray[np.void] = field(default_factory=lambda: np.empty(0, MESSAGE), repr=False)
     sent_after: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), repr=False)
     read_after: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), repr=False)
     events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, PUBLIC_EVENT), repr=False)
@@ -115,7 +138,7 @@ class Simulation(DelayDistribution):
 
 
 def simulate(
-    flow: Flow | str,
+    flow: Source | str,
     path: Path,
     stack: Stack | None = None,
     *,
@@ -130,18 +153,23 @@ def simulate(
     connection_time: float = CONNECTION_TIME,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
-    """Simulate a flow over Linux TCP, ACK by ACK.
+    """Simulate the messages of a source over Linux TCP, ACK by ACK.
+
+    The delay of a message is the time from its write to the in-order read of its last byte. A packet of a `Flow` is a
+    message; the parameters and results called packets count messages.
 
     Parameters
     ----------
-    flow : Flow or str
-        The packets, or the name of an application in `tcpdelay.scenario.applications`.
+    flow : Source or str
+        A `Flow` or any other source, or the name of an application in `tcpdelay.scenario.applications`. A `Trace`
+        without a period ends the simulation.
     path : Path
         The network: random losses, single or in bursts, of segments and of acknowledgements; constant delays or jitter.
     stack : Stack, optional
         `Stack.linux(...)`, its defaults if left out.
     packets : int, optional
-        Number of packets counted, 1000 to 1e9. By default as many as `half_width` requires, but at most 20 million
+        Number of packets or messages counted, 1000 to 1e9. The first 2000, or with BBR those of a connection's first
+        ten seconds, are not counted. By default as many as `half_width` requires, but at most 20 million
         packets or 100 million segments; `quantile_interval` has the precision reached.
     seed : int
         Seed of all random numbers, 0 or more; the same seed gives the same result.
@@ -180,13 +208,21 @@ def simulate(
     Raises
     ------
     ValueError
-        If a value is out of its range, or the flow needs more segments in flight than the simulator can hold.
+        If a value is out of its range, the flow needs more segments in flight than the simulator can hold, or a trace
+        has too few messages.
 
     Examples
     --------
     >>> delays = simulate(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), packets=100_000, seed=1)
     >>> round(delays.mean, 3), round(delays.quantile(0.95), 3)
     (0.062, 0.14)
+
+    A video, whose key frames take longer than its other frames:
+
+    >>> from tcpdelay.scenario.sources.video import Video
+    >>> delays = simulate(Video(1_000_000), Path(rtt=0.100, loss=0.005), packets=50_000)
+    >>> {kind: round(of_kind.quantile(0.95), 2) for kind, of_kind in delays.by_kind.items()}
+    {'other frame': 0.18, 'key frame': 0.28}
 
     The events of the first segment that is lost:
 
@@ -202,7 +238,7 @@ def simulate(
     0.128 s: retransmitted
     0.228 s: acknowledged
     """
-    flow, stack = flow_of(flow), checked_profile(stack)
+    source, stack = source_of(flow), checked_profile(stack)
     if not isinstance(stack, Linux):
         raise InvalidValueError("stack", stack, "be one of Stack.linux(...)")
     for name, share in (("quantile", quantile), ("half_width", half_width)):
@@ -210,8 +246,8 @@ def simulate(
             raise InvalidValueError(name, share, "lie between 0 and 1")
     if tick_offset is not None and not 0 <= tick_offset <= 1:
         raise InvalidValueError("tick_offset", tick_offset, "lie between 0 and 1 s")
-    if packets is not None and not 1000 <= packets <= 1e9:
-        raise InvalidValueError("packets", packets, "lie between 1000 and 1e9")
+    if packets is not None and not FEWEST_PACKETS <= packets <= 1e9:
+        raise InvalidValueError("packets", packets, f"lie between {FEWEST_PACKETS} and 1e9")
     if not is_number(connection_time) or not SHORTEST_CONNECTION <= connection_time <= LONGEST_CONNECTION:
         allowed = f"lie between {SHORTEST_CONNECTION:g} and {LONGEST_CONNECTION:g} s"
         raise InvalidValueError("connection_time", connection_time, allowed)
@@ -219,18 +255,35 @@ def simulate(
         raise InvalidValueError("seed", seed, "be 0 or more")
     if trace and packets is None:
         raise InvalidValueError("packets", packets, "be given with a trace")
-    segments = segments_in_round_trip(flow, path, stack)
-    if segments > LARGEST_FLIGHT / 2:
-        raise InvalidValueError("rtt", segments, f"be less than {LARGEST_FLIGHT // 2} segments of the flow long")
-    connections = Connections(flow, path, stack, seed, rules, exact_ties, tick_offset, connection_time)
-    most = min(MOST_PACKETS, MOST_SEGMENTS // -(-flow.packet_size // stack.mss)) if packets is None else packets
+    for refused in source_refusals(source, path, stack):
+        raise refused
+    connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time)
+    most = min(MOST_PACKETS, MOST_SEGMENTS // segments_per_message(source, stack)) if packets is None else packets
+    if source.message_count is not None:
+        available = source.message_count - connections.warm_up
+        if available < (packets or FEWEST_PACKETS):
+            hint = f"the first {connections.warm_up} are not counted; with a period the trace repeats"
+            required = connections.warm_up + (packets or FEWEST_PACKETS)
+            raise InvalidValueError("source", source, f"have at least {required} messages, or a period", hint)
+        most = min(most, available)
     sought = half_width if packets is None else None
     return _run(connections, most, seed, quantile, sought, trace, on_progress)
 
 
-def segments_in_round_trip(flow: Flow, path: Path, stack: Linux) -> float:
-    """Return the number of segments that a flow sends in the longest round-trip time without losses."""
-    return -(-flow.packet_size // stack.mss) * ((path.rtt + path.jitter) / flow.interval + 1)
+def segments_per_message(source: Source, stack: Linux) -> int:
+    """Return the number of segments of a message of mean size."""
+    return math.ceil(source.mean_size / stack.mss)
+
+
+def source_refusals(source: Source, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+    """Yield the reasons for which the simulator cannot hold the segments or messages of a source."""
+    segments = segments_per_message(source, stack) * ((path.rtt + path.jitter) * source.message_rate + 1)
+    if segments > LARGEST_FLIGHT / 2:
+        allowed = f"span less than {LARGEST_FLIGHT // 2} segments of the flow in a simulation, not {segments:.0f}"
+        yield UnsupportedError("rtt", path.rtt, allowed)
+    if not isinstance(source, Flow) and source.message_rate > LARGEST_MESSAGE_RATE:
+        allowed = f"have at most {LARGEST_MESSAGE_RATE:.0f} messages per second in a simulation"
+        yield UnsupportedError("source", source, allowed)
 
 
 def _run(
@@ -243,7 +296,8 @@ def _run(
     on_progress: Callable[[int, int], None] | None,
 ) -> Simulation:
     """Simulate until `most_packets` are counted or the quantile's interval is narrow enough; return the result."""
-    batches, sums, traces = Batches(), np.zeros(2), []
+    batches, sums, kept = Batches(), np.zeros(2), []
+    kinds = KindsInBatches(connections.source.kinds)
     written_per_read: list[float] = []
     carried = UNKNOWN
     chunk = connections.chunk(min(CHUNK, -(-most_packets // 20)))
@@ -253,14 +307,19 @@ def _run(
     first.tracing = int(trace)
     start = int(first.packets_read)
     while counted < most_packets:
-        size = min(chunk, most_packets - counted)
-        delays, written = connections.advance(size)
-        counted += size
-        batches.add(delays[0])
-        sums += delays.sum(axis=1)
-        written_per_read.append(written)
+        found = connections.advance(min(chunk, most_packets - counted), with_messages=trace)
+        if connections.backlogged:
+            return _unsustainable(connections, counted, seed, carried)
+        if not found.packets:
+            # The source has ended.
+            break
+        counted += found.packets
+        batches.add(found.delays[0])
+        sums += found.delays.sum(axis=1)
+        written_per_read.append(found.written_per_read)
+        kinds.add(found.delays[0], found.messages["kind"])
         if trace:
-            traces.append(delays)
+            kept.append(found)
         if len(written_per_read) >= FEWEST_SHARES and (counted >= MORE_PER_LOOK * looked or counted == most_packets):
             looked = counted
             carried = carried_share(written_per_read)
@@ -274,8 +333,6 @@ def _run(
     values, counts = batches.histogram()
     quantile_interval = batches.quantile(quantile)
     mean_delay, mean_sender = sums / counted / SECOND
-    kept = np.concatenate(traces, axis=1) / SECOND if trace else np.empty((2, 0))
-    events = wire.record.events[: first.events]
     path = connections.path
     return Simulation(
         np.asarray(values / SECOND, np.float64),
@@ -294,10 +351,20 @@ def _run(
         sender_delay=float(mean_sender),
         head_of_line_delay=float(mean_delay - mean_sender - path.forward_delay - path.jitter / 2),
         counts=connections.counts,
-        sent_after=kept[1],
-        read_after=kept[0],
-        events=public_events(events, start * int(first.interval), start * int(first.packet_size)),
+        by_kind=kinds.delays(path.forward_delay, quantile),
+        **(_traced(kept, first, wire, start) if trace else {}),
     )
+
+
+def _traced(kept: list[Chunk], connection: Any, wire: Wire, start: int) -> dict[str, Any]:
+    """Return what is kept of every packet, and the events at the sender from packet number `start` on."""
+    read_after, sent_after = np.concatenate([chunk.delays for chunk in kept], axis=1) / SECOND
+    messages = np.concatenate([chunk.messages for chunk in kept])
+    events = wire.record.events[: connection.events]
+    first_byte = int(message_end(connection, wire.record, start - 1))
+    public = public_events(events, round(float(messages["time"][0]) * SECOND), first_byte)
+    messages["time"] -= messages["time"][0]
+    return {"messages": messages, "sent_after": sent_after, "read_after": read_after, "events": public}
 
 
 def _unsustainable(connections: Connections, packets: int, seed: int, carried: Interval) -> Simulation:

@@ -1,0 +1,177 @@
+"""The interface of a source: a sequence of messages, each with the time of its write, its size and its kind.
+
+NumPy is imported where it is used, because the command line reads the sources' declarations for its help.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tcpdelay.scenario.fields import InvalidValueError, is_number
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
+Blocks: TypeAlias = "Iterator[NDArray[np.void]]"
+
+MESSAGE = [("time", "f8"), ("size", "i8"), ("kind", "u1")]
+"""Type of a message: time of its write [s], size [bytes], and the number of its kind in `Source.kinds`."""
+BLOCK = 4096
+"""Messages of a block by default."""
+PEAK_TIME = 1.0
+"""Time over which the peak bitrate is measured [s]."""
+PEAK_DURATION, PEAK_MESSAGES = 600.0, 1_000_000
+"""Duration [s] and number of the messages in which the peak bitrate is searched, whichever ends first."""
+SHOWN_DURATION = 10.0
+"""Duration that a chart shows by default [s]."""
+
+
+class Source(ABC):
+    """A source of messages: what an application writes to the socket, and when.
+
+    The delay of a message is the time from its write to the in-order read of its last byte. A source describes a random
+    process; equal seeds give equal messages, wherever they are used. A longer sequence begins with the messages of a
+    shorter sequence of the same seed.
+    """
+
+    __slots__ = ()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of messages; the field `kind` of a message is the number of its kind here."""
+        return ("message",)
+
+    @abstractmethod
+    def generate(self, seed: int) -> Blocks:
+        """Yield all messages of a seed in arrays of type `MESSAGE` and of any lengths, in the order of time."""
+
+    @property
+    @abstractmethod
+    def message_rate(self) -> float:
+        """Mean number of messages per second [1/s]."""
+
+    @property
+    @abstractmethod
+    def mean_bitrate(self) -> float:
+        """Mean application bits per second [bit/s]."""
+
+    @property
+    def message_count(self) -> int | None:
+        """Number of messages; None for a source that does not end."""
+        return None
+
+    @property
+    def mean_size(self) -> float:
+        """Mean size of a message [bytes]."""
+        return self.mean_bitrate / 8 / self.message_rate
+
+    @property
+    def peak_bitrate(self) -> float:
+        """Largest bitrate over a second [bit/s]: in the first ten minutes, or million messages, of seed 0."""
+        import numpy as np
+
+        first = self._first(PEAK_DURATION, PEAK_MESSAGES, seed=0)
+        written = np.append(0, np.cumsum(first["size"]))
+        until = np.searchsorted(first["time"], first["time"] + PEAK_TIME)
+        return float(8 * (written[until] - written[:-1]).max() / PEAK_TIME) if first.size else 0.0
+
+    def messages(self, duration: float, seed: int = 0) -> NDArray[np.void]:
+        """Return the messages that are written before a time.
+
+        Parameters
+        ----------
+        duration : float
+            Time since the start of the source [s], 0 to 1e9.
+        seed : int
+            Seed of the random numbers, 0 or more.
+
+        Returns
+        -------
+        structured array
+            `time` of the write [s], ascending, `size` [bytes], and `kind`, the number of the kind in `kinds`.
+
+        Raises
+        ------
+        InvalidValueError
+            If an argument is out of its range; a ValueError.
+        """
+        if not is_number(duration) or not 0 <= duration <= 1e9:
+            raise InvalidValueError("duration", duration, "lie between 0 and 1e9 s")
+        return self._first(duration, None, seed)
+
+    def blocks(self, seed: int = 0, size: int = BLOCK) -> Blocks:
+        """Yield the messages in blocks, so that memory stays bounded; endless unless the source ends.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the random numbers, 0 or more.
+        size : int
+            Messages of each block, 1 or more; the last block of a source that ends may be shorter.
+
+        Raises
+        ------
+        InvalidValueError
+            If an argument is out of its range; a ValueError.
+        """
+        import numpy as np
+
+        for name, value, least in (("seed", seed, 0), ("size", size, 1)):
+            if not is_number(value) or value != int(value) or value < least:
+                raise InvalidValueError(name, value, f"be a whole number, {least} or more")
+        waiting: list[NDArray[np.void]] = []
+        count = 0
+        for part in self.generate(seed):
+            waiting.append(part)
+            count += part.size
+            if count >= size:
+                together = np.concatenate(waiting)
+                whole = count - count % size
+                yield from together[:whole].reshape(-1, size)
+                waiting, count = [together[whole:]], count - whole
+        if count:
+            yield np.concatenate(waiting)
+
+    def plot(self, ax: Axes | None = None, *, duration: float = SHOWN_DURATION, seed: int = 0) -> Axes:
+        """Draw the messages over time, with the parameters of `tcpdelay.report.source_chart.plot_messages`."""
+        from tcpdelay.report.source_chart import plot_messages
+
+        return plot_messages(self.messages(duration, seed), self.kinds, duration, self.mean_bitrate, ax)
+
+    def _first(self, duration: float, most: int | None, seed: int) -> NDArray[np.void]:
+        """Return the messages before a time [s], at most `most` of them."""
+        import numpy as np
+
+        parts, count = [np.empty(0, MESSAGE)], 0
+        for block in self.blocks(seed):
+            parts.append(block[: np.searchsorted(block["time"], duration)])
+            count += parts[-1].size
+            if parts[-1].size < block.size or (most is not None and count >= most):
+                break
+        return np.concatenate(parts)[:most]
+
+
+def message_array(times: Any, sizes: Any, kinds: Any = 0) -> NDArray[np.void]:
+    """Return messages as an array of type `MESSAGE`.
+
+    Examples
+    --------
+    >>> message_array([0.0, 0.02], 174)["size"].tolist()
+    [174, 174]
+    """
+    import numpy as np
+
+    result = np.empty(len(times), MESSAGE)
+    result["time"], result["size"], result["kind"] = times, sizes, kinds
+    return result
+
+
+def whole_bytes(sizes: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return sizes rounded to whole bytes, at least 1 byte each."""
+    import numpy as np
+
+    return np.maximum(np.rint(sizes), 1).astype(np.int64)

@@ -1,0 +1,283 @@
+"""A trace of messages: their times and sizes, from memory or from a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, described, shown
+from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array
+from tcpdelay.scenario.sources.sizes import checked_sizes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LATEST = 1e9
+"""Largest time of a trace [s]."""
+COLUMNS = ("time", "size")
+"""Required columns of a file."""
+LABEL_COLUMN = "kind"
+"""Optional column of a file: the kind of each message, as text."""
+MOST_KINDS = 256
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The kind of each message of a trace.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The kinds.
+    codes : ndarray of uint8
+        Number of the kind of each message in `names`.
+    """
+
+    names: tuple[str, ...]
+    codes: NDArray[np.uint8]
+
+
+def checked_labels(labels: Any) -> Labels | None:
+    """Return the kinds of messages as `Labels`; raise InvalidValueError if they are no list of texts."""
+    import numpy as np
+
+    if labels is None or isinstance(labels, Labels):
+        return labels
+    values = np.asarray(labels)
+    if values.ndim != 1 or values.dtype.kind not in "UT" or not values.size:
+        raise InvalidValueError("labels", labels, "be a list or array of texts")
+    names, codes = np.unique(values, return_inverse=True)
+    if names.size > MOST_KINDS:
+        raise InvalidValueError("labels", names.size, f"have at most {MOST_KINDS} different kinds")
+    return Labels(tuple(map(str, names)), codes.astype(np.uint8))
+
+
+def checked_times(times: Any) -> NDArray[np.float64]:
+    """Return times as a read-only array; raise InvalidValueError if they are not ascending or out of range."""
+    import numpy as np
+
+    try:
+        # A copy: the caller may change the array later.
+        values = np.array(times, np.float64)
+    except (TypeError, ValueError):
+        values = np.empty((0, 0))
+    if values.ndim != 1 or values.size == 0:
+        raise InvalidValueError("times", times, "be a list or array of one or more times in seconds")
+    good = (values >= 0) & (values <= LATEST)
+    if not good.all():
+        place = int(np.argmin(good))
+        raise InvalidValueError(f"times[{place}]", values[place], f"lie between 0 and {LATEST:g} s")
+    if (descents := values[1:] < values[:-1]).any():
+        place = int(np.argmax(descents)) + 1
+        allowed = f"be {shown(values[place - 1])} s or later, as the time before"
+        raise InvalidValueError(f"times[{place}]", values[place], allowed, "sort the messages by time")
+    values.setflags(write=False)
+    return values
+
+
+@described
+class Trace(Source):
+    """Recorded messages: the time of each write, and the size.
+
+    Parameters
+    ----------
+    times : array_like of float
+        Times of the writes [s], ascending, 0 to 1e9. Messages of the same time are written one after another.
+    sizes : array_like of int
+        Size of each message [bytes], 1 to 1e9.
+    period : float, optional
+        Time after which the messages repeat [s], later than the last time, up to 1e9. By default the trace ends with
+        its last message.
+    labels : array_like of str, optional
+        Kind of each message, such as "key frame"; by default all messages are of one kind. At most 256 kinds.
+
+    Raises
+    ------
+    InvalidValueError
+        If the trace is empty, times are negative or not ascending, a size is below one byte, or there are not as many
+        sizes or labels as times; a ValueError.
+
+    Examples
+    --------
+    >>> trace = Trace([0.0, 0.033, 0.066], [9000, 1200, 1100], period=0.1)
+    >>> trace, trace.mean_bitrate
+    (Trace(3 messages in 0.066 s, period=0.1), 904000.0)
+    """
+
+    times: Annotated[Any, Content(meaning="Times of the writes.", check=checked_times)]
+    sizes: Annotated[Any, Content(meaning="Size of each message.", check=checked_sizes)]
+    period: (
+        Annotated[
+            float,
+            Quantity(
+                kind="time",
+                meaning="Time after which the messages repeat.",
+                low=0.0,
+                low_excluded=True,
+                high=LATEST,
+                unit="s",
+                example="60s",
+                default_words="the trace ends",
+            ),
+        ]
+        | None
+    ) = None
+    labels: Annotated[Any, Content(meaning="Kind of each message.", check=checked_labels)] = None
+
+    def __post_init__(self) -> None:
+        counts = {"sizes": self.sizes.size} | ({} if self.labels is None else {"labels": self.labels.codes.size})
+        for name, count in counts.items():
+            if count != self.times.size:
+                raise InvalidValueError(name, count, f"have as many values as times, {self.times.size}")
+        if self.period is not None and self.period <= self.times[-1]:
+            raise InvalidValueError("period", self.period, f"be later than the last time, {shown(self.times[-1])} s")
+
+    @classmethod
+    def read(cls, file: str | os.PathLike[str], period: float | None = None) -> Trace:
+        """Return the trace in a CSV or Parquet file.
+
+        The file is read in batches. Memory holds the times, sizes and kinds, some 40 bytes for each message.
+
+        Parameters
+        ----------
+        file : str or path-like
+            A file with the columns `time` [s] and `size` [bytes], and optionally `kind`, a text. Other columns are not
+            used.
+        period : float, optional
+            Time after which the messages repeat [s].
+
+        Raises
+        ------
+        ValueError
+            If the file cannot be read, lacks a column, or holds no valid trace; the message begins with the file's
+            name.
+
+        Examples
+        --------
+        >>> Trace.read("no-such-trace.csv")
+        Traceback (most recent call last):
+        ValueError: no-such-trace.csv: cannot be read: No such file or directory
+        """
+        path = FilePath(file)
+        try:
+            times, sizes, labels = _content_of(path)
+            return cls(times, sizes, period, labels)
+        except InvalidValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trace) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    def __repr__(self) -> str:
+        period = "" if self.period is None else f", period={self.period:g}"
+        return f"Trace({self.times.size} messages in {self.times[-1]:g} s{period})"
+
+    @property
+    def _content(self) -> tuple[object, ...]:
+        kinds = () if self.labels is None else (self.labels.names, self.labels.codes.tobytes())
+        return self.times.tobytes(), self.sizes.tobytes(), self.period, *kinds
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of messages."""
+        return ("message",) if self.labels is None else self.labels.names
+
+    @property
+    def message_count(self) -> int | None:
+        """Number of messages; None with a period."""
+        return int(self.times.size) if self.period is None else None
+
+    @property
+    def duration(self) -> float:
+        """Time of one repetition [s].
+
+        Without a period, it is the time of the last write and the mean time between two writes.
+        """
+        if self.period is not None:
+            return self.period
+        count = self.times.size
+        return float(self.times[-1] + (self.times[-1] - self.times[0]) / (count - 1) if count > 1 else self.times[-1])
+
+    @property
+    def message_rate(self) -> float:
+        """Mean number of messages per second of `duration` [1/s]; NaN for one message at the time 0."""
+        return self.times.size / self.duration if self.duration else float("nan")
+
+    @property
+    def mean_bitrate(self) -> float:
+        """Mean application bits per second of `duration` [bit/s]; NaN for one message at the time 0."""
+        return float(8 * self.sizes.sum() / self.duration) if self.duration else float("nan")
+
+    def generate(self, seed: int) -> Blocks:
+        """Yield the messages, which are the same for each seed."""
+        repetition = 0
+        while repetition == 0 or self.period is not None:
+            begin = repetition * (self.period or 0.0)
+            for first in range(0, self.times.size, BLOCK):
+                part = slice(first, first + BLOCK)
+                kinds = 0 if self.labels is None else self.labels.codes[part]
+                yield message_array(begin + self.times[part], self.sizes[part], kinds)
+            repetition += 1
+
+
+def _content_of(path: FilePath) -> tuple[NDArray[np.float64], NDArray[np.int64], Labels | None]:
+    """Return times, sizes and kinds of the messages in a file; raise ValueError if it cannot be read."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    times, sizes, codes = [np.empty(0)], [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
+    names: dict[str, int] = {}
+    try:
+        for batch in _batches(path):
+            for name in batch.schema.names:
+                if batch.column(name).null_count:
+                    raise ValueError(f"{path}: column {name!r} has empty cells")
+            times.append(pc.cast(batch.column("time"), pa.float64()).to_numpy(zero_copy_only=False))
+            sizes.append(pc.cast(batch.column("size"), pa.int64()).to_numpy(zero_copy_only=False))
+            if LABEL_COLUMN in batch.schema.names:
+                coded = pc.dictionary_encode(pc.cast(batch.column(LABEL_COLUMN), pa.string()))
+                numbers = [names.setdefault(text, len(names)) for text in coded.dictionary.to_pylist()]
+                if len(names) > MOST_KINDS:
+                    raise ValueError(f"{path}: column {LABEL_COLUMN!r} has more than {MOST_KINDS} different kinds")
+                codes.append(np.array(numbers, np.uint8)[coded.indices.to_numpy()])
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except pa.ArrowException as error:
+        raise ValueError(f"{path}: is no trace: {str(error).splitlines()[0]}") from None
+    labels = Labels(tuple(names), np.concatenate(codes)) if names else None
+    return np.concatenate(times), np.concatenate(sizes), labels
+
+
+def _batches(path: FilePath) -> Iterator[Any]:
+    """Yield the columns of a trace in a CSV or Parquet file, as record batches."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+
+    with path.open("rb") as opened:
+        is_parquet = opened.read(4) == b"PAR1"
+        opened.seek(0)
+        if is_parquet:
+            parquet = pq.ParquetFile(opened)
+            yield from parquet.iter_batches(columns=_required_columns(path, parquet.schema_arrow.names))
+        else:
+            read = {"time": pa.float64(), "size": pa.int64(), LABEL_COLUMN: pa.string()}
+            convert = pyarrow.csv.ConvertOptions(column_types=read)
+            for batch in pyarrow.csv.open_csv(opened, convert_options=convert):
+                yield batch.select(_required_columns(path, batch.schema.names))
+
+
+def _required_columns(path: FilePath, names: list[str]) -> list[str]:
+    """Return the columns of a file that a trace uses; raise ValueError if a required column is missing."""
+    for name in COLUMNS:
+        if name not in names:
+            raise ValueError(f"{path}: lacks a column {name!r}; required are {' and '.join(COLUMNS)}")
+    return [name for name in (*COLUMNS, LABEL_COLUMN) if name in names]

@@ -1,0 +1,230 @@
+"""Distributions of message sizes: lognormal, Pareto with an upper limit, and measured sizes."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, described
+from tcpdelay.scenario.sources.message_stream import whole_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LARGEST_SIZE = 1e9
+"""Largest size of a message [bytes]."""
+
+
+class SizeDistribution(ABC):
+    """A distribution of message sizes."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def mean_size(self) -> float:
+        """Mean size [bytes], before sizes are rounded to whole bytes."""
+
+    @abstractmethod
+    def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the quantiles of probabilities [bytes], which are at least 0 and below 1."""
+
+    def sizes(self, uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return whole sizes [bytes], at least 1, from random numbers that are uniform from 0 to below 1."""
+        return whole_bytes(self.at(uniform))
+
+
+def _bytes(meaning: str, example: str, largest: float = LARGEST_SIZE) -> Quantity:
+    return Quantity(kind="number", meaning=meaning, low=1.0, high=largest, unit="bytes", example=example)
+
+
+@described
+class LognormalSizes(SizeDistribution):
+    """Lognormal sizes. Sizes above 1e9 bytes become 1e9 bytes, which changes the mean by less than 0.01 %.
+
+    Parameters
+    ----------
+    mean : float
+        Mean size [bytes], 1 to 1e6.
+    variation : float
+        Coefficient of variation, 0 to 3: standard deviation relative to the mean.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    Examples
+    --------
+    >>> LognormalSizes(1000, 0.5).mean_size
+    1000.0
+    """
+
+    mean: Annotated[float, _bytes("Mean size of a message.", "1000", 1e6)]
+    variation: Annotated[
+        float,
+        Quantity(
+            kind="number",
+            meaning="Standard deviation of the sizes relative to their mean.",
+            low=0.0,
+            high=3.0,
+            unit="times the mean",
+            example="0.5",
+        ),
+    ] = 0.5
+
+    @property
+    def mean_size(self) -> float:
+        """Mean size [bytes]."""
+        return self.mean
+
+    def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the quantiles of probabilities [bytes]."""
+        import numpy as np
+        from scipy.special import ndtri
+
+        variance = math.log1p(self.variation**2)
+        if variance == 0:
+            return np.full(probability.shape, self.mean)
+        # The probability 0, whose quantile is 0, has no logarithm.
+        normal = ndtri(np.maximum(probability, 2.0**-54))
+        sizes = self.mean * np.exp(math.sqrt(variance) * normal - variance / 2)
+        return np.asarray(np.minimum(sizes, LARGEST_SIZE), np.float64)
+
+
+@described
+class ParetoSizes(SizeDistribution):
+    """Pareto sizes under the condition that they are not above an upper limit.
+
+    Parameters
+    ----------
+    smallest : float
+        Smallest size [bytes], 1 to 1e9.
+    shape : float
+        Shape of the distribution, 0.1 to 10; a smaller shape has more large sizes.
+    largest : float
+        Largest size [bytes], above `smallest` to 1e9.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    Examples
+    --------
+    >>> round(ParetoSizes(1000, shape=1.5, largest=1_000_000).mean_size)
+    2905
+    """
+
+    smallest: Annotated[float, _bytes("Smallest size of a message.", "1000")]
+    shape: Annotated[
+        float,
+        Quantity(
+            kind="number", meaning="Shape of the Pareto distribution.", low=0.1, high=10.0, unit="", example="1.5"
+        ),
+    ] = 1.5
+    largest: Annotated[float, _bytes("Largest size of a message.", "1000000")] = 1_000_000.0
+
+    def __post_init__(self) -> None:
+        if self.largest <= self.smallest:
+            raise InvalidValueError("largest", self.largest, f"be above smallest, {self.smallest:g} bytes")
+
+    @property
+    def _kept(self) -> float:
+        """Probability that a size without an upper limit is not above the limit."""
+        return -math.expm1(self.shape * math.log(self.smallest / self.largest))
+
+    @property
+    def mean_size(self) -> float:
+        """Mean size [bytes].
+
+        The density a s^a x^(-a-1) / `_kept` from s to l has the mean a s^a / `_kept` times the integral of x^-a.
+        """
+        shape, low, high = self.shape, self.smallest, self.largest
+        integral = math.log(high / low) if shape == 1 else (high ** (1 - shape) - low ** (1 - shape)) / (1 - shape)
+        return float(shape * low**shape * integral / self._kept)
+
+    def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the quantiles of probabilities [bytes]."""
+        import numpy as np
+
+        return np.asarray(self.smallest * (1 - self._kept * probability) ** (-1 / self.shape), np.float64)
+
+
+def checked_sizes(sizes: Any) -> NDArray[np.int64]:
+    """Return sizes as a read-only array of whole bytes; raise InvalidValueError if there is an error in them."""
+    import numpy as np
+
+    try:
+        # A copy: the caller may change the array later.
+        values = np.array(sizes)
+    except (TypeError, ValueError):
+        values = np.empty((0, 0))
+    if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iuf":
+        raise InvalidValueError("sizes", sizes, "be a list or array of one or more sizes in bytes")
+    # Also false for NaN.
+    good = (values >= 1) & (values <= LARGEST_SIZE) & (values == np.floor(values))
+    if not good.all():
+        place = int(np.argmin(good))
+        raise InvalidValueError(f"sizes[{place}]", values[place], "be a whole number of bytes from 1 to 1000000000")
+    whole = values.astype(np.int64)
+    whole.setflags(write=False)
+    return whole
+
+
+@described
+class EmpiricalSizes(SizeDistribution):
+    """Measured sizes, each with the same probability.
+
+    Parameters
+    ----------
+    values : array_like of int
+        Sizes [bytes], 1 to 1e9, in any order; a size that occurs more often has a larger probability.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is no size, or a size is out of its range; a ValueError.
+
+    Examples
+    --------
+    >>> EmpiricalSizes([100, 100, 400]).mean_size
+    200.0
+    """
+
+    values: Annotated[Any, Content(meaning="Measured sizes of messages.", check=checked_sizes)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EmpiricalSizes) and self.values.tobytes() == other.values.tobytes()
+
+    def __hash__(self) -> int:
+        return hash(self.values.tobytes())
+
+    @property
+    def mean_size(self) -> float:
+        """Mean size [bytes]."""
+        return float(self.values.mean())
+
+    def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the quantiles of probabilities [bytes]."""
+        import numpy as np
+
+        return np.asarray(np.sort(self.values)[(probability * self.values.size).astype(np.int64)], np.float64)
+
+
+def size_distribution(sizes: SizeDistribution | float | Sequence[int]) -> SizeDistribution:
+    """Return a distribution of sizes; a number means that all messages have this size.
+
+    Examples
+    --------
+    >>> size_distribution(500).mean_size
+    500.0
+    """
+    if isinstance(sizes, SizeDistribution):
+        return sizes
+    if isinstance(sizes, (int, float)) and not isinstance(sizes, bool):
+        return EmpiricalSizes([sizes])
+    raise InvalidValueError("sizes", sizes, "be LognormalSizes, ParetoSizes, EmpiricalSizes, or one size in bytes")

@@ -1,0 +1,219 @@
+"""Speech and utterances: bursts of packets at a fixed interval, with pauses between."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from tcpdelay.scenario.fields import Quantity, described
+from tcpdelay.scenario.sources.message_stream import Blocks, Source, message_array
+
+BURSTS = 256
+"""Bursts that are drawn together."""
+
+
+def _size(meaning: str) -> Quantity:
+    return Quantity(kind="size", meaning=meaning, low=1, high=10_000_000, unit="bytes", example="174")
+
+
+def _time(meaning: str, low: float, high: float, example: str) -> Quantity:
+    return Quantity(
+        kind="time", meaning=meaning, low=low, high=high, unit="s", example=example, hint="the time is given in seconds"
+    )
+
+
+class _Bursts(Source):
+    """Bursts whose audio has an exponentially distributed length, and exponentially distributed pauses after it.
+
+    A burst has a packet at its start, and a packet for each further interval that begins within its audio.
+    """
+
+    __slots__ = ()
+
+    packet_size: int
+    interval: float
+
+    @property
+    def _mean_length(self) -> float:
+        """Mean length of the audio of a burst [s]."""
+        raise NotImplementedError
+
+    @property
+    def _mean_pause(self) -> float:
+        """Mean time from the end of the audio to the next burst [s]."""
+        raise NotImplementedError
+
+    @property
+    def _spacing(self) -> float:
+        """Time between two writes within a burst [s]."""
+        return self.interval
+
+    @property
+    def packets_per_burst(self) -> float:
+        """Mean number of packets in a burst.
+
+        An exponential length L with the mean m holds ceil(L / interval) packets. Their mean is the sum of P(L > k
+        interval) over k = 0, 1, ..., which is 1 / (1 - exp(-interval / m)).
+        """
+        return -1 / math.expm1(-self.interval / self._mean_length)
+
+    @property
+    def message_rate(self) -> float:
+        """Mean packets per second, pauses included [1/s]."""
+        return self.packets_per_burst / (self._mean_length + self._mean_pause)
+
+    @property
+    def mean_bitrate(self) -> float:
+        """Mean application bits per second, pauses included [bit/s]."""
+        return 8 * self.packet_size * self.message_rate
+
+    def generate(self, seed: int) -> Blocks:
+        """Yield the packets of a seed."""
+        import numpy as np
+
+        lengths_random, pauses_random = (
+            np.random.default_rng(stream) for stream in np.random.SeedSequence(seed).spawn(2)
+        )
+        begin = 0.0
+        while True:
+            lengths = self._mean_length * lengths_random.standard_exponential(BURSTS)
+            pauses = self._mean_pause * pauses_random.standard_exponential(BURSTS)
+            begins = np.cumsum(np.append(begin, lengths + pauses))
+            counts = np.maximum(np.ceil(lengths / self.interval).astype(np.int64), 1)
+            places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            times = np.repeat(begins[:-1], counts) + places * self._spacing
+            yield message_array(times, self.packet_size, places == 0)
+            begin = float(begins[-1])
+
+
+@described
+class Speech(_Bursts):
+    """Speech of one party of a conversation with silence suppression: talk spurts and silences.
+
+    Both have exponentially distributed lengths. During a talk spurt there is a packet per interval. In speech the
+    lengths have heavier tails than exponential lengths (Jiang and Schulzrinne 2000).
+
+    Parameters
+    ----------
+    packet_size : int
+        Application bytes per packet [bytes], 1 to 10 000 000.
+    interval : float
+        Time between two packets of a talk spurt [s], 0.0001 to 60.
+    talk : float
+        Mean length of a talk spurt [s], 0.001 to 1000.
+    silence : float
+        Mean length of a silence [s], 0.001 to 1000.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    References
+    ----------
+    ITU-T Recommendation P.59, "Artificial conversational speech" (1993), is the usual source of exponential talk spurts
+    and pauses. Its table could not be read for this program; the literature quotes means of 1.004 s and 1.587 s from
+    it. The defaults of 1.0 s and 1.35 s are a convention, by which a party talks 43 % of the time.
+
+    W. Jiang, H. Schulzrinne, "Analysis of On-Off Patterns in VoIP and Their Effect on Voice Traffic Aggregation",
+    ICCCN 2000.
+
+    Examples
+    --------
+    >>> speech = Speech(174, 0.020)
+    >>> round(speech.mean_bitrate), speech.messages(0.05)["time"].tolist()
+    (29914, [0.0, 0.02, 0.04])
+    """
+
+    packet_size: Annotated[int, _size("Application bytes per packet of speech.")]
+    interval: Annotated[float, _time("Time between two packets of a talk spurt.", 1e-4, 60.0, "20ms")]
+    talk: Annotated[float, _time("Mean length of a talk spurt.", 0.001, 1000.0, "1s")] = 1.0
+    silence: Annotated[float, _time("Mean length of a silence.", 0.001, 1000.0, "1350ms")] = 1.35
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Packets, and the first packets of talk spurts."""
+        return ("packet", "first packet")
+
+    @property
+    def _mean_length(self) -> float:
+        return self.talk
+
+    @property
+    def _mean_pause(self) -> float:
+        return self.silence
+
+
+@described
+class Utterances(_Bursts):
+    """The replies of a voice agent: audio written faster than it plays, then a pause.
+
+    The length of a reply's audio is exponentially distributed. The agent writes the audio in chunks, `speed` times
+    faster than it plays. It writes nothing more until the audio has played without delay and an exponentially
+    distributed pause has passed, in which the user speaks and the agent thinks.
+
+    Parameters
+    ----------
+    packet_size : int
+        Application bytes per chunk [bytes], 1 to 10 000 000.
+    interval : float
+        Audio in a chunk [s], 0.0001 to 60.
+    speed : float
+        Audio written per time, relative to real time, 1 to 1000.
+    length : float
+        Mean length of the audio of a reply [s], 0.001 to 1000.
+    pause : float
+        Mean time from the end of the audio to the first write of the next reply [s], 0.001 to 1000.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    Notes
+    -----
+    The defaults of speed, length and pause are assumptions about a typical agent and come from no publication.
+
+    Examples
+    --------
+    One second of 16-bit PCM at 24 kHz in chunks of 20 ms:
+
+    >>> replies = Utterances(960, 0.020, speed=4)
+    >>> replies.messages(0.02)["time"].tolist()
+    [0.0, 0.005, 0.01, 0.015]
+    """
+
+    packet_size: Annotated[int, _size("Application bytes per chunk of a reply.")]
+    interval: Annotated[float, _time("Audio in a chunk.", 1e-4, 60.0, "20ms")]
+    speed: Annotated[
+        float,
+        Quantity(
+            kind="number",
+            meaning="Audio written per time, relative to real time.",
+            low=1.0,
+            high=1000.0,
+            unit="times",
+            example="3",
+        ),
+    ] = 3.0
+    length: Annotated[float, _time("Mean length of the audio of a reply.", 0.001, 1000.0, "4s")] = 4.0
+    pause: Annotated[
+        float, _time("Mean time from the end of a reply's audio to the next reply.", 0.001, 1000.0, "4s")
+    ] = 4.0
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Chunks, and the first chunks of replies."""
+        return ("chunk", "first chunk")
+
+    @property
+    def _mean_length(self) -> float:
+        return self.length
+
+    @property
+    def _mean_pause(self) -> float:
+        return self.pause
+
+    @property
+    def _spacing(self) -> float:
+        return self.interval / self.speed

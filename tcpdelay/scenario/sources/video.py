@@ -1,0 +1,205 @@
+"""Video: frames at a constant rate, of which every so many are larger key frames."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
+from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array, whole_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FrameSizes = Literal["lognormal", "weibull"]
+
+WEIBULL_SHAPE = 0.8099
+"""Shape k of the frame sizes in the evaluation methodology of IEEE 802.11ax."""
+WEIBULL_SCALE = 6950 / 2e6
+"""Scale lambda of these sizes per bitrate [bytes per bit/s]: 6950 bytes at 2 Mbit/s, 54210 bytes at 15.6 Mbit/s."""
+
+
+@described
+class Video(Source):
+    """A video: one frame per frame interval, each written at once; the first frame of each group is a key frame.
+
+    The sizes of all key frames have one distribution, those of the other frames have another. The mean sizes follow
+    from bitrate, frame rate and `key_ratio`: with n frames from a key frame to the next, and the mean size B = bitrate
+    / (8 frame_rate) of all frames, the mean size of a frame that is no key frame is
+
+        B n / (n - 1 + key_ratio).
+
+    Sizes are independent of each other and rounded to whole bytes, at least 1 byte.
+
+    Parameters
+    ----------
+    bitrate : float
+        Mean application bits per second [bit/s], 1 to 1e11.
+    frame_rate : float
+        Frames per second [1/s], 0.1 to 1000.
+    key_interval : float
+        Time from a key frame to the next [s], 0.001 to 3600; rounded to a whole number of frames, at least one.
+    key_ratio : float
+        Mean size of a key frame relative to the mean size of another frame, 1 to 1000. With 1 there are no key frames.
+    variation : float
+        Coefficient of variation of the lognormal sizes, 0 to 3: standard deviation relative to the mean, of key frames
+        and of other frames. With Weibull sizes it has no effect.
+    frame_sizes : {"lognormal", "weibull"}
+        Distribution of the sizes about the two means. "weibull" has the shape of the evaluation methodology of IEEE
+        802.11ax, k = 0.8099, so that the standard deviation is 1.24 times the mean.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range, or the mean size of a frame is below one byte; a ValueError.
+
+    References
+    ----------
+    IEEE 802.11-14/0571r12, "11ax Evaluation Methodology", Appendix 2, buffered video streaming: Weibull sizes with
+    k = 0.8099, and lambda = 6950, 13900, 20850, 27800, 34750 and 54210 bytes at 2, 4, 6, 8, 10 and 15.6 Mbit/s. The
+    figures were read in ns-3 (`TgaxVideoTraffic`, src/applications), not in the document itself.
+
+    Examples
+    --------
+    >>> video = Video(2_500_000, key_ratio=8)
+    >>> [round(size) for size in video.mean_sizes]
+    [9328, 74627]
+    >>> video.kinds[video.messages(0.5)["kind"][0]]
+    'key frame'
+    """
+
+    bitrate: Annotated[
+        float,
+        Quantity(
+            kind="rate",
+            meaning="Mean application bits per second of the video.",
+            low=1.0,
+            high=1e11,
+            unit="bit/s",
+            example="2.5Mbit/s",
+        ),
+    ]
+    frame_rate: Annotated[
+        float,
+        Quantity(kind="number", meaning="Frames per second.", low=0.1, high=1000.0, unit="1/s", example="30"),
+    ] = 30.0
+    key_interval: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Time from a key frame to the next.",
+            low=0.001,
+            high=3600.0,
+            unit="s",
+            example="2s",
+            hint="the time is given in seconds",
+        ),
+    ] = 2.0
+    key_ratio: Annotated[
+        float,
+        Quantity(
+            kind="number",
+            meaning="Mean size of a key frame relative to other frames; 1: no key frames.",
+            low=1.0,
+            high=1000.0,
+            unit="times",
+            example="8",
+        ),
+    ] = 8.0
+    variation: Annotated[
+        float,
+        Quantity(
+            kind="number",
+            meaning="Standard deviation of lognormal frame sizes relative to their mean.",
+            low=0.0,
+            high=3.0,
+            unit="times the mean",
+            example="0.3",
+        ),
+    ] = 0.3
+    frame_sizes: Annotated[
+        FrameSizes, Choice(meaning="Distribution of the frame sizes: lognormal, or weibull as for IEEE 802.11ax.")
+    ] = "lognormal"
+
+    def __post_init__(self) -> None:
+        smallest = self.mean_sizes[0]
+        if smallest < 1:
+            least = self.bitrate / smallest
+            allowed = f"be {least:.6g} bit/s or more, so that a frame has at least one byte in the mean"
+            raise InvalidValueError("bitrate", self.bitrate, allowed)
+
+    @classmethod
+    def ieee80211ax(cls, bitrate: float) -> Video:
+        """Return the buffered video stream of the evaluation methodology of IEEE 802.11ax, without key frames.
+
+        The mean frame size and the bitrate give a frame rate of 32.02 per second, the same at every bitrate.
+
+        Parameters
+        ----------
+        bitrate : float
+            Mean application bits per second [bit/s], 1 to 1e11; in the methodology 2, 4, 6, 8, 10 or 15.6 Mbit/s.
+
+        Raises
+        ------
+        InvalidValueError
+            If the bitrate is out of its range; a ValueError.
+
+        Examples
+        --------
+        >>> round(Video.ieee80211ax(2e6).frame_rate, 2)
+        32.02
+        """
+        mean_per_bitrate = WEIBULL_SCALE * math.gamma(1 + 1 / WEIBULL_SHAPE)
+        return cls(bitrate, frame_rate=1 / (8 * mean_per_bitrate), key_ratio=1.0, frame_sizes="weibull")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Other frames and key frames."""
+        return ("other frame", "key frame")
+
+    @property
+    def group(self) -> int:
+        """Number of frames from a key frame to the next."""
+        return max(round(self.key_interval * self.frame_rate), 1)
+
+    @property
+    def mean_sizes(self) -> tuple[float, float]:
+        """Mean size of a frame that is no key frame, and of a key frame [bytes]."""
+        other = self.bitrate / 8 / self.frame_rate * self.group / (self.group - 1 + self.key_ratio)
+        return other, self.key_ratio * other
+
+    @property
+    def message_rate(self) -> float:
+        """Frames per second [1/s]."""
+        return self.frame_rate
+
+    @property
+    def mean_bitrate(self) -> float:
+        """Mean application bits per second [bit/s]."""
+        return self.bitrate
+
+    def generate(self, seed: int) -> Blocks:
+        """Yield the frames of a seed."""
+        import numpy as np
+
+        random = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
+        draw = self._relative_sizes(random)
+        means = np.array(self.mean_sizes)
+        first = 0
+        while True:
+            numbers = np.arange(first, first + BLOCK)
+            key = (numbers % self.group == 0).astype(np.uint8) if self.key_ratio > 1 else np.zeros(BLOCK, np.uint8)
+            yield message_array(numbers / self.frame_rate, whole_bytes(means[key] * draw(BLOCK)), key)
+            first += BLOCK
+
+    def _relative_sizes(self, random: np.random.Generator) -> Callable[[int], NDArray[np.float64]]:
+        """Return the function that draws sizes relative to their mean."""
+        if self.frame_sizes == "weibull":
+            scale = 1 / math.gamma(1 + 1 / WEIBULL_SHAPE)
+            return lambda count: scale * random.weibull(WEIBULL_SHAPE, count)
+        # The mean of a lognormal variable is exp(mu + sigma^2 / 2), its coefficient of variation the root of
+        # exp(sigma^2) - 1.
+        variance = math.log1p(self.variation**2)
+        return lambda count: random.lognormal(-variance / 2, math.sqrt(variance), count)

@@ -1,0 +1,109 @@
+"""`tcpdelay predict` of a source whose rate is not constant."""
+
+import json
+import re
+
+import pytest
+
+import tcpdelay as td
+from tcpdelay.cli.source_options import SOURCE_OPTIONS
+from tcpdelay.scenario.scenario import SOURCE_FIELDS
+
+PATH = ("--rtt", "60ms", "--loss", "0.5%")
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """A file of a trace: a large message and four small ones in turn."""
+    file = tmp_path / "frames.csv"
+    kinds = ["key", *["other"] * 4] * 1000
+    rows = [f"{0.04 * number:.2f},{20_000 if kind == 'key' else 1000},{kind}" for number, kind in enumerate(kinds)]
+    file.write_text("time,size,kind\n" + "\n".join(rows) + "\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source"),
+    [
+        (("--bitrate", "1Mbit/s", "--key-ratio", "6"), td.Video(1e6, key_ratio=6)),
+        (("--bitrate", "1Mbit/s", "--frame-sizes", "weibull", "--fps", "25"), td.Video(1e6, 25, frame_sizes="weibull")),
+        (("--app", "live-video", "--key-interval", "4s", "--variation", "0.2"), td.Video(2.5e6, 30, 4, variation=0.2)),
+        (("--app", "voip", "--silence", "1.35s"), td.Speech(174, 0.020)),
+        (("--packet-size", "60", "--interval", "20ms", "--talk", "800ms"), td.Speech(60, 0.020, talk=0.8)),
+        (("--app", "voice-agent", "--speed", "5", "--pause", "2s"), td.Utterances(968, 0.020, speed=5, pause=2)),
+    ],
+)
+def test_options_make_the_source_that_python_makes(run, arguments, source):
+    status, printed, errors = run("predict", *PATH, *arguments, "--packets", "20000", "--format", "json")
+    assert (status, errors) == (0, "")
+    found = json.loads(printed)
+    expected = td.simulate(source, td.Path(0.060, 0.005), packets=20_000)
+    assert found["source"] == repr(source)
+    assert (found["mean"], found["p95"]) == pytest.approx((expected.mean, expected.quantile(0.95)))
+    target = found["quantile"]
+    assert found["target_quantile_by_kind"] == {
+        kind: pytest.approx(delays.quantile(target)) for kind, delays in expected.by_kind.items()
+    }
+    assert found["bitrate"] == pytest.approx(source.mean_bitrate)
+    assert (found["method"], found["simulated_because"]) == (
+        "simulation",
+        "the chain does not model this scenario (source)",
+    )
+
+
+def test_a_trace_is_simulated_and_shown_by_kind(run, trace, tmp_path):
+    status, printed, errors = run("predict", *PATH, "--source", str(trace), "--period", "200s", "--packets", "10000")
+    assert (status, errors) == (0, "")
+    assert printed.startswith("trace of 960 kbit/s in the mean, ")
+    assert re.search(r"^key +95 % within [\d.]+ ms$", printed, flags=re.M)
+    assert re.search(r"^other +95 % within", printed, flags=re.M)
+    status, printed, _ = run("predict", *PATH, "--source", str(trace), "--format", "csv")
+    names, values = (line.split(",") for line in printed.splitlines())
+    assert (status, values[names.index("packet_size")]) == (0, "4800.0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("--key-ratio", "8"), "--key-ratio: needs --bitrate, or --app of a video"),
+        (("--app", "voip", "--key-ratio", "8"), "--key-ratio: needs --bitrate, or --app of a video"),
+        (("--bitrate", "1Mbit/s", "--key-ratio", "0.5"), "--key-ratio: must lie between 1 and 1000 times, got 0.5"),
+        (("--bitrate", "100bit/s", "--key-ratio", "8"), "--bitrate: must be 268 bit/s or more, so that a frame .*"),
+        (
+            ("--packet-size", "9", "--bitrate", "1Mbit/s", "--key-ratio", "8"),
+            "--packet-size: does not go with --key-r.*",
+        ),
+        (("--bitrate", "1Mbit/s", "--over", "rtmp", "--key-ratio", "8"), "--over: does not go with --key-ratio"),
+        (("--bitrate", "1Mbit/s", "--key-ratio", "8", "--talk", "1s"), "--key-ratio and --talk: are options of diff.*"),
+        (("--silence", "1s"), "the flow is missing; .*"),
+        (("--app", "voip", "--period", "1s"), "--period: goes with --source"),
+        (("--source", "none.csv"), "--source: none.csv: cannot be read: No such file or directory"),
+        (("--source", "FILE", "--bitrate", "1Mbit/s"), "--bitrate: does not go with --source"),
+        (("--source", "FILE", "--fps", "25"), "--fps: does not go with --source"),
+        (("--source", "FILE", "--interval", "20ms"), "--interval: does not go with --source"),
+        (
+            ("--source", "FILE", "--period", "1s"),
+            "--source: FILE: period must be later than the last time, 199.96 s, .*",
+        ),
+        (("--source", "FILE", "--method", "chain"), "--source: must be a Flow, .*; tcpdelay predict .* models it"),
+        (
+            ("--source", "FILE", "--packets", "9000"),
+            "--source: must have at least 11000 messages, or a period, got Trace.*",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_named(run, trace, arguments, fault):
+    given = [str(trace) if argument == "FILE" else argument for argument in arguments]
+    status, printed, errors = run("predict", *PATH, *given)
+    assert (status, printed) == (2, "")
+    assert re.fullmatch(f"tcpdelay predict: {fault}\n", errors.replace(str(trace), "FILE")), errors
+
+
+def test_the_help_explains_every_option_of_a_source(run):
+    _, usual, _ = run("predict", "--help")
+    _, everything, _ = run("predict", "--help-all")
+    assert "--source FILE" in usual
+    for name in SOURCE_OPTIONS:
+        assert f"--{name.replace('_', '-')} " in everything
+    assert all(f"--{name.replace('_', '-')}" in usual for name in SOURCE_FIELDS)
+    assert "Makes --bitrate a video with key frames." not in " ".join(usual.split())

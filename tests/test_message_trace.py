@@ -1,0 +1,172 @@
+"""Traces of messages: what they hold, how they are read from files, and what is refused in one line."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tcpdelay import Flow, Trace
+
+TABLE = pa.table(
+    {
+        "note": ["", "x", "y"],
+        "size": pa.array([9000, 1200, 1100], pa.int32()),
+        "kind": ["key", "other", "other"],
+        "time": [0.0, 0.033, 0.066],
+    }
+)
+
+
+def messages(trace, count):
+    return next(trace.blocks(size=count))
+
+
+def test_a_trace_holds_its_messages_and_ends():
+    trace = Trace([0.0, 0.5, 0.5], [10, 20, 30])
+    assert messages(trace, 100).tolist() == [(0.0, 10, 0), (0.5, 20, 0), (0.5, 30, 0)]
+    assert len(list(trace.blocks(size=2))) == 2
+    assert trace.messages(0.5).size == 1
+    assert trace.duration == 0.75
+    assert trace.mean_bitrate == 8 * 60 / 0.75
+
+
+def test_a_trace_with_a_period_repeats():
+    trace = Trace([0.1, 0.2], [10, 20], period=0.5)
+    found = messages(trace, 5)
+    assert found["time"] == pytest.approx([0.1, 0.2, 0.6, 0.7, 1.1])
+    assert found["size"].tolist() == [10, 20, 10, 20, 10]
+    assert (trace.message_rate, trace.mean_bitrate) == (4, 480)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.data())
+def test_any_sorted_times_are_played_back(times, data):
+    times = sorted(times)
+    sizes = data.draw(st.lists(st.integers(1, 10**9), min_size=len(times), max_size=len(times)))
+    found = messages(Trace(times, sizes), len(times))
+    assert (found["time"].tolist(), found["size"].tolist()) == (times, sizes)
+
+
+def test_a_trace_of_a_flow_has_its_messages():
+    flow = Flow(174, 0.020)
+    written = flow.messages(100)
+    trace = Trace(written["time"], written["size"], period=100.0)
+    assert trace.mean_bitrate == pytest.approx(flow.mean_bitrate)
+    np.testing.assert_array_equal(trace.messages(100), written)
+
+
+def test_traces_are_equal_by_their_content():
+    trace = Trace([0, 1], [5, 6], labels=["a", "b"])
+    assert trace == Trace([0.0, 1.0], np.array([5.0, 6.0]), labels=("a", "b"))
+    assert hash(trace) == hash(Trace([0.0, 1.0], [5, 6], labels=("a", "b")))
+    others = [Trace([0, 1], [5, 6]), Trace([0, 1], [5, 7], labels=["a", "b"]), Trace([0, 1], [5, 6], 3, ["a", "b"]), 7]
+    assert all(trace != other for other in others)
+
+
+def test_a_trace_does_not_change_with_the_arrays_it_was_made_from():
+    times, sizes = np.array([0.0, 1.0]), np.array([5, 6])
+    trace = Trace(times, sizes)
+    times[:], sizes[:] = 7, 8
+    assert messages(trace, 2)["time"].tolist() == [0, 1]
+    with pytest.raises(ValueError, match="read-only"):
+        trace.sizes[0] = 3
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("columns", [["time", "size"], ["note", "size", "kind", "time"]])
+def test_a_trace_is_read_from_a_file(tmp_path, suffix, columns):
+    file = tmp_path / f"trace.{suffix}"
+    (pyarrow.csv.write_csv if suffix == "csv" else pq.write_table)(TABLE.select(columns), file)
+    trace = Trace.read(file, period=0.1)
+    assert trace.times.tolist() == [0.0, 0.033, 0.066]
+    assert trace.sizes.tolist() == [9000, 1200, 1100]
+    assert trace.period == 0.1
+    kinds = [trace.kinds[kind] for kind in messages(trace, 3)["kind"]]
+    assert kinds == (["key", "other", "other"] if "kind" in columns else ["message"] * 3)
+
+
+def test_kinds_are_the_same_across_batches(tmp_path):
+    file = tmp_path / "trace.parquet"
+    kinds = [["other", "other"], ["key", "other"], ["audio", "key"]]
+    with pq.ParquetWriter(file, TABLE.select(["time", "size", "kind"]).schema) as writer:
+        for number, pair in enumerate(kinds):
+            times = [2.0 * number, 2.0 * number + 1]
+            writer.write_table(pa.table({"time": times, "size": pa.array([1, 2], pa.int32()), "kind": pair}))
+    trace = Trace.read(file)
+    assert [trace.kinds[kind] for kind in messages(trace, 6)["kind"]] == [kind for pair in kinds for kind in pair]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Trace([], []), r"times must be a list or array of one or more times in seconds, got \[\]"),
+        (lambda: Trace("ab", [1]), "times must be a list or array of one or more times in seconds, got 'ab'"),
+        (lambda: Trace([[0.0]], [1]), "times must be a list or array of one or more times"),
+        (lambda: Trace([-1.0], [1]), r"times\[0\] must lie between 0 and 1e.09 s, got -1"),
+        (lambda: Trace([0, math.nan], [1, 1]), r"times\[1\] must lie between 0 and 1e.09 s, got nan"),
+        (lambda: Trace([0, 2, 1], [1, 1, 1]), r"times\[2\] must be 2 s or later, as the time before, got 1; sort"),
+        (lambda: Trace([0, 1], [1, 0]), r"sizes\[1\] must be a whole number of bytes from 1 to 1000000000, got 0"),
+        (lambda: Trace([0, 1], [1, 2.5]), r"sizes\[1\] must be a whole number of bytes .*, got 2.5"),
+        (lambda: Trace([0, 1], [1]), "sizes must have as many values as times, 2, got 1"),
+        (lambda: Trace([0, 1], [1, 1], labels=["a"]), "labels must have as many values as times, 2, got 1"),
+        (lambda: Trace([0, 1], [1, 1], labels=[1, 2]), r"labels must be a list or array of texts, got \[1, 2\]"),
+        (lambda: Trace(range(300), [1] * 300, labels=list(map(str, range(300)))), "labels must have at most 256 diff"),
+        (lambda: Trace([0, 1], [1, 1], period=1), "period must be later than the last time, 1 s, got 1"),
+        (lambda: Trace([0, 1], [1, 1], period=-1), "period must lie between 0 and 1e.09 s, got -1"),
+    ],
+)
+def test_a_faulty_trace_is_refused_in_one_line(make, message):
+    with pytest.raises(ValueError, match=f"^{message}") as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no trace: Empty CSV file"),
+        (b"time,bytes\n0,1\n", "lacks a column 'size'; required are time and size"),
+        (b"time,size\n", "times must be a list or array of one or more times in seconds, got"),
+        (b"time,size\n0,1\n1,\n", "column 'size' has empty cells"),
+        (b"time,size\n0,x\n", "is no trace: In CSV column #1: .*conversion error to int64: invalid value 'x'"),
+        (b"time,size\n0,1\n1\n", "is no trace: CSV parse error: Expected 2 columns, got 1"),
+        (b"time,size\n1,1\n0,1\n", r"times\[1\] must be 1 s or later"),
+        (b"PAR1 and nothing else", "is no trace: "),
+    ],
+)
+def test_a_faulty_file_is_named_in_one_line(tmp_path, content, message):
+    file = tmp_path / "trace.csv"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{file}: {message}") as error:
+        Trace.read(file)
+    assert "\n" not in str(error.value)
+
+
+ROWS = 10_000_000
+READ = """
+import resource, sys
+import numpy, pyarrow.compute, pyarrow.csv, pyarrow.parquet
+from tcpdelay.scenario import Trace
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+trace = Trace.read(sys.argv[1], period=3e5)
+count = sum(block.size for block, _ in zip(trace.blocks(), range(5000)))
+print(trace.times.size, count, trace.message_rate, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_long_trace_is_read_in_bounded_memory(tmp_path):
+    file = tmp_path / "long.parquet"
+    times = np.arange(ROWS) * 0.02
+    pq.write_table(pa.table({"time": times, "size": np.full(ROWS, 174), "note": np.full(ROWS, 7)}), file)
+    del times
+    done = subprocess.run([sys.executable, "-c", READ, file], capture_output=True, text=True, check=True)
+    rows, count, rate, grown = map(float, done.stdout.split())
+    assert (rows, count) == (ROWS, 5000 * 4096)
+    assert rate == pytest.approx(ROWS / 3e5)
+    assert grown < 50 * ROWS / 1000 + 100_000
