@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+import tcpdelay as td
 from synthetic_captures import capture, flow_run, write
 from tcpdelay import __version__
 from tcpdelay.capture.flow_capture import NOT_READ, SAMPLE_FIELDS, read_capture, write_capture
@@ -67,7 +68,7 @@ class FakeBackend:
         return "6.1.0-fake"
 
     def run(self, plan, directory, core, on_progress):
-        assert list(directory.iterdir()) == []
+        assert all(file.suffix == ".messages" for file in directory.iterdir())
         self.sessions.append(plan)
         self.cores.append(core)
         on_progress(0.5)
@@ -115,6 +116,24 @@ def measured(directory):
         for file in sorted(directory.glob("*.parquet"))
         for capture in [read_capture(file)]
     }
+
+
+def test_messages_are_those_of_the_seed_and_each_flow_and_run_has_its_own(backend, tmp_path):
+    source = {"kind": "video", "bitrate": 1e5, "frame_rate": 50, "seed": 3}
+    experiment = Experiment.from_table({"source": source, "loss": 0.02, "flows": 2, "duration": 10})
+    # Unlike anything else, a short capture of random delays is not precise.
+    specification = Specification("video", (experiment,), precision=Precision(1e-6, 0.9, 20))
+    (file,) = run_campaign(specification, tmp_path)
+    found = read_capture(file)
+    assert found.settings["source"] == experiment.source.table
+    assert [(run.run, run.flow) for run in found.runs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for run, seed in zip(found.runs, (3, 4, 5, 6), strict=True):
+        written = td.Video(1e5, frame_rate=50).messages(10, seed)
+        assert run.messages.kinds == ("other frame", "key frame")
+        assert run.messages.sizes.tolist() == written["size"].tolist()
+        assert run.messages.kind_numbers.tolist() == written["kind"].tolist()
+    assert run_campaign(specification, tmp_path) == [file]
+    assert len(backend.sessions) == 2
 
 
 def stamps(directory):

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from synthetic_captures import capture, experiment, flow_run, write
+from tcpdelay.capture.flow_capture import FlowCapture, WrittenMessages, read_capture
 from tcpdelay.cli.program import main
 from tcpdelay.confidence import mean_interval, quantile_interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.testbed import backends, campaign, virtual_kernel
 from tcpdelay.testbed.backends import SessionFailedError
 from tcpdelay.testbed.campaign import Progress
+from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.specification import Precision, read_specification
 from tcpdelay.testbed.virtual_kernel import KernelBuildError
 
@@ -92,6 +94,21 @@ def captures(tmp_path):
         return tmp_path / f"{name}.parquet"
 
     return make
+
+
+VIDEO = Experiment.from_table({"source": {"kind": "video", "bitrate": 2e5}, "rtt": 0.02, "loss": 0.01, "duration": 7e3})
+
+
+@pytest.fixture
+def video(tmp_path):
+    """The file of a capture of 3000 frames, of which every 60th is a key frame; the key frames are later."""
+    number = np.arange(3000)
+    key = (number % 60 == 0).astype(np.int64)
+    random = np.random.default_rng(1).exponential(0.01, 3000)
+    messages = WrittenMessages(700 + 5000 * key, key, ("other frame", "key frame"))
+    run = flow_run(0.01 + random + 0.1 * key, messages=messages)
+    write(tmp_path, FlowCapture("film", json.loads(VIDEO.to_json()), [run]))
+    return tmp_path / "film.parquet"
 
 
 # testbed
@@ -489,3 +506,88 @@ def test_show_refuses_what_is_no_capture(refused, captures, tmp_path):
 def test_show_refuses_too_few_packets_for_an_interval(refused, captures):
     line = refused("show", captures(delays=np.full(19, 0.1)))
     assert line.endswith("mine: holds 19 packets; intervals take at least 20")
+
+
+# Sources
+
+
+def test_a_dry_run_lists_the_captures(run, campaigns, tmp_path):
+    (tmp_path / "spec.toml").write_text(
+        """
+        name = "mine"
+        backend = "uml"
+        [source]
+        kind = "video"
+        bitrate = "2.5Mbit/s"
+        seed = 7
+        [[experiments]]
+        rtt = ["60ms", "300ms"]
+        loss = "1%"
+        duration = "2 min"
+        [[experiments]]
+        application = "cbr"
+        [[experiments]]
+        application = "adaptive"
+        loss = "1%"
+        """
+    )
+    status, printed, errors = run("run", "spec.toml", "--dry-run")
+    assert (status, errors, campaigns) == (0, "", [])
+    lines = [re.split("  +", line) for line in printed.splitlines()]
+    frames = "messages of 10417 B in the mean, 2.5 Mbit/s, seed 7"
+    assert lines == [
+        [
+            "video-bitrate2500000-seed7-rtt60ms-loss1pct-cubic-hz100",
+            f"{frames}; round-trip time 60 ms, loss 1 %; 2 min",
+        ],
+        [
+            "video-bitrate2500000-seed7-rtt300ms-loss1pct-cubic-hz100",
+            f"{frames}; round-trip time 300 ms, loss 1 %; 2 min",
+        ],
+        [
+            "cbr-174B-20ms-rtt100ms-loss0pct-cubic-hz100",
+            "packets of 174 B every 20 ms; round-trip time 100 ms, loss 0 %; 60 s",
+        ],
+        [
+            "adaptive-174B-rtt100ms-loss1pct-cubic-hz100",
+            "packets of 174 B as fast as the socket accepts them; round-trip time 100 ms, loss 1 %; 60 s",
+        ],
+        ["4 captures, 6 min in all"],
+    ]
+
+
+def test_a_wrong_source_is_refused_in_one_line(refused, tmp_path):
+    (tmp_path / "spec.toml").write_text('name = "x"\n[source]\nkind = "trace"\nfile = "a.csv"\n[[experiments]]\n')
+    assert refused("run", "spec.toml", "--dry-run") == (
+        "tcpdelay testbed run: SPEC.toml: spec.toml: source: a.csv: cannot be read: No such file or directory"
+    )
+
+
+@pytest.mark.parametrize("command", [["testbed", "show"], ["analyze"]])
+def test_delays_of_messages_are_shown_by_kind(capfd, video, command):
+    assert main([*command, str(video)]) == 0
+    printed = capfd.readouterr().out
+    found = {line.strip().partition("  ")[0]: line for line in printed.splitlines()}
+    assert re.search(r"2950 messages, mean (19|20)(\.\d)? ms, p95 \d+(\.\d)? ms \(.* to .*\)", found["other frame"])
+    assert re.search(r"50 messages, mean 1[12]\d ms, p95 1[2-8]\d ms \(.* to .*\)", found["key frame"])
+    assert main([*command, str(video), "--format", "json"]) == 0
+    (record,) = json.loads(capfd.readouterr().out)
+    assert record["messages_by_kind"] == {"other frame": 2950, "key frame": 50}
+    low, value, high = (record[f"{name}_by_kind"]["key frame"] for name in ("p95_low", "p95", "p95_high"))
+    assert low <= value <= high
+
+
+def test_the_chart_of_messages_has_the_simulated_delays(video):
+    from tcpdelay.report.analysis import draw_captures
+
+    (axes,) = draw_captures([read_capture(video)]).axes
+    assert [line.get_label() for line in axes.lines][:2] == ["measured", "predicted"]
+
+
+def test_what_needs_a_constant_rate_refuses_messages_in_one_line(capfd, video, tmp_path):
+    assert main(["analyze", str(video), "--report"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("tcpdelay analyze: --report: capture must have packets of one size and interval, got 'film'")
+    assert main(["validate", "--captures", str(tmp_path)]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "it holds messages of a source; the models are compared with packets of one size and interval" in line

@@ -10,19 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tcpdelay as td
 from synthetic_captures import capture, experiment, flow_run
 from tcpdelay.capture import flow_capture
 from tcpdelay.capture.flow_capture import (
+    MESSAGE_SCHEMA,
     NOT_READ,
     SAMPLE_FIELDS,
     SCHEMA,
     FlowCapture,
     FlowRun,
+    WrittenMessages,
     read_capture,
     write_capture,
 )
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.testbed.experiment import Experiment
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 COUNTS = st.dictionaries(st.text(max_size=20), INT64, max_size=4)
@@ -108,6 +112,73 @@ def test_what_is_written_is_read(tmp_path_factory, runs):
     made = FlowCapture("round-trip", json.loads(experiment(loss=0.05, sack=False).to_json()), runs)
     write_capture(file, made)
     assert_same(read_capture(file), made)
+
+
+def of_messages(delays=(0.1, 0.2, 0.3, 0.4), numbers=(1, 0, 0, 1), run=0):
+    """A run that wrote messages of two kinds every two seconds, with those delays [s]."""
+    sizes = np.arange(9000, 9000 + len(delays))
+    messages = WrittenMessages(sizes, np.array(numbers, np.int64), ("other frame", "key frame"))
+    return flow_run(delays, run=run, messages=messages)
+
+
+def video_capture(*runs):
+    settings = Experiment.from_table({"source": {"kind": "video", "bitrate": 1e6}, "rtt": 0.02, "loss": 0.01})
+    return FlowCapture("video", json.loads(settings.to_json()), list(runs))
+
+
+def test_a_capture_of_messages_keeps_sizes_and_kinds(file):
+    made = video_capture(of_messages(), of_messages([0.5, math.inf], [0, 0], run=1))
+    write_capture(file, made)
+    found = read_capture(file)
+    assert found.settings == made.settings
+    assert [run.delay.tolist() for run in found.runs] == [run.delay.tolist() for run in made.runs]
+    assert [run.messages.sizes.tolist() for run in found.runs] == [[9000, 9001, 9002, 9003], [9000, 9001]]
+    assert [run.messages.kind_numbers.tolist() for run in found.runs] == [[1, 0, 0, 1], [0, 0]]
+    assert found.runs[0].messages.kinds == ("other frame", "key frame")
+
+
+def test_the_columns_of_constant_flows_are_as_before(written):
+    assert pq.read_schema(written).equals(SCHEMA)
+    assert SCHEMA.names[-1] == "epoch"
+
+
+def test_delays_by_kind_are_parts_of_the_delays():
+    made = video_capture(of_messages(), of_messages([0.5, math.inf], [0, 0], run=1))
+    found = {kind: [part.tolist() for part in parts] for kind, parts in made.delays_by_kind().items()}
+    assert found == {"other frame": [[0.2, 0.3], [0.5, math.inf]], "key frame": [[0.1, 0.4], []]}
+    late = {kind: [part.tolist() for part in parts] for kind, parts in made.delays_by_kind(skip=3.0).items()}
+    assert late == {"other frame": [[0.3], []], "key frame": [[0.4], []]}
+    assert video_capture(of_messages(numbers=[0, 0, 0, 0])).delays_by_kind().keys() == {"other frame"}
+    assert capture([0.1, 0.2]).delays_by_kind() == {}
+
+
+def test_the_messages_of_a_capture_are_a_source():
+    made = video_capture(of_messages())
+    assert made.trace(9.0) == td.Trace(
+        [0, 2, 4, 6], [9000, 9001, 9002, 9003], 9.0, labels=["key frame", "other frame", "other frame", "key frame"]
+    )
+    assert capture([0.1, 0.2]).trace() == td.Trace([0, 2], [174, 174])
+    with pytest.raises(ValueError, match=r"^capture must have packets of one size and interval, got 'video'; use"):
+        _ = made.flow
+    with pytest.raises(ValueError, match=r"^period must be later than the last time, 6 s"):
+        made.trace(5.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"message_size": [1, 2]}, "row 0 has 4 writes, 2 sizes and 4 kinds"),
+        ({"message_kind": [0, 0, 1, 2]}, "row 0 has 4 writes, 4 sizes and 4 kinds"),
+        ({"message_kind": [0, 0, 1, -1]}, "row 0 has 4 writes"),
+        ({"message_kind": None}, "column 'message_kind' has gaps"),
+        ({"kinds": None}, ""),
+    ],
+)
+def test_damaged_messages_are_told(file, change, message):
+    write_capture(file, video_capture(of_messages()))
+    (row,) = pq.read_table(file).to_pylist()
+    pq.write_table(pa.Table.from_pylist([row | change], schema=MESSAGE_SCHEMA), file)
+    assert refusal(file).startswith(f"is a damaged capture: {message}")
 
 
 def test_runs_without_samples_read_with_empty_ones(file):

@@ -22,6 +22,7 @@ import pytest
 from scipy.stats import binom
 
 from cli_process import process
+from guest_requirements import require
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.testbed.backends import UmlBackend, VirtualTimeBackend, guests_of
@@ -60,12 +61,6 @@ VARIOUS = {
     "states": {"application": "udp", "interval": 0.005, "loss": 0.1, "bad_time": 0.05, "bad_loss": 0.8},
     "bottleneck": {"bottleneck_rate": 1e6, "queue_packets": 20, "bulk_flows": 1, "web_flows": 3, "flows": 2},
 }
-
-
-def require(problems, variable):
-    """Skip for want of something, or fail if the environment says that it is to be there."""
-    if problems:
-        (pytest.fail if os.environ.get(f"TCPDELAY_REQUIRE_{variable}") == "1" else pytest.skip)("; ".join(problems))
 
 
 def wait_for(condition, seconds):

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tcpdelay as td
 from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.source_settings import SourceSettings
 from tcpdelay.testbed.specification import Precision, Specification, read_specification, shortened
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +95,39 @@ def test_everything_that_can_be_said(read):
     )
 
 
+def test_a_source_is_for_experiments_that_name_no_other(read, tmp_path):
+    (tmp_path / "frames.csv").write_text("time,size\n0,9000\n0.5,700\n")
+    specification = read(
+        """
+        name = "sources"
+        [source]
+        kind = "video"
+        bitrate = "2Mbit/s"
+        seed = 7
+        [[experiments]]
+        rtt = ["20ms", "60ms"]
+        [[experiments]]
+        application = "cbr"
+        [[experiments]]
+        source = [{ kind = "trace", file = "frames.csv" }, { kind = "messages", rate = 50, sizes = "500B" }]
+        [[experiments]]
+        rtt = "150ms"
+        [experiments.source]
+        kind = "speech"
+        packet_size = "174B"
+        interval = "20ms"
+        """
+    )
+    video = SourceSettings(td.Video(2e6), 7)
+    first, second, constant, trace, messages, speech = specification.experiments
+    assert (first.source, first.application, first.rtt) == (video, "source", 0.020)
+    assert (second.source, second.rtt) == (video, 0.060)
+    assert constant == Experiment()
+    assert trace.source.source == td.Trace([0, 0.5], [9000, 700])
+    assert messages.source.source == td.Messages(50, 500)
+    assert speech.source.source == td.Speech(174, 0.020)
+
+
 @given(
     st.lists(st.integers(1, 1500), min_size=1, max_size=4, unique=True),
     st.lists(st.integers(1, 300), min_size=1, max_size=4, unique=True),
@@ -176,6 +211,29 @@ WRONG = {
     "too many": (
         f"{PLAIN}packet_size = {list(range(1, 102))}\nrtt = {list(range(100))}\n",
         "span 10100 experiments",
+    ),
+    "a source of no kind": (f"{HEAD}[source]\n[[experiments]]\n", "source.kind must be one of 'flow', 'video', "),
+    "a source with an unknown key": (
+        f'{HEAD}[source]\nkind = "video"\nbitrate = 1e6\nfps = 9\n[[experiments]]\n',
+        "source: 'fps' is no parameter of 'video'",
+    ),
+    "a source as a word": (f'{PLAIN}source = "video"\n', "experiments 1: source must be a table with the keys kind"),
+    "a trace that is not there": (
+        f'{PLAIN}source = {{ kind = "trace", file = "none.csv" }}\n',
+        "none.csv: cannot be read: No such file or directory",
+    ),
+    "a size beside a source": (
+        f'{PLAIN}packet_size = 174\nsource = {{ kind = "video", bitrate = 1e6 }}\n',
+        "experiments 1: packet_size does not go with a source, which has its own sizes and times",
+    ),
+    "a source of datagrams": (
+        f'{PLAIN}application = "udp"\nsource = {{ kind = "video", bitrate = 1e6 }}\n',
+        "experiments 1: a source goes with the application 'source' only, got 'udp'",
+    ),
+    "no source": (f'{PLAIN}application = "source"\n', "experiments 1: the application 'source' needs a source"),
+    "a source over two connections": (
+        f'{PLAIN}connections = 2\nsource = {{ kind = "video", bitrate = 1e6 }}\n',
+        "experiments 1: pieces and connections are for the application 'cbr', not 'source'",
     ),
     "precision as a number": (
         f"precision = 0.05\n{PLAIN}",

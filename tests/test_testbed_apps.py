@@ -1,3 +1,4 @@
+import itertools
 import re
 import shutil
 import socket
@@ -33,6 +34,7 @@ from tcpdelay.testbed.flow_log import (
     tcp_info,
     unacknowledged_bytes,
 )
+from tcpdelay.testbed.message_source import MessageSource
 
 # Streams
 
@@ -158,18 +160,19 @@ class Arrivals:
         self.arrived.append((number, when))
 
 
-@given(st.integers(1, 3000), st.lists(st.integers(0, 10**6), max_size=30), st.data())
-def test_any_reads_give_each_packet_once_and_in_order(packet_size, numbers, data):
-    size = packet_size * len(numbers)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 3000)), max_size=30), st.data())
+def test_any_reads_give_each_packet_once_and_in_order(written, data):
+    numbers, sizes = [number for number, _ in written], [size for _, size in written]
+    size = sum(sizes)
     reads = [*sorted(data.draw(st.lists(st.integers(0, size), max_size=40))), size]
     log = Arrivals()
-    packets = StreamPackets(log, packet_size)
-    for number in numbers:
-        packets.append(number)
+    packets = StreamPackets(log)
+    for number, packet_size in written:
+        packets.append(number, packet_size)
     for now, received in enumerate(reads):
         packets.on_data(received, now)
     # A packet has arrived with the first read that brings its last byte.
-    ends = [packet_size * count for count in range(1, len(numbers) + 1)]
+    ends = list(itertools.accumulate(sizes))
     expected = [next(now for now, received in enumerate(reads) if received >= end) for end in ends]
     assert log.arrived == list(zip(numbers, expected, strict=True))
 
@@ -177,9 +180,9 @@ def test_any_reads_give_each_packet_once_and_in_order(packet_size, numbers, data
 # Sources
 
 
-def receive(loop, log, receivers, packet_size):
+def receive(loop, log, receivers):
     """Return what counts the packets of some connections, and the streams that read them."""
-    readers = [StreamPackets(log, packet_size) for _ in receivers]
+    readers = [StreamPackets(log) for _ in receivers]
     streams = [
         ReceivingStream(loop, receiver, reader.on_data, quick_ack=True)
         for receiver, reader in zip(receivers, readers, strict=True)
@@ -192,7 +195,7 @@ def receive(loop, log, receivers, packet_size):
 def test_every_packet_of_a_constant_bit_rate_arrives(loop, connect, connections, pieces, intelligent):
     log = PacketLog()
     senders, receivers = zip(*[connect() for _ in range(connections)], strict=True)
-    readers, reading = receive(loop, log, receivers, 174)
+    readers, reading = receive(loop, log, receivers)
     streams = [SendingStream(loop, sender) for sender in senders]
     source = ConstantBitRateSource(log, streams, readers, 174, pieces, intelligent)
     ticks = loop.every(MILLISECOND, time.monotonic_ns(), source.tick)
@@ -218,7 +221,7 @@ class FakeStream:
 
 def source_over(streams, intelligent, pieces=1):
     log = PacketLog()
-    readers = [StreamPackets(log, 10) for _ in streams]
+    readers = [StreamPackets(log) for _ in streams]
     return ConstantBitRateSource(log, streams, readers, 10, pieces, intelligent)
 
 
@@ -261,6 +264,44 @@ def test_intelligent_scheduling_avoids_timeouts(connect, monkeypatch):
     in_timeout.add(streams[2].connection)
     source.tick(1)
     assert [len(stream.writes) for stream in streams] == [1, 1, 1]
+
+
+def test_messages_are_written_at_their_times_and_read_with_their_last_byte(loop, connect):
+    log = PacketLog()
+    sender, receiver = connect()
+    (reader,), (reading,) = receive(loop, log, [receiver])
+    times = [0, 5 * MILLISECOND, 5 * MILLISECOND, 40 * MILLISECOND]
+    sizes = [1, 3 * READ_SIZE + 7, 2, 1448]
+    source = MessageSource(loop, log, SendingStream(loop, sender), reader, iter(zip(times, sizes, strict=True)))
+    first = time.monotonic_ns() + 10 * MILLISECOND
+    source.start(first)
+    run_until(loop, lambda: len(log.written) == 4 and log.outstanding == 0)
+    late = [written - first - when for written, when in zip(log.written, times, strict=True)]
+    assert 0 <= min(late) <= max(late) < 30 * MILLISECOND
+    assert reading.received == sum(sizes)
+    assert all(read >= written for written, read in zip(log.written, log.read, strict=True))
+    assert log.read.tolist() == sorted(log.read)
+
+
+def test_a_stopped_source_of_messages_writes_no_more(loop, connect):
+    log, taken = PacketLog(), []
+    sender, receiver = connect()
+    (reader,), _ = receive(loop, log, [receiver])
+
+    def messages():
+        for number in range(1000):
+            taken.append(number)
+            yield number * MILLISECOND, 100
+
+    source = MessageSource(loop, log, SendingStream(loop, sender), reader, messages())
+    source.start(time.monotonic_ns())
+    run_until(loop, lambda: len(log.written) >= 5)
+    # One message is taken in advance, not all.
+    assert len(taken) == len(log.written) + 1
+    source.stop()
+    written = len(log.written)
+    run_for(loop, 0.02)
+    assert len(log.written) == written
 
 
 def test_datagrams_are_found_by_their_numbers(loop):
@@ -342,7 +383,7 @@ def test_an_adaptive_source_notes_its_packets(loop, connect, notsent_lowat):
     sender, receiver = connect()
     default = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
     log = PacketLog()
-    (reader,), (reading,) = receive(loop, log, [receiver], 1448)
+    (reader,), (reading,) = receive(loop, log, [receiver])
     source = adaptive_source(loop, log, reader, sender, 1448, notsent_lowat)
     assert sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == (notsent_lowat or default)
     source.start()
@@ -362,7 +403,7 @@ def test_little_unsent_data_keeps_what_is_written_fresh(loop, connect):
     for notsent_lowat in (4096, None):
         sender, receiver = connect()
         log = PacketLog()
-        (reader,), (reading,) = receive(loop, log, [receiver], 1448)
+        (reader,), (reading,) = receive(loop, log, [receiver])
         loop.forget(receiver.fileno())
         source = adaptive_source(loop, log, reader, sender, 1448, notsent_lowat)
         source.start()

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.files import written_durably
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_trace import Trace
 
 NOT_READ = -1
 MICROSECONDS = 1e6
@@ -58,6 +60,30 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("epoch", pa.int64()),
 ]
 SCHEMA = pa.schema(_COLUMNS)
+"""Columns of a capture of packets of one size."""
+MESSAGE_SCHEMA = pa.schema(
+    [*_COLUMNS, ("message_size", _LIST), ("message_kind", _LIST), ("kinds", pa.list_(pa.string()))]
+)
+"""Columns of a capture of messages."""
+
+
+@dataclass(frozen=True)
+class WrittenMessages:
+    """Sizes and kinds of the messages of a source, in the order of writing.
+
+    Attributes
+    ----------
+    sizes : ndarray of int64
+        Size of each message [bytes].
+    kind_numbers : ndarray of int64
+        Number of each message's kind in `kinds`.
+    kinds : tuple of str
+        The kinds, such as "key frame".
+    """
+
+    sizes: NDArray[np.int64]
+    kind_numbers: NDArray[np.int64]
+    kinds: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -90,6 +116,8 @@ class FlowRun:
         Start and length of each stall: nothing ran although a timer was due [us].
     epoch : int
         Calendar time of the start of writing, for comparison with packet traces [ns since 1970].
+    messages : WrittenMessages, optional
+        Sizes and kinds of the messages; None: packets of one size.
     """
 
     run: int
@@ -108,6 +136,7 @@ class FlowRun:
     stall_time: NDArray[np.int64]
     stall_length: NDArray[np.int64]
     epoch: int = 0
+    messages: WrittenMessages | None = None
 
     @property
     def unordered_delays(self) -> NDArray[np.float64]:
@@ -147,8 +176,31 @@ class FlowCapture:
 
     @property
     def flow(self) -> Flow:
-        """The measured flow, for the models."""
+        """The measured flow, for the models; raises InvalidValueError for a capture of messages."""
+        if self.runs[0].messages is not None:
+            hint = "use `trace` and tcpdelay.simulate"
+            raise InvalidValueError("capture", self.name, "have packets of one size and interval", hint)
         return Flow(self.settings["packet_size"], self.settings["interval"])
+
+    def trace(self, period: float | None = None) -> Trace:
+        """Return the messages of the first flow and run as a source.
+
+        Parameters
+        ----------
+        period : float, optional
+            Time after which the messages repeat [s], later than the last message; by default the trace ends.
+
+        Raises
+        ------
+        ValueError
+            If the capture has no message, or `period` is too short.
+        """
+        first = self.runs[0]
+        times = (first.written - first.written.min(initial=0)) / MICROSECONDS
+        if first.messages is None:
+            return Trace(times, np.full(times.size, self.settings["packet_size"]), period)
+        labels = np.array(first.messages.kinds)[first.messages.kind_numbers]
+        return Trace(times, first.messages.sizes, period, labels)
 
     @property
     def path(self) -> Path:
@@ -205,6 +257,27 @@ class FlowCapture:
             (run.delays if ordered else run.unordered_delays)[run.written / MICROSECONDS >= skip] for run in self.runs
         ]
 
+    def delays_by_kind(self, skip: float = 0.0) -> dict[str, list[NDArray[np.float64]]]:
+        """Return the delays [s] of each kind of messages, of each flow and run in the order of writing.
+
+        Parameters
+        ----------
+        skip : float
+            WrittenMessages written within this time of the start are left out [s], 0 or more.
+
+        Returns
+        -------
+        dict
+            By the name of the kind; empty if there is only one kind. Kinds without a message are left out.
+        """
+        found: dict[str, list[NDArray[np.float64]]] = {}
+        for run, delays in zip(self.runs, self.delays(skip), strict=True):
+            if run.messages is not None and len(run.messages.kinds) > 1:
+                numbers = run.messages.kind_numbers[run.written / MICROSECONDS >= skip]
+                for number, kind in enumerate(run.messages.kinds):
+                    found.setdefault(kind, []).append(delays[numbers == number])
+        return {kind: parts for kind, parts in found.items() if any(part.size for part in parts)}
+
     def delay_distribution(self, skip: float = 0.0) -> DelayDistribution:
         """Return the measured delays as a distribution; infinite delays are packets that were not read.
 
@@ -232,6 +305,7 @@ def write_capture(file: str | os.PathLike[str], capture: FlowCapture) -> None:
         The capture.
     """
     settings = json.dumps(capture.settings, sort_keys=True)
+    schema = SCHEMA if capture.runs[0].messages is None else MESSAGE_SCHEMA
     rows = []
     for run in capture.runs:
         row = {
@@ -241,9 +315,11 @@ def write_capture(file: str | os.PathLike[str], capture: FlowCapture) -> None:
             "packets": list(run.packets.items()),
             **{f"sample_{name}": run.samples.get(name, np.empty(0, np.int64)) for name in SAMPLE_FIELDS},
         }
+        if (messages := run.messages) is not None:
+            row |= {"message_size": messages.sizes, "message_kind": messages.kind_numbers, "kinds": messages.kinds}
         rows.append(row | {name: getattr(run, name) for name in SCHEMA.names if name not in row})
-    table = pa.Table.from_pylist(rows, schema=SCHEMA)
-    delta = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in SCHEMA.names if SCHEMA.field(name).type == _LIST}
+    table = pa.Table.from_pylist(rows, schema=schema)
+    delta = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in schema.names if schema.field(name).type == _LIST}
     with written_durably(FilePath(file)) as unfinished:
         pq.write_table(
             table,
@@ -290,14 +366,14 @@ def read_capture(file: str | os.PathLike[str]) -> FlowCapture:
         table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ValueError(f"{path}: is no Parquet file: {str(error).splitlines()[0]}") from None
-    if not table.schema.equals(SCHEMA) or table.num_rows == 0:
+    if not any(table.schema.equals(schema) for schema in (SCHEMA, MESSAGE_SCHEMA)) or table.num_rows == 0:
         raise ValueError(f"{path}: is no capture of the testbed: its columns differ, or it has no row")
     try:
         settings = json.loads(table["settings"][0].as_py())
         runs = [_flow_run(table, row) for row in range(table.num_rows)]
         capture = FlowCapture(path.name.removesuffix(".parquet"), settings, runs)
         # A damaged file raises here, where its errors can be distinguished from errors of the program.
-        _ = capture.flow, capture.path, settings["application"]
+        _ = runs[0].messages is not None or capture.flow, capture.path, settings["application"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: is a damaged capture: {error}") from None
     return capture
@@ -313,6 +389,13 @@ def _flow_run(table: pa.Table, row: int) -> FlowRun:
     written, delay = numbers("written"), numbers("delay")
     if written.size != delay.size or written.size != table["offered"][row].as_py():
         raise ValueError(f"row {row} has {written.size} writes and {delay.size} delays")
+    messages = None
+    if "kinds" in table.schema.names:
+        sizes, kinds = numbers("message_size"), numbers("message_kind")
+        names = tuple(map(str, table["kinds"][row].as_py()))
+        if not sizes.size == kinds.size == written.size or not ((kinds >= 0) & (kinds < len(names))).all():
+            raise ValueError(f"row {row} has {written.size} writes, {sizes.size} sizes and {kinds.size} kinds")
+        messages = WrittenMessages(sizes, kinds, names)
     return FlowRun(
         **{name: table[name][row].as_py() for name in SCHEMA.names[1:9]},
         counters=dict(table["counters"][row].as_py()),
@@ -323,4 +406,5 @@ def _flow_run(table: pa.Table, row: int) -> FlowRun:
         stall_time=numbers("stall_time"),
         stall_length=numbers("stall_length"),
         epoch=table["epoch"][row].as_py(),
+        messages=messages,
     )

@@ -230,7 +230,9 @@ def analyze_testbed(file: Path, chosen: Format, output: Path | None, chart: Path
         capture = read_capture(file)
         row = capture_record(capture)
     if chart is not None:
-        write_chart(chart, draw_captures([capture]), "--chart")
+        with argument_errors("--chart"), predicting():
+            figure = draw_captures([capture])
+        write_chart(chart, figure, "--chart")
     findings = None
     if target is not None:
         with argument_errors("--report"):

@@ -17,9 +17,12 @@ from tcpdelay.report.analysis import capture_record, captures_text, draw_capture
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table, records_text
 from tcpdelay.scenario.fields import Quantity, declarations
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.units import format_duration, format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:
     from tcpdelay.testbed.campaign import Progress
+    from tcpdelay.testbed.experiment import Experiment
+    from tcpdelay.testbed.specification import Specification
 
 BackendChoice = Literal["uml-virtual", "uml", "host"]
 SUMMARY = "Capture real Linux TCP under netem, in a guest or on this machine."
@@ -27,6 +30,7 @@ EXAMPLES = """
 \b
 Examples:
   tcpdelay testbed check
+  tcpdelay testbed run examples/first-capture.toml --dry-run
   tcpdelay testbed run examples/first-capture.toml
   tcpdelay testbed show captures/first-capture/*.parquet --chart delays.svg
   tcpdelay testbed build-kernel
@@ -132,6 +136,7 @@ def run(
     duration: Annotated[
         float | None, quantity("--duration", "time", OUTPUT, "Shorten every experiment to this time. Example: 30s.")
     ] = None,
+    dry_run: Annotated[bool, make_option("--dry-run", OUTPUT, "List the captures, and make none.")] = False,
 ) -> None:
     """Make the captures of a specification. The same command continues an interrupted run."""
     from dataclasses import replace
@@ -148,6 +153,10 @@ def run(
                 plan = shortened(plan, duration)
             if backend is not None:
                 plan = replace(plan, backend=backend)
+        if dry_run:
+            with argument_errors("SPEC.toml"):
+                print(_planned(plan), end="")
+            return
         with argument_errors("testbed"):
             files = run_campaign(
                 plan, output or Path("captures", plan.name), lambda progress: line.show(_progress_line(progress))
@@ -185,11 +194,36 @@ def show(
         read = [read_capture(file) for file in captures]
         rows = [capture_record(capture) for capture in read]
     if chart is not None:
-        write_chart(chart, draw_captures(read), "--chart")
+        with argument_errors("--chart"):
+            figure = draw_captures(read)
+        write_chart(chart, figure, "--chart")
     if output_format == "text":
         print(captures_text(rows), end="")
     else:
         print(records_text(rows, output_format), end="")
+
+
+def _planned(specification: Specification) -> str:
+    """Return the captures of a specification: name, source, path and duration of each."""
+    from tcpdelay.testbed.campaign import targets_of
+
+    targets = targets_of(specification)
+    facts = [(target.name, _experiment_in_words(target.experiment)) for target in targets]
+    total = format_duration(sum(target.experiment.duration for target in targets))
+    return as_text(facts_table(facts), width=UNBROKEN) + f"{len(targets)} captures, {total} in all\n"
+
+
+def _experiment_in_words(experiment: Experiment) -> str:
+    if experiment.source is not None:
+        source = experiment.source.source
+        size = f"messages of {source.mean_size:.0f} B in the mean, {format_rate(source.mean_bitrate)}"
+        written = f"{size}, seed {experiment.source.seed}"
+    elif experiment.application == "adaptive":
+        written = f"packets of {experiment.packet_size} B as fast as the socket accepts them"
+    else:
+        written = f"packets of {experiment.packet_size} B every {format_time(experiment.interval)}"
+    path = f"round-trip time {format_time(experiment.rtt)}, loss {format_fraction(experiment.loss)}"
+    return f"{written}; {path}; {format_duration(experiment.duration)}"
 
 
 def _progress_line(progress: Progress) -> str:

@@ -267,6 +267,7 @@ def capture_record(capture: FlowCapture) -> dict[str, Any]:
         *((f"p{100 * q:g}", quantile_interval(delays, q)) for q in (0.5, 0.95, 0.99)),
     ):
         row |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    row |= _kinds_record(capture)
     # The flows of one run share the path's queues, so each run counts once.
     of_runs = {run.run: run for run in capture.runs}.values()
     dropped = sum(run.packets["data_dropped"] for run in of_runs)
@@ -279,6 +280,27 @@ def capture_record(capture: FlowCapture) -> dict[str, Any]:
         "timeouts": sum(run.counters.get("TCPTimeouts", 0) for run in of_runs),
         "longest_stall": max((int(run.stall_length.max(initial=0)) for run in capture.runs), default=0) * 1e-6,
     }
+    return row
+
+
+def _kinds_record(capture: FlowCapture) -> dict[str, Any]:
+    """Return the figures of each kind of message as entries of a record; nothing for messages of one kind.
+
+    Intervals of kinds with too few messages are not known, which is NaN.
+    """
+    import numpy as np
+
+    from tcpdelay.confidence import BATCHES, quantile_interval
+    from tcpdelay.distribution import DelayDistribution
+
+    entries = ("messages_by_kind", "mean_by_kind", "p95_by_kind", "p95_low_by_kind", "p95_high_by_kind")
+    row: dict[str, dict[str, float]] = {}
+    for kind, parts in capture.delays_by_kind().items():
+        count = sum(part.size for part in parts)
+        delays = DelayDistribution.from_samples(np.concatenate(parts), capture.path.forward_delay)
+        low, high = quantile_interval(parts, 0.95)[1:] if count >= BATCHES else (math.nan, math.nan)
+        for entry, value in zip(entries, (count, delays.mean, delays.quantile(0.95), low, high), strict=True):
+            row.setdefault(entry, {})[kind] = value
     return row
 
 
@@ -295,6 +317,7 @@ def _capture_text(row: dict[str, Any]) -> str:
         )
         for name in ("mean", "p50", "p95", "p99")
     ]
+    facts += [(f"  {kind}", _kind_text(row, kind)) for kind in row.get("messages_by_kind", {})]
     lines = [
         f"  {row['offered']} packets offered, {row['not_read']} not read before the end",
         f"  loss {format_fraction(row['measured_loss'])} ({row['dropped']} segments dropped; configured "
@@ -305,6 +328,14 @@ def _capture_text(row: dict[str, Any]) -> str:
         lines.append(f"  the guest stalled, for {format_time(row['longest_stall'])} at the longest")
     heading = f"{row['capture']}: {row['backend']}, Linux {row['kernel']}, {row['hz']} Hz\n"
     return heading + as_text(facts_table(facts), width=UNBROKEN) + "\n".join(lines) + "\n"
+
+
+def _kind_text(row: dict[str, Any], kind: str) -> str:
+    """Return the figures of one kind of message as text."""
+    low, high = row["p95_low_by_kind"][kind], row["p95_high_by_kind"][kind]
+    between = "" if math.isnan(low) else f" ({format_time(low)} to {format_time(high)})"
+    mean, p95 = format_time(row["mean_by_kind"][kind]), format_time(row["p95_by_kind"][kind])
+    return f"{row['messages_by_kind'][kind]} messages, mean {mean}, p95 {p95}{between}"
 
 
 def draw_curves(curves: Sequence[tuple[str, DelayDistribution]], title: str) -> Figure:
@@ -337,8 +368,12 @@ def draw_captures(captures: Sequence[FlowCapture]) -> Figure:
     alone = len(captures) == 1
     curves = [("measured" if alone else capture.name, capture.delay_distribution()) for capture in captures]
     settings = captures[0].settings
-    if alone and settings["application"] == "cbr" and settings["bottleneck_rate"] is None:
-        curves.append(("predicted", predict_delay(captures[0].flow, captures[0].path)))
+    if alone and settings["bottleneck_rate"] is None:
+        if settings["application"] == "cbr":
+            curves.append(("predicted", predict_delay(captures[0].flow, captures[0].path)))
+        elif settings["application"] == "source":
+            source = captures[0].trace(period=settings["duration"])
+            curves.append(("predicted", predict_delay(source, captures[0].path, method="simulation")))
     return draw_curves(curves, captures[0].name if alone else "")
 
 

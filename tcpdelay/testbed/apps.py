@@ -45,9 +45,13 @@ class SendingStream:
         self._loop = loop
 
     def write(self, size: int) -> None:
-        """Write `size` bytes, at most 256 KiB, in one call, behind the waiting bytes."""
+        """Write `size` bytes behind the waiting bytes; more than 256 KiB take several calls."""
         if self.waiting == 0:
-            size -= self._send(size)
+            while size:
+                taken = self._send(size)
+                size -= taken
+                if taken < READ_SIZE:
+                    break
             if size:
                 self._loop.watch(self.connection.fileno(), WRITABLE, self._flush)
         self.waiting += size
@@ -166,6 +170,7 @@ class ConstantBitRateSource:
     ) -> None:
         self._log = log
         self._connections = list(zip(streams, readers, strict=True))
+        self._packet_size = packet_size
         self._sizes = split_evenly(packet_size, pieces)
         self._round = itertools.cycle(range(len(streams)))
         self._choose: Callable[[], int] = self._least_loaded if intelligent else self._round.__next__
@@ -174,7 +179,7 @@ class ConstantBitRateSource:
         """Write the packets that are due: one packet, or several packets after a stall."""
         for _ in range(expirations):
             stream, reader = self._connections[self._choose()]
-            reader.append(self._log.write(time.monotonic_ns()))
+            reader.append(self._log.write(time.monotonic_ns()), self._packet_size)
             for size in self._sizes:
                 stream.write(size)
 
@@ -312,7 +317,7 @@ def adaptive_source(
     """
     if notsent_lowat is not None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, notsent_lowat)
-    return GreedySource(loop, connection, packet_size, lambda now: reader.append(log.write(now)))
+    return GreedySource(loop, connection, packet_size, lambda now: reader.append(log.write(now), packet_size))
 
 
 def bulk_source(loop: EventLoop, connection: socket.socket) -> GreedySource:

@@ -88,7 +88,7 @@ class Backend(Protocol):
         plan : Plan
             The plan of the session.
         directory : Path
-            An empty directory.
+            A directory with nothing but the messages of sources.
         core : int
             The processor to use, if the backend can choose.
         on_progress : callable

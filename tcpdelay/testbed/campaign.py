@@ -27,11 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay import __version__
-from tcpdelay.capture.flow_capture import NOT_READ, FlowCapture, FlowRun, read_capture, write_capture
+from tcpdelay.capture.flow_capture import NOT_READ, FlowCapture, FlowRun, WrittenMessages, read_capture, write_capture
 from tcpdelay.confidence import BATCHES, quantile_interval
 from tcpdelay.files import UNFINISHED, locked
 from tcpdelay.models.tcp import RTO_MIN
 from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.testbed.backends import (
     Backend,
@@ -44,6 +46,7 @@ from tcpdelay.testbed.backends import (
 )
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.flow_log import FlowRecord, read_records
+from tcpdelay.testbed.message_source import first_messages, message_file, write_messages
 from tcpdelay.testbed.session import Plan
 from tcpdelay.testbed.specification import Specification
 
@@ -61,6 +64,8 @@ SAMPLES = {
 }
 """Names of samples in a capture, and their names in a session: mostly fields of TCP_INFO."""
 TRACES = ("sender", "receiver")
+LOWEST_BITRATE = 1000.0
+"""Bitrate below which a source takes no noticeable share of the fair TCP rate [bit/s]."""
 
 
 def parent_of_workplaces() -> Path:
@@ -134,7 +139,9 @@ class Origin(NamedTuple):
     recorded: str
 
 
-def flow_run(record: FlowRecord, origin: Origin, stalls: Sequence[int]) -> FlowRun:
+def flow_run(
+    record: FlowRecord, origin: Origin, stalls: Sequence[int], messages: WrittenMessages | None = None
+) -> FlowRun:
     """Return a measured flow in microseconds since the start of writing.
 
     Parameters
@@ -145,6 +152,8 @@ def flow_run(record: FlowRecord, origin: Origin, stalls: Sequence[int]) -> FlowR
         The origin of the run.
     stalls : sequence of int
         Time and length of each stall of the session, alternating [ns, monotonic clock].
+    messages : WrittenMessages, optional
+        The messages that were written; None: packets of one size and kind.
     """
     written = np.array(record.written, np.int64)
     read = np.array(record.read, np.int64)
@@ -170,7 +179,23 @@ def flow_run(record: FlowRecord, origin: Origin, stalls: Sequence[int]) -> FlowR
         stall_time=since_start(pairs[:, 0]),
         stall_length=pairs[:, 1] // MICROSECOND,
         epoch=record.epoch,
+        messages=messages,
     )
+
+
+def _messages_of(record: FlowRecord, experiment: Experiment, directory: Path, index: int) -> WrittenMessages | None:
+    """Return the sizes and kinds of the messages that a flow has written; None without a source."""
+    if experiment.source is None:
+        return None
+    written = first_messages(message_file(directory, index, record.flow), len(record.written))
+    return WrittenMessages(
+        written["size"].astype(np.int64), written["kind"].astype(np.int64), experiment.source.source.kinds
+    )
+
+
+def _mean_flow(source: Source) -> Flow:
+    """Return the flow with the bitrate of a source, for its share of the fair TCP rate."""
+    return Flow.from_bitrate(max(source.mean_bitrate, LOWEST_BITRATE))
 
 
 @dataclass(frozen=True)
@@ -300,12 +325,13 @@ class _Campaign:
         precision = self._specification.precision
         capture = self._captures[target.name]
         experiment = target.experiment
-        if precision is None or capture is None or experiment.application != "cbr":
+        if precision is None or capture is None or experiment.application not in ("cbr", "source"):
             return False
         if 2**number * experiment.duration > precision.max_duration:
             return False
         stack = Stack.newreno_2008(initial_timeout=experiment.rtt + RTO_MIN)
-        if connection_utilization(experiment.flow, experiment.path, stack) > precision.utilization:
+        flow = experiment.flow if experiment.source is None else _mean_flow(experiment.source.source)
+        if connection_utilization(flow, experiment.path, stack) > precision.utilization:
             return False
         earlier = [run for run in capture.runs if run.run < number]
         delays = [run.delays for run in earlier]
@@ -372,6 +398,12 @@ class _Campaign:
         plan = Plan(experiments, seed, backend.real_time, self._specification.pcap)
         directory = self._place / hashlib.sha256(label.encode()).hexdigest()[:16]
         directory.mkdir()
+        for index, experiment in enumerate(experiments):
+            if (settings := experiment.source) is not None:
+                for flow in range(experiment.flows):
+                    seed_of_flow = settings.seed + number * experiment.flows + flow
+                    file = message_file(directory, index, flow)
+                    write_messages(file, settings.source, seed_of_flow, experiment.duration)
         recorded = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             backend.run(plan, directory, core, on_progress)
@@ -381,7 +413,10 @@ class _Campaign:
                 if records and self._is_missing(target, number):
                     origin = Origin(number, backend.name, seed, backend.hz(), backend.kernel(directory), recorded)
                     stalls = json.loads((directory / "stalls").read_text(encoding="ascii"))
-                    runs = [flow_run(record, origin, stalls) for record in records]
+                    runs = [
+                        flow_run(record, origin, stalls, _messages_of(record, target.experiment, directory, index))
+                        for record in records
+                    ]
                     self._keep(target, runs)
                     self._keep_traces(directory, index, target, number)
             shutil.rmtree(directory)

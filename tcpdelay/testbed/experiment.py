@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path, check_losses
 from tcpdelay.scenario.source import Flow
+from tcpdelay.testbed.source_settings import SourceSettings
 
-Application = Literal["cbr", "adaptive", "udp"]
+Application = Literal["cbr", "adaptive", "udp", "source"]
 Scheduling = Literal["blind", "intelligent"]
 CongestionControl = Literal["reno", "cubic", "bbr", "vegas", "westwood"]
 
@@ -31,9 +33,11 @@ class Experiment:
 
     Parameters
     ----------
-    application : {"cbr", "adaptive", "udp"}
+    application : {"cbr", "adaptive", "udp", "source"}
         "cbr" writes one packet per interval. "adaptive" writes the next packet as soon as the socket accepts it.
-        "udp" sends one datagram per interval.
+        "udp" sends one datagram per interval. "source" writes the messages of `source`.
+    source : SourceSettings, optional
+        The source of the messages, for the application "source" only; `packet_size` and `interval` then have no effect.
     packet_size : int
         Application bytes per packet [bytes], 1 to 65 000.
     interval : float
@@ -95,6 +99,7 @@ class Experiment:
     """
 
     application: Application = "cbr"
+    source: SourceSettings | None = None
     packet_size: int = 174
     interval: float = 0.020
     pieces: int = 1
@@ -157,6 +162,10 @@ class Experiment:
             raise ValueError(f"{queues[0]} needs a bottleneck_rate")
         if self.bottleneck_rate is not None and len(queues) != 1:
             raise ValueError(f"bottleneck_rate needs one of queue_packets and queue_bytes, got {len(queues)} of them")
+        if self.application == "source" and self.source is None:
+            raise ValueError("the application 'source' needs a source")
+        if self.application != "source" and self.source is not None:
+            raise ValueError(f"a source goes with the application 'source' only, got {self.application!r}")
         if self.application != "cbr" and (self.pieces > 1 or self.connections > 1):
             raise ValueError(f"pieces and connections are for the application 'cbr', not {self.application!r}")
         if self.application == "udp" and self.packet_size < MIN_DATAGRAM:
@@ -173,12 +182,22 @@ class Experiment:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Experiment:
-        """Return the experiment with the settings of a table; raise ValueError if a key is unknown."""
+        """Return the experiment with the settings of a table; raise ValueError if a key is unknown.
+
+        The source may be a table too. With a source, the application is "source" unless another one is given.
+        """
         known = {field.name for field in fields(cls)}
         for key in table:
             if key not in known:
                 raise ValueError(f"{key!r} is no setting of an experiment; there are {', '.join(sorted(known))}")
-        return cls(**table)
+        source = table.get("source")
+        if source is None:
+            return cls(**table)
+        for name in _OF_PACKETS:
+            if name in table:
+                raise ValueError(f"{name} does not go with a source, which has its own sizes and times")
+        settings = source if isinstance(source, SourceSettings) else SourceSettings.from_table(source)
+        return cls(**{"application": "source", **table, "source": settings})
 
     @property
     def routed(self) -> bool:
@@ -187,8 +206,8 @@ class Experiment:
 
     @property
     def flow(self) -> Flow:
-        """The measured flow, for the models."""
-        return Flow(self.packet_size, self.interval)
+        """The measured flow, for the models; raises InvalidValueError if the rate is not constant."""
+        return constant_rate(Flow(self.packet_size, self.interval) if self.source is None else self.source.source)
 
     @property
     def path(self) -> Path:
@@ -210,8 +229,8 @@ class Experiment:
     @property
     def name(self) -> str:
         """A name that distinguishes experiments: the main settings, then all settings that differ from the default."""
-        parts = [self.application, f"{self.packet_size}B"]
-        if self.application != "adaptive":
+        parts = [self.application, f"{self.packet_size}B"] if self.source is None else [self.source.label]
+        if self.application in ("cbr", "udp"):
             parts.append(f"{1e3 * self.interval:g}ms")
         parts += [f"rtt{1e3 * self.rtt:g}ms", f"loss{100 * self.loss:g}pct"]
         if self.application != "udp":
@@ -228,8 +247,12 @@ class Experiment:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:8]
 
     def to_json(self) -> str:
-        """Return all settings as one line of JSON."""
-        return json.dumps(asdict(self), sort_keys=True)
+        """Return all settings that have an effect as one line of JSON."""
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        unused = ("source",) if self.source is None else _OF_PACKETS
+        if self.source is not None:
+            settings["source"] = self.source.table
+        return json.dumps({name: value for name, value in settings.items() if name not in unused}, sort_keys=True)
 
 
 def _shown(value: object) -> str:
@@ -238,6 +261,8 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+_OF_PACKETS = ("packet_size", "interval")
+"""Settings of packets of one size and interval, which a source replaces."""
 _RANGES: dict[str, tuple[float, float, str]] = {
     "packet_size": (1, 65_000, "bytes"),
     "interval": (0.001, 10, "s"),

@@ -11,6 +11,7 @@ import json
 import socket
 import struct
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,32 +66,28 @@ class PacketLog:
 
 
 class StreamPackets:
-    """The packets of equal size in one byte stream; the number of received bytes shows which are complete.
+    """The packets in one byte stream; the number of received bytes shows which are complete.
 
     Parameters
     ----------
     log : PacketLog
         The log of the arrivals.
-    packet_size : int
-        Bytes per packet, above 0.
     """
 
-    def __init__(self, log: PacketLog, packet_size: int) -> None:
+    def __init__(self, log: PacketLog) -> None:
         self._log = log
-        self._packet_size = packet_size
-        self._numbers = array("q")
-        self._arrived = 0
+        self._outstanding: deque[tuple[int, int]] = deque()
+        self._end = 0
 
-    def append(self, number: int) -> None:
-        """Append the packet with this number to the stream."""
-        self._numbers.append(number)
+    def append(self, number: int, size: int) -> None:
+        """Append the packet with this number, of `size` bytes, to the stream."""
+        self._end += size
+        self._outstanding.append((self._end, number))
 
     def on_data(self, received: int, now: int) -> None:
         """Log the packets that are complete after `received` bytes, at time `now` [ns]."""
-        complete = received // self._packet_size
-        while self._arrived < complete:
-            self._log.arrive(self._numbers[self._arrived], now)
-            self._arrived += 1
+        while self._outstanding and self._outstanding[0][0] <= received:
+            self._log.arrive(self._outstanding.popleft()[1], now)
 
 
 def split_evenly(size: int, pieces: int) -> Sequence[int]:

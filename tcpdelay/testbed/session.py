@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLo
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.flow_log import FlowRecord, PacketLog, StreamPackets, TcpInfo, tcp_info, write_records
 from tcpdelay.testbed.loss_channel import LossChannel
+from tcpdelay.testbed.message_source import MessageSource, message_file, read_messages
 from tcpdelay.testbed.network import PORT, Network, PacketTraces, kernel_counters
 
 SEND_BUFFER = 2**20
@@ -76,15 +77,25 @@ class Measurement:
         The experiment.
     seed : int
         Seed of the applications' random numbers.
+    messages : sequence of Path
+        For each measured flow, the file with the messages of its source; empty for other applications.
     trace : Path, optional
         Path of the packet traces; `.sender.pcap` and `.receiver.pcap` are appended.
     """
 
-    def __init__(self, loop: EventLoop, experiment: Experiment, seed: int, trace: Path | None = None) -> None:
+    def __init__(
+        self,
+        loop: EventLoop,
+        experiment: Experiment,
+        seed: int,
+        messages: Sequence[Path] = (),
+        trace: Path | None = None,
+    ) -> None:
         self.finished = False
         self._loop = loop
         self._experiment = experiment
         self._seed = seed
+        self._messages = messages
         self._network = Network.build(experiment, traced=trace is not None)
         self._on_close = ExitStack()
         self._on_close.callback(self._network.close)
@@ -93,6 +104,7 @@ class Measurement:
         self._expected: dict[int, Callable[[socket.socket], None]] = {}
         self._flows: list[MeasuredFlow] = []
         self._ticks: list[Callable[[int], None]] = []
+        self._sources: list[MessageSource] = []
         self._greedy: list[GreedySource] = []
         self._web_users: list[WebUser] = []
         self._opening = 0
@@ -104,13 +116,13 @@ class Measurement:
         """Listen, and open all connections of the experiment; call `start` when `ready` is true."""
         if self._experiment.application != "udp" or self._experiment.bulk_flows or self._experiment.web_flows:
             self._listen()
-        for _ in range(self._experiment.flows):
+        for number in range(self._experiment.flows):
             flow = MeasuredFlow()
             self._flows.append(flow)
             if self._experiment.application == "udp":
                 self._open_datagrams(flow)
             else:
-                self._open_streams(flow)
+                self._open_streams(flow, number)
         for _ in range(self._experiment.bulk_flows):
             self._opening += 1
             self._connect(self._begin_bulk)
@@ -130,9 +142,11 @@ class Measurement:
             # The flows of one experiment write at times that are spread evenly over the interval.
             offset = interval * number // len(self._ticks)
             self._repetitions.append(self._loop.every(interval, first + offset, tick))
-        for source in self._greedy:
-            self._on_close.callback(source.stop)
-            self._loop.at(first, source.start)
+        for number, source in enumerate(self._sources):
+            source.start(first + interval * number // len(self._sources))
+        for greedy in self._greedy:
+            self._on_close.callback(greedy.stop)
+            self._loop.at(first, greedy.start)
         for user in self._web_users:
             self._on_close.callback(user.stop)
             self._loop.at(first, user.think)
@@ -157,8 +171,10 @@ class Measurement:
         """Stop writing, and wait for the packets in flight."""
         for repetition in self._repetitions[:-1]:
             self._loop.cancel(repetition)
-        for source in self._greedy:
+        for source in self._sources:
             source.stop()
+        for greedy in self._greedy:
+            greedy.stop()
         for user in self._web_users:
             user.stop()
         drain = round(DRAIN_ROUND_TRIPS * self._experiment.rtt * NANOSECONDS)
@@ -206,8 +222,8 @@ class Measurement:
         control = self._experiment.congestion_control.encode()
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._experiment.nodelay))
-        if self._experiment.application == "cbr":
-            # A source of constant bit rate must not wait for buffers. A greedy source keeps the kernel's default.
+        if self._experiment.application in ("cbr", "source"):
+            # A source with times of its own must not wait for buffers. A greedy source keeps the kernel's default.
             sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER)
         sender.bind(("", 0))
         receiver: list[socket.socket] = []
@@ -226,14 +242,14 @@ class Measurement:
         sender.connect_ex((self._network.receiver_address, PORT))
         self._loop.watch(sender.fileno(), WRITABLE, writable)
 
-    def _open_streams(self, flow: MeasuredFlow) -> None:
+    def _open_streams(self, flow: MeasuredFlow, number: int) -> None:
         experiment = self._experiment
         streams: list[SendingStream] = []
         readers: list[StreamPackets] = []
 
         def established(sender: socket.socket, receiver: socket.socket) -> None:
             self._opening -= 1
-            reader = StreamPackets(flow.log, experiment.packet_size)
+            reader = StreamPackets(flow.log)
             flow.connections.append(sender)
             readers.append(reader)
             streams.append(SendingStream(self._loop, sender))
@@ -243,12 +259,15 @@ class Measurement:
             if experiment.application == "adaptive":
                 size, lowat = experiment.packet_size, experiment.notsent_lowat
                 self._greedy.append(adaptive_source(self._loop, flow.log, reader, sender, size, lowat))
+            elif experiment.application == "source":
+                messages = read_messages(self._messages[number])
+                self._sources.append(MessageSource(self._loop, flow.log, streams[-1], reader, messages))
             elif len(streams) == experiment.connections:
                 intelligent = experiment.scheduling == "intelligent"
-                source = ConstantBitRateSource(
+                constant = ConstantBitRateSource(
                     flow.log, streams, readers, experiment.packet_size, experiment.pieces, intelligent
                 )
-                self._ticks.append(source.tick)
+                self._ticks.append(constant.tick)
 
         for _ in range(experiment.connections):
             self._opening += 1
@@ -316,8 +335,9 @@ def run_session(plan: Plan, directory: Path) -> None:
     plan : Plan
         The plan.
     directory : Path
-        Directory in which the flows are handed over. Its file "progress" holds the finished share of the run, 0 to 1;
-        its file "stalls" holds the times [ns, monotonic clock] and lengths [ns] of stalls.
+        Directory in which the messages of sources and the measured flows are handed over. Its file "progress" holds
+        the finished share of the run, 0 to 1; its file "stalls" holds the times [ns, monotonic clock] and lengths [ns]
+        of stalls.
 
     Raises
     ------
@@ -330,7 +350,9 @@ def run_session(plan: Plan, directory: Path) -> None:
     try:
         for number, experiment in enumerate(plan.experiments):
             trace = directory / str(number) if plan.pcap else None
-            running[number] = Measurement(loop, experiment, plan.seed, trace)
+            flows = range(experiment.flows if experiment.source is not None else 0)
+            messages = [message_file(directory, number, flow) for flow in flows]
+            running[number] = Measurement(loop, experiment, plan.seed, messages, trace)
         for measurement in running.values():
             measurement.open()
         _wait_until_ready(loop, list(running.values()))

@@ -16,11 +16,11 @@ from tcpdelay.files import read_toml
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
+from tcpdelay.testbed.source_settings import MAX_SEED, SourceSettings
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
 MAX_EXPERIMENTS = 10_000
-MAX_SEED = 2**31 - 1
-_KEYS = {"name", "backend", "hz", "seed", "side_by_side", "pcap", "precision", "experiments"}
+_KEYS = {"name", "backend", "hz", "seed", "side_by_side", "pcap", "precision", "source", "experiments"}
 _PARSERS: dict[str, Any] = {
     "interval": parse_time,
     "rtt": parse_time,
@@ -97,7 +97,8 @@ def read_specification(file: str | os.PathLike[str]) -> Specification:
     file : str or path-like
         A TOML file. Each table of `[[experiments]]` holds settings of `Experiment`. A list of values stands for one
         experiment per value; several lists stand for all combinations. Times, fractions, rates and sizes may have
-        units, such as "20ms" and "2%".
+        units, such as "20ms" and "2%". The table `[source]` is the source of all experiments that name neither a source
+        nor an application.
 
     Returns
     -------
@@ -112,12 +113,12 @@ def read_specification(file: str | os.PathLike[str]) -> Specification:
     path = Path(file)
     content = read_toml(path)
     try:
-        return _specification(content)
+        return _specification(content, path.parent)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _specification(content: dict[str, Any]) -> Specification:
+def _specification(content: dict[str, Any], folder: Path) -> Specification:
     for key in content:
         if key not in _KEYS:
             raise ValueError(f"{key!r} is no key of a specification; there are {', '.join(sorted(_KEYS))}")
@@ -134,9 +135,10 @@ def _specification(content: dict[str, Any]) -> Specification:
     ticks = ticks if isinstance(ticks, list) else [ticks]
     if not ticks or any(ticks.count(tick) > 1 for tick in ticks):
         raise InvalidValueError("hz", ticks, "be a whole number or a list of different whole numbers")
+    source = SourceSettings.from_table(content["source"], folder) if "source" in content else None
     return Specification(
         name,
-        tuple(_experiments(content.get("experiments"))),
+        tuple(_experiments(content.get("experiments"), source, folder)),
         backend,
         tuple(_whole("hz", tick, 100, 1000) for tick in ticks),
         _whole("seed", content.get("seed", Specification.seed), 0, MAX_SEED),
@@ -167,13 +169,15 @@ def _precision(table: object) -> Precision:
     return Precision(**values)
 
 
-def _experiments(tables: object) -> list[Experiment]:
+def _experiments(tables: object, source: SourceSettings | None, folder: Path) -> list[Experiment]:
     if not isinstance(tables, list) or not tables:
         raise ValueError("there must be at least one table [[experiments]]")
     experiments: dict[Experiment, int] = {}
     for number, table in enumerate(tables, start=1):
         try:
-            for combination in _combinations(table):
+            for combination in _combinations(table, folder):
+                if source is not None and not {"source", "application"} & combination.keys():
+                    combination["source"] = source
                 experiment = Experiment.from_table(combination)
                 if experiment in experiments:
                     raise ValueError(
@@ -190,7 +194,7 @@ def _experiments(tables: object) -> list[Experiment]:
     return list(experiments)
 
 
-def _combinations(table: object) -> list[dict[str, Any]]:
+def _combinations(table: object, folder: Path) -> list[dict[str, Any]]:
     if not isinstance(table, dict):
         raise ValueError(f"a table of settings is expected, got {table!r}")
     choices = []
@@ -198,15 +202,17 @@ def _combinations(table: object) -> list[dict[str, Any]]:
         values = value if isinstance(value, list) else [value]
         if not values:
             raise ValueError(f"{name} is an empty list")
-        choices.append([(name, _value(name, choice)) for choice in values])
+        choices.append([(name, _value(name, choice, folder)) for choice in values])
     count = math.prod(map(len, choices))
     if count > MAX_EXPERIMENTS:
         raise ValueError(f"the lists span {count} experiments; at most {MAX_EXPERIMENTS} are allowed")
     return [dict(combination) for combination in itertools.product(*choices)]
 
 
-def _value(name: str, value: Any) -> Any:
-    """Return a value; a text with a unit is converted to a number."""
+def _value(name: str, value: Any, folder: Path) -> Any:
+    """Return a value; a text with a unit is converted to a number, and the table of a source is read."""
+    if name == "source":
+        return SourceSettings.from_table(value, folder)
     parse = _PARSERS.get(name)
     return parse(value, name) if parse is not None and isinstance(value, str) else value
 

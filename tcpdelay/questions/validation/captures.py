@@ -162,6 +162,8 @@ def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
         experiment = Experiment.from_table(capture.settings)
     except TypeError as error:
         raise ValueError(f"its settings are damaged: {error}") from None
+    if experiment.source is not None:
+        raise ValueError("it holds messages of a source; the models are compared with packets of one size and interval")
     sequences, durations = delays_by_run(capture, experiment)
     delays = np.concatenate(sequences)
     read = bool(np.isfinite(delays).all())

@@ -1,0 +1,268 @@
+"""The source of an experiment's messages as settings: its kind, its parameters and its seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, declarations, is_number
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.sources.random_messages import Messages
+from tcpdelay.scenario.sources.sizes import EmpiricalSizes, LognormalSizes, ParetoSizes, SizeDistribution
+from tcpdelay.scenario.sources.speech import Speech, Utterances
+from tcpdelay.scenario.sources.video import Video
+from tcpdelay.units import parse_size
+
+KINDS: Mapping[str, type[Source]] = {
+    "flow": Flow,
+    "video": Video,
+    "speech": Speech,
+    "utterances": Utterances,
+    "messages": Messages,
+}
+"""Sources that have parameters, by their kind."""
+TRACE = "trace"
+"""Kind of a source that is read from a file."""
+DISTRIBUTIONS: Mapping[str, type[SizeDistribution]] = {
+    "lognormal": LognormalSizes,
+    "pareto": ParetoSizes,
+    "empirical": EmpiricalSizes,
+}
+"""Distributions of message sizes, by the word for them."""
+MAX_SEED = 2**31 - 1
+HIGHEST_RATE = 1000.0
+"""Largest mean number of messages per second [1/s], as of a flow with the shortest interval."""
+DIGEST = 12
+"""Hexadecimal digits of a digest."""
+_PERIOD = declarations(Trace)["period"]
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """A trace in a file. The digest of the file stands for its content, so that a moved file is the same trace.
+
+    Parameters
+    ----------
+    name : str
+        Name of the file, without its folder.
+    digest : str
+        First digits of the SHA-256 of the file.
+    period : float, optional
+        Time after which the messages repeat [s].
+    path : Path, optional
+        Place of the file; None in the settings of a capture.
+    """
+
+    name: str
+    digest: str
+    period: float | None = None
+    path: Path | None = field(default=None, compare=False)
+
+    def read(self) -> Trace:
+        """Return the trace; raise ValueError if the file cannot be read or has changed."""
+        if self.path is None:
+            raise ValueError(f"the trace {self.name!r} is not at hand; a capture has its messages")
+        return _read_trace(self.path, self.digest, self.period)
+
+
+@lru_cache(maxsize=1)
+def _read_trace(path: Path, digest: str, period: float | None) -> Trace:
+    """Return the trace in a file; experiments with one trace follow each other, so the last trace is kept."""
+    if _digest(path) != digest:
+        raise ValueError(f"{path}: has changed since it was read first")
+    return Trace.read(path, period)
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()[:DIGEST]
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True)
+class SourceSettings:
+    """A source of messages and the seed of its random numbers.
+
+    Parameters
+    ----------
+    content : Source or TraceFile
+        The source, or the file of a trace.
+    seed : int
+        Seed of the messages, 0 to 2147483647. The flows of an experiment, and the runs that prolong it, take the
+        following seeds.
+
+    Examples
+    --------
+    >>> settings = SourceSettings.from_table({"kind": "video", "bitrate": "2.5Mbit/s", "seed": 7})
+    >>> settings.source
+    Video(bitrate=2500000.0, frame_rate=30.0, key_interval=2.0, key_ratio=8.0, variation=0.3, frame_sizes='lognormal')
+    >>> settings.label
+    'video-bitrate2500000-seed7'
+    """
+
+    content: Source | TraceFile
+    seed: int = 0
+
+    @classmethod
+    def from_table(cls, table: object, folder: Path = Path()) -> SourceSettings:
+        """Return the settings in a table of a TOML specification, or of a capture.
+
+        Parameters
+        ----------
+        table : dict
+            `kind`, `seed` and the parameters of the source. Values may be texts with units. The `file` of a trace is
+            relative to `folder`; with a `digest` it is not read.
+        folder : Path
+            Folder of the specification.
+
+        Raises
+        ------
+        ValueError
+            If a key is unknown or missing, a value is not allowed, or a file holds no trace; one line that begins with
+            "source".
+        """
+        if not isinstance(table, dict):
+            raise InvalidValueError("source", table, "be a table with the keys kind and seed, and the source's own")
+        values = dict(table)
+        kind, seed = values.pop("kind", None), values.pop("seed", cls.seed)
+        if not isinstance(kind, str) or kind not in (*KINDS, TRACE):
+            raise InvalidValueError("source.kind", kind, f"be one of {', '.join(map(repr, (*KINDS, TRACE)))}")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+            raise InvalidValueError("source.seed", seed, f"be a whole number from 0 to {MAX_SEED}")
+        try:
+            content = _trace_file(values, folder) if kind == TRACE else _described(KINDS[kind], kind, values)
+            settings = cls(content, seed)
+            if "digest" not in values:
+                settings.check_rate()
+        except ValueError as error:
+            raise ValueError(f"source: {error}") from None
+        return settings
+
+    @property
+    def source(self) -> Source:
+        """The source; a trace is read from its file."""
+        return self.content.read() if isinstance(self.content, TraceFile) else self.content
+
+    def check_rate(self) -> None:
+        """Raise ValueError if there are more messages per second than the applications of the testbed write."""
+        rate = self.source.message_rate
+        # One message at the time 0 has no rate, which is NaN.
+        if not rate <= HIGHEST_RATE:
+            raise ValueError(f"at most {HIGHEST_RATE:g} messages per second are allowed in the mean, got {rate:.6g}")
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """All settings, as a table for `from_table`."""
+        if isinstance(self.content, TraceFile):
+            kept = {"file": self.content.name, "digest": self.content.digest, "period": self.content.period}
+            return {
+                "kind": TRACE,
+                "seed": self.seed,
+                **{key: value for key, value in kept.items() if value is not None},
+            }
+        return {"kind": _word_of(KINDS, self.content), "seed": self.seed, **_parameters(self.content)}
+
+    @property
+    def label(self) -> str:
+        """A part of a file name that distinguishes sources: the kind, and the parameters that are not the default."""
+        if isinstance(self.content, TraceFile):
+            stem = re.sub(r"[^A-Za-z0-9]+", "", Path(self.content.name).stem)[:40]
+            parts = [TRACE, *([stem] if stem else []), self.content.digest]
+            parts += [] if self.content.period is None else [f"period{self.content.period:.10g}"]
+        else:
+            parts = [_word_of(KINDS, self.content), *_labels(self.content)]
+        return "-".join(parts + ([f"seed{self.seed}"] if self.seed else []))
+
+
+def _word_of(words: Mapping[str, type], described: object) -> str:
+    return next(word for word, cls in words.items() if type(described) is cls)
+
+
+def _described(cls: type[Any], word: str, values: Mapping[str, object]) -> Any:
+    """Return the source or the distribution of sizes with the values of a table."""
+    defaults = {each.name: each.default for each in dataclasses.fields(cls)}
+    for key in values:
+        if key not in defaults:
+            raise ValueError(f"{key!r} is no parameter of {word!r}; there are {', '.join(sorted(defaults))}")
+    missing = [name for name, default in defaults.items() if default is dataclasses.MISSING and name not in values]
+    if missing:
+        raise ValueError(f"{' and '.join(missing)} missing for {word!r}")
+    return cls(**{key: _value(cls, key, value) for key, value in values.items()})
+
+
+def _value(cls: type[Any], name: str, value: object) -> Any:
+    declared = declarations(cls)[name]
+    if cls is Messages and name == "sizes":
+        return _sizes(value)
+    if isinstance(declared, Content):
+        return value
+    if isinstance(declared, Quantity) and declared.unit == "bytes" and isinstance(value, str):
+        return parse_size(value, name)
+    return declared.read(name, value)
+
+
+def _sizes(value: object) -> SizeDistribution:
+    """Return a distribution of sizes from one size, or from a table with the word for the distribution."""
+    if isinstance(value, dict):
+        parameters = dict(value)
+        word = parameters.pop("distribution", None)
+        if not isinstance(word, str) or word not in DISTRIBUTIONS:
+            raise InvalidValueError("sizes.distribution", word, f"be one of {', '.join(map(repr, DISTRIBUTIONS))}")
+        found: SizeDistribution = _described(DISTRIBUTIONS[word], word, parameters)
+        return found
+    size = parse_size(value, "sizes") if isinstance(value, str) else value
+    if not is_number(size):
+        raise InvalidValueError("sizes", value, "be one size, or a table with the key distribution")
+    return EmpiricalSizes([size])
+
+
+def _trace_file(values: Mapping[str, Any], folder: Path) -> TraceFile:
+    """Return the file of a trace; it is read once, unless its digest is known."""
+    known = {"file", "digest", "period"}
+    for key in values:
+        if key not in known:
+            raise ValueError(f"{key!r} is no parameter of {TRACE!r}; there are file and period")
+    file = values.get("file")
+    if not isinstance(file, str) or not file:
+        raise InvalidValueError("file", file, "be the name of a CSV or Parquet file")
+    period = None if "period" not in values else float(_PERIOD.read("period", values["period"]))
+    if "digest" in values:
+        return TraceFile(Path(file).name, str(values["digest"]), period)
+    path = folder / file
+    return TraceFile(path.name, _digest(path), period, path)
+
+
+def _parameters(described: object) -> dict[str, Any]:
+    """Return the parameters of a source or a distribution, as values of JSON."""
+    found: dict[str, Any] = {}
+    for each in dataclasses.fields(described):  # type: ignore[arg-type]
+        value = getattr(described, each.name)
+        if isinstance(value, SizeDistribution):
+            value = {"distribution": _word_of(DISTRIBUTIONS, value), **_parameters(value)}
+        found[each.name] = value.tolist() if hasattr(value, "tolist") else value
+    return found
+
+
+def _labels(described: object) -> list[str]:
+    """Return the parameters that differ from their defaults, as parts of a file name."""
+    parts = []
+    for each in dataclasses.fields(described):  # type: ignore[arg-type]
+        value = getattr(described, each.name)
+        if isinstance(value, SizeDistribution):
+            parts += [_word_of(DISTRIBUTIONS, value), *_labels(value)]
+        elif isinstance(described, EmpiricalSizes):
+            digest = hashlib.sha256(value.tobytes()).hexdigest()[:DIGEST]
+            parts.append(f"{value[0]}B" if value.size == 1 else f"{value.size}sizes{digest}")
+        elif value != each.default:
+            parts.append(each.name.replace("_", "") + (value if isinstance(value, str) else f"{value:.10g}"))
+    return parts
