@@ -280,7 +280,7 @@ def test_a_simulation_near_capacity_prints_no_delay_that_depends_on_its_length(r
     assert lines["delay"].startswith("not settled: after 200000 packets")
     assert re.fullmatch(
         r"not settled: TCP carries between \S+ % and 1\S+ % of this rate; "
-        r"the chain expects 98.7 %, but may be 12.4 % wrong",
+        r"the chain expects 99 %, but may be 12.2 % wrong",
         lines["sustainable"],
     )
     longer = predicted(*NEAR_CAPACITY, "--packets", "2650000")
@@ -293,7 +293,7 @@ def test_a_simulation_near_capacity_prints_no_delay_that_depends_on_its_length(r
     [
         (0.5, "the chain does not decide: its 50 % lies outside"),
         (1.5, "the chain does not decide: its 150 % lies outside"),
-        (0.97, "the chain expects 97 %, but may be 12.4 % wrong"),
+        (0.97, "the chain expects 97 %, but may be 12.2 % wrong"),
     ],
 )
 def test_the_chain_decides_neither_outside_the_interval_nor_near_its_capacity(run, predicted, monkeypatch, share, told):

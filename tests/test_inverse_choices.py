@@ -102,7 +102,7 @@ def test_the_interval_of_a_call_is_part_of_its_score():
 
 
 def test_pieces_and_connections_are_those_of_the_heuristics():
-    path = td.Path(rtt=0.100, loss=0.01)
+    path = td.Path(rtt=0.100, loss=0.0125)
     for solve, ways in ((td.best_split, split_delay), (td.best_connections, parallel_delay)):
         found = solve(FULL, path, LINUX, TARGET, method="chain")
         assert [one.value for one in found.candidates] == [1, 2, 4]

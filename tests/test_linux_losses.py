@@ -29,7 +29,7 @@ def parameters(size=1448, rtt=0.1, loss=0.01, stack=RENO):
 
 @pytest.mark.parametrize(
     ("size", "full"),
-    [(174, False), (724, False), (1303, False), (1304, True), (1448, True), (1449, False), (2606, False), (2607, True)],
+    [(174, False), (724, False), (1303, False), (1304, True), (1448, True), (1449, False), (2896, False)],
 )
 def test_segments_are_full_from_nine_tenths_on(size, full):
     assert parameters(size).full_segments is full

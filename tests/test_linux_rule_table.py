@@ -32,7 +32,6 @@ SCENARIOS = {
     "1200 B, a long path": (Flow(1200, 0.02), Path(0.3, 0.01), RENO),
     "full segments, Reno": (Flow(1448, 0.01), Path(0.1, 0.01), RENO),
     "full segments, CUBIC": (Flow(1448, 0.02), Path(0.25, 0.005), Stack.linux()),
-    "several full segments": (Flow(2896, 0.02), Path(0.1, 0.005), RENO),
     "several segments": (Flow(3000, 0.04), Path(0.05, 0.01), Stack.linux()),
     "many segments": (Flow(15_000, 0.08), Path(0.075, 0.003), RENO),
     "thin flow": (Flow(160, 0.2), Path(0.05, 0.01), Stack.linux()),

@@ -61,7 +61,7 @@ MOST_GROUPS_OPEN, MOST_GROUPS_IN_ROUND = 12, 6
 TIES_PER_SLOT = 64
 """An RTT that differs only by rounding from a multiple of 1/64 slot is set to it: packet counts change there."""
 FULL_SEGMENT = 0.9
-"""Share of its segments that a packet fills at least so that the segments count as full."""
+"""Share of a segment that a packet fills at least so that segments count as full."""
 
 
 class LinuxParameters(NamedTuple):
@@ -76,8 +76,9 @@ class LinuxParameters(NamedTuple):
     segments_per_packet : int
         Number of segments of a packet that leaves as soon as it is written.
     full_segments : bool
-        Whether packets fill their segments, so that each ACK releases a full segment while there is a backlog. False
-        with BBR, whose window does not limit the sender, and with `rest_lost`, whose losses leave other ACK clocks.
+        Whether each packet fills a segment, so that each ACK releases a full segment while there is a backlog. False
+        for packets of several segments, the last of which is seldom full; with BBR, whose window does not limit the
+        sender; and with `rest_lost`, whose losses leave other ACK clocks.
     loss : float
         Probability that a full segment is lost if the segment before it was not lost.
     mean_loss : float
@@ -345,7 +346,7 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
         load=load,
         packets_per_segment=packets_per_segment,
         segments_per_packet=segments,
-        full_segments=not (bbr or rest_lost) and flow.packet_size >= FULL_SEGMENT * segments * stack.mss,
+        full_segments=not (bbr or rest_lost) and FULL_SEGMENT * stack.mss <= flow.packet_size <= stack.mss,
         loss=loss.after_success,
         mean_loss=path.loss,
         next_loss=loss.after_loss,
