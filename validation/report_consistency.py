@@ -107,9 +107,9 @@ def _effect_faults(found: Findings) -> Iterator[str]:
 
     now = delays()
     again: dict[str, Callable[[], float]] = {
-        "bitrate": lambda: delays(flow=at_bitrate(flow, found.margins[-1].edge, stack.mss)).quantile(quantile),
-        "split": lambda: joined_delay(delays(flow=piece_of(flow, 2)), flow.interval, 2).quantile(quantile),
-        "parallel": lambda: striped_delay(delays(flow=share_of(flow, 2)), flow.interval, 2).quantile(quantile),
+        "bitrate": lambda: delays(source=at_bitrate(flow, found.margins[-1].edge, stack.mss)).quantile(quantile),
+        "split": lambda: joined_delay(delays(source=piece_of(flow, 2)), flow.interval, 2).quantile(quantile),
+        "parallel": lambda: striped_delay(delays(source=share_of(flow, 2)), flow.interval, 2).quantile(quantile),
         "segment-ratio": lambda: delays(
             stack=replace(stack, mss=stack.mss // flow.packet_size * flow.packet_size)
         ).quantile(quantile),

@@ -82,7 +82,7 @@ class NotSettledError(ValueError):
     >>> print(NotSettledError(500_000, Interval(0.968, 0.925, 1.014)))
     not settled after 500000 packets: TCP carries between 92.5 % and 101 % of this rate
     >>> print(NotSettledError(500_000, Interval(0.968, 0.925, 1.014), capacity=0.93).in_words)
-    TCP carries between 92.5 % and 101 % of this rate; the chain expects 93 %, but may be 13.2 % wrong
+    TCP carries between 92.5 % and 101 % of this rate; the chain expects 93 %, but may be 12.2 % wrong
     >>> print(NotSettledError(500_000, Interval(0.83, 0.62, 1.25), capacity=0.75).in_words)
     TCP carries between 62 % and 125 % of this rate; the chain decides: with 75 %, the backlog grows for ever
     """
