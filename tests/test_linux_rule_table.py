@@ -177,7 +177,7 @@ class Chain:
         return {
             "i": 1.0,
             "a": max(p.load / window_before(p, window), 1 / p.segments_per_packet) if limited else 0.0,
-            "z": p.load / window if limited else 0.0,
+            "y": p.load / window if limited else 0.0,
             "RTT": p.load,
             "RTO": p.timeout,
             "d": float(s["wait"]),
@@ -233,6 +233,10 @@ def test_the_chain_has_the_probabilities_of_the_rules(chain):
                     state.name,
                     rule.event,
                 )
+
+
+def test_each_letter_has_one_meaning():
+    assert set(SYMBOLS) & set(TIMES) == set()
 
 
 def test_the_letters_follow_from_the_equations_of_their_meanings(chain):

@@ -263,7 +263,7 @@ class FlowCapture:
         Parameters
         ----------
         skip : float
-            WrittenMessages written within this time of the start are left out [s], 0 or more.
+            Messages written within this time of the start are left out [s], 0 or more.
 
         Returns
         -------

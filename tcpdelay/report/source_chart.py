@@ -21,6 +21,8 @@ HEIGHT = 1.25
 """Height of the chart relative to the largest message."""
 NAME_WIDTH = 0.2
 """Distance of the names of two kinds, as a share of the chart's width."""
+MOST_NAMES = 4
+"""Number of names that fit into the chart's width."""
 
 
 def plot_messages(
@@ -70,8 +72,9 @@ def plot_messages(
         part = messages[messages["kind"] == kind]
         colour = COLOURS[kind % len(COLOURS)]
         ax.vlines(part["time"], 0, part["size"], color=colour, linewidth=1.0)
-        if shown.size > 1:
+        if shown.size > 1 and place < MOST_NAMES:
             # Above the largest message, where no line is.
+            name = kinds[kind] if place < MOST_NAMES - 1 or shown.size == MOST_NAMES else "and others"
             across = 0.02 + NAME_WIDTH * place
-            ax.text(across, 0.98, kinds[kind], transform=ax.transAxes, va="top", fontsize=LABEL_SIZE, color=colour)
+            ax.text(across, 0.98, name, transform=ax.transAxes, va="top", fontsize=LABEL_SIZE, color=colour)
     return ax

@@ -86,16 +86,19 @@ _PARTS: tuple[tuple[Part, type], ...] = (
 FIELDS: Mapping[str, tuple[Part, Field]] = {
     name: (part, field) for part, described in _PARTS for name, field in declarations(described).items()
 }
-"""The part and the declaration of every field of a scenario, by the field's name; of the sources, those of a `Flow`."""
+"""The part and the declaration of each field of a flow, a path, a stack and a target, by the field's name."""
 _OTHERWISE_GIVEN = frozenset({*FIELDS, "bitrate", "frame_rate"})
-"""Fields of sources that are fields of a flow too, or follow from others."""
+"""Fields of sources that a flow has too, or that have an option of their own."""
 SOURCE_FIELDS: Mapping[str, tuple[type[Source], Field]] = {
     name: (described, field)
     for described in (Video, Speech, Utterances, Trace)
     for name, field in declarations(described).items()
     if name not in _OTHERWISE_GIVEN and not isinstance(field, Content)
 }
-"""The source and the declaration of every further field of sources that has a value in text, by the field's name."""
+"""The class and the declaration of each field that only other sources than `Flow` have, by the field's name.
+
+Fields without a text form, such as the times of a trace, are left out.
+"""
 
 
 def scenario_from_options(

@@ -65,7 +65,7 @@ def probe_interval(p: LinuxParameters) -> float:
 
 @kernel()
 def _group_chance(p: LinuxParameters, window: int, group: int) -> float:
-    """Return the probability that the losses of a round in an open window are those of a group, given a loss."""
+    """Return the probability that a round with a loss, in an open window, has as many losses as a group stands for."""
     segments, groups = min(p.flight, window), p.followed_losses
     most = window - 1 if group == followed_losses(p, window) else most_lost(p.flight, groups, group)
     return rest_chance(p.loss_of_one_packet, segments, most_lost(p.flight, groups, group - 1), min(most, segments))

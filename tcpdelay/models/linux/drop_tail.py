@@ -29,14 +29,18 @@ def most_lost(segments: int, groups: int, group: int) -> int:
     >>> [most_lost(6, 6, group) for group in range(7)], [most_lost(30, 5, group) for group in range(6)]
     ([0, 1, 2, 3, 4, 5, 6], [0, 1, 10, 19, 29, 30])
     """
-    if group <= 1 or group >= groups:
-        return group if group <= 0 else (segments if group >= groups else 1)
+    if group <= 0:
+        return 0
+    if group >= groups:
+        return segments
+    if group == 1:
+        return 1
     return int(1 + (group - 1) * (segments - 2) / (groups - 2) + SAME_TIME)
 
 
 @kernel()
 def typical_lost(segments: int, groups: int, group: int) -> int:
-    """Return the number of lost segments that stands for a group: the middle of its numbers.
+    """Return the number of lost segments with which the chain computes for a group: the middle one of the group.
 
     Examples
     --------

@@ -220,7 +220,7 @@ def own_wait(p: LinuxParameters, s: Sending, place: int) -> float:
 
 @kernel()
 def repair_times(p: LinuxParameters, s: Sending, window: int) -> tuple[float, float]:
-    """Return the time from the first loss of a round to the last retransmission, and from the first to this [slots]."""
+    """Return the times from the first loss and from the first retransmission to the last retransmission [slots]."""
     if s.lost == window:
         repairing = p.load * repair_rounds(repair_segments(p, window))
         return s.duration + p.load + repairing, repairing

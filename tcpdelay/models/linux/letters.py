@@ -58,7 +58,7 @@ TIMES = {
     "a": "time from the last ACK that releases a segment before the detection to the detection (`last_ack`): with full "
     "segments RTT / (window before the reduction), and at least the mean time between writes of segments. LOST ends "
     "and REPAIR begins with this ACK. 0 after a loss in an open window, and with segments that are not full",
-    "z": "time between two segments of the recovery with full segments, otherwise 0. Rounds begin one ACK before that "
+    "y": "time between two segments of the recovery with full segments, otherwise 0. Rounds begin one ACK before that "
     "of the retransmission: from there on each round has the ACKs of a whole window, and the window grows after it. "
     "0 in REPAIR_OPEN",
     "k": "number of timeouts before this one",

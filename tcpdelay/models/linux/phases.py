@@ -51,7 +51,7 @@ KIND_NAMES = (
 )
 """Names of the kinds, by their numbers."""
 PER_WINDOW = (REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR, REPAIR_OPEN)
-"""Recoveries with one phase per window; the second REPAIR is that of `even_repair_phase`."""
+"""Kinds of the phases of recovery that each window has. The second REPAIR is the one of `even_repair_phase`."""
 OPEN_KINDS = (OPEN, LOST_OPEN, LOST_TWO, LOST_REPAIRING)
 SENDING = np.dtype(
     [
@@ -164,7 +164,10 @@ def repair_phase(layout: Layout, window: int, kind: int) -> int:
 
 @kernel()
 def even_repair_phase(layout: Layout, window: int) -> int:
-    """Return the phase REPAIR after a loss outside the run, where runs remain: rounds with even spacing follow."""
+    """Return the phase REPAIR that leads to rounds with evenly spaced ACKs.
+
+    It follows the loss of a segment outside the run, if runs remain.
+    """
     return repair_phase(layout, window, REPAIR) + 1
 
 

@@ -87,7 +87,7 @@ def compile_transitions() -> None:
 
 
 def compile_kernels() -> None:
-    """Compile the large kernels of the chain, in two processes: those of the transitions, and all others."""
+    """Compile the large kernels of the chain, and meanwhile run `compile_transitions` in a second process."""
     p = linux_parameters(*EXAMPLE)
     with interpreted():
         phases, transitions, sending, layout = linux_transitions(p)

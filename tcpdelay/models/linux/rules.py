@@ -337,7 +337,7 @@ RULES = (
         (REPAIR, REPAIR_OPEN),
         "No loss: the ACK reaches the recovery point, and rounds with the reduced window begin.",
         "(1 - f)**n",
-        "RTT + a - z",
+        "RTT + a - y",
         ("ROUND",),
         (*RECOVERED, PRR, BBR_PACING),
     ),

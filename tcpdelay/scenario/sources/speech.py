@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Annotated
 
 from tcpdelay.scenario.fields import Quantity, described
@@ -34,14 +35,14 @@ class _Bursts(Source):
     interval: float
 
     @property
+    @abstractmethod
     def _mean_length(self) -> float:
         """Mean length of the audio of a burst [s]."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def _mean_pause(self) -> float:
         """Mean time from the end of the audio to the next burst [s]."""
-        raise NotImplementedError
 
     @property
     def _spacing(self) -> float:
