@@ -368,7 +368,8 @@ def test_real_time_stands_beside_virtual_time_with_the_same_clock_if_there_is_on
 def files(of_the_model):
     """The files of the results of a few captures."""
     cubic = replace(of_the_model, name="cubic", experiment=replace(of_the_model.experiment, congestion_control="cubic"))
-    full = replace(of_the_model, name="full", experiment=replace(of_the_model.experiment, packet_size=1448, loss=0.02))
+    large = replace(of_the_model.experiment, packet_size=1448, loss=0.02)
+    full = replace(of_the_model, name="full", experiment=large, source=large.flow)
     results = evaluate([of_the_model, cubic, full], {}, CHAINS)
     return results.files(figures(results.scores, lambda measured: capture(FLAT)))
 

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import NewReno2008, Stack, checked_profile
 
 Rate: TypeAlias = np.float64 | NDArray[np.float64]
@@ -204,11 +205,11 @@ def square_root_rate(rtt: ArrayLike, loss: ArrayLike, mss: ArrayLike = 1448, seg
     return _rate(loss, np.sqrt(3 / (2 * b * p)), scale)
 
 
-def connection_utilization(flow: Flow, path: Path, stack: Stack, segments_per_ack: float = 2) -> float:
-    """Return the share of the fair TCP rate that a flow uses.
+def connection_utilization(source: Source, path: Path, stack: Stack, segments_per_ack: float = 2) -> float:
+    """Return the share of the fair TCP rate that a source uses in the mean.
 
-    The share is the flow's payload bytes divided by the payload bytes of a bulk transfer in full-sized segments. Bytes
-    count, not packets, because small packets leave in full segments while the flow has a backlog. A comparison of
+    The share is the source's payload bytes divided by the payload bytes of a bulk transfer in full-sized segments.
+    Bytes count, not packets, because small packets leave in full segments while the flow has a backlog. A comparison of
     packets with segments would overestimate the utilization of a voice flow eight times.
 
     By default the receiver of the bulk transfer acknowledges every second segment, as receivers of bulk data do. The
@@ -219,8 +220,8 @@ def connection_utilization(flow: Flow, path: Path, stack: Stack, segments_per_ac
 
     Parameters
     ----------
-    flow : Flow
-        The flow.
+    source : Source
+        The source, for example a `Flow`.
     path : Path
         The network; its round-trip time and loss are used.
     stack : Stack
@@ -244,7 +245,7 @@ def connection_utilization(flow: Flow, path: Path, stack: Stack, segments_per_ac
     >>> connection_utilization(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008())
     0.11815
     """
-    return float(flow.bitrate / 8 / _fair_rate(path.rtt, path.loss, stack, segments_per_ack))
+    return float(source.mean_bitrate / 8 / _fair_rate(path.rtt, path.loss, stack, segments_per_ack))
 
 
 def utilization_map(

@@ -46,6 +46,7 @@ GROUP_COLUMNS = (
     *_MEDIANS,
     Column("mean_p95", "mean p95", "distance"),
     Column("mean_p95_beyond_interval", "mean p95 beyond interval", "distance"),
+    Column("mean_mean_beyond_interval", "mean mean beyond interval", "distance"),
     *_DISTRIBUTIONS,
     Column("never", "never", "count"),
 )
@@ -140,10 +141,12 @@ def validation_results(measured: Sequence[MeasuredDelay], scores: Sequence[Score
     Returns
     -------
     Results
-        The tables: summary, errors by group, errors of the captures that are not plain by setting, all captures and all
-        scores. Summary and errors by group count the plain captures, or all captures if no capture is plain.
+        The tables: summary, errors by group, errors of the captures that are not plain by setting and kind of message,
+        all captures and all scores. Summary and errors by group count the plain captures, or all captures if no capture
+        is plain.
     """
-    cases = [score for score in scores if score.measured.plain] or scores
+    plain = [score for score in scores if score.measured.plain]
+    cases = plain or [score for score in scores if not score.measured.kind]
     tables = [
         summary_table(cases),
         errors_table(cases),
@@ -188,7 +191,7 @@ def errors_table(scores: Sequence[Score]) -> ResultTable:
             for score in own:
                 if score.comparable:
                     groups.setdefault(group_of(score.measured), []).append(score)
-            for place in sorted(groups):
+            for place in sorted(place for place in groups if place[1]):
                 rows.append({"by": grouping, "group": place[1], "model": model, **error_row(groups[place])})
     columns = (Column("by", "by"), Column("group", "group"), Column("model", "model"), *GROUP_COLUMNS)
     return ResultTable("errors", "The same distances by what they may depend on", columns, rows)
@@ -253,7 +256,7 @@ def _otherwise(capture: MeasuredDelay) -> str:
     """Return in words how a capture differs from a plain one."""
     changed = difference(capture.experiment, capture.plain_experiment)
     real_time = "" if capture.backend == VIRTUAL_TIME else f"real time, HZ {capture.hz}"
-    return ", ".join(part for part in (changed, real_time) if part)
+    return ", ".join(part for part in (capture.words, changed, real_time) if part)
 
 
 def _median(values: Sequence[float]) -> float | None:
@@ -261,16 +264,17 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def captures_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
-    """Return the measured delays, one row per capture."""
+    """Return the measured delays, one row per capture, and one for each kind of its messages."""
     rows = []
-    for capture in measured:
+    for capture in (part for whole in measured for part in (whole, *whole.by_kind.values())):
         experiment = capture.experiment
         row: dict[str, Cell] = {
             "collection": capture.collection,
             "capture": capture.name,
             "application": experiment.application,
-            "packet_size": experiment.packet_size,
-            "interval": experiment.interval,
+            "messages": capture.words,
+            "packet_size": None if experiment.source else experiment.packet_size,
+            "interval": None if experiment.source else experiment.interval,
             "rtt": experiment.rtt,
             "loss": experiment.loss,
             "congestion_control": experiment.congestion_control,
@@ -301,13 +305,14 @@ def captures_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
 
 
 def scores_table(scores: Sequence[Score]) -> ResultTable:
-    """Return predictions and measurements, one row per capture and model."""
+    """Return predictions and measurements, one row per capture and model, and one for each kind of its messages."""
     rows = []
     for score in scores:
         capture = score.measured
         row: dict[str, Cell] = {
             "capture": capture.name,
             "collection": capture.collection,
+            "messages": capture.words,
             "model": score.model,
             "utilization": capture.utilization,
             "measured_sustainable": capture.sustainable,

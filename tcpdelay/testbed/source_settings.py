@@ -153,6 +153,11 @@ class SourceSettings:
         """The source; a trace is read from its file."""
         return self.content.read() if isinstance(self.content, TraceFile) else self.content
 
+    @property
+    def kind(self) -> str:
+        """The word for the source in specifications, such as "video"."""
+        return TRACE if isinstance(self.content, TraceFile) else _word_of(KINDS, self.content)
+
     def check_rate(self) -> None:
         """Raise ValueError if there are more messages per second than the applications of the testbed write."""
         rate = self.source.message_rate
@@ -166,21 +171,21 @@ class SourceSettings:
         if isinstance(self.content, TraceFile):
             kept = {"file": self.content.name, "digest": self.content.digest, "period": self.content.period}
             return {
-                "kind": TRACE,
+                "kind": self.kind,
                 "seed": self.seed,
                 **{key: value for key, value in kept.items() if value is not None},
             }
-        return {"kind": _word_of(KINDS, self.content), "seed": self.seed, **_parameters(self.content)}
+        return {"kind": self.kind, "seed": self.seed, **_parameters(self.content)}
 
     @property
     def label(self) -> str:
         """A part of a file name that distinguishes sources: the kind, and the parameters that are not the default."""
         if isinstance(self.content, TraceFile):
             stem = re.sub(r"[^A-Za-z0-9]+", "", Path(self.content.name).stem)[:40]
-            parts = [TRACE, *([stem] if stem else []), self.content.digest]
+            parts = [self.kind, *([stem] if stem else []), self.content.digest]
             parts += [] if self.content.period is None else [f"period{self.content.period:.10g}"]
         else:
-            parts = [_word_of(KINDS, self.content), *_labels(self.content)]
+            parts = [self.kind, *_labels(self.content)]
         return "-".join(parts + ([f"seed{self.seed}"] if self.seed else []))
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun, read_capture
-from tcpdelay.confidence import Interval, mean_interval, quantile_interval
+from tcpdelay.confidence import BATCHES, Interval, mean_interval, quantile_interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.path import Bottleneck, Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Stack
 from tcpdelay.testbed.experiment import VIRTUAL_TIME_START, Experiment
+from tcpdelay.testbed.source_settings import TraceFile
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 PLAYOUT_DELAYS = (0.150, 0.200, 0.400)
@@ -29,12 +34,14 @@ LARGEST_WARM_UP_SHARE = 0.1
 """Largest share of a run that is left out at its start. Half of that time is left out at its end."""
 MOST_UNREAD = 0.01
 """Largest share of unread packets at the end of a run with which a flow counts as carried."""
+WRITE_DELAY = 1e-3
+"""Largest time by which a guest in virtual time writes a message late [s]."""
 SUFFIX = ".parquet"
 
 
 @dataclass(frozen=True)
 class MeasuredDelay:
-    """Figures of one capture; times in s.
+    """Figures of one capture, or of one kind of its messages; times in s.
 
     Attributes
     ----------
@@ -42,6 +49,8 @@ class MeasuredDelay:
         Name of the capture, and name of its directory.
     experiment : Experiment
         Settings of the experiment.
+    source : Source
+        The measured source, as an input of the models.
     backend, kernel : str
         Backend of the testbed ("uml-virtual" for virtual time), and release of the kernel.
     hz : int
@@ -71,11 +80,16 @@ class MeasuredDelay:
         Number of packets written, for each flow and run.
     phases : tuple
         Time from a tick of the kernel's clock to the first write [s], for each flow and run; None in real time.
+    kind : str
+        The kind of the messages that are counted; empty: all messages.
+    by_kind : mapping of str to MeasuredDelay
+        The figures of each kind of messages; empty if there is only one kind.
     """
 
     name: str
     collection: str
     experiment: Experiment
+    source: Source
     backend: str
     kernel: str
     hz: int
@@ -94,11 +108,22 @@ class MeasuredDelay:
     distribution: DelayDistribution
     sizes: tuple[int, ...]
     phases: tuple[float | None, ...]
+    kind: str = ""
+    by_kind: Mapping[str, MeasuredDelay] = field(default_factory=dict)
 
     @property
     def flow(self) -> Flow:
-        """The measured flow, as an input of the models."""
-        return self.experiment.flow
+        """The measured flow, as an input of the models; raises InvalidValueError if the rate is not constant."""
+        return constant_rate(self.source)
+
+    @property
+    def words(self) -> str:
+        """What was written in words: the kind of source, and the kind of its messages; empty for a constant rate.
+
+        An example is "video, key frame".
+        """
+        settings = self.experiment.source
+        return ", ".join(part for part in (settings.kind, self.kind) if part) if settings is not None else ""
 
     @property
     def path(self) -> Path:
@@ -116,19 +141,26 @@ class MeasuredDelay:
     @property
     def utilization(self) -> float:
         """The flow's rate over the fair TCP rate, as in `tcpdelay.models.throughput.connection_utilization`."""
-        return connection_utilization(self.flow, self.path, Stack.newreno_2008())
+        return connection_utilization(self.source, self.path, Stack.newreno_2008())
+
+    @property
+    def default_settings(self) -> bool:
+        """Whether a single source was measured with random loss and the default stack, in virtual time."""
+        return self.backend == VIRTUAL_TIME and self.experiment == self.plain_experiment
 
     @property
     def plain(self) -> bool:
         """Whether this is a single constant-bit-rate flow with random loss and the default stack, in virtual time."""
-        return self.backend == VIRTUAL_TIME and self.experiment == self.plain_experiment
+        return self.experiment.source is None and self.default_settings
 
     @property
     def plain_experiment(self) -> Experiment:
-        """The same flow on the same path, but alone, with independent losses and the default stack, CUBIC or Reno."""
+        """The same source on the same path, but alone, with independent losses and the default stack, CUBIC or Reno."""
         experiment = self.experiment
         control = experiment.congestion_control
         return Experiment(
+            application="cbr" if experiment.source is None else "source",
+            source=experiment.source,
             packet_size=experiment.packet_size,
             interval=experiment.interval,
             rtt=experiment.rtt,
@@ -151,7 +183,8 @@ def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
     Returns
     -------
     MeasuredDelay
-        The figures. The intervals come from batch means over time; the flows of one run share their batches.
+        The figures, of messages of several kinds also for each kind with enough messages. The intervals come from batch
+        means over time; the flows of one run share their batches.
 
     Raises
     ------
@@ -162,39 +195,68 @@ def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
         experiment = Experiment.from_table(capture.settings)
     except TypeError as error:
         raise ValueError(f"its settings are damaged: {error}") from None
-    if experiment.source is not None:
-        raise ValueError("it holds messages of a source; the models are compared with packets of one size and interval")
+    source = _source(capture, experiment)
     sequences, durations = delays_by_run(capture, experiment)
     delays = np.concatenate(sequences)
-    read = bool(np.isfinite(delays).all())
-    quantiles = {name: quantile_interval(sequences, probability) for name, probability in QUANTILES.items()}
-    late = {
-        limit: mean_interval([(sequence > limit).astype(np.float64) for sequence in sequences])
-        for limit in PLAYOUT_DELAYS
-    }
     unread = float(np.mean(np.isinf(delays)))
     first = capture.runs[0]
-    return MeasuredDelay(
+    measured = MeasuredDelay(
         name=capture.name,
         collection=collection,
         experiment=experiment,
+        source=source,
         backend=first.backend,
         kernel=first.kernel,
         hz=first.hz,
         runs=len(sequences),
         offered=capture.offered,
         unread=unread,
-        mean=mean_interval(sequences) if read else Interval(np.inf, np.inf, np.inf),
-        **quantiles,
-        late={limit: _share(interval) for limit, interval in late.items()},
         loss=_path_loss(capture.runs),
         rtt=_mean_rtt(capture.runs),
-        sustainable=unread <= MOST_UNREAD and _ran_dry(sequences, experiment),
+        sustainable=unread <= MOST_UNREAD and _ran_dry(sequences, experiment.rtt + 1 / source.message_rate),
         growth=float(np.mean([_growth(*run) for run in zip(sequences, durations, strict=True)])),
-        distribution=DelayDistribution.from_samples(delays, capture.path.forward_delay),
         sizes=tuple(run.written.size for run in capture.runs),
         phases=tuple(_phase(run) for run in capture.runs),
+        **_figures(sequences, capture.path.forward_delay),
     )
+    return replace(measured, by_kind=dict(_kinds(measured, capture)))
+
+
+def _figures(sequences: Sequence[NDArray[np.float64]], forward_delay: float) -> dict[str, Any]:
+    """Return the figures of `MeasuredDelay` that follow from the delays [s] of each run."""
+    delays = np.concatenate(sequences)
+    read = bool(np.isfinite(delays).all())
+    late = {limit: mean_interval([np.where(part > limit, 1.0, 0.0) for part in sequences]) for limit in PLAYOUT_DELAYS}
+    return {
+        "mean": mean_interval(sequences) if read else Interval(np.inf, np.inf, np.inf),
+        **{name: quantile_interval(sequences, probability) for name, probability in QUANTILES.items()},
+        "late": {limit: _share(interval) for limit, interval in late.items()},
+        "distribution": DelayDistribution.from_samples(delays, forward_delay),
+    }
+
+
+def _kinds(measured: MeasuredDelay, capture: FlowCapture) -> Iterator[tuple[str, MeasuredDelay]]:
+    """Yield each kind of messages and its figures; kinds with fewer messages than batches are left out."""
+    messages = capture.runs[0].messages
+    kinds = () if messages is None else messages.kinds
+    for number, kind in enumerate(kinds if len(kinds) > 1 else ()):
+        sequences, _ = delays_by_run(capture, measured.experiment, number)
+        if sum(part.size for part in sequences) >= BATCHES:
+            yield kind, replace(measured, kind=kind, **_figures(sequences, capture.path.forward_delay))
+
+
+def _source(capture: FlowCapture, experiment: Experiment) -> Source:
+    """Return the source of a capture; of a trace, one period of the messages in the capture."""
+    if experiment.source is None:
+        return experiment.flow
+    content = experiment.source.content
+    if not isinstance(content, TraceFile):
+        return content
+    written = capture.trace()
+    period = content.period or experiment.duration
+    first = slice(int(np.searchsorted(written.times, period - WRITE_DELAY)))
+    labels = np.array(written.kinds)[written.labels.codes[first]]
+    return Trace(written.times[first], written.sizes[first], period, labels)
 
 
 def _phase(run: FlowRun) -> float | None:
@@ -215,11 +277,13 @@ def _share(share: Interval) -> Interval:
     return Interval(share.value, max(share.low, 0.0), min(share.high, 1.0))
 
 
-def delays_by_run(capture: FlowCapture, experiment: Experiment) -> tuple[list[NDArray[np.float64]], list[float]]:
+def delays_by_run(
+    capture: FlowCapture, experiment: Experiment, kind: int | None = None
+) -> tuple[list[NDArray[np.float64]], list[float]]:
     """Return the delays [s] of each run without its two ends, and the time for which the run wrote packets [s].
 
     The delays are in the order of writing, with all flows of a run together. A run can be longer than the experiment's
-    `duration`, which is the duration of the first run.
+    `duration`, which is the duration of the first run. With a number of a kind, only messages of this kind count.
     """
     warm_up = min(WARM_UP, LARGEST_WARM_UP_SHARE * experiment.duration)
     written: dict[int, list[NDArray[np.int64]]] = {}
@@ -232,6 +296,8 @@ def delays_by_run(capture: FlowCapture, experiment: Experiment) -> tuple[list[ND
         # Packets that were written last may not have been read before the run ended.
         last = (durations[run.run] - warm_up / 2) * MICROSECONDS
         kept = (run.written >= warm_up * MICROSECONDS) & (run.written <= last)
+        if kind is not None and run.messages is not None:
+            kept &= run.messages.kind_numbers == kind
         written.setdefault(run.run, []).append(run.written[kept])
         delays.setdefault(run.run, []).append(part[kept])
     sequences, lengths = [], []
@@ -262,13 +328,12 @@ def _mean_rtt(runs: Sequence[FlowRun]) -> float:
     return float(samples.mean()) / MICROSECONDS if samples.size else float("nan")
 
 
-def _ran_dry(sequences: Sequence[NDArray[np.float64]], experiment: Experiment) -> bool:
+def _ran_dry(sequences: Sequence[NDArray[np.float64]], slack: float) -> bool:
     """Return whether the send buffer was empty at some time in the second half of most runs.
 
     A packet that finds the buffer empty takes longer than the fastest packet by one round-trip time at most, for its
-    retransmission.
+    retransmission. `slack` is this time and an interval [s].
     """
-    slack = experiment.rtt + experiment.interval
     dry = sum(bool(each[each.size // 2 :].min() <= each.min() + slack) for each in sequences)
     return 2 * dry >= len(sequences)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.predict import chain_model, predict
+from tcpdelay.models.predict import chain_model, predict, supports
 from tcpdelay.models.simulator.connections import CONNECTION_TIME, SHORTEST_CONNECTION
 from tcpdelay.models.simulator.records import Rules
 from tcpdelay.models.simulator.simulation import simulate
@@ -19,11 +19,12 @@ from tcpdelay.questions.validation.captures import VIRTUAL_TIME, WARM_UP, Measur
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import CongestionControl, KnownStack, Linux, Stack
 from tcpdelay.testbed.experiment import Experiment
 
 PACKETS = 400_000
-"""Packets of the simulation of a capture, in all runs together."""
+"""Packets or messages of the simulation of a capture, in all runs together."""
 FEWEST_PACKETS = 1_000
 """Smallest number of packets in the simulation of one connection in one run."""
 SMALLEST_RESERVE = 0.002
@@ -98,32 +99,70 @@ def not_simulated(experiment: Experiment) -> str:
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
+@dataclass(frozen=True)
+class SimulatedMessages:
+    """The inputs of the simulation of a capture of messages.
+
+    Parameters
+    ----------
+    source : Source
+        The source of the messages.
+    path, stack, rules
+        As for `SimulatedFlow`.
+    seed : int
+        Seed of the simulation, derived from the capture's name: other messages than the captured ones are simulated.
+    """
+
+    source: Source
+    path: Path
+    stack: Linux
+    rules: Rules
+    seed: int
+
+
 def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
-    """Return the inputs of the simulation of a capture; None if the simulator cannot simulate the capture."""
+    """Return the inputs of the simulation of a capture of packets of one size and interval; None without one."""
     experiment = capture.experiment
-    if not_simulated(experiment):
+    if not_simulated(experiment) or experiment.source is not None:
         return None
-    control = cast(CongestionControl, experiment.congestion_control)
     packets = [max(PACKETS * size // sum(capture.sizes), FEWEST_PACKETS) for size in capture.sizes]
-    if control == "bbr":
+    if experiment.congestion_control == "bbr":
         # Delays depend on the age of the connection: whole connections are simulated.
         packets = [-(-count // size) * size for count, size in zip(packets, capture.sizes, strict=True)]
     return SimulatedFlow(
         flow=capture.flow,
         path=_path(capture),
-        stack=Stack.linux(
-            congestion_control=control,
-            delayed_ack=experiment.delayed_ack,
-            window_validation=experiment.slow_start_after_idle,
-            hz=capture.hz,
-        ),
-        rules=Rules(rack=experiment.recovery == 1, tail_loss_probe=experiment.early_retrans == 3),
+        stack=_simulated_stack(capture),
+        rules=_rules(experiment),
         connections=experiment.connections,
         packets=tuple(packets),
         phases=capture.phases,
         seeds=tuple(_seed(f"{capture.name}/{run}") for run in range(len(capture.phases))),
         connection_time=experiment.duration,
     )
+
+
+def simulated_messages(capture: MeasuredDelay) -> SimulatedMessages | None:
+    """Return the inputs of the simulation of a capture of messages; None without one."""
+    experiment = capture.experiment
+    if not_simulated(experiment) or experiment.source is None:
+        return None
+    stack, rules = _simulated_stack(capture), _rules(experiment)
+    return SimulatedMessages(capture.source, _path(capture), stack, rules, _seed(capture.name))
+
+
+def _simulated_stack(capture: MeasuredDelay) -> Linux:
+    experiment = capture.experiment
+    return Stack.linux(
+        congestion_control=cast(CongestionControl, experiment.congestion_control),
+        delayed_ack=experiment.delayed_ack,
+        window_validation=experiment.slow_start_after_idle,
+        hz=capture.hz,
+    )
+
+
+def _rules(experiment: Experiment) -> Rules:
+    return Rules(rack=experiment.recovery == 1, tail_loss_probe=experiment.early_retrans == 3)
 
 
 def _path(capture: MeasuredDelay) -> Path:
@@ -218,6 +257,11 @@ class Prediction:
         """Return the share of packets later than `playout_delay` [s]; NaN where the chain was not solved."""
         return float("nan") if self.distribution is None else self.distribution.late_fraction(playout_delay)
 
+    def of_kind(self, kind: str) -> Prediction | None:
+        """Return the prediction for one kind of messages; None if the model does not know it."""
+        by_kind: Mapping[str, DelayDistribution] = getattr(self.distribution, "by_kind", {})
+        return Prediction(by_kind[kind]) if kind in by_kind else None
+
 
 NOT_SOLVED = Prediction(None)
 
@@ -259,15 +303,18 @@ def chain(name: str, title: str, stack: Callable[[MeasuredDelay], KnownStack], r
     """
 
     def question(capture: MeasuredDelay) -> Scenario | None:
-        described = capture.plain or (routed and capture.experiment.routed)
-        return Scenario(capture.flow, capture.path, stack(capture)) if described else None
+        described = capture.default_settings or (routed and capture.experiment.routed)
+        scenario = Scenario(capture.source, capture.path, stack(capture))
+        # A chain that refuses the field of a path is shown as not solved; one that refuses the source is not asked.
+        known = isinstance(capture.source, Flow) or not supports(scenario).refused
+        return scenario if described and known else None
 
     return ScoredModel(name, title, question, solve)
 
 
 def solve(scenario: Scenario) -> Prediction:
     """Return the chain's prediction; the chain is not solved if TCP cannot carry the flow or it would take too long."""
-    rate = scenario.flow.packet_rate
+    rate = scenario.source.message_rate
     try:
         capacity = chain_model(isinstance(scenario.stack, Linux)).capacity(scenario)
     except ValueError:
@@ -293,8 +340,11 @@ def _linux(capture: MeasuredDelay) -> KnownStack:
     return Stack.linux(cast(CongestionControl, capture.experiment.congestion_control), hz=capture.hz)
 
 
-def _simulate(flow: SimulatedFlow) -> Prediction:
-    return Prediction(simulate_flow(flow))
+def _simulate(simulated: SimulatedFlow | SimulatedMessages) -> Prediction:
+    if isinstance(simulated, SimulatedFlow):
+        return Prediction(simulate_flow(simulated))
+    source, path, stack = simulated.source, simulated.path, simulated.stack
+    return Prediction(simulate(source, path, stack, packets=PACKETS, seed=simulated.seed, rules=simulated.rules))
 
 
 PUBLISHED = chain("newreno_2008", "published chain, first timeout of 4 RTT", _published)
@@ -305,7 +355,10 @@ PUBLISHED_LINUX_TIMEOUT = chain(
 )
 LINUX = chain("linux", "chain of current Linux, of the capture's congestion control", _linux, routed=False)
 SIMULATOR = ScoredModel(
-    "simulator", "Linux TCP simulated ACK by ACK, of the capture's congestion control", simulated_flow, _simulate
+    "simulator",
+    "Linux TCP simulated ACK by ACK, of the capture's congestion control",
+    lambda capture: simulated_flow(capture) or simulated_messages(capture),
+    _simulate,
 )
 MODELS = (PUBLISHED, PUBLISHED_LINUX_TIMEOUT, LINUX, SIMULATOR)
 
@@ -324,11 +377,15 @@ class Predictions:
         self._known: dict[tuple[str, Hashable], Prediction] = {}
 
     def of(self, name: str, capture: MeasuredDelay) -> Prediction | None:
-        """Return the prediction of the model `name` for a capture; None if the model cannot predict the capture."""
+        """Return the prediction of the model `name` for a capture; None if the model cannot predict the capture.
+
+        For the figures of one kind of messages, the prediction is of that kind.
+        """
         model = self.models[name]
         question = model.question(capture)
         if question is None:
             return None
         if (name, question) not in self._known:
             self._known[name, question] = model.answer(question)
-        return self._known[name, question]
+        predicted = self._known[name, question]
+        return predicted.of_kind(capture.kind) if capture.kind else predicted

@@ -227,15 +227,17 @@ def score(
     Returns
     -------
     list of Score
-        The scores of all models for the first capture, then for the second, and so on.
+        The scores of all models for the first capture, for each kind of its messages, then for the second capture, and
+        so on.
     """
     scores = []
     for done, capture in enumerate(measured):
         on_progress(done, len(measured))
-        for name in predictions.models:
-            prediction = predictions.of(name, capture)
-            if prediction is not None:
-                scores.append(Score(capture, name, prediction))
+        for part in (capture, *capture.by_kind.values()):
+            for name in predictions.models:
+                prediction = predictions.of(name, part)
+                if prediction is not None:
+                    scores.append(Score(part, name, prediction))
     return scores
 
 
@@ -265,8 +267,9 @@ def _utilization_band(measured: MeasuredDelay) -> tuple[float, str]:
 GROUPINGS: Sequence[_Grouping] = (
     ("RTT", lambda measured: rtt_group(measured.path.rtt)),
     ("loss", lambda measured: (measured.experiment.loss, format_fraction(measured.experiment.loss))),
-    ("packet size", lambda measured: (measured.flow.packet_size, f"{measured.flow.packet_size} B")),
-    ("interval", lambda measured: (measured.flow.interval, format_time(measured.flow.interval))),
+    ("messages", lambda measured: (0, measured.words)),
+    ("packet size", lambda measured: (measured.source.mean_size, f"{measured.source.mean_size:.0f} B")),
+    ("interval", lambda measured: (1 / measured.source.message_rate, format_time(1 / measured.source.message_rate))),
     ("utilization", _utilization_band),
     ("HZ", lambda measured: (measured.hz, str(measured.hz))),
     ("congestion control", lambda measured: (0, measured.experiment.congestion_control)),
