@@ -21,8 +21,7 @@ from typing import Literal, Protocol
 
 from tcpdelay.testbed.event_loop import die_with_parent, fix_addresses
 from tcpdelay.testbed.experiment import VIRTUAL_TIME_START
-from tcpdelay.testbed.flow_log import is_handed_over
-from tcpdelay.testbed.guest import PLAN
+from tcpdelay.testbed.program_session import ProgramPlan
 from tcpdelay.testbed.session import Plan
 from tcpdelay.testbed.virtual_kernel import find_kernel
 
@@ -143,7 +142,7 @@ class HostBackend:
 
     def run(self, plan: Plan, directory: Path, core: int, on_progress: OnProgress) -> None:
         """Run the plan in a child process, and wait for its end."""
-        plan.write(directory / PLAN)
+        plan.write(directory / plan.file)
         command = [sys.executable, "-m", "tcpdelay.testbed.backends", str(directory)]
         errors = directory / "error"
         with errors.open("wb") as stderr:
@@ -281,7 +280,7 @@ class UmlBackend:
     def _remedy(self) -> str:
         return "the program linux.uml is missing; run: sudo apt-get install user-mode-linux"
 
-    def _arguments(self, plan: Plan) -> list[str]:
+    def _arguments(self, plan: Plan | ProgramPlan) -> list[str]:
         return []
 
     def hz(self) -> int:
@@ -292,12 +291,12 @@ class UmlBackend:
         """Return the guest's kernel release."""
         return (directory / "kernel").read_text(encoding="ascii")
 
-    def run(self, plan: Plan, directory: Path, core: int, on_progress: OnProgress) -> None:
+    def run(self, plan: Plan | ProgramPlan, directory: Path, core: int, on_progress: OnProgress) -> None:
         """Boot a guest that runs the plan, and wait for its end."""
         kernel = self._kernel()
         if kernel is None:
             raise SessionFailedError(self._remedy())
-        plan.write(directory / PLAN)
+        plan.write(directory / plan.file)
         guest = start_guest(kernel, directory, self._arguments(plan), core)
         try:
             self._wait(guest, plan, directory, on_progress)
@@ -306,14 +305,15 @@ class UmlBackend:
         error = directory / "error"
         if error.exists():
             raise SessionFailedError(f"the guest failed: {error.read_text(encoding='utf-8').strip().splitlines()[-1]}")
-        if not all(is_handed_over(directory, number) for number in range(len(plan.experiments))):
+        if not plan.is_finished(directory):
             how = signal.Signals(-guest.returncode).name if guest.returncode < 0 else f"status {guest.returncode}"
             done = session_progress(directory)
             raise SessionFailedError(f"the guest ended with {how} at {done:.0%} of its run; {_console(directory)}")
 
-    def _wait(self, guest: subprocess.Popen[bytes], plan: Plan, directory: Path, on_progress: OnProgress) -> None:
-        longest = max(experiment.duration for experiment in plan.experiments)
-        allowed = longest + GRACE if self.real_time else SILENCE
+    def _wait(
+        self, guest: subprocess.Popen[bytes], plan: Plan | ProgramPlan, directory: Path, on_progress: OnProgress
+    ) -> None:
+        allowed = plan.duration + GRACE if self.real_time else SILENCE
         done = 0.0
         deadline = time.monotonic() + allowed
         while guest.poll() is None:
@@ -350,7 +350,7 @@ class VirtualTimeBackend(UmlBackend):
     def _remedy(self) -> str:
         return f"no kernel with virtual time at {self._hz} Hz; run: tcpdelay testbed build-kernel --hz {self._hz}"
 
-    def _arguments(self, plan: Plan) -> list[str]:
+    def _arguments(self, plan: Plan | ProgramPlan) -> list[str]:
         # A seed of 0 would select the host's entropy.
         return ["time-travel=inf-cpu", f"time-travel-start={VIRTUAL_TIME_START}", f"rngseed={plan.seed + 1}"]
 
@@ -388,7 +388,7 @@ def _main(arguments: list[str]) -> int:
 
     if arguments:
         directory = Path(arguments[0])
-        run_session(Plan.read(directory / PLAN), directory)
+        run_session(Plan.read(directory / Plan.file), directory)
         return 0
     try:
         Network.build(Experiment(rtt=0.01)).close()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 CLONE_NEWNET = 0x40000000
+MS_BIND = 4096
 CLOCK_MONOTONIC = 1
 TIMER_ABSOLUTE = 1
 PR_SET_PDEATHSIG = 1
@@ -51,9 +52,9 @@ def enter_network(namespace: int) -> None:
     _checked(_libc.setns(namespace, CLONE_NEWNET))
 
 
-def mount(source: str, target: str, kind: str, options: str = "") -> None:
+def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0) -> None:
     """Mount a filesystem (mount(2))."""
-    _checked(_libc.mount(source.encode(), target.encode(), kind.encode(), 0, options.encode()))
+    _checked(_libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode()))
 
 
 def power_off() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tcpdelay.testbed.event_loop import mount, power_off
 
-PLAN = "plan.json"
 WORK_DIRECTORY = Path("/mnt")
 MODULES = ("drivers/net/veth", "net/sched/sch_netem", "net/sched/sch_tbf")
 CONGESTION_CONTROLS = ("tcp_bbr", "tcp_vegas", "tcp_westwood")
@@ -34,9 +33,13 @@ def main(shared: str) -> None:
         try:
             _prepare_kernel()
             # Imported here, because the import of the session reads /proc.
+            from tcpdelay.testbed.program_session import ProgramPlan, run_program_session
             from tcpdelay.testbed.session import Plan, run_session
 
-            run_session(Plan.read(WORK_DIRECTORY / PLAN), WORK_DIRECTORY)
+            if (programs := WORK_DIRECTORY / ProgramPlan.file).exists():
+                run_program_session(ProgramPlan.read(programs), WORK_DIRECTORY)
+            else:
+                run_session(Plan.read(WORK_DIRECTORY / Plan.file), WORK_DIRECTORY)
         except BaseException:
             (WORK_DIRECTORY / "error").write_text(traceback.format_exc(), encoding="utf-8")
     finally:

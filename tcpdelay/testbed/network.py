@@ -191,11 +191,14 @@ class Network:
         The two ends. There are nodes between them if there is a bottleneck or packets are traced.
     receiver_address : str
         Address at which the receiver listens, on `PORT`.
+    sender_address : str
+        Address of the sender.
     """
 
     sender: Node
     receiver: Node
     receiver_address: str
+    sender_address: str
     _delay: float
     _queues: dict[str, tuple[Node, int]]
     _nodes: list[Node]
@@ -239,7 +242,7 @@ class Network:
                 limits = experiment.queue_packets, experiment.queue_bytes
                 add_bottleneck(*_device(queues["bottleneck"]), experiment.bottleneck_rate, *limits)
             ends = (sender, forward[0]), (receiver, backward[-1])
-            return cls(sender, receiver, f"10.0.{len(nodes) - 1}.2", delay, queues, nodes, ends)
+            return cls(sender, receiver, f"10.0.{len(nodes) - 1}.2", "10.0.1.1", delay, queues, nodes, ends)
         except BaseException:
             for node in nodes:
                 node.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tcpdelay.testbed.apps import (
     ConstantBitRateSource,
@@ -24,7 +24,15 @@ from tcpdelay.testbed.apps import (
 )
 from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop, wake_exactly
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.flow_log import FlowRecord, PacketLog, StreamPackets, TcpInfo, tcp_info, write_records
+from tcpdelay.testbed.flow_log import (
+    FlowRecord,
+    PacketLog,
+    StreamPackets,
+    TcpInfo,
+    is_handed_over,
+    tcp_info,
+    write_records,
+)
 from tcpdelay.testbed.loss_channel import LossChannel
 from tcpdelay.testbed.message_source import MessageSource, message_file, read_messages
 from tcpdelay.testbed.network import PORT, Network, PacketTraces, kernel_counters
@@ -308,10 +316,21 @@ class Plan:
         Whether to trace the packets at both ends.
     """
 
+    file: ClassVar[str] = "plan.json"
+
     experiments: list[Experiment]
     seed: int = 0
     heartbeat: bool = True
     pcap: bool = False
+
+    @property
+    def duration(self) -> float:
+        """Time during which packets are written, of the longest experiment [s]."""
+        return max(experiment.duration for experiment in self.experiments)
+
+    def is_finished(self, directory: Path) -> bool:
+        """Return whether the flows of all experiments have been handed over in a directory."""
+        return all(is_handed_over(directory, number) for number in range(len(self.experiments)))
 
     def write(self, file: Path) -> None:
         """Write the plan to a file."""
@@ -402,7 +421,7 @@ def _watch_stalls(loop: EventLoop, first: int) -> array[int]:
 
 
 def _report_progress(loop: EventLoop, plan: Plan, directory: Path, first: int) -> None:
-    duration = max(experiment.duration for experiment in plan.experiments) * NANOSECONDS
+    duration = plan.duration * NANOSECONDS
     file = directory / "progress"
 
     def report(_: int) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
 from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array, whole_bytes
+from tcpdelay.scenario.sources.message_trace import Trace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -153,6 +154,52 @@ class Video(Source):
         """
         mean_per_bitrate = WEIBULL_SCALE * math.gamma(1 + 1 / WEIBULL_SHAPE)
         return cls(bitrate, frame_rate=1 / (8 * mean_per_bitrate), key_ratio=1.0, frame_sizes="weibull")
+
+    @classmethod
+    def fit(cls, trace: Trace) -> Video:
+        """Return the video with lognormal frame sizes whose parameters are those of a trace of frames.
+
+        Key frames are the frames labelled "key", "key frame", "I" or "IDR". Without such labels they follow from the
+        logarithms of the sizes of the first 10 000 frames, which are divided into two classes: by the distance of the
+        larger frames that leaves the smallest sum of squares within the classes, or by a mixture of two normal
+        distributions, if its likelihood is larger. The price of further parameters is that of Schwarz (1978). The
+        class of larger frames is divided again, as P frames and key frames are in a video with B frames, for as long
+        as the likelihood grows by a factor of e^10. At least five key frames are needed, else the fit has none.
+
+        Sizes have no order in `Video`: slow changes of the content become variation from frame to frame.
+
+        Parameters
+        ----------
+        trace : Trace
+            At least ten frames at a constant rate, each one message.
+
+        Returns
+        -------
+        Video
+            `bitrate` and `frame_rate` are means of the trace. `key_ratio` is the ratio of the mean sizes of key frames
+            and other frames, `key_interval` the mean distance of key frames, and `variation` the standard deviation of
+            all sizes, each relative to the mean of its class. Without key frames `key_ratio` is 1, and `key_interval` one frame.
+
+        Raises
+        ------
+        InvalidValueError
+            If the messages are fewer than ten, or do not come at a constant rate; a ValueError.
+
+        References
+        ----------
+        Schwarz, "Estimating the Dimension of a Model", Annals of Statistics 6 (1978).
+
+        Examples
+        --------
+        >>> frames = Video(2_500_000, key_ratio=8, key_interval=1).messages(600)
+        >>> video = Video.fit(Trace(frames["time"], frames["size"]))
+        >>> round(video.key_ratio, 1), round(video.key_interval, 3), round(video.variation, 2)
+        (8.0, 1.0, 0.3)
+        """
+        # It needs NumPy, but the command line reads the declarations of this module for its help.
+        from tcpdelay.scenario.sources.video_fit import fitted_parameters
+
+        return cls(*fitted_parameters(trace))
 
     @property
     def kinds(self) -> tuple[str, ...]:
