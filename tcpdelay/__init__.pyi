@@ -9,6 +9,7 @@ from .network.result import FlowResult, NetworkResult, QueueStatistics
 from .network.simulation import simulate_network
 from .network.sources import Bulk, ConstantRate, Transfers, Web
 from .network.stacks import Classic, Udp
+from .quality.player import Player
 from .quality.voice import CallTarget
 from .questions.boundary import WorkingBoundary, working_boundary
 from .questions.largest import (
@@ -18,6 +19,7 @@ from .questions.largest import (
     largest_rtt,
     loss_rtt_frontier,
 )
+from .questions.playback import startup_for_stalls, video_stalls
 from .questions.playout import playout_for_call, playout_for_late_fraction
 from .questions.region import working_region
 from .questions.sensitivity import sensitivities
@@ -58,6 +60,7 @@ __all__ = [
     "NetworkResult",
     "ParetoSizes",
     "Path",
+    "Player",
     "QueueStatistics",
     "Rules",
     "SharedPath",
@@ -95,7 +98,9 @@ __all__ = [
     "sensitivities",
     "simulate",
     "simulate_network",
+    "startup_for_stalls",
     "sweep",
+    "video_stalls",
     "working_boundary",
     "working_region",
 ]
