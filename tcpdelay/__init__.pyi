@@ -22,6 +22,7 @@ from .questions.largest import (
 from .questions.playback import startup_for_stalls, video_stalls
 from .questions.playout import playout_for_call, playout_for_late_fraction
 from .questions.region import working_region
+from .questions.replies import audio_not_stoppable, playout_without_gaps
 from .questions.sensitivity import sensitivities
 from .questions.sweep.run import sweep
 from .questions.tables.lattice import prepare_surface
@@ -77,6 +78,7 @@ __all__ = [
     "Video",
     "Web",
     "WorkingBoundary",
+    "audio_not_stoppable",
     "best_connections",
     "best_interval",
     "best_split",
@@ -90,6 +92,7 @@ __all__ = [
     "loss_rtt_frontier",
     "playout_for_call",
     "playout_for_late_fraction",
+    "playout_without_gaps",
     "plot_boundaries",
     "plot_region",
     "predict_delay",
