@@ -12,7 +12,7 @@ from tcpdelay.models.compilation import kernel
 from tcpdelay.scenario.fields import InvalidValueError, Quantity, described
 
 RESOLUTION = 2e-6
-"""Time by which a frame or a chunk must be late to count as late [s]; simulated writes and reads are rounded to 1 us."""
+"""Time by which a frame or a chunk must be late to count as late [s]: simulated times are rounded to 1 us."""
 
 
 def _media_time(meaning: str, default_words: str = "") -> Quantity:

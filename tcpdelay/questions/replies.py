@@ -36,6 +36,9 @@ STAGES = ("held back", "unsent", "in flight", "at the reader", "not stoppable")
 """Where the audio of a reply is; the last is the sum of all but the first."""
 
 
+_HINT = "on the command line, --silence makes packets speech, and --speed makes them replies"
+
+
 @dataclass(frozen=True)
 class GaplessPlayout:
     """The smallest playout buffer that plays most talk spurts or replies without a gap.
@@ -138,7 +141,9 @@ class UnstoppableAudio:
     def _scaled(self, stage: str, probability: float, factor: float) -> Interval:
         if stage not in self.chunks:
             raise InvalidValueError("stage", stage, f"be one of {', '.join(map(repr, self.chunks))}")
-        return Interval(*(factor * end for end in quantile_interval([self.chunks[stage]], probability)))
+        return Interval(
+            *(factor * end for end in quantile_interval([self.chunks[stage].astype(np.float64)], probability))
+        )
 
 
 def playout_without_gaps(
@@ -241,7 +246,7 @@ def audio_not_stoppable(
     >>> float(with_limit.bytes("unsent", 0.999).value)
     4800.0
     """
-    if notsent_lowat is not None and (not is_number(notsent_lowat) or notsent_lowat < 1):
+    if notsent_lowat is not None and notsent_lowat < 1:
         raise InvalidValueError("notsent_lowat", notsent_lowat, "be a number of bytes from 1 on")
     replies = _Replies(source, path, stack, bursts, seed, on_progress)
     interval, size = replies.source.interval, replies.source.packet_size
@@ -254,7 +259,7 @@ def audio_not_stoppable(
 
     produced, sent, read = passed(replies.written), passed(replies.sent), passed(replies.read)
     unsent = produced - sent
-    accepted = unsent if notsent_lowat is None else np.minimum(unsent, -(-int(notsent_lowat) // size))
+    accepted = unsent if notsent_lowat is None else np.minimum(unsent, -(-notsent_lowat // size))
     in_flight, waiting = sent - read, read - passed(played)
     amounts = (unsent - accepted, accepted, in_flight, waiting, accepted + in_flight + waiting)
     return UnstoppableAudio(
@@ -291,7 +296,7 @@ class _Replies:
     ) -> None:
         bursty = source_of(source)
         if not isinstance(bursty, Speech | Utterances):
-            raise InvalidValueError("source", source, "be Speech or Utterances")
+            raise InvalidValueError("source", source, "be Speech or Utterances", _HINT)
         per_burst = bursty.packets_per_burst
         most = int(min(MOST_BURSTS, MOST_CHUNKS / per_burst))
         if not is_number(bursts) or not FEWEST_BURSTS <= bursts <= most:
