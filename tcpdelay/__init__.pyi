@@ -9,6 +9,7 @@ from .network.result import FlowResult, NetworkResult, QueueStatistics
 from .network.simulation import simulate_network
 from .network.sources import Bulk, ConstantRate, Transfers, Web
 from .network.stacks import Classic, Udp
+from .quality.player import Player
 from .quality.voice import CallTarget
 from .questions.boundary import WorkingBoundary, working_boundary
 from .questions.largest import (
@@ -18,8 +19,10 @@ from .questions.largest import (
     largest_rtt,
     loss_rtt_frontier,
 )
+from .questions.playback import startup_for_stalls, video_stalls
 from .questions.playout import playout_for_call, playout_for_late_fraction
 from .questions.region import working_region
+from .questions.replies import audio_not_stoppable, playout_without_gaps
 from .questions.sensitivity import sensitivities
 from .questions.sweep.run import sweep
 from .questions.tables.lattice import prepare_surface
@@ -58,6 +61,7 @@ __all__ = [
     "NetworkResult",
     "ParetoSizes",
     "Path",
+    "Player",
     "QueueStatistics",
     "Rules",
     "SharedPath",
@@ -74,6 +78,7 @@ __all__ = [
     "Video",
     "Web",
     "WorkingBoundary",
+    "audio_not_stoppable",
     "best_connections",
     "best_interval",
     "best_split",
@@ -87,6 +92,7 @@ __all__ = [
     "loss_rtt_frontier",
     "playout_for_call",
     "playout_for_late_fraction",
+    "playout_without_gaps",
     "plot_boundaries",
     "plot_region",
     "predict_delay",
@@ -95,7 +101,9 @@ __all__ = [
     "sensitivities",
     "simulate",
     "simulate_network",
+    "startup_for_stalls",
     "sweep",
+    "video_stalls",
     "working_boundary",
     "working_region",
 ]

@@ -169,6 +169,39 @@ def share_interval(count: int, of: int, confidence: float = CONFIDENCE) -> Inter
     return Interval(count / of if of else float("nan"), low, high)
 
 
+def count_interval(count: int, confidence: float = CONFIDENCE) -> Interval:
+    """Return a number of events and the confidence interval of its mean, for events of a Poisson process.
+
+    Parameters
+    ----------
+    count : int
+        Number of events, 0 or more.
+    confidence : float
+        Lower bound of the probability that the interval contains the mean, above 0 and below 1.
+
+    Returns
+    -------
+    Interval
+        The number, and the exact interval.
+
+    References
+    ----------
+    Garwood, "Fiducial Limits for the Poisson Distribution", Biometrika 28(3/4), 1936.
+
+    Examples
+    --------
+    >>> [round(float(end), 2) for end in count_interval(0)], [round(float(end), 2) for end in count_interval(10)]
+    ([0.0, 0.0, 3.69], [10.0, 4.8, 18.39])
+    """
+    if count < 0:
+        raise InvalidValueError("count", count, "be 0 or more")
+    from scipy.special import gammaincinv
+
+    beyond = (1 - confidence) / 2
+    low = float(gammaincinv(count, beyond)) if count else 0.0
+    return Interval(float(count), low, float(gammaincinv(count + 1, 1 - beyond)))
+
+
 def are_independent(means: NDArray[np.float64]) -> bool:
     r"""Return whether consecutive block means show no positive serial correlation.
 

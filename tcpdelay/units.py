@@ -377,6 +377,17 @@ def format_rate(rate: float, digits: int = DIGITS) -> str:
     return str(_Rendered(rate, "bit/s").render(prec=digits - 1))
 
 
+def format_size(size: float, digits: int = DIGITS) -> str:
+    """Return a size [bytes] with its unit and `digits` significant digits, 3 by default.
+
+    Examples
+    --------
+    >>> format_size(960), format_size(94_080), format_size(0)
+    ('960 B', '94.1 kB', '0 B')
+    """
+    return str(_Rendered(size, "B").render(prec=digits - 1))
+
+
 def told_apart(written: Callable[[float, int], str], *values: float | None, error: float = 0.0) -> list[str]:
     """Return formatted values with enough digits that different values look different.
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from tcpdelay.cli import players
 from tcpdelay.cli.errors import argument_errors, counting, predicting
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_scenario
 from tcpdelay.cli.predict import FORMAT_HELP
 from tcpdelay.cli.scenario import RequestedScenario, in_frames, read_scenario
+from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
 from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_time
@@ -30,6 +32,7 @@ Question = Literal[
     "split",
     "connections",
     "sensitivity",
+    players.PlayerQuestion,
 ]
 Growth = Literal["segments", "size", "rate"]
 Format = Literal["text", "json", "csv"]
@@ -50,10 +53,14 @@ GOES_WITH: dict[str, tuple[Question, ...]] = {
     "--connections": ("connections",),
     "--rtts": ("frontier",),
     "--step": ("sensitivity",),
+    **players.GOES_WITH,
 }
 """The questions for which each option can be given."""
+PLAYER_QUESTIONS: tuple[Question, ...] = get_args(players.PlayerQuestion)
+SOURCE_QUESTIONS: tuple[Question, ...] = ("playout", *PLAYER_QUESTIONS)
+"""The questions for which the source need not have a constant rate."""
 SUMMARY = "Find the largest bitrate, loss ... or the smallest buffer for a target."
-EXAMPLES = """
+EXAMPLES = f"""
 \b
 Questions:
   bitrate      largest bitrate that meets the target
@@ -65,6 +72,9 @@ Questions:
   split        best number of pieces to write each packet in
   connections  best number of connections to spread the packets over
   sensitivity  how the delay depends on each input
+  startup      smallest start-up buffer of a video for few stalls per hour
+  gaps         smallest buffer that plays most talk spurts or replies without a gap
+  interruption audio of a reply that can no longer be stopped
 
 \b
 An option for the quantity in question is not necessary; its value is ignored.
@@ -78,7 +88,7 @@ Examples:
   tcpdelay solve playout --rtt 100ms --loss 2% --app voip --codec g729a
   tcpdelay solve interval --rtt 100ms --loss 2% --bitrate 64kbit/s
   tcpdelay solve sensitivity --rtt 100ms --loss 2% --app voip --format csv
-"""
+{players.EXAMPLES}"""
 
 
 QUESTIONS = list(get_args(Question))
@@ -118,8 +128,10 @@ def _counts(name: str, description: str) -> Any:
 
 
 @with_scenario
+@with_source
 def solve(
     options: ScenarioOptions,
+    source: SourceOptions = NO_SOURCE,
     question: Annotated[
         Any,
         typer.Argument(
@@ -175,6 +187,16 @@ def solve(
         float | None,
         quantity("--step", "fraction", ASKED, "Of sensitivity: relative change of each input.", "10%", zero=True),
     ] = None,
+    stalls: players.Stalls = None,
+    startup: players.Startup = None,
+    rebuffer: players.Rebuffer = None,
+    catch_up: players.CatchUp = None,
+    session: players.Session = None,
+    hours: players.Hours = None,
+    gap_fraction: players.GapFraction = None,
+    playout_buffer: players.PlayoutBuffer = None,
+    notsent_lowat: players.NotsentLowat = None,
+    bursts: players.Bursts = None,
     output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
     method: Annotated[
         AnsweredBy,
@@ -200,14 +222,38 @@ def solve(
         "--connections": connections,
         "--rtts": rtts,
         "--step": step,
+        "--stalls": stalls,
+        "--startup": startup,
+        "--rebuffer": rebuffer,
+        "--catch-up": catch_up,
+        "--session": session,
+        "--hours": hours,
+        "--gap-fraction": gap_fraction,
+        "--playout-buffer": playout_buffer,
+        "--notsent-lowat": notsent_lowat,
+        "--bursts": bursts,
     }
     _refuse_unrelated(question, given)
     if options.over is not None and question == "interval":
         raise typer.BadParameter("--over: does not go with solve interval; give the bytes around the data as --header")
+    if source.given and question not in SOURCE_QUESTIONS:
+        raise typer.BadParameter(
+            f"{source.names}: goes with solve {' or '.join(SOURCE_QUESTIONS)}, not with {question}"
+        )
+    if method == "chain" and question in PLAYER_QUESTIONS:
+        raise typer.BadParameter(f"--method: solve {question} needs a simulation")
     particulars = {name: value for name, value in given.items() if value is not None}
+    if question in PLAYER_QUESTIONS:
+        with argument_errors(), predicting():
+            from tcpdelay.report.players import player_text
+
+            found = players.solve_player(question, options, source, particulars)
+            text = player_text(found, output_format)
+        print(text, end="")
+        return
     if question == "bitrate":
         particulars["--grow"] = grow or _growth(options)
-    scenario = read_scenario(_without_quantity(question, options, particulars.get("--grow")))
+    scenario = read_scenario(_without_quantity(question, options, particulars.get("--grow")), source)
     with argument_errors(), predicting():
         from tcpdelay.report.answers import answer_text
 
@@ -278,7 +324,7 @@ def _answer(
     from tcpdelay.questions.sensitivity import sensitivities
     from tcpdelay.questions.ways import best_connections, best_interval, best_split
 
-    flow, path, stack, target = scenario.flow, scenario.path, scenario.stack, scenario.target
+    path, stack, target = scenario.path, scenario.stack, scenario.target
     own = {name.removeprefix("--").replace("-", "_"): value for name, value in particulars.items()}
     codec, mos = own.pop("codec", None), own.pop("mos", None)
     call = None if codec is None and mos is None else CallTarget(codec or "g711", mos)
@@ -286,8 +332,9 @@ def _answer(
     if question == "playout":
         own |= {"method": method, "on_progress": counting("Simulating", "packets at most")}
         if call is not None:
-            return playout_for_call(flow, path, stack, call, **own)
-        return playout_for_late_fraction(flow, path, stack, **{"late_fraction": LATE_FRACTION, **own})
+            return playout_for_call(scenario.flow, path, stack, call, **own)
+        return playout_for_late_fraction(scenario.source, path, stack, **{"late_fraction": LATE_FRACTION, **own})
+    flow = scenario.flow
     several = question not in ("bitrate", "packet-rate", "loss", "rtt")
     own |= {"method": method, "on_progress": counting("Tried", "points" if several else "values at most")}
     if question == "interval":

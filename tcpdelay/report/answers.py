@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.models.predict import COMPARED_PACKETS
@@ -34,6 +34,15 @@ Format = Literal["text", "json", "csv"]
 Row = dict[str, Any]
 Solution = Edge | SmallestBuffer | Frontier | Choice | Sensitivities
 """The answer to a question."""
+
+
+class Answered(Protocol):
+    """An answer that names its model: a `Solution`, or another class for which `rendered` has a function."""
+
+    @property
+    def method(self) -> str:
+        """Name of the model."""
+
 
 LIMITS = {
     "delay": "the delay, which is too long beyond this value",
@@ -78,12 +87,12 @@ class RenderedAnswer:
     cells: list[list[str]] = field(default_factory=list)
 
 
-def answer_text(answer: Solution, chosen: Format, ignored: Mapping[str, str], over: Encapsulation | None = None) -> str:
+def answer_text(answer: Answered, chosen: Format, ignored: Mapping[str, str], over: Encapsulation | None = None) -> str:
     """Return an answer of `tcpdelay.questions` in one of the formats.
 
     Parameters
     ----------
-    answer : Edge, SmallestBuffer, Frontier, Choice or Sensitivities
+    answer : Answered
         The answer.
     chosen : {"text", "json", "csv"}
         The format.

@@ -1,0 +1,117 @@
+"""The questions of `tcpdelay solve` about players: stalls, gaps, and audio that cannot be stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tcpdelay.cli.errors import counting
+from tcpdelay.cli.options import ScenarioOptions, number, quantity
+from tcpdelay.cli.scenario import read_scenario
+from tcpdelay.cli.source_options import SourceOptions
+
+if TYPE_CHECKING:
+    from tcpdelay.questions.playback import StartupBuffer, VideoStalls
+    from tcpdelay.questions.replies import GaplessPlayout, UnstoppableAudio
+
+PlayerQuestion = Literal["startup", "gaps", "interruption"]
+
+PANEL = "Details of a player"
+
+Stalls = Annotated[float | None, number("--stalls", PANEL, "Of startup: largest number of stalls per hour.", "1")]
+Startup = Annotated[
+    float | None,
+    quantity(
+        "--startup",
+        "time",
+        PANEL,
+        "Of startup: judge this start-up buffer, instead of the smallest that suffices. Example: 2s.",
+        zero=True,
+    ),
+]
+Rebuffer = Annotated[
+    float | None,
+    quantity("--rebuffer", "time", PANEL, "Of startup: buffer after a stall.", "as at the start", zero=True),
+]
+CatchUp = Annotated[
+    float | None,
+    quantity("--catch-up", "fraction", PANEL, "Of startup: faster playback after a stall. Example: 5%.", "0%"),
+]
+Session = Annotated[float | None, quantity("--session", "time", PANEL, "Of startup: length of a session.", "600s")]
+Hours = Annotated[float | None, number("--hours", PANEL, "Of startup: hours of video that are simulated.", "20")]
+GapFraction = Annotated[
+    float | None,
+    quantity("--gap-fraction", "fraction", PANEL, "Of gaps: largest share of talk spurts or replies with a gap.", "1%"),
+]
+PlayoutBuffer = Annotated[
+    float | None,
+    quantity(
+        "--playout-buffer",
+        "time",
+        PANEL,
+        "Of interruption: time from the arrival of a reply's first chunk to its playout.",
+        "0s",
+        zero=True,
+    ),
+]
+NotsentLowat = Annotated[
+    int | None,
+    quantity("--notsent-lowat", "size", PANEL, "Of interruption: TCP_NOTSENT_LOWAT of the socket.", "not set"),
+]
+Bursts = Annotated[
+    int | None,
+    number("--bursts", PANEL, "Of gaps and interruption: talk spurts or replies that are simulated.", "10000"),
+]
+GOES_WITH: Mapping[str, tuple[PlayerQuestion, ...]] = {
+    **dict.fromkeys(("--stalls", "--startup", "--rebuffer", "--catch-up", "--session", "--hours"), ("startup",)),
+    "--gap-fraction": ("gaps",),
+    "--playout-buffer": ("interruption",),
+    "--notsent-lowat": ("interruption",),
+    "--bursts": ("gaps", "interruption"),
+}
+"""The questions for which each option can be given."""
+EXAMPLES = """\
+  tcpdelay solve startup --rtt 60ms --loss 0.5% --bitrate 1Mbit/s --key-ratio 8
+  tcpdelay solve gaps --rtt 100ms --loss 1% --packet-size 960 --interval 20ms --speed 3
+  tcpdelay solve interruption --rtt 100ms --loss 1% --packet-size 960 --interval 20ms --speed 3 --notsent-lowat 4kB
+"""
+
+
+def solve_player(
+    question: PlayerQuestion, options: ScenarioOptions, source: SourceOptions, given: Mapping[str, Any]
+) -> StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio:
+    """Return the answer to a question about a player; `given` has the details by their option.
+
+    Raises
+    ------
+    typer.BadParameter, ValueError
+        If an option is missing, has a value out of its range or does not go with the question.
+    """
+    from tcpdelay.quality.player import Player
+    from tcpdelay.questions.playback import startup_for_stalls, video_stalls
+    from tcpdelay.questions.replies import audio_not_stoppable, playout_without_gaps
+
+    for name in ("limit", "quantile"):
+        if options[name] is not None:
+            raise typer.BadParameter(f"--{name}: does not go with solve {question}, which has its own demand")
+    scenario = read_scenario(options, source)
+    asked = (scenario.source, scenario.path, scenario.stack)
+    own = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items()}
+    own["on_progress"] = counting("Simulating", "messages")
+    if question == "gaps":
+        return playout_without_gaps(*asked, **_renamed(own, gap_fraction="gap_share"))
+    if question == "interruption":
+        return audio_not_stoppable(*asked, **_renamed(own, playout_buffer="buffer"))
+    if "startup" not in own:
+        return startup_for_stalls(*asked, **_renamed(own, stalls="stalls_per_hour"))
+    if "stalls" in own:
+        raise typer.BadParameter("--startup and --stalls: give one of them, a buffer or a demand")
+    player = Player(**{name: own.pop(name) for name in ("startup", "rebuffer", "catch_up") if name in own})
+    return video_stalls(*asked, player, **own)
+
+
+def _renamed(values: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    """Return values with some names changed."""
+    return {names.get(name, name): value for name, value in values.items()}

@@ -1,0 +1,90 @@
+"""The playing of speech and of a voice agent's replies: start, gaps, and when each chunk is played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.scenario.fields import InvalidValueError
+
+
+@dataclass(frozen=True)
+class PlayedBursts:
+    """How the chunks of talk spurts or replies are played.
+
+    Attributes
+    ----------
+    starts : ndarray of int, shape (bursts,)
+        Number of the first chunk of each burst.
+    required : ndarray, shape (bursts,)
+        Smallest time from the arrival of the first chunk of a burst to its playout with which the burst has no gap [s].
+    played : ndarray, shape (chunks,)
+        Time at which each chunk begins to play [s].
+    """
+
+    starts: NDArray[np.int64]
+    required: NDArray[np.float64]
+    played: NDArray[np.float64]
+
+
+def play_bursts(
+    read: NDArray[np.float64], starts: NDArray[np.int64], interval: float, buffer: float = 0.0
+) -> PlayedBursts:
+    r"""Play bursts of audio, each chunk of which lasts for `interval`.
+
+    With the chunks of a burst read at :math:`r_0, r_1, \dots` and a playout that begins B after :math:`r_0`, chunk k is
+    due at :math:`r_0 + B + k \Delta`. So the burst has no gap if
+
+    .. math:: B \ge \max_k (r_k - r_0 - k \Delta).
+
+    If a chunk is late, the player waits for it, and plays the rest of the burst later: chunk k begins at
+
+    .. math:: p_k = \max(r_0 + B + k \Delta, \max_{i \le k} (r_i + (k - i) \Delta)).
+
+    Parameters
+    ----------
+    read : ndarray, shape (chunks,)
+        Time at which each chunk was read in order [s].
+    starts : ndarray of int, shape (bursts,)
+        Number of the first chunk of each burst, ascending, the first of them 0.
+    interval : float
+        Audio in a chunk [s], above 0.
+    buffer : float
+        Time B from the arrival of the first chunk of a burst to its playout [s], 0 or more.
+
+    Returns
+    -------
+    PlayedBursts
+        The buffer that each burst requires, and the playout with the given buffer.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range.
+
+    Examples
+    --------
+    The third of four chunks of 20 ms comes 50 ms late, and the fourth with it:
+
+    >>> bursts = play_bursts(np.array([0.05, 0.07, 0.14, 0.14]), np.array([0]), interval=0.020)
+    >>> bursts.required.round(3).tolist(), bursts.played.round(3).tolist()
+    ([0.05], [0.05, 0.07, 0.14, 0.16])
+    """
+    if not 0 < interval < np.inf:
+        raise InvalidValueError("interval", interval, "be a number of seconds above 0")
+    if not 0 <= buffer < np.inf:
+        raise InvalidValueError("buffer", buffer, "be a number of seconds from 0 on")
+    if not starts.size or starts[0] != 0 or np.any(np.diff(starts) <= 0) or starts[-1] >= read.size:
+        raise InvalidValueError("starts", starts, "ascend from 0 to below the number of chunks")
+    lengths = np.diff(np.append(starts, read.size))
+    place = np.arange(read.size) - np.repeat(starts, lengths)
+    # Lateness of each chunk if the burst played from the arrival of its first chunk on.
+    late = read - np.repeat(read[starts], lengths) - place * interval
+    required = np.maximum.reduceat(late, starts)
+    # Bursts one above the other: the running maximum begins anew with each burst.
+    step = float(late.max() - late.min()) + buffer + 1.0
+    burst = np.repeat(np.arange(starts.size), lengths)
+    waited = np.maximum.accumulate(np.maximum(late, buffer) + step * burst) - step * burst
+    return PlayedBursts(starts, required, np.repeat(read[starts], lengths) + waited + place * interval)

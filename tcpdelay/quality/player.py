@@ -1,0 +1,191 @@
+"""A video player that waits for a buffer, and again after each stall: its stalls in a sequence of frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.models.compilation import kernel
+from tcpdelay.scenario.fields import InvalidValueError, Quantity, described
+
+RESOLUTION = 2e-6
+"""Time by which a frame or a chunk must be late to count as late [s]: simulated times are rounded to 1 us."""
+
+
+def _media_time(meaning: str, default_words: str = "") -> Quantity:
+    return Quantity(
+        kind="time",
+        meaning=meaning,
+        low=0.0,
+        high=3600.0,
+        unit="s",
+        example="2s",
+        hint="the time is given in seconds",
+        default_words=default_words,
+    )
+
+
+@described
+class Player:
+    """A player of live video.
+
+    It starts once its buffer holds `startup` of media time. When a frame is due and has not arrived, the picture stands
+    still until the buffer holds `rebuffer` of media time, the missing frame included. Each stall leaves the player
+    further behind the sender. A player that catches up plays faster until it is no further behind than at its start.
+
+    Parameters
+    ----------
+    startup : float
+        Media time in the buffer at which the player starts [s], 0 to 3600: the time from the first frame to the last
+        frame that has arrived.
+    rebuffer : float, optional
+        Media time in the buffer at which the player resumes after a stall [s], 0 to 3600; by default `startup`.
+    catch_up : float
+        Speed above real time while the player is further behind than at its start, relative to real time, 0 to 10. With
+        0, the player never catches up.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    Examples
+    --------
+    >>> Player(2.0).resumes_at, Player(2.0, rebuffer=0.5).resumes_at
+    (2.0, 0.5)
+    """
+
+    startup: Annotated[float, _media_time("Media time in the buffer at which the player starts.")]
+    rebuffer: (
+        Annotated[
+            float,
+            _media_time("Media time in the buffer at which the player resumes after a stall.", "as at the start"),
+        ]
+        | None
+    ) = None
+    catch_up: Annotated[
+        float,
+        Quantity(
+            kind="fraction",
+            meaning="Speed above real time while the player is further behind than at its start.",
+            low=0.0,
+            high=10.0,
+            unit="fraction of real time",
+            example="5%",
+        ),
+    ] = 0.0
+
+    @property
+    def resumes_at(self) -> float:
+        """Media time in the buffer at which the player resumes after a stall [s]."""
+        return self.startup if self.rebuffer is None else self.rebuffer
+
+
+@dataclass(frozen=True)
+class Playback:
+    """How a player showed the frames of several sessions.
+
+    Attributes
+    ----------
+    startup_delays : ndarray, shape (sessions,)
+        Time from the write of the first frame of a session to its display [s].
+    stall_before : ndarray, shape (frames,)
+        Length of the stall that began when a frame was due [s]; 0 without a stall.
+    behind : ndarray, shape (frames,)
+        Time from the write of a frame to its display [s].
+    """
+
+    startup_delays: NDArray[np.float64]
+    stall_before: NDArray[np.float64]
+    behind: NDArray[np.float64]
+
+
+def play(
+    written: NDArray[np.float64], read: NDArray[np.float64], player: Player, starts: NDArray[np.int64] | None = None
+) -> Playback:
+    """Play the frames of one or several sessions.
+
+    A frame that is written `m` after the first frame of its session is due `m` after the display of that first frame,
+    plus all stalls so far, minus the time by which the player has caught up.
+
+    Parameters
+    ----------
+    written, read : ndarray, shape (frames,)
+        Times at which each frame was written, and was read in order [s]. `written` is also the media time.
+    player : Player
+        The player.
+    starts : ndarray of int, optional
+        Number of the first frame of each session, ascending, the first of them 0. By default one session.
+
+    Returns
+    -------
+    Playback
+        Start-up delays and stalls. A session that ends while its player waits counts this wait up to its last frame.
+
+    Raises
+    ------
+    InvalidValueError
+        If the arrays do not fit together, or a frame is read before it is written, or before its predecessor.
+
+    Examples
+    --------
+    Ten frames a second, of which the sixth to the eighth arrive together at 1 s:
+
+    >>> written = np.arange(10) / 10
+    >>> read = written + 0.05
+    >>> read[5:8] = 1.0
+    >>> read[8:] = [1.01, 1.02]
+    >>> played = play(written, read, Player(startup=0.2))
+    >>> played.startup_delays.round(3).tolist(), played.stall_before.round(3).tolist()
+    ([0.25], [0.0, 0.0, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0, 0.0])
+    """
+    starts = np.zeros(1, np.int64) if starts is None else np.ascontiguousarray(starts, np.int64)
+    written, read = np.ascontiguousarray(written, np.float64), np.ascontiguousarray(read, np.float64)
+    if written.shape != read.shape or written.ndim != 1 or not written.size:
+        raise InvalidValueError("read", read.shape, f"have one time for each of the {written.size} frames written")
+    if np.any(read < written) or np.any(np.diff(read) < -RESOLUTION):
+        raise InvalidValueError("read", "times", "be in order, and not before the frames are written")
+    if not starts.size or starts[0] != 0 or np.any(np.diff(starts) <= 0) or starts[-1] >= written.size:
+        raise InvalidValueError("starts", starts, "ascend from 0 to below the number of frames")
+    startup_delays = np.empty(starts.size)
+    stall_before, behind = np.zeros(written.size), np.empty(written.size)
+    ends = np.append(starts[1:], written.size)
+    # 1 s of display at 1 + catch_up times real time reduces the distance by catch_up.
+    regained = player.catch_up / (1 + player.catch_up)
+    setting = (float(player.startup), float(player.resumes_at), float(regained))
+    _play(written, read, starts, ends, setting, startup_delays, stall_before, behind)
+    return Playback(startup_delays, stall_before, behind)
+
+
+@kernel()
+def _buffered(written: Any, first: int, end: int, media_time: float) -> int:
+    """Return the frame with whose arrival the buffer holds a media time from frame `first` on, or the last frame."""
+    number = first
+    while number + 1 < end and written[number] - written[first] < media_time - RESOLUTION:
+        number += 1
+    return number
+
+
+@kernel()
+def _play(
+    written: Any, read: Any, starts: Any, ends: Any, setting: Any, startup_delays: Any, stall_before: Any, behind: Any
+) -> None:
+    """Play all sessions; `setting` has start-up and resumption [s of media time], and the share regained."""
+    startup, resumes_at, regained = setting
+    for session in range(starts.size):
+        first, end = starts[session], ends[session]
+        at_start = read[_buffered(written, first, end, startup)] - written[first]
+        startup_delays[session] = at_start
+        distance = at_start
+        for frame in range(first, end):
+            if frame > first:
+                distance = max(distance - regained * (written[frame] - written[frame - 1]), min(distance, at_start))
+            due = written[frame] + distance
+            if read[frame] > due + RESOLUTION:
+                resumed = read[_buffered(written, frame, end, resumes_at)]
+                stall_before[frame] = resumed - due
+                distance = resumed - written[frame]
+            behind[frame] = distance

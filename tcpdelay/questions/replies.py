@@ -1,0 +1,313 @@
+"""Speech and a voice agent's replies: the buffer that plays them without a gap, and audio that cannot be stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.confidence import Interval, quantile_interval, share_interval
+from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
+from tcpdelay.models.predict import simulate_messages
+from tcpdelay.quality.bursts import play_bursts
+from tcpdelay.quality.player import RESOLUTION
+from tcpdelay.scenario.applications import source_of
+from tcpdelay.scenario.fields import InvalidValueError, is_number
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.speech import Speech, Utterances
+from tcpdelay.scenario.stack import Stack, checked_profile
+
+GAP_SHARE = 0.01
+"""Share of the talk spurts or replies that may have a gap by default."""
+BURSTS = 10_000
+"""Talk spurts or replies that are simulated by default."""
+FEWEST_BURSTS, MOST_BURSTS = 1000, 1_000_000
+MOST_CHUNKS = 20_000_000
+"""Largest number of chunks of a simulation."""
+INSTANTS = 200_000
+"""Instants at which the audio that cannot be stopped is counted."""
+FIRST_CHUNK = 1
+"""Number of the kind of the first chunk of a burst, in `Speech.kinds` and `Utterances.kinds`."""
+STAGES = ("held back", "unsent", "in flight", "at the reader", "not stoppable")
+"""Where the audio of a reply is; the last is the sum of all but the first."""
+
+
+_HINT = "on the command line, --silence makes packets speech, and --speed makes them replies"
+
+
+@dataclass(frozen=True)
+class GaplessPlayout:
+    """The smallest playout buffer that plays most talk spurts or replies without a gap.
+
+    All intervals are 95 % intervals of the simulation's statistical error.
+
+    Attributes
+    ----------
+    value : Interval
+        Time from the arrival of the first chunk of a burst to its playout [s].
+    gap_share : float
+        The demand: largest share of the bursts with a gap.
+    first_delays, required : ndarray, shape (bursts,)
+        Delay of the first chunk of each burst from write to read, and the smallest buffer that plays the burst without
+        a gap [s].
+    source, path, stack
+        The scenario.
+    expected_error : ExpectedError
+        Expected error of the simulated delays.
+    """
+
+    value: Interval
+    gap_share: float
+    first_delays: NDArray[np.float64] = field(repr=False, compare=False)
+    required: NDArray[np.float64] = field(repr=False, compare=False)
+    source: Source = field(repr=False)
+    path: Path = field(repr=False)
+    stack: Stack = field(repr=False)
+    expected_error: ExpectedError = field(repr=False)
+    method: str = "simulation"
+
+    @property
+    def bursts(self) -> int:
+        """Number of talk spurts or replies."""
+        return self.required.size
+
+    def gaps(self, buffer: float) -> Interval:
+        """Return the share of bursts with a gap, for a buffer [s].
+
+        Examples
+        --------
+        >>> found = playout_without_gaps(Speech(174, 0.020), Path(rtt=0.100, loss=0.02), bursts=1000)
+        >>> found.gaps(found.value.value).value <= 0.01 < found.gaps(0.0).value
+        True
+        """
+        return share_interval(int(np.count_nonzero(self.required > buffer + RESOLUTION)), self.bursts)
+
+    def start_quantile(self, probability: float, buffer: float = 0.0) -> Interval:
+        """Return a quantile of the time from a burst's first write to its playout with a buffer [s]."""
+        value, low, high = quantile_interval([self.first_delays], probability)
+        return Interval(value + buffer, low + buffer, high + buffer)
+
+
+@dataclass(frozen=True)
+class UnstoppableAudio:
+    """The audio of replies that the sender can no longer stop, at random instants between first write and last playout.
+
+    Attributes
+    ----------
+    buffer : float
+        Playout buffer of the reader [s].
+    notsent_lowat : int or None
+        TCP_NOTSENT_LOWAT [bytes]; None if it is not set.
+    chunks : mapping of str to ndarray, shape (instants,)
+        Chunks in each of the `STAGES` at each instant, in the order of time. "held back" has been produced, but the
+        application has not written it, because of TCP_NOTSENT_LOWAT. "unsent" is written and has not been sent. "in
+        flight" is sent and not read: on the network, or waiting for a retransmission. "at the reader" is read and has
+        not begun to play. "not stoppable" is the sum of all but the first.
+    source, path, stack
+        The scenario.
+    expected_error : ExpectedError
+        Expected error of the simulated delays.
+    """
+
+    buffer: float
+    notsent_lowat: int | None
+    chunks: Mapping[str, NDArray[np.int64]] = field(repr=False, compare=False)
+    source: Speech | Utterances = field(repr=False)
+    path: Path = field(repr=False)
+    stack: Stack = field(repr=False)
+    expected_error: ExpectedError = field(repr=False)
+    method: str = "simulation"
+
+    def seconds(self, stage: str, probability: float) -> Interval:
+        """Return a quantile of the audio in a stage [s], with its 95 % interval.
+
+        Examples
+        --------
+        >>> replies = Utterances(960, 0.020, speed=3)
+        >>> found = audio_not_stoppable(replies, Path(rtt=0.100, loss=0.01), bursts=1000)
+        >>> found.seconds("unsent", 0.5).value, found.seconds("at the reader", 0.5).value > 0.5
+        (0.0, True)
+        """
+        return self._scaled(stage, probability, self.source.interval)
+
+    def bytes(self, stage: str, probability: float) -> Interval:
+        """Return a quantile of the audio in a stage [bytes], with its 95 % interval."""
+        return self._scaled(stage, probability, self.source.packet_size)
+
+    def _scaled(self, stage: str, probability: float, factor: float) -> Interval:
+        if stage not in self.chunks:
+            raise InvalidValueError("stage", stage, f"be one of {', '.join(map(repr, self.chunks))}")
+        return Interval(
+            *(factor * end for end in quantile_interval([self.chunks[stage].astype(np.float64)], probability))
+        )
+
+
+def playout_without_gaps(
+    source: Source | str,
+    path: Path,
+    stack: Stack | None = None,
+    gap_share: float = GAP_SHARE,
+    *,
+    bursts: int = BURSTS,
+    seed: int = 0,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> GaplessPlayout:
+    """Return the smallest playout buffer with which at most a given share of talk spurts or replies has a gap.
+
+    The buffer is the time from the arrival of the first chunk of a talk spurt or a reply to its playout.
+
+    Parameters
+    ----------
+    source : Speech or Utterances
+        The talk spurts or the replies.
+    path, stack
+        The path, and `Stack.linux(...)`.
+    gap_share : float
+        Largest share of the talk spurts or replies with a gap, above 0 and below 1.
+    bursts : int
+        Number of talk spurts or replies that are simulated, 1000 to 1 000 000, with at most 20 million chunks.
+    seed : int
+        Seed of all random numbers, 0 or more.
+    on_progress : callable, optional
+        Called with the number of chunks simulated, and the number of all chunks.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range, the source has another type, TCP cannot carry it, or the delays do not settle.
+
+    Examples
+    --------
+    >>> found = playout_without_gaps(Speech(174, 0.020), Path(rtt=0.100, loss=0.02), bursts=1000)
+    >>> 0.05 < found.value.value < 0.5, round(found.start_quantile(0.5).value, 3)
+    (True, 0.05)
+    """
+    if not is_number(gap_share) or not 0 < gap_share < 1:
+        raise InvalidValueError("gap_share", gap_share, "lie between 0 and 1")
+    replies = _Replies(source, path, stack, bursts, seed, on_progress)
+    played = play_bursts(replies.read, replies.starts, replies.source.interval)
+    return GaplessPlayout(
+        quantile_interval([played.required], 1 - gap_share),
+        gap_share,
+        replies.read[replies.starts] - replies.written[replies.starts],
+        played.required,
+        replies.source,
+        path,
+        replies.scenario.stack,
+        replies.expected_error,
+    )
+
+
+def audio_not_stoppable(
+    source: Source | str,
+    path: Path,
+    stack: Stack | None = None,
+    *,
+    buffer: float = 0.0,
+    notsent_lowat: int | None = None,
+    bursts: int = BURSTS,
+    seed: int = 0,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> UnstoppableAudio:
+    """Return how much audio a sender can no longer stop when the listener interrupts a reply.
+
+    The instant is random between the first write of a reply and the end of its playout. The reader plays a reply
+    `buffer` after the arrival of its first chunk, and waits for chunks that are late.
+
+    With TCP_NOTSENT_LOWAT the application writes a chunk only while fewer bytes than this are unsent, and keeps the
+    chunks that it has produced meanwhile. It writes as soon as the socket accepts data, so TCP sends each byte at the
+    same time as without the limit. So the limit moves audio from the socket to the application, and changes no delay.
+
+    Parameters
+    ----------
+    source : Speech or Utterances
+        The talk spurts or the replies.
+    path, stack, bursts, seed, on_progress
+        As for `playout_without_gaps`.
+    buffer : float
+        Playout buffer of the reader [s], 0 or more.
+    notsent_lowat : int, optional
+        TCP_NOTSENT_LOWAT [bytes], 1 or more; by default it is not set. The kernel reports the socket as writable only
+        while less than half of this is unsent (`tcp_stream_memory_free`); so the unsent bytes here are an upper bound.
+
+    Raises
+    ------
+    ValueError
+        As `playout_without_gaps`.
+
+    Examples
+    --------
+    >>> replies, path = Utterances(960, 0.020, speed=20, length=10), Path(rtt=0.100, loss=0.01)
+    >>> with_limit = audio_not_stoppable(replies, path, notsent_lowat=4096, bursts=1000)
+    >>> float(with_limit.bytes("unsent", 0.999).value)
+    4800.0
+    """
+    if notsent_lowat is not None and notsent_lowat < 1:
+        raise InvalidValueError("notsent_lowat", notsent_lowat, "be a number of bytes from 1 on")
+    replies = _Replies(source, path, stack, bursts, seed, on_progress)
+    interval, size = replies.source.interval, replies.source.packet_size
+    played = play_bursts(replies.read, replies.starts, interval, buffer).played
+    instants = _instants(replies.written[replies.starts], played[replies.ends - 1] + interval)
+
+    def passed(times: NDArray[np.float64]) -> NDArray[np.int64]:
+        # Replies whose playout overlaps the next reply play at the same time.
+        return np.searchsorted(np.sort(times), instants, side="right")
+
+    produced, sent, read = passed(replies.written), passed(replies.sent), passed(replies.read)
+    unsent = produced - sent
+    accepted = unsent if notsent_lowat is None else np.minimum(unsent, -(-notsent_lowat // size))
+    in_flight, waiting = sent - read, read - passed(played)
+    amounts = (unsent - accepted, accepted, in_flight, waiting, accepted + in_flight + waiting)
+    return UnstoppableAudio(
+        float(buffer),
+        notsent_lowat,
+        dict(zip(STAGES, amounts, strict=True)),
+        replies.source,
+        path,
+        replies.scenario.stack,
+        replies.expected_error,
+    )
+
+
+def _instants(begins: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return instants at equal distances within the intervals, put one after the other."""
+    passed = np.append(0.0, np.cumsum(ends - begins))
+    within = (np.arange(INSTANTS) + 0.5) / INSTANTS * passed[-1]
+    number = np.searchsorted(passed, within, side="right") - 1
+    instants: NDArray[np.float64] = begins[number] + within - passed[number]
+    return instants
+
+
+class _Replies:
+    """The simulated chunks of whole talk spurts or replies."""
+
+    def __init__(
+        self,
+        source: Source | str,
+        path: Path,
+        stack: Stack | None,
+        bursts: int,
+        seed: int,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        bursty = source_of(source)
+        if not isinstance(bursty, Speech | Utterances):
+            raise InvalidValueError("source", source, "be Speech or Utterances", _HINT)
+        per_burst = bursty.packets_per_burst
+        most = int(min(MOST_BURSTS, MOST_CHUNKS / per_burst))
+        if not is_number(bursts) or not FEWEST_BURSTS <= bursts <= most:
+            raise InvalidValueError("bursts", bursts, f"lie between {FEWEST_BURSTS} and {most}")
+        self.source, self.scenario = bursty, Scenario(bursty, path, checked_profile(stack))
+        simulated = simulate_messages(self.scenario, round(bursts * per_burst), seed, on_progress)
+        self.expected_error = simulated.expected_error or UNKNOWN_ERROR
+        # The first and the last burst may not be whole.
+        borders = np.flatnonzero(simulated.messages["kind"] == FIRST_CHUNK)
+        whole = slice(borders[0], borders[-1])
+        self.starts, self.ends = borders[:-1] - borders[0], borders[1:] - borders[0]
+        self.written = np.ascontiguousarray(simulated.messages["time"][whole])
+        self.sent = self.written + simulated.sent_after[whole]
+        self.read = self.written + simulated.read_after[whole]
