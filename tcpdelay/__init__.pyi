@@ -5,6 +5,7 @@ from .models.simulator.records import Rules
 from .models.simulator.simulation import Simulation, simulate
 from .models.validity import ValidityWarning
 from .network.bottleneck import Bottleneck, SharedPath
+from .network.relay import RelayedMessages, RelayResult, simulate_relay
 from .network.result import FlowResult, NetworkResult, QueueStatistics
 from .network.simulation import simulate_network
 from .network.sources import Bulk, ConstantRate, Transfers, Web
@@ -59,6 +60,8 @@ __all__ = [
     "ParetoSizes",
     "Path",
     "QueueStatistics",
+    "RelayResult",
+    "RelayedMessages",
     "Rules",
     "SharedPath",
     "Simulation",
@@ -95,6 +98,7 @@ __all__ = [
     "sensitivities",
     "simulate",
     "simulate_network",
+    "simulate_relay",
     "sweep",
     "working_boundary",
     "working_region",
