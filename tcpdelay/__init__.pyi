@@ -5,6 +5,7 @@ from .models.simulator.records import Rules
 from .models.simulator.simulation import Simulation, simulate
 from .models.validity import ValidityWarning
 from .network.bottleneck import Bottleneck, SharedPath
+from .network.relay import RelayedMessages, RelayResult, simulate_relay
 from .network.result import FlowResult, NetworkResult, QueueStatistics
 from .network.simulation import simulate_network
 from .network.sources import Bulk, ConstantRate, Transfers, Web
@@ -63,6 +64,8 @@ __all__ = [
     "Path",
     "Player",
     "QueueStatistics",
+    "RelayResult",
+    "RelayedMessages",
     "Rules",
     "SharedPath",
     "Simulation",
@@ -101,6 +104,7 @@ __all__ = [
     "sensitivities",
     "simulate",
     "simulate_network",
+    "simulate_relay",
     "startup_for_stalls",
     "sweep",
     "video_stalls",

@@ -12,7 +12,7 @@ from numba.core.dispatcher import Dispatcher
 
 import tcpdelay.models
 import tcpdelay.network
-from tcpdelay import DelayModel, Flow, Path, Stack, Video, predict_delay, simulate, simulate_network
+from tcpdelay import DelayModel, Flow, Path, Stack, Video, predict_delay, simulate, simulate_network, simulate_relay
 from tcpdelay.models.chain_models import LinuxChain, PublishedChain
 from tcpdelay.models.interface import Requested
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
@@ -95,6 +95,7 @@ def call_all_kernels():
     simulate(VOICE, bursts, packets=2000, trace=True)
     simulate(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated", bottleneck="bytes"), packets=2000)
     simulate(Video(500_000), bursts, packets=2000, trace=True)
+    simulate_relay(VOICE, (path, Udp()), (bursts, Stack.linux()), buffer=1000, packets=1000)
     simulate_network(
         [
             ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=Stack.linux(), connections=2),

@@ -20,6 +20,7 @@ from tcpdelay.cli import (
     explore,
     predict,
     region,
+    relay,
     report,
     solve,
     sweep,
@@ -54,6 +55,7 @@ app = typer.Typer(
 for _command, _summary, _examples in (
     (report.report, report.SUMMARY, report.EXAMPLES),
     (predict.predict, predict.SUMMARY, predict.EXAMPLES),
+    (relay.relay, relay.SUMMARY, relay.EXAMPLES),
     (compare.compare, compare.SUMMARY, compare.EXAMPLES),
     (analyze.analyze, analyze.SUMMARY, analyze.EXAMPLES),
     (solve.solve, solve.SUMMARY, solve.EXAMPLES),

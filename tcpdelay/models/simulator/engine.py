@@ -22,7 +22,7 @@ from tcpdelay.models.simulator.receiver import expect_after_idle, on_receiver_ti
 from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEVER, OPEN, Rules, Wire
 from tcpdelay.models.simulator.sender import on_pacing_timer, on_timer, send_new
 from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at, restart_after_idle
-from tcpdelay.models.simulator.writes import WriteSchedule, write_next
+from tcpdelay.models.simulator.writes import WriteSchedule, resume_writing, write_next
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -170,6 +170,8 @@ def _advance(c: Any, wire: Any, packets: int) -> None:
             c.now = arrival
             c.first_ack += 1
             on_acknowledgement(c, wire, acknowledgement)
+            if c.write_blocked:
+                resume_writing(c, wire)
         else:
             if c.leaping and _is_quiet(c, wire):
                 _leap(c, wire, min(c.until_loss - 1, packets - c.packets_read - 1))

@@ -143,6 +143,7 @@ _GROUPS = {
     "delayed_ack jitter exact_ties leaping deferred tracing host_delay bbr scheduled correlated byte_queue",
     "rules": " ".join(rule.name for rule in fields(Rules)),
     "application": "now next_write packets_written written packets_read packets_sent messages_known",
+    "send buffer": "send_buffer drops_when_full write_blocked bytes_dropped",
     "stream": "snd_una snd_nxt first_segment next_segment",
     "window": "snd_cwnd snd_ssthresh snd_cwnd_cnt is_cwnd_limited max_packets_out cwnd_usage_seq snd_cwnd_used "
     "snd_cwnd_stamp last_send",
@@ -185,7 +186,10 @@ CONNECTION = np.dtype(
     [(name, np.float64) for name in (*LOSS_FIELDS, "ack_loss", "reordering")]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
 )
-"""A connection: the scenario, the state of sender and receiver, and counts of events."""
+"""A connection: the scenario, the state of sender and receiver, and counts of events.
+
+`send_buffer` is the size of the send buffer [bytes], or 0 for no limit; only the messages of a `WriteSchedule` heed it.
+"""
 SEGMENT = np.dtype([(name, np.int64) for name in ("start", "end", "sent", "gone", "delivered", "state", "received")])
 """A segment from its first transmission until it is acknowledged.
 

@@ -259,15 +259,29 @@ def simulate(
         raise refused
     connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time)
     most = min(MOST_PACKETS, MOST_SEGMENTS // segments_per_message(source, stack)) if packets is None else packets
-    if source.message_count is not None:
-        available = source.message_count - connections.warm_up
-        if available < (packets or FEWEST_PACKETS):
-            hint = f"the first {connections.warm_up} are not counted; with a period the trace repeats"
-            required = connections.warm_up + (packets or FEWEST_PACKETS)
-            raise InvalidValueError("source", source, f"have at least {required} messages, or a period", hint)
+    available = available_messages(source, connections.warm_up, packets)
+    if available is not None:
         most = min(most, available)
     sought = half_width if packets is None else None
     return _run(connections, most, seed, quantile, sought, trace, on_progress)
+
+
+def available_messages(source: Source, warm_up: int, packets: int | None) -> int | None:
+    """Return how many messages of a source can be counted after a number at the beginning; None for any number.
+
+    Raises
+    ------
+    InvalidValueError
+        If the source ends before `packets` messages are counted, by default the fewest of a simulation.
+    """
+    if source.message_count is None:
+        return None
+    available = source.message_count - warm_up
+    fewest = packets or FEWEST_PACKETS
+    if available < fewest:
+        hint = f"the first {warm_up} are not counted; with a period the trace repeats"
+        raise InvalidValueError("source", source, f"have at least {warm_up + fewest} messages, or a period", hint)
+    return available
 
 
 def segments_per_message(source: Source, stack: Linux) -> int:

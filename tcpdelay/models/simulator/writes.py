@@ -51,11 +51,50 @@ def ends_message(c: Any, wire: Any, position: int) -> bool:
 
 
 @kernel()
+def _has_room(c: Any, end: int) -> bool:
+    """Return whether the send buffer takes a message that ends at a position in the stream.
+
+    The buffer holds the bytes that are written and not acknowledged. If it is empty, it takes a message of any size.
+    """
+    return bool(c.written == c.snd_una or end - c.snd_una <= c.send_buffer)
+
+
+@kernel()
 def write_next(c: Any, wire: Any) -> None:
-    """Put the message that is due in the send buffer."""
-    c.written = message_end(c, wire, c.packets_written)
+    """Put the message that is due in the send buffer; if it is full, drop the message or let it wait."""
+    end = message_end(c, wire, c.packets_written)
+    if c.send_buffer:
+        end -= c.bytes_dropped
+        if not _has_room(c, end):
+            if not c.drops_when_full:
+                c.next_write, c.write_blocked = NEVER, 1
+                return
+            c.bytes_dropped += end - c.written
+            end = c.written
+            _mark_dropped(c, wire)
+        wire.messages[c.packets_written & MESSAGE_MASK].end = end
+    c.written = end
     c.packets_written += 1
-    c.next_write = written_at(c, wire, c.packets_written) if c.packets_written < c.messages_known else NEVER
+    # A message that is due already has waited for room behind another.
+    due = written_at(c, wire, c.packets_written) if c.packets_written < c.messages_known else NEVER
+    c.next_write = max(due, c.now)
+
+
+@kernel()
+def _mark_dropped(c: Any, wire: Any) -> None:
+    """Make the message that is due one without bytes, which is read with the message before, at a negative delay."""
+    wire.messages[c.packets_written & MESSAGE_MASK].written = NEVER
+    if c.packets_read == c.packets_written:
+        # The message before has been read.
+        wire.delays[0, c.packets_read % wire.delays.shape[1]] = -NEVER
+        c.packets_read += 1
+
+
+@kernel()
+def resume_writing(c: Any, wire: Any) -> None:
+    """Let the message that waits for room be written now if an ACK has made room."""
+    if _has_room(c, message_end(c, wire, c.packets_written)):
+        c.next_write, c.write_blocked = c.now, 0
 
 
 class WriteSchedule:
@@ -120,7 +159,7 @@ class WriteSchedule:
         self._end = int(ends[-1])
         self._given.append(block)
         connection.messages_known = known + block.size
-        connection.next_write = wire.record.messages[places[0]].written
+        connection.next_write = max(wire.record.messages[places[0]].written, connection.now)
         return self._count
 
     def numbered(self, first: int, following: int) -> NDArray[np.void]:

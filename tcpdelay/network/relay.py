@@ -1,0 +1,333 @@
+"""Simulate a relay that ends TCP on one side or on both: TURN over TCP, a WebSocket proxy, an RTMP server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.confidence import Interval
+from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.simulator.batches import SUBBATCHES, UNKNOWN, Batches, is_settled, read_share
+from tcpdelay.models.simulator.connections import WARM_UP
+from tcpdelay.models.simulator.simulation import FEWEST_PACKETS, available_messages, source_refusals
+from tcpdelay.models.tcp import SECOND
+from tcpdelay.network.relay_legs import NOT_READ, Carried, over_tcp, over_udp
+from tcpdelay.network.stacks import Udp
+from tcpdelay.scenario.applications import source_of
+from tcpdelay.scenario.fields import InvalidValueError, is_number
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.stack import Linux, Stack
+
+Leg: TypeAlias = tuple[Path, Stack]
+"""A leg of a relay: its path, and `Stack.linux(...)` or `Udp()`."""
+
+USUAL_PACKETS = 100_000
+"""Messages offered to a relay by default."""
+MOST_PACKETS = 1_000_000
+LARGEST_BUFFER = 1_000_000_000
+BATCHES = 32
+"""Batches of messages whose differences give the confidence intervals."""
+SLICES = 64
+"""Equal parts of the time that show whether as many messages leave the relay as are written."""
+
+
+@dataclass(frozen=True)
+class RelayedMessages:
+    """What becomes of the messages of one kind, or of all kinds, that are offered to a relay.
+
+    Attributes
+    ----------
+    offered, delivered : int
+        Messages that the source writes, and messages that are read at the end of the second leg.
+    lost : tuple of int
+        Messages lost on the first and on the second leg; 0 for a leg over TCP.
+    dropped : int
+        Messages that the relay drops because its buffer is full.
+    delays : DelayDistribution or None
+        Delays of the delivered messages from the first write to the read at the end of the second leg; None if no
+        message is delivered.
+    first, second : DelayDistribution or None
+        Parts of these delays: from the write to the read by the relay, and from there to the end.
+    relay_delay : float
+        Mean of the part of `second` in which messages wait at the relay for transmission [s].
+    mean_interval, quantile_interval : Interval
+        Mean delay and requested quantile [s] with their 95 % intervals; NaN if the delays are correlated over the whole
+        simulation, or the messages are too few.
+    """
+
+    offered: int
+    delivered: int
+    lost: tuple[int, int]
+    dropped: int
+    delays: DelayDistribution | None
+    first: DelayDistribution | None
+    second: DelayDistribution | None
+    relay_delay: float = np.nan
+    mean_interval: Interval = UNKNOWN
+    quantile_interval: Interval = UNKNOWN
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the offered messages that is lost on a leg."""
+        return sum(self.lost) / self.offered
+
+    @property
+    def dropped_share(self) -> float:
+        """Share of the offered messages that the relay drops."""
+        return self.dropped / self.offered
+
+
+@dataclass(frozen=True)
+class RelayResult(RelayedMessages):
+    """The result of `simulate_relay`; see also `RelayedMessages`.
+
+    Attributes
+    ----------
+    by_kind : mapping of str to RelayedMessages
+        The same by kind of message, such as "key frame", for sources with several kinds.
+    sustainable : bool
+        False if the backlog before or at the relay grows for ever; all delays are then infinite.
+    settled : bool
+        False if the delays depend on the length of the simulation.
+    probability : float
+        Probability of the requested quantile.
+    seed : int
+        Seed of all random numbers.
+    """
+
+    by_kind: Mapping[str, RelayedMessages] = field(default_factory=dict)
+    sustainable: bool = True
+    settled: bool = True
+    probability: float = 0.95
+    seed: int = 0
+
+
+def simulate_relay(
+    source: Source | str,
+    first: Leg,
+    second: Leg,
+    *,
+    buffer: int | None = None,
+    packets: int | None = None,
+    seed: int = 0,
+    quantile: float = 0.95,
+) -> RelayResult:
+    """Simulate the messages of a source over two legs, with a relay between them that ends both transports.
+
+    The relay forwards a message at the time at which it has read the message's last byte, without delay of its own.
+    The second leg is a connection of its own: the times at which the first leg delivers are the times of its writes.
+
+    With UDP on the first leg, the relay drops a message that does not fit into a full buffer. With TCP on the first
+    leg, the relay reads no further message until its buffer has room for the last one that it has read. Messages then
+    wait in the receive buffer of the first leg, which has no limit here; the receive window never closes.
+
+    Parameters
+    ----------
+    source : Source or str
+        A `Flow` or any other source, or the name of an application. The size of a message is the same on both legs.
+    first, second : tuple of Path and Stack
+        The legs: each a path with `Stack.linux(...)`, or with `Udp()`. A UDP leg has no reordering beside its jitter.
+    buffer : int, optional
+        Size of the relay's buffer towards a second leg over TCP [bytes], 1 to 1e9: what the relay has accepted and the
+        receiver has not acknowledged. An empty buffer accepts a message of any size. No limit by default.
+    packets : int, optional
+        Number of messages offered, 1000 to 1e6; 100 000 by default, or the messages of a trace that ends. The 2000
+        messages before them are not counted.
+    seed : int
+        Seed of all random numbers, 0 or more; the same seed gives the same result.
+    quantile : float
+        Probability of the quantile whose interval is requested, above 0 and below 1.
+
+    Returns
+    -------
+    RelayResult
+        Delays, losses and drops. Each offered message is counted once: as delivered, lost or dropped.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range, or a leg cannot carry the source; a ValueError.
+
+    Examples
+    --------
+    A peer sends a call over UDP to a TURN server, from which the client receives it over TCP:
+
+    >>> from tcpdelay.scenario.source import Flow
+    >>> udp, tcp = (Path(rtt=0.040, loss=0.01), Udp()), (Path(rtt=0.080, loss=0.01), Stack.linux())
+    >>> relayed = simulate_relay(Flow(174, 0.020), udp, tcp, buffer=2000, packets=20_000)
+    >>> relayed.offered == relayed.delivered + sum(relayed.lost) + relayed.dropped
+    True
+    >>> round(relayed.delays.quantile(0.5), 3), round(relayed.lost_share, 3)
+    (0.06, 0.01)
+    """
+    source = source_of(source)
+    for name, leg in (("first", first), ("second", second)):
+        _check_leg(source, name, leg)
+    if buffer is not None:
+        if not is_number(buffer) or buffer != int(buffer) or not 1 <= buffer <= LARGEST_BUFFER:
+            raise InvalidValueError("buffer", buffer, f"be a whole number from 1 to {LARGEST_BUFFER:g} bytes")
+        if isinstance(second[1], Udp):
+            raise InvalidValueError("buffer", buffer, "be left out with UDP on the second leg, where nothing waits")
+    if packets is not None and not FEWEST_PACKETS <= packets <= MOST_PACKETS:
+        raise InvalidValueError("packets", packets, f"lie between {FEWEST_PACKETS} and {MOST_PACKETS}")
+    if not 0 < quantile < 1:
+        raise InvalidValueError("quantile", quantile, "lie between 0 and 1")
+    if seed < 0:
+        raise InvalidValueError("seed", seed, "be 0 or more")
+    available = available_messages(source, WARM_UP, packets)
+    count = min(packets or USUAL_PACKETS, MOST_PACKETS if available is None else available)
+    messages = next(source.blocks(seed, WARM_UP + count))
+    written = np.rint(messages["time"] * SECOND).astype(np.int64)
+    seeds = np.random.SeedSequence(seed).generate_state(2)
+    arrival = _carry(written, messages["size"], first, int(seeds[0]))
+    # The relay gets the messages in the order of their arrival.
+    arrived = np.flatnonzero(arrival.delays != NOT_READ)
+    reached = written + arrival.delays
+    arrived = arrived[np.argsort(reached[arrived], kind="stable")]
+    drops = isinstance(first[1], Udp)
+    onward = _carry(reached[arrived], messages["size"][arrived], second, int(seeds[1]), buffer, drops)
+    fates = _Fates.of(arrival, onward, arrived)
+    counted = np.arange(messages.size) >= WARM_UP
+    if _carried(written, fates).high < 1:
+        return _unsustainable(fates.only(counted), first, second, quantile, seed)
+    overall = _relayed(fates.only(counted), first, second, quantile)
+    kinds = source.kinds if len(source.kinds) > 1 else ()
+    of_kind = {kind: counted & (messages["kind"] == number) for number, kind in enumerate(kinds)}
+    return RelayResult(
+        **vars(overall),
+        by_kind={
+            kind: _relayed(fates.only(some), first, second, quantile) for kind, some in of_kind.items() if some.any()
+        },
+        settled=overall.delays is None or is_settled(overall.quantile_interval),
+        probability=quantile,
+        seed=seed,
+    )
+
+
+def _check_leg(source: Source, name: str, leg: object) -> None:
+    """Raise InvalidValueError if an argument is no leg, or the leg cannot carry the source."""
+    path, stack = leg if isinstance(leg, tuple) and len(leg) == 2 else (None, None)
+    if not isinstance(path, Path):
+        raise InvalidValueError(name, leg, "be a pair of a Path and a Stack")
+    if isinstance(stack, Linux):
+        for refused in source_refusals(source, path, stack):
+            raise refused
+    elif isinstance(stack, Udp):
+        for what in ("ack_loss", "reordering"):
+            if getattr(path, what):
+                raise InvalidValueError(f"{what} of the {name} leg", getattr(path, what), "be 0 with UDP")
+    else:
+        raise InvalidValueError(f"stack of the {name} leg", stack, "be one of Stack.linux(...), or Udp()")
+
+
+def _carry(
+    times: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    leg: Leg,
+    seed: int,
+    buffer: int | None = None,
+    drops_when_full: bool = False,
+) -> Carried:
+    """Carry messages that enter a leg at times [us]."""
+    path, stack = leg
+    if not times.size:
+        return Carried(np.empty(0, np.int64), np.empty(0, np.int64))
+    if isinstance(stack, Udp):
+        return over_udp(times, sizes, path, stack, seed)
+    assert isinstance(stack, Linux)
+    return over_tcp(times, sizes, path, stack, seed, buffer, drops_when_full)
+
+
+class _Fates(NamedTuple):
+    """What becomes of each message, in the order of writing: delays [us], or `NOT_READ`.
+
+    `second` and `waited` are of no meaning for a message that is lost on the first leg.
+    """
+
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    waited: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, arrival: Carried, onward: Carried, arrived: NDArray[np.int64]) -> _Fates:
+        """Return the fates, given the numbers of the messages that arrive at the relay."""
+        second, waited = np.full_like(arrival.delays, NOT_READ), np.zeros_like(arrival.delays)
+        second[arrived], waited[arrived] = onward.delays, onward.waited
+        return cls(arrival.delays, second, waited)
+
+    def only(self, chosen: NDArray[np.bool_]) -> _Fates:
+        """Return the fates of some messages."""
+        return _Fates(*(values[chosen] for values in self))
+
+
+def _carried(written: NDArray[np.int64], fates: _Fates) -> Interval:
+    """Return the rate at which messages are read, lost or dropped, relative to the rate at which they are written.
+
+    The interval is that of `read_share`; it is NaN if nothing is written in a part of the time.
+    """
+    delays = np.where(fates.second == NOT_READ, 0, fates.first + fates.second)
+    ends = np.linspace(written[WARM_UP], written[-1], SLICES + 1)
+    entered, left = (np.histogram(times, ends)[0] for times in (written, written + delays))
+    return read_share((left / entered).tolist()) if entered.min() else UNKNOWN
+
+
+def _counts(fates: _Fates, second: Leg) -> dict[str, Any]:
+    """Return how many messages are offered, delivered, lost on each leg, and dropped by the relay."""
+    lost, delivered = int((fates.first == NOT_READ).sum()), int((fates.second != NOT_READ).sum())
+    gone = fates.first.size - lost - delivered
+    over_udp = isinstance(second[1], Udp)
+    ends = {"lost": (lost, gone), "dropped": 0} if over_udp else {"lost": (lost, 0), "dropped": gone}
+    return {"offered": fates.first.size, "delivered": delivered, **ends}
+
+
+def _relayed(fates: _Fates, first: Leg, second: Leg, quantile: float) -> RelayedMessages:
+    """Return the counts and the delays of messages."""
+    counts = _counts(fates, second)
+    delivered = fates.only(fates.second != NOT_READ)
+    if not delivered.first.size:
+        return RelayedMessages(**counts, delays=None, first=None, second=None)
+    there, onward = first[0].forward_delay, second[0].forward_delay
+    total = delivered.first + delivered.second
+    mean_interval, quantile_interval = _intervals(total, quantile)
+    return RelayedMessages(
+        **counts,
+        delays=DelayDistribution.from_samples(total / SECOND, there + onward),
+        first=DelayDistribution.from_samples(delivered.first / SECOND, there),
+        second=DelayDistribution.from_samples(delivered.second / SECOND, onward),
+        relay_delay=float(delivered.waited.mean() / SECOND),
+        mean_interval=mean_interval,
+        quantile_interval=quantile_interval,
+    )
+
+
+def _intervals(delays: NDArray[np.int64], quantile: float) -> tuple[Interval, Interval]:
+    """Return the mean and a quantile of delays [us] in the order of time, with their 95 % intervals [s]."""
+    if delays.size < BATCHES * SUBBATCHES:
+        return UNKNOWN, UNKNOWN
+    batches = Batches()
+    for part in np.array_split(delays, BATCHES):
+        batches.add(part)
+    return batches.mean(), batches.quantile(quantile)
+
+
+def _unsustainable(fates: _Fates, first: Leg, second: Leg, quantile: float, seed: int) -> RelayResult:
+    """Return the result for messages whose backlog grows for ever."""
+    there, onward = first[0].forward_delay, second[0].forward_delay
+    never = Interval(np.inf, np.inf, np.inf)
+    return RelayResult(
+        **_counts(fates, second),
+        delays=DelayDistribution.unsustainable(there + onward),
+        first=DelayDistribution.unsustainable(there),
+        second=DelayDistribution.unsustainable(onward),
+        relay_delay=np.inf,
+        mean_interval=never,
+        quantile_interval=never,
+        sustainable=False,
+        probability=quantile,
+        seed=seed,
+    )

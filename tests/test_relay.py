@@ -1,0 +1,181 @@
+"""A relay between two legs: closed forms of delays, losses and a full buffer; every message counts once."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tcpdelay as td
+from tcpdelay.network.relay_legs import over_tcp, over_udp
+
+VOICE = td.Flow(100, 0.020)
+TCP, UDP = td.Stack.linux(), td.Udp()
+
+
+def path(rtt: float, loss: float = 0.0, **more: float) -> td.Path:
+    return td.Path(rtt=rtt, loss=loss, **more)
+
+
+@pytest.mark.parametrize("first", [TCP, UDP])
+@pytest.mark.parametrize("second", [TCP, UDP])
+def test_without_loss_each_delay_is_the_sum_of_both_one_way_delays(first, second):
+    legs = (path(0.040, one_way_delay=0.015), first), (path(0.100), second)
+    relayed = td.simulate_relay(VOICE, *legs, packets=2000)
+    assert relayed.delays.values.tolist() == [0.065]
+    assert (relayed.first.mean, relayed.second.mean, relayed.relay_delay) == (0.015, 0.050, 0.0)
+    assert (relayed.offered, relayed.delivered, relayed.lost, relayed.dropped) == (2000, 2000, (0, 0), 0)
+
+
+@pytest.mark.parametrize(("legs", "place"), [((UDP, TCP), 0), ((TCP, UDP), 1)])
+def test_the_udp_leg_loses_its_share(legs, place):
+    paths = [path(0.040), path(0.060)]
+    paths[place] = path(0.040, 0.03)
+    relayed = td.simulate_relay(VOICE, (paths[0], legs[0]), (paths[1], legs[1]), packets=100_000, seed=3)
+    # Binomial: the standard deviation is sqrt(0.03 * 0.97 / 100 000) = 0.00054.
+    assert relayed.lost_share == pytest.approx(0.03, abs=4 * 0.00054)
+    assert relayed.lost[1 - place] == relayed.dropped == 0
+
+
+def test_a_message_of_several_datagrams_is_lost_with_any_of_them():
+    legs = (path(0.040, 0.02), UDP), (path(0.060), TCP)
+    relayed = td.simulate_relay(td.Flow(3 * UDP.largest_payload, 0.020), *legs, packets=100_000)
+    assert relayed.lost_share == pytest.approx(1 - 0.98**3, abs=0.003)
+
+
+def test_parity_recovers_a_lost_datagram():
+    times, sizes = np.arange(200_000) * 1000, np.full(200_000, 2 * UDP.largest_payload)
+    carried = over_udp(times, sizes, path(0.040, 0.1), td.Udp(parity=1), seed=1)
+    # Of three datagrams, two or three must arrive.
+    assert (carried.delays >= 0).mean() == pytest.approx(0.9**3 + 3 * 0.9**2 * 0.1, abs=0.003)
+
+
+def test_jitter_of_a_udp_leg_is_uniform_and_may_reorder_messages():
+    legs = (path(0.040, jitter=0.050), UDP), (path(0.060), UDP)
+    relayed = td.simulate_relay(VOICE, *legs, packets=100_000)
+    assert relayed.delays.mean == pytest.approx(0.020 + 0.025 + 0.030, abs=2e-4)
+    # A reliable second leg delivers in the order of arrival at the relay: nothing waits for an earlier message.
+    ordered = td.simulate_relay(VOICE, (path(0.040, jitter=0.050), UDP), (path(0.060), TCP), packets=100_000)
+    assert ordered.delays.quantile([0.1, 0.5, 0.9]) == pytest.approx(relayed.delays.quantile([0.1, 0.5, 0.9]))
+
+
+@pytest.mark.parametrize(("interval", "accepted"), [(0.020, 3), (0.030, 2), (0.060, 1)])
+def test_a_buffer_of_one_message_accepts_one_per_round_trip_time(interval, accepted):
+    # A message leaves the buffer after 50 ms; the relay drops those that arrive until then.
+    legs = (path(0.040), UDP), (path(0.050), TCP)
+    relayed = td.simulate_relay(td.Flow(100, interval), *legs, buffer=100, packets=6000)
+    assert relayed.dropped_share == pytest.approx(1 - 1 / accepted, abs=2 / 6000)
+    assert relayed.delays.values.tolist() == [0.045]
+    assert relayed.sustainable
+
+
+def test_a_full_buffer_lets_messages_from_tcp_wait_in_their_order():
+    # Five messages at once through a buffer of one message: each waits one round-trip time of the second leg longer.
+    times = np.repeat(np.arange(1000.0), 5)
+    burst = td.Trace(times, np.full(times.size, 100))
+    legs = (path(0.040), TCP), (path(0.050), TCP)
+    relayed = td.simulate_relay(burst, *legs, buffer=100, packets=3000)
+    assert relayed.delays.values == pytest.approx(0.045 + 0.050 * np.arange(5), abs=1e-5)
+    assert relayed.delays.weights == pytest.approx([0.2] * 5)
+    assert relayed.relay_delay == pytest.approx(0.100, abs=1e-5)
+    assert relayed.dropped == 0
+
+
+def test_back_pressure_bounds_the_rate_to_one_buffer_per_round_trip_time():
+    legs = (path(0.040), TCP), (path(0.050), TCP)
+    assert not td.simulate_relay(td.Flow(100, 0.045), *legs, buffer=100, packets=20_000).sustainable
+    assert td.simulate_relay(td.Flow(100, 0.055), *legs, buffer=100, packets=20_000).sustainable
+
+
+def test_a_buffer_that_never_fills_changes_nothing():
+    legs = (path(0.040, 0.01), UDP), (path(0.080, 0.01), TCP)
+    free, bounded = (td.simulate_relay(VOICE, *legs, packets=20_000, buffer=buffer) for buffer in (None, 1_000_000))
+    assert bounded.delays.values.tolist() == free.delays.values.tolist()
+    assert bounded.delays.weights.tolist() == free.delays.weights.tolist()
+
+
+def test_the_second_leg_alone_is_a_simulation_of_the_trace():
+    # Without loss and jitter on the first leg, its messages are the source's, 20 ms later.
+    relayed = td.simulate_relay(VOICE, (path(0.040), TCP), (path(0.100, 0.02), TCP), packets=200_000)
+    alone = td.simulate(VOICE, path(0.100, 0.02), TCP, packets=200_000)
+    assert relayed.second.mean == pytest.approx(alone.mean, rel=0.03)
+    assert relayed.second.quantile(0.95) == pytest.approx(alone.quantile(0.95), rel=0.03)
+    assert relayed.quantile_interval.low < 0.020 + alone.quantile(0.95) < relayed.quantile_interval.high
+
+
+def test_key_frames_are_counted_by_kind():
+    legs = (path(0.020), UDP), (path(0.080, 0.01), TCP)
+    relayed = td.simulate_relay(td.Video(2_000_000), *legs, buffer=30_000, packets=20_000)
+    assert set(relayed.by_kind) == {"key frame", "other frame"}
+    for name in ("offered", "delivered", "dropped"):
+        assert sum(getattr(of_kind, name) for of_kind in relayed.by_kind.values()) == getattr(relayed, name)
+    # A key frame needs more room than another frame.
+    assert relayed.by_kind["key frame"].dropped_share > relayed.by_kind["other frame"].dropped_share > 0
+
+
+legs_of_any_kind = st.tuples(
+    st.builds(path, st.floats(0.001, 0.2), st.floats(0, 0.1)), st.sampled_from([TCP, UDP, td.Udp(parity=1)])
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    first=legs_of_any_kind,
+    second=legs_of_any_kind,
+    buffer=st.none() | st.integers(1, 20_000),
+    source=st.sampled_from([VOICE, td.Flow(3000, 0.010), td.Speech(160, 0.020), td.Video(500_000)]),
+    seed=st.integers(0, 1000),
+)
+def test_every_message_is_delivered_lost_or_dropped_once(first, second, buffer, source, seed):
+    over_udp_at_last = isinstance(second[1], td.Udp)
+    relayed = td.simulate_relay(
+        source, first, second, buffer=None if over_udp_at_last else buffer, packets=1000, seed=seed
+    )
+    assert relayed.offered == 1000 == relayed.delivered + sum(relayed.lost) + relayed.dropped
+    for place, (_, stack) in enumerate((first, second)):
+        assert relayed.lost[place] == 0 or isinstance(stack, td.Udp)
+    if not isinstance(first[1], td.Udp) or buffer is None:
+        assert relayed.dropped == 0
+    if relayed.sustainable:
+        # A delay is that of both legs, and no message is faster than light.
+        assert relayed.delays.values[0] >= first[0].forward_delay + second[0].forward_delay - 2e-6
+        assert relayed.delays.mean == pytest.approx(relayed.first.mean + relayed.second.mean)
+
+
+def test_the_buffer_holds_what_is_not_acknowledged():
+    rng = np.random.default_rng(5)
+    times, sizes = np.sort(rng.integers(0, 60_000_000, 10_000)), rng.integers(1, 3000, 10_000)
+    on = path(0.080, 0.02)
+    carried = over_tcp(times, sizes, on, TCP, seed=2, buffer=20_000, drops_when_full=True)
+    accepted = carried.delays >= 0
+    read = (times + carried.delays)[accepted]
+    # The messages not read are in the buffer, except the acknowledged part of the oldest.
+    written, through = np.cumsum(sizes[accepted]), np.searchsorted(read, times[accepted], side="right")
+    unread = written - np.concatenate([[0], written])[through]
+    assert (unread < 20_000 + 3000).all()
+    assert 0.05 < 1 - accepted.mean() < 0.95
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"buffer": 0}, "buffer must be a whole number from 1 to 1e+09 bytes, got 0"),
+        ({"buffer": 1.5}, "buffer must be a whole number"),
+        ({"packets": 10}, "packets must lie between 1000 and 1000000, got 10"),
+        ({"quantile": 1.0}, "quantile must lie between 0 and 1"),
+        ({"seed": -1}, "seed must be 0 or more"),
+        ({"first": path(0.1)}, "first must be a pair of a Path and a Stack"),
+        ({"first": (path(0.1), td.Classic())}, "stack of the first leg must be one of"),
+        ({"first": (path(0.1, ack_loss=0.1), UDP)}, "ack_loss of the first leg must be 0 with UDP"),
+        ({"second": (path(0.1, reordering=0.1), UDP)}, "reordering of the second leg must be 0 with UDP"),
+        ({"second": (path(0.1), UDP), "buffer": 1000}, "buffer must be left out with UDP on the second leg"),
+        ({"source": td.Trace([0.0, 1.0], [10, 10])}, "have at least 3000 messages"),
+        ({"source": "nothing"}, "flow must be a Flow or one of"),
+    ],
+)
+def test_a_wrong_argument_gets_one_line(change, message):
+    arguments = {"source": VOICE, "first": (path(0.1), UDP), "second": (path(0.1), TCP)} | change
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        td.simulate_relay(**arguments)
+    assert "\n" not in str(error.value)
