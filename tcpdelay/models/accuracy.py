@@ -29,6 +29,8 @@ CORRELATED_TABLE = "linux-errors-correlated.csv"
 
 `validation/drop_tail_patterns.py` writes it.
 """
+SPEECH_TABLE = "linux-errors-speech.csv"
+"""File with the errors of the chain of speech; `validation/speech.py` writes it."""
 BBR_TABLE = "linux-errors-bbr.csv"
 """File with the errors of the chain of BBR; `validation/bbr_chain.py` writes it."""
 SIMULATED_RATE_ERROR = 0.047
@@ -304,6 +306,38 @@ def expected_error(
         return found
     source = SIMULATED_CORRELATED if correlated else SIMULATED_BURSTS
     return _no_less(replace(found, source=source), linux_table().expected(*scenario))
+
+
+@cache
+def _speech_table() -> ErrorTable:
+    return ErrorTable.read(speech_table_file())
+
+
+def speech_table_file() -> FilePath:
+    """Return the file with the errors of the chain of speech."""
+    return linux_table_file().with_name(SPEECH_TABLE)
+
+
+def speech_error(talk: Flow, path: Path, stack: Linux, quantile: float = USUAL_QUANTILE) -> ExpectedError:
+    """Return the expected error of the chain of speech.
+
+    Parameters
+    ----------
+    talk : Flow
+        The packets of a talk spurt.
+    path, stack
+        The rest of the scenario.
+    quantile : float
+        As for `expected_error`.
+
+    Examples
+    --------
+    >>> speech_error(Flow(174, 0.020), Path(rtt=0.100, loss=0.01), Linux()).mean < 0.05
+    True
+    """
+    cubic = stack.congestion_control == "cubic"
+    found = _speech_table().expected(features_of(talk, path, stack), cubic, True, quantile)
+    return _no_less(found, SIMULATOR_ERROR)
 
 
 def _no_less(found: ExpectedError, least: ExpectedError) -> ExpectedError:

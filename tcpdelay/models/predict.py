@@ -16,6 +16,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, scenario_from_options
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.speech import Speech
 from tcpdelay.scenario.stack import Linux, Stack
 from tcpdelay.units import format_fraction
 
@@ -33,11 +34,15 @@ LARGEST_CHAIN_ERROR = 0.10
 
 
 @cache
-def chain_model(linux: bool) -> Model:
-    """Return the chain for the stack of a Linux kernel, or for the published one."""
+def chain_model(linux: bool, speech: bool = False) -> Model:
+    """Return the chain for the stack of a Linux kernel, or for the published one; the former has one for speech."""
     # Imported when first needed: the compiler that the chains use takes a second.
     from tcpdelay.models.chain_models import LinuxChain, PublishedChain
 
+    if linux and speech:
+        from tcpdelay.models.speech_model import SpeechModel
+
+        return SpeechModel()
     return LinuxChain() if linux else PublishedChain()
 
 
@@ -101,7 +106,9 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
         return method
     if method not in get_args(AnsweredBy):
         raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(AnsweredBy)))}")
-    return simulator() if method == "simulation" else chain_model(isinstance(scenario.stack, Linux))
+    if method == "simulation":
+        return simulator()
+    return chain_model(isinstance(scenario.stack, Linux), isinstance(scenario.source, Speech))
 
 
 def model_to_compare(
@@ -284,9 +291,9 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
     chain = model_for(scenario, method)
     if method != "auto" or simulator().supports(scenario).refused:
         return chain.answer(scenario, asked)
-    if not isinstance(scenario.source, Flow):
+    if chain.supports(scenario).refused and not isinstance(scenario.source, Flow):
         return _simulated(scenario, asked, why_simulated(scenario, solved=False))
-    outside = validated_range(scenario.stack).exceeded_by(scenario.flow, scenario.path)
+    outside = validated_range(scenario.stack).exceeded_by(_packets_of(scenario), scenario.path)
     if outside:
         return _simulated(scenario, asked, f"the chain is not checked here: {outside[0]}")
     answer = chain.answer(scenario, asked)
@@ -299,6 +306,12 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
         error = format_fraction(LARGEST_CHAIN_ERROR)
         return _simulated(scenario, asked, f"the chain's expected error is {error} or more")
     return answer
+
+
+def _packets_of(scenario: Scenario) -> Flow:
+    """Return the flow with the packets of a source that a chain answers: those of a talk spurt, if it is speech."""
+    source = scenario.source
+    return Flow(source.packet_size, source.interval) if isinstance(source, Speech) else scenario.flow
 
 
 def _simulated(scenario: Scenario, asked: Requested, because: str = "") -> Answer:
@@ -413,13 +426,13 @@ def predict_with_warning(
 
     if method == "chain" and packets is not None:
         raise InvalidValueError("packets", packets, "be left out unless something is simulated (method 'chain')")
-    if method == "chain" and isinstance(scenario.source, Flow):
+    if method == "chain" and isinstance(scenario.source, Flow | Speech):
         # Before the chain is solved, which may take long.
-        warn_outside(scenario.flow, scenario.path, scenario.stack)
+        warn_outside(_packets_of(scenario), scenario.path, scenario.stack)
     with single_prediction():
         answer = predict(scenario, Requested(packets=packets, on_progress=on_progress), method)
     if method == "auto" and answer.method == "chain":
-        warn_outside(scenario.flow, scenario.path, scenario.stack)
+        warn_outside(_packets_of(scenario), scenario.path, scenario.stack)
     return answer
 
 

@@ -132,10 +132,14 @@ def _add_phase(
     step = load / max(window, 1)
     between = s.spacing_after_run if s.spacing_after_run > 0 else s.spacing_in_run
     own = load + detection_wait(p, 0, between, between) if interrupted else 0.0
-    leaving = Leaving(not interrupted, s.duration, load + step, step, 0, 0.0)
+    leaving = Leaving(
+        not interrupted, s.duration, load + step, step, 0, 0.0, s.written_later, s.written_first, s.fading
+    )
     if s.kind == LOST and s.place > 0:
         duration, repairing = repair_times(p, s, window)
-        leaving = Leaving(True, duration, load + step, step, s.lost - 1, repairing)
+        leaving = Leaving(
+            True, duration, load + step, step, s.lost - 1, repairing, s.written_later, s.written_first, s.fading
+        )
     count = math.ceil(s.openings - SAME_TIME)
     first, end, weight = _sum_up(probability, workspace.up_to)
     phases = 1 if weight < SINGLE_WRITE_PHASE or s.kind == REPAIR_OPEN else WRITE_PHASES
@@ -148,7 +152,7 @@ def _add_phase(
     known = s.wait - math.ceil(s.wait - SAME_TIME) + 1
     lowest, highest = low + first, low + end - 1
     lasting = max(math.ceil(s.openings * p.packets_per_segment) + 1, lowest)
-    if highest < lasting + BACKLOGS_PER_PATTERN:
+    if highest < lasting + BACKLOGS_PER_PATTERN or s.fading > 0.0:
         lasting = highest + 1
     if lowest < lasting:
         for place in range(phases):

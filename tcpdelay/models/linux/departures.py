@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import allocation_free, kernel
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
+from tcpdelay.models.linux.phases import written_share
 
 BINS_PER_SLOT = 32
 MEAN_REPAIR_ONLY = 1e-8
@@ -222,6 +223,8 @@ class Leaving(NamedTuple):
         Segments that are lost with the segment at the beginning of the phase, which they follow.
     repairing : float
         Time from the first to the last of their retransmissions [slots].
+    written_later, written_first, fading : float
+        As in `SENDING`.
     """
 
     blocked: bool
@@ -230,6 +233,9 @@ class Leaving(NamedTuple):
     step: float
     lost: int
     repairing: float
+    written_later: float
+    written_first: float
+    fading: float
 
 
 @allocation_free(frozenset({"reassoc", "contract"}))
@@ -338,7 +344,10 @@ def _add_drained(
                 break
             credit -= p.segments_per_packet
             sent += 1.0
-            _add_leaving(p, leaving, bins, waiting, workspace.single, 0.0, sent - phase, place, shares[place], own)
+            share = shares[place]
+            if leaving.fading > 0.0:
+                share *= written_share(leaving.written_later, leaving.written_first, leaving.fading, sent - phase)
+            _add_leaving(p, leaving, bins, waiting, workspace.single, 0.0, sent - phase, place, share, own)
         latest = math.floor(time + phase + SAME_TIME)
         if latest <= sent + SAME_TIME:
             workspace.drained[place + 1, credit + 1] += weight
@@ -384,9 +393,9 @@ def add_openings(
     per_segment = p.packets_per_segment
     times, up_to, row = workspace.times, workspace.up_to, workspace.row
     later, drained = workspace.later, workspace.drained
-    written = math.floor(times[count - 1] + phase + SAME_TIME)
+    slots = math.floor(times[count - 1] + phase + SAME_TIME)
     for place in range(count):
-        for age in range(written + 1):
+        for age in range(slots + 1):
             later[place, age] = 0.0
         for credit in range(place + 2):
             drained[place + 1, credit] = 0.0
@@ -416,6 +425,10 @@ def add_openings(
                 drained[place + 1, 0] += up_to[now_gone - low + 1] - up_to[gone - low + 1]
                 gone = now_gone
         age_part = max(time + phase - latest, 0.0)
+        if leaving.fading > 0.0:
+            for age in range(filled):
+                written = time - age_part - age
+                row[age] *= written_share(leaving.written_later, leaving.written_first, leaving.fading, written)
         own, share = workspace.own_waits[place], workspace.shares[place]
         _add_leaving(p, leaving, bins, waiting, row[:filled], age_part, time, place, share, own)
         for credit in range(place + 2):

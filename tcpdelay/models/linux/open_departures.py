@@ -23,7 +23,7 @@ from tcpdelay.models.linux.detection import DETECTIONS, timeout_chance
 from tcpdelay.models.linux.drop_tail import rest_timeout_chance
 from tcpdelay.models.linux.open_transitions import OpenWindow, repair_chances
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
-from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN, Sending
+from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN, Sending, written_share
 from tcpdelay.models.linux.windows import reduced_window
 
 
@@ -133,12 +133,35 @@ def _add_open(
         _add_packet(p, o, bins, age, weight, window)
         return
     add(bins, age, 0.0, weight * (1 - o.loss))
+    if p.continuation < 1.0:
+        last = weight * o.loss * (1 - p.continuation)
+        add_repaired(bins, age, last_packet_repaired(p), last, o.repeated_loss, p.timeout, 0.0, p.timeout)
+        weight *= p.continuation
     if p.followed_losses:
         add_first_of_burst(p, bins, age, window, only_timeout, weight * o.loss)
     else:
         found, later = o.loss * (1 - o.next_lost), o.loss * o.next_lost
         add_repaired(bins, age, load + o.wait, weight * found, o.repeated_loss, again, only_timeout, p.timeout)
         add_repaired(bins, age, load + o.later_wait, weight * later, o.repeated_loss, again, only_timeout, p.timeout)
+
+
+@allocation_free()
+def _written(s: Sending, first: int, last: int) -> float:
+    """Return the number of packets that are written from slot `first` to slot `last` of a phase."""
+    packets = 0.0
+    for place in range(first, last + 1):
+        packets += written_share(s.written_later, s.written_first, s.fading, place)
+    return packets
+
+
+@allocation_free()
+def last_packet_repaired(p: LinuxParameters) -> float:
+    """Return the time from the last packet of a talk spurt, which is lost, until its tail loss probe arrives [slots].
+
+    The ACK of the packet before starts the probe's timer again (`tcp_schedule_loss_probe`). With one segment in flight
+    the probe waits for two round-trip times and RTO_MIN, and for the RTO at most (RFC 8985, 7.2).
+    """
+    return float(p.timeout + max(p.load - 1.0, 0.0))
 
 
 @allocation_free()
@@ -152,10 +175,11 @@ def _add_lost_open(
     again = p.load + (step if p.segments_per_packet == 1 else o.wait)
     count = int(s.openings)
     for place in range(1, count + 1):
-        left = max(s.duration - place - age, 0.0)
+        # The packet is read at the latest when its own ACK has detected the loss.
+        left = min(max(s.duration - place - age, 0.0), p.load + s.wait)
         following = max(place - o.telling, 0)
         further = min(max(math.ceil((again - left) / step - SAME_TIME), 0), following)
-        kept = weight * (1 - o.loss) ** further
+        kept = weight * _written(s, place, place) * (1 - o.loss) ** further
         add_repaired(bins, age, left, kept, s.repeated_loss, again, s.timeout_chance, p.timeout)
     chance = o.loss * weight
     for behind in range(count - o.telling):
@@ -165,7 +189,7 @@ def _add_lost_open(
         if later <= 0:
             break
         if first <= count:
-            packets = count - first + 1
+            packets = _written(s, first, count)
             add_repaired(bins, age, later, chance * packets, s.repeated_loss, again, s.timeout_chance, p.timeout)
         chance *= 1 - o.loss
 
@@ -185,7 +209,8 @@ def add_open_phase(
     elif s.kind == LOST_TWO:
         for place in range(1, int(s.openings) + 1):
             left = max(load + 2.0 - place, s.duration - place)
-            add_repaired(bins, 0.0, left, weight, 2 * p.loss, load + 1.0, s.timeout_chance, p.timeout)
+            this = weight * _written(s, place, place)
+            add_repaired(bins, 0.0, left, this, 2 * p.loss, load + 1.0, s.timeout_chance, p.timeout)
     else:
         only_timeout = timeout_chance(p, min(int(load) * p.segments_per_packet, window - 2), reduced_window(p, window))
         write = math.ceil(s.wait - SAME_TIME)
@@ -198,10 +223,11 @@ def add_open_phase(
                 continue
             # In recovery each ACK releases one packet.
             age = max(min(load - math.floor(load), s.wait + load - write), 0.0)
-            add(bins, age, 0.0, alive * (1 - o.loss))
+            this = alive * written_share(s.written_later, s.written_first, s.fading, write - s.wait)
+            add(bins, age, 0.0, this * (1 - o.loss))
             if p.followed_losses:
-                add_first_of_burst(p, bins, age, window, only_timeout, alive * o.loss)
+                add_first_of_burst(p, bins, age, window, only_timeout, this * o.loss)
             else:
-                add_repaired(bins, age, s.wait, alive * o.loss, o.repeated_loss, load + 1.0, only_timeout, p.timeout)
+                add_repaired(bins, age, s.wait, this * o.loss, o.repeated_loss, load + 1.0, only_timeout, p.timeout)
             alive *= 1 - o.loss
             write += 1

@@ -117,6 +117,8 @@ class LinuxParameters(NamedTuple):
         Largest congestion window of the chain [segments].
     rtt, interval : float
         Round-trip time and packet interval [s].
+    continuation : float
+        Probability that a packet of a talk spurt is followed by another one; 1 for a flow of constant rate.
     """
 
     load: float
@@ -142,6 +144,7 @@ class LinuxParameters(NamedTuple):
     largest_window: int
     rtt: float
     interval: float
+    continuation: float
 
 
 def packets_per_round_trip(flow: Flow, path: Path) -> float:
@@ -366,4 +369,5 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
         largest_window=largest,
         rtt=load * flow.interval,
         interval=flow.interval,
+        continuation=1.0,
     )

@@ -68,6 +68,9 @@ SENDING = np.dtype(
         ("round_trips", np.int64),
         ("lost", np.int64),
         ("repeated_loss", np.float64),
+        ("written_later", np.float64),
+        ("written_first", np.float64),
+        ("fading", np.float64),
     ],
     align=True,
 )
@@ -85,7 +88,17 @@ Sending: TypeAlias = Records
 - round_trips: round-trip times from a write to the ACKs of this phase, through segments that ACKs have released.
 - lost: number of packets of a loss burst, or of lost segments of a round; in an outage, the window.
 - repeated_loss: in LOST_OPEN, probability that the repair takes a further retransmission.
+- written_later, written_first, fading: see `written_share`; `fading` is 0 for a flow of constant rate.
 """
+
+
+@kernel()
+def written_share(later: float, first: float, fading: float, time: float) -> float:
+    """Return the share of packets that speech writes at a time after the beginning of a phase [slots].
+
+    It is `later` + `first` exp(-`fading` time): the probability that the speaker talks at this time.
+    """
+    return later if fading == 0.0 else later + first * math.exp(-fading * time)
 
 
 class Layout(NamedTuple):

@@ -183,6 +183,7 @@ def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending,
     sending: Sending = records(layout.size, SENDING)
     t: Transitions = records((TRANSITIONS_PER_PHASE + 2 * p.followed_losses) * layout.size, TRANSITION)
     sending.round_trips[:] = ROUND_TRIPS_TO_ROUND
+    sending.written_later[:] = 1.0
     row = _timeouts(p, t, layout, phases, sending, o.needed)
     for window in range(p.largest_window + 1):
         for kind in range(REPAIR_MORE, REPAIR_OPEN + 1):
