@@ -77,11 +77,10 @@ def at_bitrate(flow: Flow, bitrate: float, mss: int) -> Flow:
     >>> at_bitrate(Flow(160, 0.020), 128_000, mss=1448)
     Flow(packet_size=320, interval=0.02)
     """
-    size = bitrate * flow.interval / 8
     largest = max(mss, flow.packet_size)
-    if size > largest:
+    if bitrate * flow.interval / 8 > largest:
         return Flow.from_bitrate(bitrate, largest)
-    return Flow(max(1, round(size)), flow.interval)
+    return flow.at_bitrate(bitrate)
 
 
 def bitrate_axis(flow: Flow, path: Path, stack: Stack, grow: Growth = "segments") -> Axis:
@@ -124,7 +123,7 @@ def bitrate_axis(flow: Flow, path: Path, stack: Stack, grow: Growth = "segments"
     if grow == "segments":
         return Axis("bitrate", lambda rate: (at_bitrate(flow, rate, mss), path), lowest, max(lowest, highest))
     highest = max(lowest, min(highest, lowest * MAX_PACKET_SIZE))
-    return Axis("bitrate", lambda rate: (Flow(max(1, round(rate * interval / 8)), interval), path), lowest, highest)
+    return Axis("bitrate", lambda rate: (flow.at_bitrate(rate), path), lowest, highest)
 
 
 def packet_rate_axis(flow: Flow, path: Path, stack: Stack) -> Axis:

@@ -114,6 +114,17 @@ class Flow(Source):
         """Bits of the packets of a second [bit/s]; more than `bitrate` unless a second has a whole number of them."""
         return 8 * self.packet_size * math.ceil(PEAK_TIME / self.interval) / PEAK_TIME
 
+    def at_bitrate(self, bitrate: float) -> Flow:
+        """Return the flow at another bitrate [bit/s]: the size of its packets changes, to whole bytes.
+
+        Examples
+        --------
+        >>> Flow(160, 0.020).at_bitrate(128_000)
+        Flow(packet_size=320, interval=0.02)
+        """
+        BITRATE.require("bitrate", bitrate)
+        return Flow(max(1, round(bitrate * self.interval / 8)), self.interval)
+
     def generate(self, seed: int) -> Blocks:
         """Yield the packets, which are the same for each seed."""
         import numpy as np
