@@ -15,10 +15,11 @@ from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import late_range, relative_error
 from tcpdelay.quality.video import smallest_buffer
 from tcpdelay.quality.voice import CallTarget, VoiceQuality, best_playout_delay, voice_mos, voice_quality
-from tcpdelay.scenario.applications import flow_of
+from tcpdelay.scenario.applications import flow_of, source_of
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 from tcpdelay.units import format_fraction
@@ -69,7 +70,7 @@ class SmallestBuffer:
     value_range: tuple[float, float]
     quality: VoiceQuality | None
     quality_beyond: VoiceQuality | None
-    flow: Flow
+    flow: Source
     path: Path
     stack: KnownStack
     expected_error: ExpectedError
@@ -84,7 +85,7 @@ class SmallestBuffer:
 
 
 def playout_for_late_fraction(
-    flow: Flow | str,
+    flow: Source | str,
     path: Path,
     stack: Stack | None,
     late_fraction: float,
@@ -96,7 +97,7 @@ def playout_for_late_fraction(
     Parameters
     ----------
     flow, path, stack
-        The scenario; the flow may be the name of an application, and None stands for the default stack.
+        The scenario; the flow may be any source or the name of an application, and None stands for the default stack.
     late_fraction : float
         Largest share of late packets, from 0 to below 1.
     on_progress : callable, optional
@@ -122,7 +123,7 @@ def playout_for_late_fraction(
     (True, True)
     """
     demand = f"a late fraction of {format_fraction(late_fraction)}"
-    scenario = Scenario(flow_of(flow), path, checked_profile(stack))
+    scenario = Scenario(source_of(flow), path, checked_profile(stack))
     requested = Requested(on_progress=on_progress)
     if 0 < 1 - late_fraction < 1:
         requested = replace(requested, target=Target(DEFAULT_LIMIT, 1 - late_fraction))
@@ -235,7 +236,7 @@ def _buffer(answer: Answer, value: float, target: CallTarget | None) -> Smallest
         value_range=(value / (1 + error), value / (1 - error) if error < 1 else np.inf),
         quality=quality,
         quality_beyond=beyond,
-        flow=scenario.flow,
+        flow=scenario.source,
         path=scenario.path,
         stack=scenario.stack,
         expected_error=answer.expected_error or UNKNOWN_ERROR,

@@ -100,6 +100,11 @@ class Flow(Source):
         return self.packet_rate
 
     @property
+    def mean_interval(self) -> float:
+        """Time between two packets [s], as `interval`."""
+        return self.interval
+
+    @property
     def mean_size(self) -> float:
         """Application bytes per packet [bytes], as `packet_size`."""
         return float(self.packet_size)

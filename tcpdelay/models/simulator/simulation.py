@@ -22,6 +22,7 @@ from tcpdelay.models.simulator.connections import (
     SHORTEST_CONNECTION,
     Chunk,
     Connections,
+    warm_up,
 )
 from tcpdelay.models.simulator.engine import ALL_RULES
 from tcpdelay.models.simulator.kinds import DelaysOfKind, KindsInBatches
@@ -259,8 +260,8 @@ def simulate(
         raise refused
     connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time)
     most = min(MOST_PACKETS, MOST_SEGMENTS // segments_per_message(source, stack)) if packets is None else packets
-    if source.message_count is not None:
-        available = source.message_count - connections.warm_up
+    available = countable(source, stack)
+    if available is not None:
         if available < (packets or FEWEST_PACKETS):
             hint = f"the first {connections.warm_up} are not counted; with a period the trace repeats"
             required = connections.warm_up + (packets or FEWEST_PACKETS)
@@ -268,6 +269,11 @@ def simulate(
         most = min(most, available)
     sought = half_width if packets is None else None
     return _run(connections, most, seed, quantile, sought, trace, on_progress)
+
+
+def countable(source: Source, stack: Linux) -> int | None:
+    """Return the largest number of messages that a simulation can count; None for a source that does not end."""
+    return None if source.message_count is None else source.message_count - warm_up(source, stack)
 
 
 def segments_per_message(source: Source, stack: Linux) -> int:

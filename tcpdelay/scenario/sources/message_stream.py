@@ -60,6 +60,11 @@ class Source(ABC):
         """Mean application bits per second [bit/s]."""
 
     @property
+    def mean_interval(self) -> float:
+        """Mean time between two messages [s]."""
+        return 1 / self.message_rate
+
+    @property
     def message_count(self) -> int | None:
         """Number of messages; None for a source that does not end."""
         return None
