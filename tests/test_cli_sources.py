@@ -107,3 +107,45 @@ def test_the_help_explains_every_option_of_a_source(run):
         assert f"--{name.replace('_', '-')} " in everything
     assert all(f"--{name.replace('_', '-')}" in usual for name in SOURCE_FIELDS)
     assert "Makes --bitrate a video with key frames." not in " ".join(usual.split())
+
+
+def test_solve_answers_for_a_trace_as_python_does(run, trace):
+    given = ("--source", str(trace), "--limit", "300ms", "--format", "json")
+    status, printed, _ = run("solve", "loss", "--rtt", "60ms", *given)
+    assert status == 0
+    found, expected = (
+        json.loads(printed),
+        td.largest_loss(td.Trace.read(trace), td.Path(0.060, 0), target=td.Target(0.3)),
+    )
+    assert (found["value"], found["fails"], found["method"]) == (expected.value, expected.fails, "simulation")
+    assert found["bitrate"] == pytest.approx(960_000, rel=1e-3)
+
+
+def test_solve_needs_no_bitrate_of_a_video_whose_bitrate_is_asked(run):
+    arguments = ("--key-ratio", "6", "--fps", "10", "--limit", "300ms", "--format", "json")
+    status, printed, _ = run("solve", "bitrate", "--rtt", "60ms", "--loss", "3%", *arguments)
+    assert status == 0
+    found = json.loads(printed)
+    assert found["source"].startswith(f"Video(bitrate={found['value']!r}, frame_rate=10.0,")
+
+
+@pytest.mark.parametrize(
+    ("question", "arguments", "fault"),
+    [
+        (
+            "interval",
+            ("--app", "voip", "--talk", "1s"),
+            "--talk: goes with solve bitrate, .*frontier, not with interval",
+        ),
+        ("packet-rate", ("--packet-size", "99", "--talk", "1s"), "--talk: goes with solve .*, not with packet-rate"),
+        ("sensitivity", ("--source", "FILE"), "--source: goes with solve .*, not with sensitivity"),
+        ("playout", ("--app", "voip", "--talk", "1s", "--codec", "g711"), "--codec: does not go with --talk"),
+        ("bitrate", ("--key-ratio", "6", "--grow", "rate"), "--grow: must be 'segments' or 'size' unless .*"),
+        ("loss", ("--key-ratio", "6"), "--key-ratio: needs --bitrate, or --app of a video"),
+    ],
+)
+def test_solve_refuses_what_has_no_meaning_for_the_source(run, trace, question, arguments, fault):
+    given = [str(trace) if argument == "FILE" else argument for argument in arguments]
+    status, printed, errors = run("solve", question, *PATH, *given)
+    assert (status, printed) == (2, "")
+    assert re.fullmatch(f"tcpdelay solve: {fault}\n", errors.replace(str(trace), "FILE")), errors

@@ -12,6 +12,7 @@ import tcpdelay as td
 from tcpdelay.models import chain as model
 from tcpdelay.models.accuracy import expected_error
 from tcpdelay.questions.margins import margins
+from tcpdelay.questions.quantities import bitrate_axis
 from tcpdelay.questions.search import bracket
 from tcpdelay.scenario.applications import APPLICATIONS
 
@@ -215,3 +216,78 @@ def test_the_margin_of_the_bitrate_of_frames_is_that_of_larger_frames():
     faster = td.largest_bitrate(frames, path, td.Stack.linux(), target, grow="segments")
     assert bitrate.edge == pytest.approx(larger.value, rel=0.01)
     assert abs(bitrate.edge / faster.value - 1) > 0.01
+
+
+QUIET_PATH = td.Path(rtt=0.060, loss=0.01)
+SOURCES = {
+    "video": td.Video(300_000, key_ratio=6),
+    "speech": td.Speech(174, 0.020),
+    "messages": td.Messages(20, td.LognormalSizes(1000)),
+    "trace": td.Trace([0.04 * n for n in range(8000)], [4000 if n % 10 == 0 else 600 for n in range(8000)]),
+}
+
+
+def simulated(source, path, packets):
+    return td.simulate(source, path, packets=packets).quantile(0.95)
+
+
+@pytest.mark.parametrize(("solve", "kind"), [(td.largest_loss, "speech"), (td.largest_bitrate, "trace")])
+def test_the_simulation_agrees_on_both_sides_of_the_edge_of_any_source(solve, kind):
+    source = SOURCES[kind]
+    edge = solve(source, QUIET_PATH, target=TARGET)
+    packets = 6000 if kind == "trace" else 200_000
+    assert (edge.method, edge.limited_by) == ("simulation", "delay")
+    assert edge.delay == simulated(*edge.at, packets) <= 0.2 < edge.delay_beyond
+    assert edge.delay_beyond == simulated(*edge.beyond, packets)
+    assert edge.value < edge.fails <= 1.011 * edge.value
+    assert edge.certain <= edge.value < edge.fails <= edge.impossible
+    assert type(edge.at[0]) is type(source)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_the_axis_of_the_bitrate_scales_a_source(kind):
+    source = SOURCES[kind]
+    axis = bitrate_axis(source, QUIET_PATH, LINUX)
+    for value in (axis.lowest, source.mean_bitrate, axis.highest):
+        scaled, path = axis.place(value)
+        assert (type(scaled), path) == (type(source), QUIET_PATH)
+        assert scaled.message_rate == source.message_rate
+    assert axis.lowest < source.mean_bitrate < axis.highest <= 200 * 8 * 1448 / 0.060
+    rates = [axis.place(factor * source.mean_bitrate)[0].mean_bitrate for factor in (1, 3)]
+    assert rates[1] / rates[0] == pytest.approx(3, rel=0.02)
+
+
+def test_a_video_of_many_small_frames_is_not_scaled_below_one_byte_a_frame():
+    video = td.Video(1e6, key_interval=0.1, key_ratio=1000)
+    assert bitrate_axis(video, QUIET_PATH, LINUX).place(bitrate_axis(video, QUIET_PATH, LINUX).lowest)
+
+
+def test_the_smallest_buffer_of_speech_has_the_share_of_late_packets():
+    found = td.playout_for_late_fraction(SOURCES["speech"], QUIET_PATH, None, 0.02)
+    delays = td.simulate(SOURCES["speech"], QUIET_PATH, quantile=0.98)
+    assert found.method == "simulation"
+    assert (found.value, found.flow) == (delays.quantile(0.98), SOURCES["speech"])
+    assert found.late_fraction <= 0.02 < found.late_beyond
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (
+            lambda video: td.largest_packet_rate(video, PATH),
+            "flow must be a Flow, which has a constant rate, got Video",
+        ),
+        (lambda video: td.largest_bitrate(video, PATH, grow="rate"), "grow must be 'segments' or 'size' unless"),
+        (lambda video: td.largest_bitrate(td.Trace([0.0], [9]), PATH), "source must have a mean bitrate"),
+        (lambda video: td.largest_loss(td.Trace([0.0, 1.0], [9, 9]), PATH), "source must have at least 3000 messages"),
+        (lambda video: td.largest_loss(video, PATH, method="chain"), "source must be a Flow"),
+        (lambda video: td.playout_for_call(video, PATH), "flow must be a Flow"),
+        (lambda video: td.sensitivities(video, PATH), "flow must be a Flow"),
+        (lambda video: td.best_split(video, PATH), "flow must be a Flow"),
+        (lambda video: td.best_connections(video, PATH), "flow must be a Flow"),
+    ],
+)
+def test_questions_without_a_meaning_for_a_source_refuse_in_one_line(ask, message):
+    with pytest.raises(ValueError, match=f"^{message}") as error:
+        ask(td.Video(300_000))
+    assert "\n" not in str(error.value)

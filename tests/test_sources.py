@@ -257,3 +257,42 @@ def test_wrong_parameters_are_named(make, message):
     with pytest.raises(ValueError, match=f"^{message}") as error:
         make()
     assert "\n" not in str(error.value)
+
+
+@settings(max_examples=50)
+@given(sources(), st.floats(1, 4))
+def test_a_source_at_another_bitrate_has_its_mean_its_times_and_sizes_in_proportion(source, factor):
+    scaled = source.at_bitrate(factor * source.mean_bitrate)
+    assert type(scaled) is type(source)
+    before, after = source.messages(5, seed=3), scaled.messages(5, seed=3)
+    np.testing.assert_array_equal(after["time"], before["time"])
+    np.testing.assert_array_equal(after["kind"], before["kind"])
+    # A size is rounded to whole bytes before and after it is scaled, and is at least one byte.
+    np.testing.assert_allclose(after["size"], factor * before["size"], atol=1 + factor, rtol=1e-9)
+    if source.mean_size > 1000:
+        assert scaled.mean_bitrate == pytest.approx(factor * source.mean_bitrate, rel=2e-3)
+
+
+def test_a_trace_at_another_bitrate_keeps_its_kinds_and_its_period():
+    scaled = SOURCES["trace"].at_bitrate(2 * SOURCES["trace"].mean_bitrate)
+    assert scaled == td.Trace([0.0, 0.01, 0.5], [200, 4000, 14], period=0.7, labels=["a", "b", "a"])
+
+
+@pytest.mark.parametrize("bitrate", [0, -1, float("nan"), float("inf"), "64k", None])
+@each_source
+def test_another_bitrate_must_be_a_number_above_zero(source, bitrate):
+    with pytest.raises(ValueError, match=r"^bitrate"):
+        source.at_bitrate(bitrate)
+
+
+def test_sources_that_cannot_be_scaled_say_so():
+    class Silent(td.Source):
+        message_rate, mean_bitrate = 1.0, 8.0
+
+        def generate(self, seed):
+            yield td.Flow(1, 1.0).messages(10)
+
+    with pytest.raises(ValueError, match="must have a method at_bitrate"):
+        Silent().at_bitrate(16)
+    with pytest.raises(ValueError, match="must have a mean bitrate"):
+        td.Trace([0.0], [100]).at_bitrate(16)

@@ -41,6 +41,9 @@ ASKED = "Details of the question"
 LATE_FRACTION = 0.01
 ANY_BITRATE = 1e6
 """Placeholder of a bitrate that is searched for [bit/s]."""
+PLAYER_QUESTIONS: tuple[Question, ...] = get_args(players.PlayerQuestion)
+OF_ANY_SOURCE: tuple[Question, ...] = ("bitrate", "playout", "loss", "rtt", "frontier", *PLAYER_QUESTIONS)
+"""The questions that have a meaning for sources whose rate is not constant."""
 CALLS: tuple[Question, ...] = ("playout", "interval", "split", "connections")
 GOES_WITH: dict[str, tuple[Question, ...]] = {
     "--grow": ("bitrate",),
@@ -56,9 +59,6 @@ GOES_WITH: dict[str, tuple[Question, ...]] = {
     **players.GOES_WITH,
 }
 """The questions for which each option can be given."""
-PLAYER_QUESTIONS: tuple[Question, ...] = get_args(players.PlayerQuestion)
-SOURCE_QUESTIONS: tuple[Question, ...] = ("playout", *PLAYER_QUESTIONS)
-"""The questions for which the source need not have a constant rate."""
 SUMMARY = "Find the largest bitrate, loss ... or the smallest buffer for a target."
 EXAMPLES = f"""
 \b
@@ -84,6 +84,7 @@ Examples:
   tcpdelay solve loss --rtt 100ms --app voip
   tcpdelay solve rtt --loss 2% --app voip --limit 150ms
   tcpdelay solve bitrate --rtt 60ms --loss 0.5% --limit 1s --quantile 99%
+  tcpdelay solve playout --rtt 60ms --loss 0.5% --bitrate 300kbit/s --key-ratio 8
   tcpdelay solve playout --rtt 100ms --loss 2% --app voip --late-fraction 1%
   tcpdelay solve playout --rtt 100ms --loss 2% --app voip --codec g729a
   tcpdelay solve interval --rtt 100ms --loss 2% --bitrate 64kbit/s
@@ -234,12 +235,10 @@ def solve(
         "--bursts": bursts,
     }
     _refuse_unrelated(question, given)
+    if source.given:
+        _refuse_source(question, source, {"--codec": codec, "--mos": mos})
     if options.over is not None and question == "interval":
         raise typer.BadParameter("--over: does not go with solve interval; give the bytes around the data as --header")
-    if source.given and question not in SOURCE_QUESTIONS:
-        raise typer.BadParameter(
-            f"{source.names}: goes with solve {' or '.join(SOURCE_QUESTIONS)}, not with {question}"
-        )
     if method == "chain" and question in PLAYER_QUESTIONS:
         raise typer.BadParameter(f"--method: solve {question} needs a simulation")
     particulars = {name: value for name, value in given.items() if value is not None}
@@ -252,8 +251,8 @@ def solve(
         print(text, end="")
         return
     if question == "bitrate":
-        particulars["--grow"] = grow or _growth(options)
-    scenario = read_scenario(_without_quantity(question, options, particulars.get("--grow")), source)
+        particulars["--grow"] = grow or ("size" if source.given else _growth(options))
+    scenario = read_scenario(_without_quantity(question, options, particulars.get("--grow"), source), source)
     with argument_errors(), predicting():
         from tcpdelay.report.answers import answer_text
 
@@ -272,6 +271,16 @@ def _refuse_unrelated(question: Question, given: dict[str, Any]) -> None:
         raise typer.BadParameter("--late-fraction and --codec or --mos: give one of them, a share or a call")
 
 
+def _refuse_source(question: Question, source: SourceOptions, of_calls: dict[str, Any]) -> None:
+    """Raise typer.BadParameter if a question, or the rating of a call, has no meaning for the chosen source."""
+    if question not in OF_ANY_SOURCE:
+        allowed = ", ".join(OF_ANY_SOURCE)
+        raise typer.BadParameter(f"{source.names}: goes with solve {allowed}, not with {question}")
+    for option, value in of_calls.items():
+        if value is not None:
+            raise typer.BadParameter(f"{option}: does not go with {source.names}")
+
+
 def _growth(options: ScenarioOptions) -> Growth:
     """Return how the bitrate grows by default: frames and packets with a known interval become larger."""
     framed = options.over is not None and options.over.whole_frames and options["packet_size"] is None
@@ -280,7 +289,9 @@ def _growth(options: ScenarioOptions) -> Growth:
     return "rate" if options.app is None and options["interval"] is None else "segments"
 
 
-def _without_quantity(question: Question, options: ScenarioOptions, grow: Growth | None) -> ScenarioOptions:
+def _without_quantity(
+    question: Question, options: ScenarioOptions, grow: Growth | None, source: SourceOptions
+) -> ScenarioOptions:
     """Return the options with a placeholder for the quantity in question, because a scenario needs a value."""
     measured = options.ping is not None or options.ss is not None
     if question in ("loss", "frontier") and options["loss"] is None and not measured:
@@ -289,6 +300,10 @@ def _without_quantity(question: Question, options: ScenarioOptions, grow: Growth
         if options["one_way_delay"] is not None:
             raise typer.BadParameter("--one-way-delay: needs --rtt; their ratio is kept")
         options = options.changed(rtt=0.1)
+    if question == "bitrate" and source.given and not source.needs_packets:
+        # The bitrate of a video is scaled; a trace has its own.
+        needs_rate = source.file is None and options.bitrate is None and options.app is None
+        return options.changed(bitrate=ANY_BITRATE) if needs_rate else options
     if question == "bitrate":
         size = options["packet_size"]
         options = in_frames(options.changed(bitrate=ANY_BITRATE if size is None else None))
@@ -324,7 +339,7 @@ def _answer(
     from tcpdelay.questions.sensitivity import sensitivities
     from tcpdelay.questions.ways import best_connections, best_interval, best_split
 
-    path, stack, target = scenario.path, scenario.stack, scenario.target
+    source, path, stack, target = scenario.source, scenario.path, scenario.stack, scenario.target
     own = {name.removeprefix("--").replace("-", "_"): value for name, value in particulars.items()}
     codec, mos = own.pop("codec", None), own.pop("mos", None)
     call = None if codec is None and mos is None else CallTarget(codec or "g711", mos)
@@ -333,22 +348,21 @@ def _answer(
         own |= {"method": method, "on_progress": counting("Simulating", "packets at most")}
         if call is not None:
             return playout_for_call(scenario.flow, path, stack, call, **own)
-        return playout_for_late_fraction(scenario.source, path, stack, **{"late_fraction": LATE_FRACTION, **own})
-    flow = scenario.flow
+        return playout_for_late_fraction(source, path, stack, **{"late_fraction": LATE_FRACTION, **own})
     several = question not in ("bitrate", "packet-rate", "loss", "rtt")
     own |= {"method": method, "on_progress": counting("Tried", "points" if several else "values at most")}
     if question == "interval":
         data = _data_rate(scenario, options, own.get("header"))
         return best_interval(data, path, stack, demand, **own)
     solvers: dict[Question, Callable[[], Solution]] = {
-        "bitrate": lambda: largest_bitrate(flow, path, stack, target, **own),
-        "packet-rate": lambda: largest_packet_rate(flow, path, stack, target, **own),
-        "loss": lambda: largest_loss(flow, path, stack, target, **own),
-        "rtt": lambda: largest_rtt(flow, path, stack, target, **own),
-        "frontier": lambda: loss_rtt_frontier(flow, path, stack, target, **own),
-        "split": lambda: best_split(flow, path, stack, demand, **own),
-        "connections": lambda: best_connections(flow, path, stack, demand, **own),
-        "sensitivity": lambda: sensitivities(flow, path, stack, target, **own),
+        "bitrate": lambda: largest_bitrate(source, path, stack, target, **own),
+        "packet-rate": lambda: largest_packet_rate(scenario.flow, path, stack, target, **own),
+        "loss": lambda: largest_loss(source, path, stack, target, **own),
+        "rtt": lambda: largest_rtt(source, path, stack, target, **own),
+        "frontier": lambda: loss_rtt_frontier(source, path, stack, target, **own),
+        "split": lambda: best_split(scenario.flow, path, stack, demand, **own),
+        "connections": lambda: best_connections(scenario.flow, path, stack, demand, **own),
+        "sensitivity": lambda: sensitivities(scenario.flow, path, stack, target, **own),
     }
     return solvers[question]()
 

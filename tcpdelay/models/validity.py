@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Linux, Stack, checked_profile
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class ValidatedRange:
     source: str
     lost_rounds: float = 1.0
 
-    def exceeded_by(self, flow: Flow, path: Path) -> list[str]:
-        """Return one sentence for each input outside the range.
+    def exceeded_by(self, source: Source, path: Path) -> list[str]:
+        """Return one sentence for each input outside the range; of a source whose rate is not constant, of the path.
 
         Examples
         --------
@@ -52,19 +53,19 @@ class ValidatedRange:
         >>> LINUX_RANGE.exceeded_by(Flow(174, 0.020), Path(rtt=0.350, loss=0.02, loss_pattern="correlated"))
         ['loss 0.02 lies outside the validated range: 30% of the rounds lose packets, and at most 10% are validated']
         """
-        inputs = [
-            ("rtt", path.rtt, self.rtt, " s"),
-            ("loss", path.loss, self.loss, ""),
-            ("packet_size", flow.packet_size, self.packet_size, " bytes"),
-            ("interval", flow.interval, self.interval, " s"),
-        ]
+        inputs = [("rtt", path.rtt, self.rtt, " s"), ("loss", path.loss, self.loss, "")]
+        if isinstance(source, Flow):
+            inputs += [
+                ("packet_size", source.packet_size, self.packet_size, " bytes"),
+                ("interval", source.interval, self.interval, " s"),
+            ]
         beyond = [
             f"{name} {value:g}{unit} lies outside the validated range of {low:g} to {high:g}{unit}"
             for name, value, (low, high), unit in inputs
             if not (low <= value <= high or (name == "loss" and value == 0))
         ]
         if path.loss_pattern == "correlated":
-            packets = path.rtt // flow.interval + 1
+            packets = path.rtt // source.mean_interval + 1
             lost = 1 - (1 - path.loss) ** packets
             if lost > self.lost_rounds:
                 most = f"{lost:.0%} of the rounds lose packets, and at most {self.lost_rounds:.0%} are validated"

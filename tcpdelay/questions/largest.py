@@ -30,17 +30,19 @@ from tcpdelay.questions.quantities import (
     Growth,
     Quantity,
     at_rtt,
+    averaged_axis,
     bitrate_axis,
     loss_axis,
     packet_rate_axis,
     rtt_axis,
 )
 from tcpdelay.questions.search import edge_of, edges_within_error
-from tcpdelay.scenario.applications import flow_of, target_of
+from tcpdelay.scenario.applications import flow_of, source_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, format_time, told_apart
@@ -80,7 +82,7 @@ class Edge:
         The demand on the delay.
     stack : Stack
         The TCP implementation.
-    at, beyond : tuple of Flow and Path
+    at, beyond : tuple of Source and Path
         The scenarios of the two values; `beyond` is None if no value fails.
     expected_error : ExpectedError
         Expected error of the prediction at `value`.
@@ -103,8 +105,8 @@ class Edge:
     delay_beyond: float | None
     target: Target
     stack: KnownStack
-    at: tuple[Flow, Path]
-    beyond: tuple[Flow, Path] | None
+    at: tuple[Source, Path]
+    beyond: tuple[Source, Path] | None
     expected_error: ExpectedError
     method: str
     certain: float | None
@@ -198,14 +200,15 @@ def _searched(
 ) -> Edge | None:
     """Return the largest value on an axis that meets a target by one model; None if no value does."""
     start = axis.highest
-    if model != "chain" and not supports(Scenario(*axis.place(axis.lowest), stack)).refused:
-        start = edge_of(axis, stack, target, start).inside or start
+    averaged = averaged_axis(axis)
+    if model != "chain" and not supports(Scenario(*averaged.place(axis.lowest), stack)).refused:
+        start = edge_of(averaged, stack, target, start).inside or start
     found = edge_of(axis, stack, target, start, model, on_progress)
     if found.inside is None:
         return None
     at = axis.place(found.inside)
     value = _exact(axis.quantity, at, found.inside)
-    beyond: tuple[Flow, Path] | None = None
+    beyond: tuple[Source, Path] | None = None
     fails: float | None = None
     limit: Limit = "range"
     delay_beyond: float | None = None
@@ -239,9 +242,9 @@ def _searched(
     )
 
 
-def _exact(quantity: Quantity, scenario: tuple[Flow, Path], searched: float) -> float:
+def _exact(quantity: Quantity, scenario: tuple[Source, Path], searched: float) -> float:
     """Return the value of a scenario; its bitrate differs from the searched bitrate, as packets have whole bytes."""
-    return scenario[0].bitrate if quantity == "bitrate" else searched
+    return scenario[0].mean_bitrate if quantity == "bitrate" else searched
 
 
 _UNANSWERED: dict[tuple[str, Status], Limit] = {
@@ -287,7 +290,7 @@ def _nothing_meets(axis: Axis, stack: KnownStack, target: Target, model: Answere
 
 
 def largest_bitrate(
-    flow: Flow | str,
+    flow: Source | str,
     path: Path,
     stack: Stack | None = None,
     target: Target | None = None,
@@ -299,9 +302,10 @@ def largest_bitrate(
 
     Parameters
     ----------
-    flow : Flow or str
+    flow : Source or str
         The flow, or the name of an application; only its interval is used, or with ``grow="rate"`` only its packet
-        size.
+        size. The messages of any other source keep their times and kinds, and their sizes are scaled
+        (`Source.at_bitrate`).
     path : Path
         The path.
     stack : Stack, optional
@@ -311,11 +315,12 @@ def largest_bitrate(
     grow : {"segments", "size", "rate"}
         "segments": packets at the flow's interval grow up to one segment; beyond, packets of one segment become more
         frequent (as with ``--app ... --bitrate``). "size": packets at the flow's interval grow without limit. "rate":
-        packets of the flow's size become more frequent.
+        packets of the flow's size become more frequent; only for a `Flow`.
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. The
+        simulations have 200 000 messages each, fewer if the source ends before, and the same random numbers.
 
     Returns
     -------
@@ -338,8 +343,8 @@ def largest_bitrate(
     >>> edge.delay <= 0.2 < edge.delay_beyond, edge.tolerance <= 0.011
     (True, True)
     """
-    flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
-    return largest(bitrate_axis(flow, path, stack, grow), stack, target, on_progress, method)
+    source, stack, target = source_of(flow), checked_profile(stack), target_of(flow, target)
+    return largest(bitrate_axis(source, path, stack, grow), stack, target, on_progress, method)
 
 
 def largest_packet_rate(
@@ -392,7 +397,7 @@ def largest_packet_rate(
 
 
 def largest_loss(
-    flow: Flow | str,
+    flow: Source | str,
     path: Path,
     stack: Stack | None = None,
     target: Target | None = None,
@@ -403,8 +408,8 @@ def largest_loss(
 
     Parameters
     ----------
-    flow : Flow or str
-        The flow, or the name of an application.
+    flow : Source or str
+        The source: a `Flow`, any other source, or the name of an application.
     path : Path
         The path; its loss is not used.
     stack : Stack, optional
@@ -414,7 +419,8 @@ def largest_loss(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. The
+        simulations have 200 000 messages each, fewer if the source ends before, and the same random numbers.
 
     Returns
     -------
@@ -436,12 +442,12 @@ def largest_loss(
     >>> 0.05 < edge.value < edge.fails < 0.07, edge.limited_by
     (True, 'delay')
     """
-    flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
-    return largest(loss_axis(flow, path), stack, target, on_progress, method)
+    source, stack, target = source_of(flow), checked_profile(stack), target_of(flow, target)
+    return largest(loss_axis(source, path), stack, target, on_progress, method)
 
 
 def largest_rtt(
-    flow: Flow | str,
+    flow: Source | str,
     path: Path,
     stack: Stack | None = None,
     target: Target | None = None,
@@ -452,8 +458,8 @@ def largest_rtt(
 
     Parameters
     ----------
-    flow : Flow or str
-        The flow, or the name of an application.
+    flow : Source or str
+        The source: a `Flow`, any other source, or the name of an application.
     path : Path
         The path. Its round-trip time is only used for the share that a given one-way delay has in it.
     stack : Stack, optional
@@ -463,7 +469,8 @@ def largest_rtt(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. The
+        simulations have 200 000 messages each, fewer if the source ends before, and the same random numbers.
 
     Returns
     -------
@@ -485,8 +492,8 @@ def largest_rtt(
     >>> 0.12 < edge.value < edge.fails < 0.15
     True
     """
-    flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
-    return largest(rtt_axis(flow, path), stack, target, on_progress, method)
+    source, stack, target = source_of(flow), checked_profile(stack), target_of(flow, target)
+    return largest(rtt_axis(source, path), stack, target, on_progress, method)
 
 
 POINTS = 12
@@ -525,7 +532,7 @@ class Frontier:
 
 
 def loss_rtt_frontier(
-    flow: Flow | str,
+    flow: Source | str,
     path: Path,
     stack: Stack | None = None,
     target: Target | None = None,
@@ -537,8 +544,8 @@ def loss_rtt_frontier(
 
     Parameters
     ----------
-    flow : Flow or str
-        The flow, or the name of an application.
+    flow : Source or str
+        The source: a `Flow`, any other source, or the name of an application.
     path : Path
         The path. Its loss is not used, and its round-trip time only for the share that a given one-way delay has in it.
     stack : Stack, optional
@@ -551,7 +558,8 @@ def loss_rtt_frontier(
     on_progress : callable, optional
         Called after each round-trip time with the number of round-trip times done and the number of all.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. The
+        simulations have 200 000 messages each, fewer if the source ends before, and the same random numbers.
 
     Returns
     -------
@@ -574,12 +582,12 @@ def loss_rtt_frontier(
     >>> found.losses[0] > found.losses[1] > found.losses[2] > found.losses[3]
     True
     """
-    flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
+    source, stack, target = source_of(flow), checked_profile(stack), target_of(flow, target)
     chosen = _default_rtts(path, target) if rtts is None else tuple(rtts)
     if not chosen:
         raise InvalidValueError("rtts", chosen, "hold at least one round-trip time")
     edges: list[Edge | None] = []
-    axes = [loss_axis(flow, at_rtt(path, rtt)) for rtt in chosen]
+    axes = [loss_axis(source, at_rtt(path, rtt)) for rtt in chosen]
     model = model_to_compare(Scenario(*axes[0].place(axes[0].lowest), stack), method, solved=False)
     for done, axis in enumerate(axes, 1):
         edges.append(_largest(axis, stack, target, model, method))

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.units import DIGITS, format_fraction, format_rate, format_time
 
@@ -16,7 +17,7 @@ Quantity = Literal["bitrate", "packet rate", "loss", "rtt"]
 Growth = Literal["segments", "size", "rate"]
 
 MAX_RTT = bounds(Path, "rtt")[1]
-MIN_INTERVAL = bounds(Flow, "interval")[0]
+MIN_INTERVAL, MAX_INTERVAL = bounds(Flow, "interval")
 MAX_PACKET_SIZE = bounds(Flow, "packet_size")[1]
 LARGEST_LOAD = 200
 """Largest number of packets per round-trip time in a search; with more packets, one chain takes too long."""
@@ -58,15 +59,37 @@ class Axis:
     quantity : {"bitrate", "packet rate", "loss", "rtt"}
         The quantity that is varied.
     place : callable
-        Returns flow and path at a value of the quantity [bit/s, 1/s, fraction, s].
+        Returns source and path at a value of the quantity [bit/s, 1/s, fraction, s].
     lowest, highest : float
         Range of a search, above 0.
     """
 
     quantity: Quantity
-    place: Callable[[float], tuple[Flow, Path]]
+    place: Callable[[float], tuple[Source, Path]]
     lowest: float
     highest: float
+
+
+def averaged_axis(axis: Axis) -> Axis:
+    """Return the axis with a flow of the mean packet size and interval in place of a source of another kind.
+
+    The chain answers for such flows at once, so that a search by simulation need not begin at an end of the axis.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.sources.video import Video
+    >>> averaged_axis(loss_axis(Video(240_000), Path(rtt=0.100, loss=0.02))).place(0.01)[0]
+    Flow(packet_size=1000, interval=0.03333333333333333)
+    """
+
+    def place(value: float) -> tuple[Source, Path]:
+        source, path = axis.place(value)
+        if isinstance(source, Flow):
+            return source, path
+        size = min(max(round(source.mean_size), 1), int(MAX_PACKET_SIZE))
+        return Flow(size, min(max(source.mean_interval, MIN_INTERVAL), MAX_INTERVAL)), path
+
+    return replace(axis, place=place)
 
 
 def at_bitrate(flow: Flow, bitrate: float, mss: int) -> Flow:
@@ -77,20 +100,19 @@ def at_bitrate(flow: Flow, bitrate: float, mss: int) -> Flow:
     >>> at_bitrate(Flow(160, 0.020), 128_000, mss=1448)
     Flow(packet_size=320, interval=0.02)
     """
-    size = bitrate * flow.interval / 8
     largest = max(mss, flow.packet_size)
-    if size > largest:
+    if bitrate * flow.interval / 8 > largest:
         return Flow.from_bitrate(bitrate, largest)
-    return Flow(max(1, round(size)), flow.interval)
+    return flow.at_bitrate(bitrate)
 
 
-def bitrate_axis(flow: Flow, path: Path, stack: Stack, grow: Growth = "segments") -> Axis:
+def bitrate_axis(flow: Source, path: Path, stack: Stack, grow: Growth = "segments") -> Axis:
     """Return the axis of the bitrate [bit/s].
 
     Parameters
     ----------
     flow, path, stack
-        The scenario.
+        The scenario; the flow may be any source.
     grow : {"segments", "size", "rate"}
         What grows with the bitrate, as in `tcpdelay.largest_bitrate`.
 
@@ -103,7 +125,7 @@ def bitrate_axis(flow: Flow, path: Path, stack: Stack, grow: Growth = "segments"
     Raises
     ------
     InvalidValueError
-        If `grow` is another word.
+        If `grow` is another word, or "rate" for a source that is no `Flow`, or if the source cannot be scaled.
 
     Examples
     --------
@@ -113,6 +135,8 @@ def bitrate_axis(flow: Flow, path: Path, stack: Stack, grow: Growth = "segments"
     """
     if grow not in get_args(Growth):
         raise InvalidValueError("grow", grow, f"be one of {', '.join(map(repr, get_args(Growth)))}")
+    if not isinstance(flow, Flow):
+        return _scaled_axis(flow, path, stack, grow)
     size, interval = flow.packet_size, flow.interval
     mss = int(getattr(stack, "mss", size))
     per_packet = 8 * (size if grow == "rate" else max(mss, size))
@@ -124,7 +148,32 @@ def bitrate_axis(flow: Flow, path: Path, stack: Stack, grow: Growth = "segments"
     if grow == "segments":
         return Axis("bitrate", lambda rate: (at_bitrate(flow, rate, mss), path), lowest, max(lowest, highest))
     highest = max(lowest, min(highest, lowest * MAX_PACKET_SIZE))
-    return Axis("bitrate", lambda rate: (Flow(max(1, round(rate * interval / 8)), interval), path), lowest, highest)
+    return Axis("bitrate", lambda rate: (flow.at_bitrate(rate), path), lowest, highest)
+
+
+def _scaled_axis(source: Source, path: Path, stack: Stack, grow: Growth) -> Axis:
+    """Return the axis of the mean bitrate of a source whose messages grow, and whose rate of messages stays."""
+    if grow == "rate":
+        hint = "the messages of other sources keep their times and grow"
+        raise InvalidValueError("grow", grow, "be 'segments' or 'size' unless the source is a Flow", hint)
+    # Raises InvalidValueError if the source has no mean bitrate.
+    source.scale_to(1.0)
+    present = source.mean_bitrate
+    lowest, highest = 8 * source.message_rate, LARGEST_LOAD * 8 * getattr(stack, "mss", source.mean_size) / path.rtt
+    while lowest < present and not _can_have(source, lowest):
+        lowest = min(2 * lowest, present)
+    while highest > present and not _can_have(source, highest):
+        highest = max(highest / 2, present)
+    return Axis("bitrate", lambda rate: (source.at_bitrate(rate), path), lowest, max(lowest, highest))
+
+
+def _can_have(source: Source, bitrate: float) -> bool:
+    """Return whether the parameters of a source allow a bitrate [bit/s]."""
+    try:
+        source.at_bitrate(bitrate)
+    except InvalidValueError:
+        return False
+    return True
 
 
 def packet_rate_axis(flow: Flow, path: Path, stack: Stack) -> Axis:
@@ -140,7 +189,7 @@ def packet_rate_axis(flow: Flow, path: Path, stack: Stack) -> Axis:
     return Axis("packet rate", lambda rate: axis.place(rate * bits), axis.lowest / bits, axis.highest / bits)
 
 
-def loss_axis(flow: Flow, path: Path) -> Axis:
+def loss_axis(flow: Source, path: Path) -> Axis:
     """Return the axis of the loss, from 1e-6 to 0.5, or to the path's own loss if that is larger.
 
     Examples
@@ -165,13 +214,13 @@ def at_rtt(path: Path, rtt: float) -> Path:
     return replace(path, rtt=rtt, one_way_delay=min(path.one_way_delay / path.rtt * rtt, rtt))
 
 
-def rtt_axis(flow: Flow, path: Path) -> Axis:
-    """Return the axis of the round-trip time [s], from 1 ms to 200 intervals of the flow; it includes the path's own.
+def rtt_axis(flow: Source, path: Path) -> Axis:
+    """Return the axis of the round-trip time [s], from 1 ms to 200 mean intervals of the source, or the path's own.
 
     Examples
     --------
     >>> rtt_axis(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)).highest
     4.0
     """
-    longest = max(path.rtt, min(MAX_RTT, LARGEST_LOAD * flow.interval))
+    longest = max(path.rtt, min(MAX_RTT, LARGEST_LOAD * flow.mean_interval))
     return Axis("rtt", lambda rtt: (flow, at_rtt(path, rtt)), min(SMALLEST_RTT, path.rtt), longest)

@@ -350,8 +350,8 @@ def _(found: Sensitivities) -> RenderedAnswer:
 
 def _data_bitrate(edge: Edge, over: Encapsulation) -> float:
     """Return the bitrate of the data alone [bit/s] in packets with headers."""
-    flow, _ = edge.at
-    return 8 * over.largest_payload(flow.packet_size) / flow.interval
+    source, _ = edge.at
+    return 8 * over.largest_payload(round(source.mean_size)) / source.mean_interval
 
 
 def _method(name: str) -> str:

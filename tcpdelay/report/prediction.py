@@ -30,7 +30,7 @@ def scenario_record(source: Source, path: Path) -> dict[str, Any]:
     sent: dict[str, Any] = {
         "source": f"{source!r}",
         "packet_size": source.mean_size,
-        "interval": 1 / source.message_rate,
+        "interval": source.mean_interval,
         "bitrate": source.mean_bitrate,
     }
     if isinstance(source, Flow):

@@ -100,6 +100,11 @@ class Flow(Source):
         return self.packet_rate
 
     @property
+    def mean_interval(self) -> float:
+        """Time between two packets [s], as `interval`."""
+        return self.interval
+
+    @property
     def mean_size(self) -> float:
         """Application bytes per packet [bytes], as `packet_size`."""
         return float(self.packet_size)
@@ -113,6 +118,17 @@ class Flow(Source):
     def peak_bitrate(self) -> float:
         """Bits of the packets of a second [bit/s]; more than `bitrate` unless a second has a whole number of them."""
         return 8 * self.packet_size * math.ceil(PEAK_TIME / self.interval) / PEAK_TIME
+
+    def at_bitrate(self, bitrate: float) -> Flow:
+        """Return the flow at another bitrate [bit/s]: the size of its packets changes, to whole bytes.
+
+        Examples
+        --------
+        >>> Flow(160, 0.020).at_bitrate(128_000)
+        Flow(packet_size=320, interval=0.02)
+        """
+        BITRATE.require("bitrate", bitrate)
+        return Flow(max(1, round(bitrate * self.interval / 8)), self.interval)
 
     def generate(self, seed: int) -> Blocks:
         """Yield the packets, which are the same for each seed."""

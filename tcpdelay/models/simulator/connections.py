@@ -68,6 +68,17 @@ class Chunk(NamedTuple):
         return int(self.delays.shape[1])
 
 
+def warm_up(source: Source, stack: Linux) -> int:
+    """Return the number of packets at the beginning of a connection that are not counted.
+
+    Examples
+    --------
+    >>> warm_up(Flow(174, 0.020), Linux()), warm_up(Flow(174, 0.020), Linux(congestion_control="bbr"))
+    (2000, 500)
+    """
+    return max(round(BBR_WARM_UP / source.mean_interval), 1) if stack.congestion_control == "bbr" else WARM_UP
+
+
 @dataclass
 class Connections:
     """The connections of a simulation; unless BBR controls congestion, a single connection.
@@ -91,11 +102,9 @@ class Connections:
     _earlier: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
     def __post_init__(self) -> None:
-        self.warm_up, self._packets = WARM_UP, 0
+        self.warm_up, self._packets = warm_up(self.source, self.stack), 0
         if self.stack.congestion_control == "bbr":
-            interval = self.source.interval if isinstance(self.source, Flow) else 1 / self.source.message_rate
-            self.warm_up = max(round(BBR_WARM_UP / interval), 1)
-            self._packets = max(round(self.connection_time / interval) - self.warm_up, 1)
+            self._packets = max(round(self.connection_time / self.source.mean_interval) - self.warm_up, 1)
         self.schedule = None if isinstance(self.source, Flow) else WriteSchedule(self.source, self.seed)
         self._open(self.seed)
 

@@ -18,11 +18,19 @@ from tcpdelay.models.interface import (
     UnsupportedError,
     unknown_fields,
 )
+from tcpdelay.models.simulator.connections import warm_up
 from tcpdelay.models.simulator.path import PATH_FIELDS
-from tcpdelay.models.simulator.simulation import segments_per_message, simulate, source_refusals
+from tcpdelay.models.simulator.simulation import (
+    FEWEST_PACKETS,
+    countable,
+    segments_per_message,
+    simulate,
+    source_refusals,
+)
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.sources.random_messages import Messages
 from tcpdelay.scenario.sources.speech import Speech, Utterances
@@ -44,7 +52,8 @@ class Simulator:
     Parameters
     ----------
     packets : int, optional
-        Number of packets of a simulation whose request has none; by default as many as its precision requires. If the
+        Number of packets of a simulation whose request has none, or all messages of a source that has fewer; by default
+        as many as its precision requires. If the
         delays of this number of packets have not settled, eight times as many segments are simulated.
     on_progress : callable, optional
         Called in a simulation whose request has no such function, with the number of packets simulated and the largest
@@ -81,10 +90,11 @@ class Simulator:
             on_progress=requested.on_progress or self.on_progress,
             quantile=(requested.target or Target(DEFAULT_LIMIT)).quantile,
         )
-        found = simulated(packets=requested.packets or self.packets)
-        if not found.settled and requested.packets is None and self.packets is not None:
-            longer = PROLONGED * self.packets // segments_per_message(source, stack)
-            found = simulated(packets=longer) if longer > self.packets else found
+        packets = None if self.packets is None else _at_hand(source, stack, self.packets)
+        found = simulated(packets=requested.packets or packets)
+        if not found.settled and requested.packets is None and packets is not None:
+            longer = _at_hand(source, stack, PROLONGED * packets // segments_per_message(source, stack))
+            found = simulated(packets=longer) if longer > packets else found
         if not found.settled:
             return answered("not settled", refusal=NotSettledError(found.packets, found.carried))
         found = replace(found, scenario=(source, path, stack))
@@ -106,6 +116,12 @@ class Simulator:
     def capacity(self, scenario: Scenario) -> float:
         """Return NaN: a simulation shows only whether TCP carries one packet rate."""
         return np.nan
+
+
+def _at_hand(source: Source, stack: Linux, packets: int) -> int:
+    """Return a number of packets, at most as many as a source that ends has."""
+    available = countable(source, warm_up(source, stack))
+    return packets if available is None else min(packets, max(available, FEWEST_PACKETS))
 
 
 def _refusals(scenario: Scenario) -> Iterator[UnsupportedError]:

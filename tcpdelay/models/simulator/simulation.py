@@ -274,14 +274,17 @@ def available_messages(source: Source, warm_up: int, packets: int | None) -> int
     InvalidValueError
         If the source ends before `packets` messages are counted, by default the fewest of a simulation.
     """
-    if source.message_count is None:
-        return None
-    available = source.message_count - warm_up
+    available = countable(source, warm_up)
     fewest = packets or FEWEST_PACKETS
-    if available < fewest:
+    if available is not None and available < fewest:
         hint = f"the first {warm_up} are not counted; with a period the trace repeats"
         raise InvalidValueError("source", source, f"have at least {warm_up + fewest} messages, or a period", hint)
     return available
+
+
+def countable(source: Source, warm_up: int) -> int | None:
+    """Return how many messages of a source follow a number at the beginning; None for a source that does not end."""
+    return None if source.message_count is None else source.message_count - warm_up
 
 
 def segments_per_message(source: Source, stack: Linux) -> int:

@@ -60,6 +60,11 @@ class Source(ABC):
         """Mean application bits per second [bit/s]."""
 
     @property
+    def mean_interval(self) -> float:
+        """Mean time between two messages [s]."""
+        return 1 / self.message_rate
+
+    @property
     def message_count(self) -> int | None:
         """Number of messages; None for a source that does not end."""
         return None
@@ -78,6 +83,38 @@ class Source(ABC):
         written = np.append(0, np.cumsum(first["size"]))
         until = np.searchsorted(first["time"], first["time"] + PEAK_TIME)
         return float(8 * (written[until] - written[:-1]).max() / PEAK_TIME) if first.size else 0.0
+
+    def at_bitrate(self, bitrate: float) -> Source:
+        """Return the source at another mean bitrate: the sizes of its messages are scaled, their times stay.
+
+        Sizes are whole bytes, at least 1 byte, so that small messages reach the bitrate only roughly.
+
+        Parameters
+        ----------
+        bitrate : float
+            Mean application bits per second [bit/s], above 0.
+
+        Raises
+        ------
+        InvalidValueError
+            If the bitrate, or a size that follows from it, is out of its range, or if a class of sources has no such
+            method; a ValueError.
+        """
+        raise InvalidValueError("source", self, "have a method at_bitrate to be scaled to another bitrate")
+
+    def scale_to(self, bitrate: float) -> float:
+        """Return a bitrate [bit/s] relative to the mean bitrate.
+
+        Raises
+        ------
+        InvalidValueError
+            If the bitrate is not above 0, or the mean bitrate is not known; a ValueError.
+        """
+        if not is_number(bitrate) or not 0 < bitrate < float("inf"):
+            raise InvalidValueError("bitrate", bitrate, "be a number of bit/s above 0")
+        if not self.mean_bitrate > 0:
+            raise InvalidValueError("source", self, "have a mean bitrate to be scaled to another bitrate")
+        return bitrate / self.mean_bitrate
 
     def messages(self, duration: float, seed: int = 0) -> NDArray[np.void]:
         """Return the messages that are written before a time.

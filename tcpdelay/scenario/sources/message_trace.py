@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, described, shown
-from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array
+from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array, whole_bytes
 from tcpdelay.scenario.sources.sizes import checked_sizes
 
 if TYPE_CHECKING:
@@ -214,6 +214,10 @@ class Trace(Source):
     def mean_bitrate(self) -> float:
         """Mean application bits per second of `duration` [bit/s]; NaN for one message at the time 0."""
         return float(8 * self.sizes.sum() / self.duration) if self.duration else float("nan")
+
+    def at_bitrate(self, bitrate: float) -> Trace:
+        """Return the trace at another mean bitrate [bit/s]: each size is scaled, to whole bytes."""
+        return replace(self, sizes=whole_bytes(self.sizes * self.scale_to(bitrate)))
 
     def generate(self, seed: int) -> Blocks:
         """Yield the messages, which are the same for each seed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from tcpdelay.scenario.fields import Content, Quantity, described
@@ -49,6 +50,10 @@ class Messages(Source):
     def mean_bitrate(self) -> float:
         """Mean application bits per second [bit/s]."""
         return float(8 * self.rate * self.sizes.mean_size)
+
+    def at_bitrate(self, bitrate: float) -> Messages:
+        """Return the source at another mean bitrate [bit/s]: the distribution of the sizes is scaled."""
+        return replace(self, sizes=self.sizes.scaled(self.scale_to(bitrate)))
 
     def generate(self, seed: int) -> Blocks:
         """Yield the messages of a seed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, described
@@ -27,6 +28,10 @@ class SizeDistribution(ABC):
     @abstractmethod
     def mean_size(self) -> float:
         """Mean size [bytes], before sizes are rounded to whole bytes."""
+
+    @abstractmethod
+    def scaled(self, factor: float) -> SizeDistribution:
+        """Return the distribution of sizes that are larger by a factor, above 0."""
 
     @abstractmethod
     def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -80,6 +85,10 @@ class LognormalSizes(SizeDistribution):
     def mean_size(self) -> float:
         """Mean size [bytes]."""
         return self.mean
+
+    def scaled(self, factor: float) -> LognormalSizes:
+        """Return the distribution of sizes that are larger by a factor."""
+        return replace(self, mean=factor * self.mean)
 
     def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the quantiles of probabilities [bytes]."""
@@ -147,6 +156,10 @@ class ParetoSizes(SizeDistribution):
         integral = math.log(high / low) if shape == 1 else (high ** (1 - shape) - low ** (1 - shape)) / (1 - shape)
         return float(shape * low**shape * integral / self._kept)
 
+    def scaled(self, factor: float) -> ParetoSizes:
+        """Return the distribution of sizes that are larger by a factor."""
+        return replace(self, smallest=factor * self.smallest, largest=factor * self.largest)
+
     def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the quantiles of probabilities [bytes]."""
         import numpy as np
@@ -207,6 +220,10 @@ class EmpiricalSizes(SizeDistribution):
     def mean_size(self) -> float:
         """Mean size [bytes]."""
         return float(self.values.mean())
+
+    def scaled(self, factor: float) -> EmpiricalSizes:
+        """Return the distribution of sizes that are larger by a factor, to whole bytes."""
+        return EmpiricalSizes(whole_bytes(factor * self.values))
 
     def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the quantiles of probabilities [bytes]."""

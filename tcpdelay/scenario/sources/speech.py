@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Self
 
 from tcpdelay.scenario.fields import Quantity, described
 from tcpdelay.scenario.sources.message_stream import Blocks, Source, message_array
@@ -67,6 +68,12 @@ class _Bursts(Source):
     def mean_bitrate(self) -> float:
         """Mean application bits per second, pauses included [bit/s]."""
         return 8 * self.packet_size * self.message_rate
+
+    def at_bitrate(self, bitrate: float) -> Self:
+        """Return the source at another mean bitrate [bit/s]: the size of its packets changes, to whole bytes."""
+        size = max(1, round(self.packet_size * self.scale_to(bitrate)))
+        # Speech and Utterances are dataclasses.
+        return replace(self, packet_size=size)  # type: ignore[type-var]
 
     def generate(self, seed: int) -> Blocks:
         """Yield the packets of a seed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
@@ -226,6 +227,10 @@ class Video(Source):
     def mean_bitrate(self) -> float:
         """Mean application bits per second [bit/s]."""
         return self.bitrate
+
+    def at_bitrate(self, bitrate: float) -> Video:
+        """Return the video at another mean bitrate [bit/s]: key frames and other frames change in proportion."""
+        return replace(self, bitrate=bitrate)
 
     def generate(self, seed: int) -> Blocks:
         """Yield the frames of a seed."""
