@@ -341,8 +341,8 @@ def predict_delay(
     ----------
     flow : Source or str, optional
         A `Flow` of a packet size [bytes] and an interval [s], or the name of an application in
-        `tcpdelay.scenario.applications`, such as "voip"; instead, give `packet_size` and `interval`. Any other source,
-        such as a `Video`, is simulated: the method must be "simulation" or "auto".
+        `tcpdelay.scenario.applications`, such as "voip"; instead, give `packet_size` and `interval`. The chain also
+        knows `Speech`. Any other source, such as a `Video`, is simulated: the method must be "simulation" or "auto".
     path : Path, optional
         Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.
     stack : Stack, optional
