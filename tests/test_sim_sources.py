@@ -259,7 +259,7 @@ def test_bytes_count_for_what_tcp_carries_not_messages():
 
 
 def test_the_method_auto_simulates_what_the_chain_refuses():
-    scenario = Scenario(td.Speech(174, 0.020), td.Path(0.1, 0.02))
+    scenario = Scenario(td.Utterances(960, 0.020), td.Path(0.1, 0.02))
     answer = predict(scenario, Requested(packets=5000))
     assert answer.status == "estimated"
     assert answer.simulated_because == "the chain does not model this scenario (source)"
@@ -269,7 +269,7 @@ def test_the_method_auto_simulates_what_the_chain_refuses():
     found = td.predict_delay(scenario.source, scenario.path, method="auto", packets=5000)
     assert found.mean == answer.mean
     with pytest.raises(
-        UnsupportedError, match=r"^source must be a Flow, .*, got Speech\(.*\); tcpdelay.simulate takes"
+        UnsupportedError, match=r"^source must be a Flow, .*, got Utterances\(.*\); tcpdelay.simulate takes"
     ):
         td.predict_delay(scenario.source, scenario.path)
 

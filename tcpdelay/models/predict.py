@@ -293,7 +293,8 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
         return chain.answer(scenario, asked)
     if chain.supports(scenario).refused and not isinstance(scenario.source, Flow):
         return _simulated(scenario, asked, why_simulated(scenario, solved=False))
-    outside = validated_range(scenario.stack).exceeded_by(_packets_of(scenario), scenario.path)
+    speech = isinstance(scenario.source, Speech)
+    outside = validated_range(scenario.stack, speech).exceeded_by(_packets_of(scenario), scenario.path)
     if outside:
         return _simulated(scenario, asked, f"the chain is not checked here: {outside[0]}")
     answer = chain.answer(scenario, asked)
@@ -341,8 +342,8 @@ def predict_delay(
     ----------
     flow : Source or str, optional
         A `Flow` of a packet size [bytes] and an interval [s], or the name of an application in
-        `tcpdelay.scenario.applications`, such as "voip"; instead, give `packet_size` and `interval`. Any other source,
-        such as a `Video`, is simulated: the method must be "simulation" or "auto".
+        `tcpdelay.scenario.applications`, such as "voip"; instead, give `packet_size` and `interval`. The chain also
+        knows `Speech`. Any other source, such as a `Video`, is simulated: the method must be "simulation" or "auto".
     path : Path, optional
         Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.
     stack : Stack, optional
@@ -428,11 +429,11 @@ def predict_with_warning(
         raise InvalidValueError("packets", packets, "be left out unless something is simulated (method 'chain')")
     if method == "chain" and isinstance(scenario.source, Flow | Speech):
         # Before the chain is solved, which may take long.
-        warn_outside(_packets_of(scenario), scenario.path, scenario.stack)
+        warn_outside(_packets_of(scenario), scenario.path, scenario.stack, isinstance(scenario.source, Speech))
     with single_prediction():
         answer = predict(scenario, Requested(packets=packets, on_progress=on_progress), method)
     if method == "auto" and answer.method == "chain":
-        warn_outside(_packets_of(scenario), scenario.path, scenario.stack)
+        warn_outside(_packets_of(scenario), scenario.path, scenario.stack, isinstance(scenario.source, Speech))
     return answer
 
 

@@ -107,21 +107,33 @@ LINUX_RANGE = ValidatedRange(
     # Validated by `validation/drop_tail_patterns.py`.
     lost_rounds=0.10,
 )
+SPEECH_RANGE = ValidatedRange(
+    rtt=(0.010, 0.400),
+    loss=(0.0005, 0.05),
+    packet_size=(40, 724),
+    interval=(0.010, 0.100),
+    source="simulations of random scenarios, validation/speech.py",
+)
 
 
-def validated_range(stack: Stack) -> ValidatedRange:
-    """Return the range in which the profile of `stack` has been checked.
+def validated_range(stack: Stack, speech: bool = False) -> ValidatedRange:
+    """Return the range in which the profile of `stack` has been checked; with `speech`, its chain of speech.
 
     Raises
     ------
     ValueError
         If `stack` is of no known profile.
     """
-    return LINUX_RANGE if isinstance(checked_profile(stack), Linux) else PUBLISHED_RANGE
+    if not isinstance(checked_profile(stack), Linux):
+        return PUBLISHED_RANGE
+    return SPEECH_RANGE if speech else LINUX_RANGE
 
 
-def warn_outside(flow: Flow, path: Path, stack: Stack) -> None:
-    """Issue a `ValidityWarning` if the scenario lies outside the validated range of its stack."""
-    beyond = validated_range(stack).exceeded_by(flow, path)
+def warn_outside(flow: Flow, path: Path, stack: Stack, speech: bool = False) -> None:
+    """Issue a `ValidityWarning` if the scenario lies outside the validated range of its stack.
+
+    With `speech`, the flow is that of the packets of a talk spurt.
+    """
+    beyond = validated_range(stack, speech).exceeded_by(flow, path)
     if beyond:
         warnings.warn("; ".join(beyond), ValidityWarning, stacklevel=3)
