@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.quality.bursts import play_bursts
+from tcpdelay.quality.speech_playout import play_bursts
 from tcpdelay.questions.replies import STAGES
 
 REPLIES, PATH = td.Utterances(960, 0.020, speed=3), td.Path(rtt=0.1, loss=0.01)

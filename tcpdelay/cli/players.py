@@ -73,9 +73,12 @@ GOES_WITH: Mapping[str, tuple[PlayerQuestion, ...]] = {
 }
 """The questions for which each option can be given."""
 EXAMPLES = """\
-  tcpdelay solve startup --rtt 60ms --loss 0.5% --bitrate 1Mbit/s --key-ratio 8
-  tcpdelay solve gaps --rtt 100ms --loss 1% --packet-size 960 --interval 20ms --speed 3
-  tcpdelay solve interruption --rtt 100ms --loss 1% --packet-size 960 --interval 20ms --speed 3 --notsent-lowat 4kB
+  tcpdelay solve startup --rtt 60ms --loss 0.5% --bitrate 1Mbit/s \\
+      --key-ratio 8 --hours 4
+  tcpdelay solve gaps --rtt 100ms --loss 1% --speed 3 \\
+      --packet-size 960 --interval 20ms --bursts 2000
+  tcpdelay solve interruption --rtt 100ms --loss 1% --speed 3 \\
+      --packet-size 960 --interval 20ms --notsent-lowat 4kB --bursts 2000
 """
 
 

@@ -73,7 +73,7 @@ Questions:
   connections  best number of connections to spread the packets over
   sensitivity  how the delay depends on each input
   startup      smallest start-up buffer of a video for few stalls per hour
-  gaps         smallest buffer that plays most talk spurts or replies without a gap
+  gaps         smallest buffer that plays speech or replies without a gap
   interruption audio of a reply that can no longer be stopped
 
 \b

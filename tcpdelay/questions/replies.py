@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tcpdelay.confidence import Interval, quantile_interval, share_interval
 from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
 from tcpdelay.models.predict import simulate_messages
-from tcpdelay.quality.bursts import play_bursts
 from tcpdelay.quality.player import RESOLUTION
+from tcpdelay.quality.speech_playout import play_bursts
 from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
