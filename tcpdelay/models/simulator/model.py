@@ -84,6 +84,8 @@ class Simulator:
         found = simulated(packets=requested.packets or self.packets)
         if not found.settled and requested.packets is None and self.packets is not None:
             longer = PROLONGED * self.packets // segments_per_message(source, stack)
+            # A trace that ends has no more messages.
+            longer = longer if source.message_count is None else 0
             found = simulated(packets=longer) if longer > self.packets else found
         if not found.settled:
             return answered("not settled", refusal=NotSettledError(found.packets, found.carried))
