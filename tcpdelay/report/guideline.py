@@ -207,7 +207,7 @@ def guideline(
     if isinstance(flow, str):
         application = APPLICATIONS.get(flow, application)
     if application is not None:
-        flow = application.flow if flow is None and not {"packet_size", "interval"} & set(options) else flow
+        flow = application.source if flow is None and not {"packet_size", "interval"} & set(options) else flow
         target = application.target if target is None else target
     scenario = scenario_from_options(flow, path, stack, options)
     if not isinstance(scenario.source, Flow):

@@ -153,7 +153,7 @@ def _source_table(source: Source) -> Table:
         ("Source", f"{type(source).__name__}: {parameters}"),
         ("Bitrate", f"{format_rate(source.mean_bitrate)} in the mean"),
         ("Busiest second", f"{format_rate(source.peak_bitrate)}, in the first ten minutes"),
-        ("Messages", f"{source.message_rate:.3g} per second of {source.mean_size:.4g} B in the mean{kinds}"),
+        ("Messages", f"{source.message_rate:.3g} per second of {source.mean_size:.0f} B in the mean{kinds}"),
     )
     return Table(("Source", "Value"), rows)
 
