@@ -32,7 +32,7 @@ TASKS = {
         PACKETS / 1e6,
     ),
     "report on live video [s]": (
-        "main('report --rtt 100ms --loss 1% --app live-video -o report.html --format html'.split())",
+        "main('report --rtt 100ms --loss 1% --app live-video --packet-size 1448 -o report.html --format html'.split())",
         1.0,
     ),
 }

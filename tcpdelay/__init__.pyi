@@ -30,7 +30,7 @@ from .questions.tables.lattice import prepare_surface
 from .questions.tables.predict_many import predict_many
 from .questions.transports import Comparison, compare
 from .questions.ways import best_connections, best_interval, best_split
-from .report.guideline import Guideline, GuidelineComparison, compare_guidelines, guideline
+from .report.guideline import Guideline, GuidelineComparison, SourceGuideline, compare_guidelines, guideline
 from .report.region_charts import plot_boundaries, plot_region
 from .scenario.path import Path
 from .scenario.source import Flow
@@ -70,6 +70,7 @@ __all__ = [
     "SharedPath",
     "Simulation",
     "Source",
+    "SourceGuideline",
     "Speech",
     "Stack",
     "Target",

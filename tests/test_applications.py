@@ -6,7 +6,7 @@ import pytest
 import tcpdelay as td
 from tcpdelay import Path, Stack, Target
 from tcpdelay.scenario import InvalidValueError
-from tcpdelay.scenario.applications import application
+from tcpdelay.scenario.applications import APPLICATIONS, application
 
 PATH = Path(rtt=0.050, loss=0.01)
 GAME = application("game")
@@ -62,3 +62,46 @@ def test_the_limit_has_one_name_in_all_grids():
     assert not td.predict_many(rows, flow="voip", limit=0.1, cached=False)["works"][0]
     assert td.working_region("voip", rtt=0.1, loss=0.02, limit=0.3).attrs["limit"] == 0.3
     assert td.working_boundary("voip", Stack.linux(), rtt=0.1, limit=0.3).target == Target(0.3)
+
+
+OTHER_SOURCES = {"live-video": td.Video, "voice-agent-reply": td.Utterances, "remote-desktop": td.Messages}
+
+
+def test_applications_whose_rate_is_not_constant_are_the_sources_that_they_are():
+    found = {name: type(preset.source) for name, preset in APPLICATIONS.items() if not preset.constant_rate}
+    assert found == OTHER_SOURCES
+    assert APPLICATIONS["live-video"].source.mean_bitrate == 2_500_000
+    # A frame of a WebSocket server with 126 to 65535 bytes has a header of 4 bytes, RFC 6455.
+    assert APPLICATIONS["voice-agent-reply"].source == td.Utterances(960 + 4, 0.020)
+    assert APPLICATIONS["remote-desktop"].source.mean_bitrate == pytest.approx(1e6)
+
+
+ASKING_FOR_A_FLOW = {
+    **{name: ask for name, ask in QUESTIONS.items() if name != "guideline"},
+    "predict_many": lambda name: td.predict_many({"rtt": [0.1], "loss": [0.01]}, flow=name),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_SOURCES)
+@pytest.mark.parametrize("ask", ASKING_FOR_A_FLOW.values(), ids=ASKING_FOR_A_FLOW)
+def test_questions_about_a_constant_rate_refuse_the_others_in_one_line(ask, name):
+    with pytest.raises(InvalidValueError, match="flow must be a Flow, which has a constant rate") as raised:
+        ask(name)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_chain_refuses_and_auto_simulates():
+    with pytest.raises(ValueError, match="must be a Flow, which has a constant rate, in the chain"):
+        td.predict_delay("live-video", PATH)
+    found = td.predict_delay("live-video", PATH, method="auto", packets=2000)
+    assert found.mean == td.simulate(td.Video(2_500_000), PATH, packets=2000).mean
+
+
+def test_an_application_at_constant_rate_has_the_mean_and_says_so():
+    video = APPLICATIONS["live-video"].at_constant_rate
+    assert video.flow == td.Flow.from_bitrate(2_500_000, 1448)
+    assert video.title == "Live video uplink, 2.5 Mbit/s, as a constant rate"
+    assert GAME.at_constant_rate is GAME
+    with pytest.raises(InvalidValueError, match="constant rate"):
+        _ = APPLICATIONS["live-video"].flow
+    assert APPLICATIONS["live-video"].unlike(td.Flow(174, 0.020)) == "69.6 kbit/s, but live-video sends 2.5 Mbit/s"

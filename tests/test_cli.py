@@ -166,7 +166,9 @@ def test_any_two_of_size_interval_and_bitrate_make_a_flow(predicted, options, pa
 def test_an_application_brings_its_flow_and_its_target(predicted, name):
     preset = APPLICATIONS[name]
     row = predicted(*PATH, "--app", name)
-    assert (row["packet_size"], row["interval"]) == (preset.flow.packet_size, preset.flow.interval)
+    sent = (preset.source.mean_size, pytest.approx(1 / preset.source.message_rate))
+    assert (row["packet_size"], row["interval"], row["bitrate"]) == (*sent, pytest.approx(preset.source.mean_bitrate))
+    assert ("source" in row) == (not preset.constant_rate)
     assert (row["limit"], row["quantile"]) == (preset.target.limit, preset.target.quantile)
     row = predicted(*PATH, "--app", name, "--limit", "1s")
     assert (row["limit"], row["quantile"]) == (1.0, preset.target.quantile)
@@ -264,7 +266,7 @@ def test_a_simulation_that_ends_before_it_is_precise_says_how_to_get_more(run, m
     assert "the statistical error of 3000 simulated packets" in printed
 
 
-NEAR_CAPACITY = ["--rtt", "80ms", "--loss", "0.5%", "--app", "live-video", "--method", "simulation"]
+NEAR_CAPACITY = ["--rtt", "80ms", "--loss", "0.5%", "--bitrate", "2.5Mbit/s", "--method", "simulation"]
 
 
 def test_a_simulation_near_capacity_prints_no_delay_that_depends_on_its_length(run, predicted):
@@ -451,8 +453,8 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
         (["report", *VOIP, "--limit", "0ms"], "tcpdelay report: --limit: '0ms' is 0, but the time must be above 0"),
         (
             ["report", *PATH, "--app", "voi[p]"],
-            "tcpdelay report: --app: must be one of voip, opus, voice-agent, live-video, remote-control, game, "
-            "got 'voi[p]'",
+            "tcpdelay report: --app: must be one of voip, opus, voice-agent, voice-agent-reply, live-video, "
+            "remote-control, remote-desktop, game, got 'voi[p]'",
         ),
         (
             ["report", *VOIP, "--variant", "[bold]reno"],

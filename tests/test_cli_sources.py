@@ -28,6 +28,10 @@ def trace(tmp_path):
         (("--bitrate", "1Mbit/s", "--key-ratio", "6"), td.Video(1e6, key_ratio=6)),
         (("--bitrate", "1Mbit/s", "--frame-sizes", "weibull", "--fps", "25"), td.Video(1e6, 25, frame_sizes="weibull")),
         (("--app", "live-video", "--key-interval", "4s", "--variation", "0.2"), td.Video(2.5e6, 30, 4, variation=0.2)),
+        (("--app", "live-video"), td.Video(2.5e6)),
+        (("--app", "live-video", "--bitrate", "1Mbit/s", "--fps", "25"), td.Video(1e6, 25)),
+        (("--app", "voice-agent-reply", "--speed", "5"), td.Utterances(964, 0.020, speed=5)),
+        (("--app", "remote-desktop", "--bitrate", "2Mbit/s"), td.Messages(25, td.LognormalSizes(10_000, 2.0))),
         (("--app", "voip", "--silence", "1.35s"), td.Speech(174, 0.020)),
         (("--packet-size", "60", "--interval", "20ms", "--talk", "800ms"), td.Speech(60, 0.020, talk=0.8)),
         (("--app", "voice-agent", "--speed", "5", "--pause", "2s"), td.Utterances(968, 0.020, speed=5, pause=2)),
@@ -65,6 +69,7 @@ def test_a_trace_is_simulated_and_shown_by_kind(run, trace, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
+        (("--app", "voice-agent-reply", "--fps", "25"), "--fps: does not go with --app voice-agent-reply"),
         (("--key-ratio", "8"), "--key-ratio: needs --bitrate, or --app of a video"),
         (("--app", "voip", "--key-ratio", "8"), "--key-ratio: needs --bitrate, or --app of a video"),
         (("--bitrate", "1Mbit/s", "--key-ratio", "0.5"), "--key-ratio: must lie between 1 and 1000 times, got 0.5"),
@@ -149,3 +154,18 @@ def test_solve_refuses_what_has_no_meaning_for_the_source(run, trace, question, 
     status, printed, errors = run("solve", question, *PATH, *given)
     assert (status, printed) == (2, "")
     assert re.fullmatch(f"tcpdelay solve: {fault}\n", errors.replace(str(trace), "FILE")), errors
+@pytest.mark.parametrize("command", [("solve", "loss"), ("compare",), ("region",), ("batch", "none.csv")])
+def test_commands_for_a_constant_rate_refuse_an_application_without_one(run, command):
+    path = PATH if command[0] in ("solve", "compare") else ()
+    status, printed, errors = run(*command, *path, "--app", "live-video")
+    assert (status, printed) == (2, "")
+    said = "--app: the rate of live-video is not constant, as it must be here; --packet-size 1448 makes it a flow of "
+    assert errors.endswith(f"tcpdelay {command[0]}: {said}constant rate, 2.5 Mbit/s\n")
+
+
+def test_given_packets_make_a_constant_rate_and_the_output_says_so(run):
+    chain = ("--packet-size", "1448", "--method", "chain", "--format", "json")
+    status, printed, errors = run("predict", *PATH, "--app", "live-video", *chain)
+    assert status == 0
+    assert errors.splitlines()[0] == "live-video as a flow of constant rate"
+    assert json.loads(printed)["bitrate"] == pytest.approx(2.5e6)

@@ -17,7 +17,7 @@ VOIP = ["--rtt", "100ms", "--loss", "2%", "--app", "voip"]
 
 
 def test_an_interrupt_ends_a_long_prediction_at_once():
-    long = ["--stack", "newreno_2008", "--rtt", "10s", "--loss", "0.01%", "--app", "live-video"]
+    long = ["--stack", "newreno_2008", "--rtt", "10s", "--loss", "0.01%", "--bitrate", "2.5Mbit/s", "--limit", "5s"]
     with process("predict", *long, stdout=subprocess.PIPE) as started:
         assert started.stderr.readline().startswith("warning: ")
         time.sleep(1)

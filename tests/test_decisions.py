@@ -105,7 +105,7 @@ def test_capacity_is_where_a_flow_is_no_longer_carried():
 
 
 def test_a_backlog_that_is_too_large_for_the_chain_is_decided_without_a_second_solution(monkeypatch):
-    flow, path = application("live-video").flow, td.Path(rtt=0.130, loss=0.001)
+    flow, path = application("live-video").at_constant_rate.flow, td.Path(rtt=0.130, loss=0.001)
     alone = td.DelayModel(flow, path, td.Stack.linux()).delay_distribution().late_fraction(5.0)
     monkeypatch.setattr(td.DelayModel, "delay_distribution", lambda *_: pytest.fail("the estimates decide"))
     assert td.DelayModel(flow, path, td.Stack.linux()).lateness(5.0, 0.999) == alone == 1.0

@@ -169,7 +169,7 @@ def test_layers_can_be_put_together_by_hand():
 
 @pytest.mark.parametrize(("name", "size"), [("voip", 174), ("opus", 74), ("voice-agent", 968), ("live-video", 1448)])
 def test_presets_hold_what_is_around_their_data(name, size):
-    assert APPLICATIONS[name].flow.packet_size == size
+    assert APPLICATIONS[name].at_constant_rate.flow.packet_size == size
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,8 @@ def test_the_command_line_takes_sizes_for_those_of_the_data(run, given, size, in
         "predict", "--rtt", "100ms", "--loss", "1%", *given, "--over", "turn-tcp", "--format", "json"
     )
     assert status == 0
-    assert errors.startswith(said)
+    assert errors.removeprefix("live-video as a flow of constant rate\n").startswith(said)
+    assert ("live-video as a flow of constant rate" in errors) == ("live-video" in given)
     answer = json.loads(printed)
     assert answer["packet_size"] == size
     assert answer["interval"] == pytest.approx(interval)

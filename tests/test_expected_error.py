@@ -37,7 +37,6 @@ from tcpdelay.models.validity import LINUX_RANGE, ValidityWarning
 from tcpdelay.models.verdict import judge
 from tcpdelay.questions.largest import largest_loss
 from tcpdelay.questions.region import VERDICTS, working_region
-from tcpdelay.scenario.applications import flow_of
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -115,7 +114,7 @@ def test_the_errors_near_capacity_are_those_of_the_results():
 
 def test_far_beyond_the_capacity_the_chain_is_not_wrong():
     """The map of the error ends at twice the fair rate; half of its cases there are wrong calls."""
-    video, path = flow_of("live-video"), Path(rtt=0.250, loss=0.05)
+    video, path = Flow.from_bitrate(2_500_000), Path(rtt=0.250, loss=0.05)
     answer = predict(Scenario(video, path, LINUX), method="chain")
     assert not answer.sustainable
     assert answer.expected_error == BEYOND_CAPACITY

@@ -86,7 +86,7 @@ def test_a_point_is_what_the_chain_predicts():
 
 
 def test_a_flow_that_tcp_cannot_carry_is_late_for_ever():
-    cell = predict_cell(application("live-video"), 10e6, 0.300, 0.05)
+    cell = predict_cell(application("live-video").at_constant_rate, 10e6, 0.300, 0.05)
     assert cell["headroom"] < 1
     assert cell["mean"] == cell["quantiles"][0] == np.inf
     assert cell["late_fraction"] == 1
@@ -226,7 +226,15 @@ def test_one_page_holds_all_presets(run, tmp_path, quick):
     assert (status, errors) == (0, "")
     page = (tmp_path / "explorer.html").read_text()
     for preset in APPLICATIONS.values():
-        assert f'<option value="{preset.name}">{preset.title[:12]}' in page
+        offered = preset.constant_rate or preset.video
+        assert (f'<option value="{preset.name}">{preset.title[:12]}' in page) == offered
+    assert "Live video uplink, 2.5 Mbit/s, as a constant rate" in page
+
+
+def test_sources_without_a_constant_rate_are_not_offered(run):
+    status, _, errors = run("explore", "--app", "remote-desktop")
+    assert status == 2
+    assert "must be one of voip, opus, voice-agent, live-video, remote-control, game or all" in errors
 
 
 def test_without_options_it_says_first_what_it_does(run, monkeypatch):

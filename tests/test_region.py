@@ -209,13 +209,14 @@ def test_the_search_finds_the_first_failure_even_if_more_loss_works_again(edge, 
 def test_the_edge_of_a_long_limit_needs_no_whole_distribution(monkeypatch):
     for whole in ("distribution_up_to", "delay_distribution"):
         monkeypatch.setattr(DelayModel, whole, lambda *_: pytest.fail("a decision suffices"))
-    edge = td.working_boundary("live-video", rtt=[0.0287], loss=[0.01, 0.1])
+    flow = td.Flow.from_bitrate(2_500_000)
+    edge = td.working_boundary(flow, rtt=[0.0287], loss=[0.01, 0.1], limit=5.0, quantile=0.999)
     monkeypatch.undo()
     target = td.Target(5.0, 0.999)
     for loss, works in ((edge.works_up_to[0], True), (edge.fails_from[0], False)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", td.ValidityWarning)
-            delays = td.predict_delay("live-video", edge.path(0, loss))
+            delays = td.predict_delay(flow, edge.path(0, loss))
         assert delays.meets(target) == works
 
 

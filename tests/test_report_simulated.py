@@ -16,6 +16,7 @@ from tcpdelay.questions.margins import margins
 from tcpdelay.report.against import differences_table
 from tcpdelay.report.content import content
 from tcpdelay.report.guideline import compare_guidelines
+from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -24,14 +25,19 @@ from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, format_time
 
 NEAR_CAPACITY = Path(rtt=0.080, loss=0.004, jitter=0.005)
-"""TCP carries about the rate of live-video here, and the chain does not know jitter."""
+"""TCP carries about the rate of live video here, and the chain does not know jitter."""
+
+
+def live_video(path, **options):
+    """Return the guideline for live video as a flow of constant rate."""
+    return guideline(path=path, application=application("live-video").at_constant_rate, **options)
 
 
 @pytest.fixture(scope="module")
 def unsettled():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (COMPARED_PACKETS,))
-        return guideline("live-video", NEAR_CAPACITY)
+        return live_video(NEAR_CAPACITY)
 
 
 def only(delay):
@@ -77,7 +83,7 @@ def test_report_that_has_not_settled_in_all_formats(unsettled):
 
 def test_a_chain_in_the_place_of_an_unsettled_simulation_says_so(monkeypatch):
     monkeypatch.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (COMPARED_PACKETS,))
-    found = guideline("live-video", Path(rtt=0.080, loss=0.005))
+    found = live_video(Path(rtt=0.080, loss=0.005))
     assert (found.verdict, found.answer.method) == ("uncertain", "chain")
     said = " ".join(content(found).explanation)
     assert f"A simulation of {COMPARED_PACKETS} packets has not settled: TCP carries between" in said
@@ -106,7 +112,7 @@ def test_the_range_of_a_margin_agrees_with_a_verdict_that_is_certain(monkeypatch
 def test_the_loss_curve_ends_where_the_chain_has_no_finite_delay():
     """At 0.42 % of loss, TCP carries the flow, but the backlog is too large for the chain."""
     for loss in (0.003, 0.005):
-        curve = guideline("live-video", Path(rtt=0.080, loss=loss), method="chain").loss_curve
+        curve = live_video(Path(rtt=0.080, loss=loss), method="chain").loss_curve
         assert curve.quantile.size
         assert np.isfinite(curve.quantile).all()
 
@@ -143,7 +149,7 @@ def test_margins_are_prolonged_until_they_settle():
 
 
 def test_comparison_with_a_report_that_has_not_settled(unsettled):
-    calm = guideline("live-video", Path(rtt=0.020, loss=0.001, jitter=0.001))
+    calm = live_video(Path(rtt=0.020, loss=0.001, jitter=0.001))
     for before, after in ((calm, unsettled), (unsettled, calm)):
         compared = compare_guidelines(before, after)
         assert "not settled" in compared.to_markdown().splitlines()[0]
@@ -161,7 +167,7 @@ def test_comparison_with_a_field_that_the_chain_refuses():
 
 def test_longer_simulation_decides_a_report():
     # 200 000 packets leave it open whether TCP carries the flow; 1.6 million do not.
-    found = guideline("live-video", Path(rtt=0.080, loss=0.005, jitter=0.005))
+    found = live_video(Path(rtt=0.080, loss=0.005, jitter=0.005))
     assert found.verdict == "fails"
     assert not found.distribution.sustainable
 

@@ -253,7 +253,7 @@ def test_the_timeout_playout_is_that_of_the_stack(stack, delay, words):
     assert found.playout[row].delay == pytest.approx(delay)
 
 
-LIVE_VIDEO, VOICE_AGENT = application("live-video"), application("voice-agent")
+LIVE_VIDEO, VOICE_AGENT = application("live-video").at_constant_rate, application("voice-agent")
 
 
 def to_do(found):

@@ -87,7 +87,8 @@ def report(name: str, rtt: float, loss: float) -> dict[str, Any]:
     except ImportError:
         from tcpdelay.applications import application
     preset = application(name)
-    found = td.guideline(preset.flow, td.Path(rtt, loss), target=preset.target, application=preset)
+    flow = getattr(preset, "at_constant_rate", preset).flow
+    found = td.guideline(flow, td.Path(rtt, loss), target=preset.target, application=preset)
     return dict(json.loads(found.to_json()))
 
 

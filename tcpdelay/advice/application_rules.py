@@ -55,7 +55,9 @@ def _lower_bitrate(s: Situation) -> Effect | None:
         return Effect("none", reason="the target is met at this bitrate")
     if s.bitrate is None or s.bitrate.edge is None:
         return Effect("none", reason="no bitrate was found that meets the target")
-    return s.change(flow=at_bitrate(s.flow, s.bitrate.edge, s.stack.mss))
+    edge = s.bitrate.edge
+    source = s.source
+    return s.change(at_bitrate(source, edge, s.stack.mss) if isinstance(source, Flow) else source.at_bitrate(edge))
 
 
 def _dropped(s: Situation) -> Effect:
@@ -93,7 +95,7 @@ def _capacity(s: Situation) -> str:
     if s.bitrate is None or s.bitrate.edge is None:
         return f"No bitrate was found that meets the target. {taken}"
     edge = format_rate(s.bitrate.edge) + (" or more" if s.bitrate.at_least else "")
-    return f"The target is met up to {edge}; the flow sends {format_rate(s.flow.bitrate)}. {taken}"
+    return f"The target is met up to {edge}; the flow sends {format_rate(s.source.mean_bitrate)}. {taken}"
 
 
 APPLICATION_RULES = (
@@ -109,6 +111,7 @@ APPLICATION_RULES = (
         Settings(*["{lower_rate}"] * 4),
         "docs/working-region.md",
         finding=_capacity,
+        any_source=True,
     ),
     Rule(
         "playout-loss",
@@ -216,6 +219,7 @@ APPLICATION_RULES = (
             NO_TCP,
         ),
         HEURISTICS,
+        any_source=True,
     ),
     Rule(
         "notsent-lowat",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic_core import to_jsonable_python
 
+from tcpdelay.advice.judged_delays import JudgedDelays
 from tcpdelay.advice.loss_curve import LossCurve, loss_curve
 from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
 from tcpdelay.advice.recommendations import recommendations
 from tcpdelay.advice.rule import Recommendation, Situation
-from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.interface import Answer, DelayParts, Model, NotSettledError, Requested, settled_record
+from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
+from tcpdelay.models.interface import Answer, DelayParts, Model, NotSettledError, Requested
 from tcpdelay.models.predict import (
     AnsweredBy,
     model_to_compare,
@@ -39,12 +39,10 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, NewReno2008
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
-from tcpdelay.units import quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
 
-REPORTED_QUANTILES = (0.5, 0.95, 0.99)
 NO_PARTS = DelayParts(math.nan, math.nan, math.nan, math.nan)
 """Parts of the mean delay where there are no delays."""
 LARGEST_ALTERNATIVE_LOSS = 0.999
@@ -67,7 +65,7 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Findings:
+class Findings(JudgedDelays):
     """The content of a report, as data.
 
     Parameters
@@ -157,83 +155,25 @@ class Findings:
     call: Call | None = None
     video: VideoPlayout | None = None
 
-    @property
-    def settled(self) -> bool:
-        """Whether the expected error of the prediction stays on one side of the limit."""
-        fewest, most = (self.target.allows(share) for share in self.late_range)
-        return fewest == most
-
-    @property
-    def distribution(self) -> DelayDistribution:
-        """The predicted delays.
-
-        Raises
-        ------
-        NotSettledError
-            If the simulation has not settled, and the chain has no answer either.
-        """
-        return self.answer.require()
-
-    def quantile_of(self, share: float) -> float:
-        """Return the delay [s] within which a share of the packets arrives; NaN if the simulation has not settled."""
-        return self.distribution.quantile(share) if self.answer.answered else math.nan
-
-    def late_after(self, delay: float) -> float:
-        """Return the share of packets later than a delay [s]; NaN if the simulation has not settled."""
-        return self.distribution.late_fraction(delay) if self.answer.answered else math.nan
-
-    @property
-    def mean(self) -> float:
-        """Mean delay [s]; NaN if the simulation has not settled."""
-        return self.distribution.mean if self.answer.answered else math.nan
-
-    @property
-    def jitter(self) -> float:
-        """Standard deviation of the delay [s]; NaN if the simulation has not settled."""
-        return self.distribution.jitter if self.answer.answered else math.nan
-
-    @property
-    def quantile(self) -> float:
-        """The target's quantile of the delay [s]; NaN if the simulation has not settled."""
-        return self.quantile_of(self.target.quantile)
-
-    @property
-    def late_fraction(self) -> float:
-        """Share of the packets that arrive later than the target's limit; NaN if the simulation has not settled."""
-        return self.late_after(self.target.limit)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the findings as plain numbers, strings, lists and dictionaries.
 
         Infinite delays, and delays of a simulation that has not settled, become None.
         """
-        answer, refusal = self.answer, self.unsettled or self.answer.refusal
         fields = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
             if field.name not in ("answer", "estimate", "unsettled")
         }
-        delays = {
-            "mean": self.mean,
-            "jitter": self.jitter,
-            **{quantile_name(q): self.quantile_of(q) for q in REPORTED_QUANTILES},
-            "target_quantile": self.quantile,
-            "late_fraction": self.late_fraction,
-            "method": answer.method,
-            "sustainable": answer.sustainable if answer.answered else None,
-            **settled_record(refusal if isinstance(refusal, NotSettledError) else None),
-        }
         plain: dict[str, Any] = to_jsonable_python(
-            {**fields, "delay": delays, "estimate": self.estimate}, inf_nan_mode="null", fallback=np.ndarray.tolist
+            {**fields, "delay": self.delay_record(), "estimate": self.estimate},
+            inf_nan_mode="null",
+            fallback=np.ndarray.tolist,
         )
         return plain
 
-    def to_json(self) -> str:
-        """Return the findings as JSON: delays in seconds, rates in bit/s, shares as fractions."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
-
-def _alternatives(
+def alternatives_at_ends(
     scenario: Scenario, target: Target, estimate: PathEstimate | None, model: AnsweredBy | Model
 ) -> tuple[Alternative, ...]:
     """Return the predictions at both ends of the measured confidence intervals."""
@@ -327,7 +267,7 @@ def findings(
         return _findings(scenario, demand, estimate, application, method, on_progress, on_margin)
 
 
-def _agreeing(margin: Margin, works: bool, certain: bool) -> Margin:
+def agreeing(margin: Margin, works: bool, certain: bool) -> Margin:
     """Return a margin on the verdict's side.
 
     If one model gives the verdict and another the margin, they can disagree near the limit: the edge is then here,
@@ -375,9 +315,9 @@ def _findings(
     utilization = connection_utilization(flow, path, stack)
     works = judged.meets(target)
     every = margins(flow, path, stack, target, model, on_margin)
-    found_margins = tuple(_agreeing(margin, works, judgement.verdict != "uncertain") for margin in every)
+    found_margins = tuple(agreeing(margin, works, judgement.verdict != "uncertain") for margin in every)
     situation = Situation(answer, target, utilization, found_margins[-1], application, changed, judged)
-    alternatives = _alternatives(scenario, target, estimate, model)
+    alternatives = alternatives_at_ends(scenario, target, estimate, model)
     agreed = all(alternative.meets_target == works for alternative in alternatives)
     delays = judged.distribution
     return Findings(

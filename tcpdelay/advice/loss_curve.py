@@ -13,6 +13,7 @@ from tcpdelay.models.predict import AnsweredBy, capacity, predict
 from tcpdelay.questions.margins import Margin
 from tcpdelay.questions.search import bracket
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.target import Target
 
 POINTS, FEW_POINTS = 30, 12
@@ -92,14 +93,15 @@ def loss_curve(scenario: Scenario, target: Target, margin: Margin, model: Answer
     anchors = [loss for loss in (here, edge) if loss] or [USUAL_LOSS]
     lowest = max(LOWEST, min(anchors) / BELOW)
     highest = max(min(HIGHEST, max(anchors) * ABOVE), max(anchors))
-    limit_is_long = target.limit >= LONG_LIMIT * scenario.flow.interval
+    source = scenario.source
+    limit_is_long = isinstance(source, Flow) and target.limit >= LONG_LIMIT * source.interval
     few = limit_is_long or model != "chain"
     requested = {*np.geomspace(lowest, highest, FEW_POINTS if few else POINTS).tolist(), *anchors}
     if limit_is_long and edge is not None and not margin.at_least:
         requested = {loss for loss in requested if loss <= NEAR_EDGE * edge or loss == here}
     losses: list[float] = []
     quantiles: list[float] = []
-    rate = scenario.flow.packet_rate
+    rate = source.message_rate
     for loss in sorted(requested):
         changed = _at(scenario, loss)
         # The capacity is NaN if the chain does not know it. Then the comparison is false, and the curve ends.
@@ -128,7 +130,7 @@ def _critical_loss(scenario: Scenario, carried: float, highest: float) -> float 
 
     def excess(loss: float) -> float | None:
         largest = capacity(_at(scenario, loss))
-        return None if math.isnan(largest) else 1 - largest / scenario.flow.packet_rate
+        return None if math.isnan(largest) else 1 - largest / scenario.source.message_rate
 
     distance = excess(highest)
     if distance is None or distance < 0 or carried == highest:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tcpdelay.advice.application_rules import APPLICATION_RULES
 from tcpdelay.advice.rule import Effect, Place, Recommendation, Rule, Situation, Status
 from tcpdelay.advice.tcp_rules import TCP_RULES
+from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.target import Target
 
 RULES = (*TCP_RULES, *APPLICATION_RULES)
@@ -97,7 +98,8 @@ def recommendations(situation: Situation) -> list[Recommendation]:
     Returns
     -------
     list of Recommendation
-        The recommendation of each rule, by its `place`: first at most `MOST_TO_DO` to do, the largest effect first.
+        The recommendation of each rule for this kind of source, by its `place`: first at most `MOST_TO_DO` to do, the
+        largest effect first.
 
     Examples
     --------
@@ -112,7 +114,8 @@ def recommendations(situation: Situation) -> list[Recommendation]:
     >>> first.place, first.title, first.effect.with_rule < first.effect.without
     ('do', 'Spread the packets over two connections', True)
     """
-    found = [recommendation(rule, situation) for rule in RULES]
+    constant_rate = isinstance(situation.source, Flow)
+    found = [recommendation(rule, situation) for rule in RULES if constant_rate or rule.any_source]
     helpful = sorted((each for each in found if each.place == "do"), key=lambda each: _rank(each, situation.target))
     less = f"less than the {MOST_TO_DO} above"
     moved = [replace(each, place="little gain", why=less) for each in helpful[MOST_TO_DO:]]

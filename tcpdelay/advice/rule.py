@@ -17,6 +17,7 @@ from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
@@ -126,6 +127,11 @@ class Situation:
         return self.answer.scenario.flow
 
     @property
+    def source(self) -> Source:
+        """The source: the flow, or a source whose rate is not constant."""
+        return self.answer.scenario.source
+
+    @property
     def path(self) -> Path:
         """The path."""
         return self.answer.scenario.path
@@ -158,7 +164,11 @@ class Situation:
     @property
     def load(self) -> float:
         """Packets per round-trip time."""
-        return self.path.rtt / self.flow.interval
+        return (
+            self.path.rtt / self.flow.interval
+            if isinstance(self.source, Flow)
+            else self.path.rtt * self.source.message_rate
+        )
 
     @property
     def small(self) -> bool:
@@ -168,6 +178,8 @@ class Situation:
     @property
     def whole_packets(self) -> int:
         """Bytes of the whole packets that fit into a segment; the size of a segment if no packet fits."""
+        if not isinstance(self.source, Flow):
+            return self.stack.mss
         return self.stack.mss // self.flow.packet_size * self.flow.packet_size or self.stack.mss
 
     @property
@@ -189,9 +201,11 @@ class Situation:
         """Predicted share of the packets that arrive later than the limit; NaN if a simulation has not settled."""
         return math.nan if self.distribution is None else self.distribution.late_fraction(self.target.limit)
 
-    def predicted(self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None) -> Answer:
+    def predicted(
+        self, flow: Source | None = None, path: Path | None = None, stack: KnownStack | None = None
+    ) -> Answer:
         """Return the prediction for the scenario with another flow, path or stack."""
-        return predict(Scenario(flow or self.flow, path or self.path, stack or self.stack), method=self.model)
+        return predict(Scenario(flow or self.source, path or self.path, stack or self.stack), method=self.model)
 
     def switch(self, name: str, without: Any, with_rule: Any) -> Effect | None:
         """Return the effect of a setting of the stack; None if the stack has no such field.
@@ -216,7 +230,7 @@ class Situation:
 
         The delay without the setting is then simulated too: it is that of the verdict if this is a simulation.
         """
-        scenario = Scenario(self.flow, self.path, replace(self.stack, **{name: with_rule}))
+        scenario = Scenario(self.source, self.path, replace(self.stack, **{name: with_rule}))
         if self.model != "chain" or not supports(scenario, self.model).refused:
             return self._effect(self.answer, predict(scenario, method=self.model))
         judged = self.of_verdict
@@ -227,7 +241,7 @@ class Situation:
         return None if found is None else replace(found, basis="simulation")
 
     def change(
-        self, flow: Flow | None = None, path: Path | None = None, stack: KnownStack | None = None
+        self, flow: Source | None = None, path: Path | None = None, stack: KnownStack | None = None
     ) -> Effect | None:
         """Return the effect of another flow, path or stack; None if the model has no answer for that scenario."""
         return self._effect(self.answer, self.predicted(flow, path, stack))
@@ -371,6 +385,8 @@ class Rule:
         Returns a sentence about the situation that follows the reason.
     stack_field : tuple of str and value, optional
         Field of the scenario's stack, and its value where the rule is followed; a stack without this field follows it.
+    any_source : bool
+        Whether the rule makes sense for every source, not only for packets of one size at one interval.
     """
 
     key: str
@@ -385,6 +401,7 @@ class Rule:
     evidence: str
     finding: Callable[[Situation], str] | None = None
     stack_field: tuple[str, bool | str] | None = None
+    any_source: bool = False
 
     def is_followed_in(self, situation: Situation) -> bool:
         """Return whether the scenario's stack follows the rule."""

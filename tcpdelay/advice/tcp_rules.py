@@ -105,6 +105,7 @@ TCP_RULES = (
         ),
         SWITCHES,
         stack_field=("delayed_ack", False),
+        any_source=True,
     ),
     Rule(
         "sack",
@@ -122,6 +123,7 @@ TCP_RULES = (
             browser=SYSTEM_OF_BROWSER,
         ),
         SWITCHES,
+        any_source=True,
     ),
     Rule(
         "limited-transmit",
@@ -139,6 +141,7 @@ TCP_RULES = (
             browser=SYSTEM_OF_BROWSER,
         ),
         "docs/validation.md",
+        any_source=True,
     ),
     Rule(
         "window-validation",
@@ -156,6 +159,7 @@ TCP_RULES = (
         ),
         SWITCHES,
         stack_field=("window_validation", False),
+        any_source=True,
     ),
     Rule(
         "bbr",
@@ -174,6 +178,7 @@ TCP_RULES = (
         ),
         "docs/bbr.md",
         stack_field=("congestion_control", "bbr"),
+        any_source=True,
     ),
     Rule(
         "byte-counting",
@@ -222,6 +227,7 @@ TCP_RULES = (
             browser=SYSTEM_OF_BROWSER,
         ),
         "docs/testbed.md",
+        any_source=True,
     ),
     Rule(
         "receive-buffer",

@@ -36,17 +36,18 @@ Fine points take about a minute for voip and much longer for live-video.
 """
 
 
-NAMES = [*APPLICATIONS, ALL]
+OFFERED = [preset for preset in APPLICATIONS.values() if preset.constant_rate or preset.video]
+"""Applications of a constant rate, and videos, which the page takes as a constant rate and says so."""
+NAMES = [*(preset.name for preset in OFFERED), ALL]
 
 
 def _applications(name: str) -> tuple[Application, ...]:
     """Return the applications that a page has, by the value of --app."""
     if name == ALL:
-        return tuple(APPLICATIONS.values())
-    try:
-        return (application(name),)
-    except ValueError as error:
-        raise typer.BadParameter(f"must be one of {', '.join(APPLICATIONS)} or {ALL}, got {name!r}") from error
+        return tuple(preset.at_constant_rate for preset in OFFERED)
+    if name not in NAMES:
+        raise typer.BadParameter(f"must be one of {', '.join(NAMES[:-1])} or {ALL}, got {name!r}")
+    return (application(name).at_constant_rate,)
 
 
 def explore(

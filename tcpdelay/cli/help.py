@@ -10,6 +10,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from tcpdelay.scenario.applications import APPLICATIONS
 from tcpdelay.scenario.scenario import FIELDS, SOURCE_FIELDS
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.units import format_fraction, format_rate, format_time
 
 USUAL_FIELDS = frozenset(
@@ -33,12 +35,18 @@ def presets() -> list[tuple[str, str]]:
     return [
         (
             preset.name,
-            f"{preset.title}: {preset.flow.packet_size} B every {format_time(preset.flow.interval)} "
-            f"({format_rate(preset.flow.bitrate)}); {format_fraction(preset.target.quantile)} within "
+            f"{preset.title}: {_sent(preset.source)}; {format_fraction(preset.target.quantile)} within "
             f"{format_time(preset.target.limit)}",
         )
         for preset in APPLICATIONS.values()
     ]
+
+
+def _sent(source: Source) -> str:
+    """Return what an application sends: its packets, or the mean bitrate if its rate is not constant."""
+    if isinstance(source, Flow):
+        return f"{source.packet_size} B every {format_time(source.interval)} ({format_rate(source.bitrate)})"
+    return f"{type(source).__name__} ({format_rate(source.mean_bitrate)} in the mean)"
 
 
 def _print_everything(context: typer.Context, requested: bool) -> None:

@@ -23,18 +23,20 @@ from tcpdelay.cli.options import (
 )
 from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, refuse_same_file, write
 from tcpdelay.cli.scenario import measurements, read_scenario
+from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.result_table import FILE_WIDTH
 from tcpdelay.scenario.fields import Flag
 from tcpdelay.scenario.scenario import FIELDS
+from tcpdelay.scenario.source import Flow
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tcpdelay.report.guideline import Guideline, GuidelineComparison
+    from tcpdelay.report.guideline import Guideline, GuidelineComparison, SourceGuideline
     from tcpdelay.report.two_way import TwoWayGuideline
 
-    Findings = Guideline | GuidelineComparison | TwoWayGuideline
+    Findings = Guideline | SourceGuideline | GuidelineComparison | TwoWayGuideline
 
 Format = Literal["text", "markdown", "html", "json"]
 
@@ -51,6 +53,7 @@ Examples:
   tcpdelay report --rtt 100ms --loss 2% --app voip --against loss=1%
   tcpdelay report --ping examples/ping.txt --app voice-agent
   tcpdelay report --ss examples/ss.txt --app voip --format markdown
+  tcpdelay report --rtt 60ms --loss 0.2% --bitrate 1Mbit/s --key-ratio 8
   tcpdelay report --ss examples/ss-several.txt --connection 10.0.3.2:5003 \\
       --packet-size 200 --bitrate 64kbit/s --format json
 
@@ -62,8 +65,10 @@ To measure a path:
 
 
 @with_scenario
+@with_source
 def report(
     options: ScenarioOptions,
+    source: SourceOptions = NO_SOURCE,
     against: Annotated[
         list[str] | None,
         make_option(
@@ -89,15 +94,18 @@ def report(
     """Print the guideline report: whether the flow works, within which limits, and what to set or change."""
     chosen = output_format or format_by_suffix(output, SUFFIXES)
     asked = [options, changed_options(options, against)] if against else [options]
-    refuse_same_file((file for own in asked for file in measurements(own)), [("--output", output)])
+    files = [file for own in asked for file in measurements(own)]
+    refuse_same_file([*files, *source.files], [("--output", output)])
     refuse_missing_folder(output, "--output")
-    scenarios = [read_scenario(own) for own in asked]
+    scenarios = [read_scenario(own, source) for own in asked]
+    if against and not all(isinstance(each.source, Flow) for each in scenarios):
+        raise typer.BadParameter("--against: compares reports on flows of constant rate only")
     with argument_errors(), predicting():
         from tcpdelay.report.guideline import compare_guidelines, guideline
 
         found = [
             guideline(
-                s.flow,
+                s.source,
                 s.path,
                 s.stack,
                 s.target,
@@ -125,14 +133,14 @@ def write_report(findings: Findings, chosen: Format, output: Path | None) -> Non
 
 def _print_text(findings: Findings, console: Console) -> None:
     """Print a report, a comparison of two reports, or the reports on both directions as text."""
-    from tcpdelay.report.guideline import Guideline
+    from tcpdelay.report.guideline import Guideline, SourceGuideline
     from tcpdelay.report.text import print_content, print_report
     from tcpdelay.report.two_way import TwoWayGuideline
 
     if isinstance(findings, Guideline):
         print_report(findings, console)
         return
-    if isinstance(findings, TwoWayGuideline):
+    if isinstance(findings, TwoWayGuideline | SourceGuideline):
         print_content(findings.content(), console)
         return
     from tcpdelay.report.against import changes_content

@@ -12,15 +12,17 @@ import typer
 from tcpdelay.cli.errors import argument_errors, option_name
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.output import Named
-from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions
-from tcpdelay.scenario.applications import Application
+from tcpdelay.cli.source_options import SourceOptions
+from tcpdelay.scenario.applications import Application, constant_rate
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import FIELDS, Part, Scenario
 from tcpdelay.scenario.source import FRAME_RATE, USUAL_FRAME_RATE, Flow
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, StackName, profiles_with
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
+from tcpdelay.units import format_rate
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
@@ -48,7 +50,7 @@ class RequestedScenario(Scenario):
     application: Application | None = None
 
 
-def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -> RequestedScenario:
+def read_scenario(options: ScenarioOptions, chosen: SourceOptions | None = None) -> RequestedScenario:
     """Read the measurements, and return the scenario.
 
     Parameters
@@ -56,7 +58,7 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -
     options : ScenarioOptions
         The options.
     chosen : SourceOptions
-        The options of a source whose rate is not constant, if there are any.
+        The options of a source whose rate is not constant; None for a command that takes a constant rate only.
 
     Raises
     ------
@@ -76,9 +78,15 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -
 
 
 def _read_source(
-    options: ScenarioOptions, chosen: SourceOptions, estimate: PathEstimate | None
+    options: ScenarioOptions, chosen: SourceOptions | None, estimate: PathEstimate | None
 ) -> tuple[Source, KnownStack, Target]:
     """Return source, stack and target."""
+    app = options.app
+    if chosen is None:
+        return read_demand(options, estimate)
+    if not (app is None or app.constant_rate or _has_packets(options)) and chosen.kind in (None, type(app.content)):
+        with argument_errors():
+            return replace(_source_of(options, app), **chosen.values), _stack(options, estimate), _target(options)
     if not chosen.given:
         return read_demand(options, estimate)
     if chosen.needs_packets:
@@ -95,6 +103,42 @@ def _read_source(
         return chosen.of_messages(options), stack, target
 
 
+def _has_packets(options: ScenarioOptions) -> bool:
+    """Return whether options give the packets themselves, or the headers around them."""
+    return options.over is not None or any(options[name] is not None for name in _RATE)
+
+
+def _source_of(options: ScenarioOptions, app: Application) -> Any:
+    """Return the source of an application whose rate is not constant, with the given bitrate and frame rate."""
+    source = app.source if options.bitrate is None else app.source.at_bitrate(options.bitrate)
+    if options.fps is None:
+        return source
+    if not isinstance(source, Video):
+        raise typer.BadParameter(f"--fps: does not go with --app {app.name}")
+    return replace(source, frame_rate=options.fps)
+
+
+def _at_constant_rate(options: ScenarioOptions) -> ScenarioOptions:
+    """Return the options with an application of constant rate.
+
+    Raises
+    ------
+    typer.BadParameter
+        If the rate of the application is not constant, and no option makes it constant.
+    """
+    app = options.app
+    if app is None or app.constant_rate:
+        return options
+    if not _has_packets(options):
+        rate = format_rate(app.source.mean_bitrate)
+        raise typer.BadParameter(
+            f"--app: the rate of {app.name} is not constant, as it must be here; --packet-size 1448 makes it a flow of "
+            f"constant rate, {rate}"
+        )
+    print(f"{app.name} as a flow of constant rate", file=sys.stderr)
+    return options.changed(app=app.at_constant_rate)
+
+
 def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) -> tuple[Flow, KnownStack, Target]:
     """Return flow, stack and target; an `estimate` of the path may give the segment size.
 
@@ -105,7 +149,7 @@ def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) 
     """
     with argument_errors():
         stack = _stack(options, estimate)
-        options = in_frames(options)
+        options = in_frames(_at_constant_rate(options))
         flow = _flow(options, stack.mss) if options.over is None else _encapsulated(options, options.over, stack.mss)
         flow = replace(flow, **{name: value for name, value in _given(options, "flow").items() if name not in _RATE})
         target = _target(options)
@@ -147,7 +191,7 @@ def in_frames(options: ScenarioOptions) -> ScenarioOptions:
     if bitrate is None and size is None and app is None:
         raise typer.BadParameter("--fps needs --bitrate, --packet-size or --app beside it")
     if app is not None and bitrate is None and size is None:
-        bitrate = (app.flow if options.over is None else app.content).bitrate
+        bitrate = (app.flow if options.over is None else app.content).mean_bitrate
     return options.changed(fps=None, interval=1 / fps, bitrate=bitrate)
 
 
@@ -229,7 +273,7 @@ def _encapsulated(options: ScenarioOptions, over: Encapsulation, mss: int) -> Fl
     largest = over.largest_payload(mss)
     app = options.app
     if app is not None:
-        content = app.content
+        content = constant_rate(app.content)
         if content.packet_size > largest:
             content = Flow.from_bitrate(content.bitrate, largest)
         options = options.changed(app=replace(app, content=content, over="tcp"))

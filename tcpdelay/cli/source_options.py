@@ -88,8 +88,8 @@ class SourceOptions:
         return " and ".join([*(["--source"] if self.file is not None else []), *map(option_name, self.values)])
 
     @property
-    def kind(self) -> type[Source]:
-        """The source that the options describe.
+    def kind(self) -> type[Source] | None:
+        """The source that the options describe; None if no option is given.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class SourceOptions:
             raise typer.BadParameter(f"{self.names}: are options of different sources")
         if kinds == {Trace} and self.file is None:
             raise typer.BadParameter("--period: goes with --source")
-        return next(iter(kinds))
+        return next(iter(kinds), None)
 
     @property
     def needs_packets(self) -> bool:
@@ -110,7 +110,8 @@ class SourceOptions:
 
     def of_packets(self, flow: Flow) -> Source:
         """Return the source that writes the packets of a flow in bursts."""
-        source: Callable[..., Source] = self.kind
+        source: Callable[..., Source] | None = self.kind
+        assert source is not None
         return source(flow.packet_size, flow.interval, **self.values)
 
     def of_messages(self, options: ScenarioOptions) -> Source:
@@ -128,8 +129,6 @@ class SourceOptions:
                     raise typer.BadParameter(f"{spelling}: does not go with --source")
             with argument_errors("--source"):
                 return Trace.read(self.file, **self.values)
-        if bitrate is None and options.app is not None and options.app.video:
-            bitrate = options.app.content.bitrate
         if bitrate is None:
             raise typer.BadParameter(f"{self.names}: needs --bitrate, or --app of a video")
         return Video(bitrate, USUAL_FRAME_RATE if fps is None else fps, **self.values)

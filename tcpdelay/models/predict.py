@@ -17,7 +17,7 @@ from tcpdelay.scenario.scenario import Scenario, scenario_from_options
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.speech import Speech
-from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.scenario.stack import Linux, Stack, checked_profile
 from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ AnsweredBy = Literal["chain", "simulation", "auto"]
 
 COMPARED_PACKETS = 200_000
 """Packets of each of the simulations whose results are compared; one takes some tenths of a second."""
+SEGMENTS_PER_PACKET = 2
+"""Mean segments of a message up to which a simulation has as many messages as of small packets."""
 LARGEST_CHAIN_ERROR = 0.10
 """Expected error of the chain's 95th percentile from which on "auto" simulates: its mean, a fraction."""
 
@@ -111,6 +113,30 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
     return chain_model(isinstance(scenario.stack, Linux), isinstance(scenario.source, Speech))
 
 
+def packets_to_count(scenario: Scenario, packets: int) -> int:
+    """Return the number of packets of a simulation that takes about as long as one of `packets` small packets.
+
+    It is the same for a flow of constant rate. Of messages of several segments there are fewer, and a trace that ends
+    has no more than its own.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.sources.video import Video
+    >>> [packets_to_count(Scenario(each, Path(0.1, 0.01)), 200_000) for each in (Flow(9000, 0.03), Video(2_500_000))]
+    [200000, 50000]
+    """
+    source = scenario.source
+    if isinstance(source, Flow):
+        return packets
+    from tcpdelay.models.simulator.connections import WARM_UP
+    from tcpdelay.models.simulator.simulation import FEWEST_PACKETS, countable
+
+    segments = source.mean_size / checked_profile(scenario.stack).mss
+    fewer = min(packets, int(SEGMENTS_PER_PACKET * packets / segments))
+    written = countable(source, WARM_UP)
+    return max(fewer if written is None else min(fewer, written), FEWEST_PACKETS)
+
+
 def model_to_compare(
     scenario: Scenario,
     method: AnsweredBy,
@@ -119,8 +145,8 @@ def model_to_compare(
 ) -> AnsweredBy | Model:
     """Return the model whose answers to a scenario and to its neighbours are compared, as in a report.
 
-    Its simulations all have `COMPARED_PACKETS` packets and the same random numbers, so that their differences come from
-    the scenarios.
+    Its simulations all have `COMPARED_PACKETS` packets, or as many as `packets_to_count` returns for other sources, and
+    the same random numbers, so that their differences come from the scenarios.
 
     Parameters
     ----------
@@ -157,7 +183,11 @@ def model_to_compare(
     chosen = "simulation" if because else method
     for refusal in supports(scenario, chosen).refused:
         raise refusal
-    return simulator(COMPARED_PACKETS, on_progress, because) if chosen == "simulation" else "chain"
+    return (
+        simulator(packets_to_count(scenario, COMPARED_PACKETS), on_progress, because)
+        if chosen == "simulation"
+        else "chain"
+    )
 
 
 def why_simulated(scenario: Scenario, solved: bool = True) -> str:

@@ -113,7 +113,7 @@ def video_experience(
     >>> from tcpdelay.scenario.path import Path
     >>> from tcpdelay.scenario.scenario import Scenario
     >>> from tcpdelay.scenario.applications import application
-    >>> video = application("live-video")
+    >>> video = application("live-video").at_constant_rate
     >>> delays = predict(Scenario(video.flow, Path(rtt=0.020, loss=0.001)), method="chain").require()
     >>> video_experience(video, video.flow, video.target, delays).late_packets < 0.001
     True

@@ -5,18 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tcpdelay.models.interface import Model
+from tcpdelay.models.interface import Model, Requested
 from tcpdelay.models.predict import AnsweredBy, carries, predict
-from tcpdelay.questions.quantities import SMALLEST_LOSS, Axis, bitrate_axis, loss_axis, rtt_axis
-from tcpdelay.questions.search import Bracket, bracket, edge_of, edges_within_error
+from tcpdelay.questions.quantities import (
+    LARGEST_LOAD,
+    LARGEST_LOSS,
+    MAX_RTT,
+    SMALLEST_LOSS,
+    SMALLEST_RTT,
+    Axis,
+    at_rtt,
+    bitrate_axis,
+    loss_axis,
+    rtt_axis,
+)
+from tcpdelay.questions.search import Bracket, bracket, edge_of, edges_within_error, excess_lateness
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack, Linux, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 
 LARGEST_RATIO = 64.0
 """Largest ratio between the present bitrate and a bitrate of the search."""
+LARGEST_RATIO_OF_SOURCE = 8.0
+"""The same for a source whose rate is not constant: its larger messages take long to simulate."""
+SOURCE_TOLERANCE = 0.02
+"""Relative tolerance of the margins of such a source."""
 RANGE_TOLERANCE = 0.05
 """Relative tolerance of the ends of the range in which the expected error places an edge."""
 MARGINS = 3
@@ -178,3 +194,74 @@ def margins(
         margin("rtt", path.rtt, rtt_axis(flow, path), path.rtt),
         margin("bitrate", flow.bitrate, _bitrates(flow, path, stack), flow.bitrate),
     )
+
+
+def source_margins(
+    scenario: Scenario, target: Target, model: AnsweredBy | Model, on_progress: Callable[[int, int], None] | None = None
+) -> tuple[Margin, ...]:
+    """Return the margins of a source whose rate is not constant: of the loss, the round-trip time and the bitrate.
+
+    All sizes change with the bitrate, and times stay. A source that cannot be scaled has no margin of the bitrate. The
+    tolerance is two percent.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario.
+    target : Target
+        The demand on the delay.
+    model : {"chain"} or Model
+        The model, as from `tcpdelay.models.predict.model_to_compare`.
+    on_progress : callable, optional
+        Called with the number of margins found, and the number of all.
+
+    Returns
+    -------
+    tuple of Margin
+        The margins.
+
+    Examples
+    --------
+    >>> from tcpdelay.models.predict import model_to_compare
+    >>> from tcpdelay.scenario.sources.speech import Speech
+    >>> scenario = Scenario(Speech(174, 0.020), Path(rtt=0.100, loss=0.02))
+    >>> loss, *_ = source_margins(scenario, Target(0.2), model_to_compare(scenario, "simulation"))
+    >>> loss.now < loss.edge
+    True
+    """
+    source, path, bitrate = scenario.source, scenario.path, scenario.source.mean_bitrate
+    longest = max(path.rtt, min(MAX_RTT, LARGEST_LOAD / source.message_rate))
+    searches: list[tuple[str, float, float, float, Callable[[float], Scenario]]] = [
+        (
+            "loss",
+            path.loss,
+            SMALLEST_LOSS,
+            max(LARGEST_LOSS, path.loss),
+            lambda loss: replace(scenario, path=replace(path, loss=loss)),
+        ),
+        ("rtt", path.rtt, min(SMALLEST_RTT, path.rtt), longest, lambda rtt: replace(scenario, path=at_rtt(path, rtt))),
+    ]
+    if type(source).at_bitrate is not Source.at_bitrate:
+        ratio = LARGEST_RATIO_OF_SOURCE
+        searches.append(
+            (
+                "bitrate",
+                bitrate,
+                bitrate / ratio,
+                bitrate * ratio,
+                lambda rate: replace(scenario, source=source.at_bitrate(rate)),
+            )
+        )
+    requested = Requested(precision="decision", target=target)
+    found: list[Margin] = []
+    for quantity, now, lowest, highest, changed in searches:
+        if on_progress is not None:
+            on_progress(len(found), len(searches))
+
+        def excess(value: float, changed: Callable[[float], Scenario] = changed) -> float | None:
+            return excess_lateness(predict(changed(value), requested, model), target)
+
+        found.append(_margin(quantity, now, bracket(excess, max(now, lowest), lowest, highest, SOURCE_TOLERANCE)))
+    if on_progress is not None:
+        on_progress(len(found), len(searches))
+    return tuple(found)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from tcpdelay.advice.guideline import REPORTED_QUANTILES
+from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 from tcpdelay.report import phrases
 from tcpdelay.report.charts import current_axes, plot_distribution
 from tcpdelay.report.content import Content, Section, Table, key_figures, scenario_table

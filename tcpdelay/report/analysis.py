@@ -46,7 +46,7 @@ UNKNOWN = Expected()
 
 def record(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) -> dict[str, Any]:
     """Return the analysis as one record, in seconds, bytes and fractions; a value that is not known is None."""
-    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 
     scales = analysis.window_scale or (None, None)
     clocks, delays = analysis.clocks, analysis.delays
@@ -109,7 +109,7 @@ def record(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) -> dict[s
 
 def _expected_record(expected: Expected) -> dict[str, Any]:
     """Return the predicted figures, and the scores of a call at the limit, as entries of a record."""
-    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 
     delays, measured, predicted = expected.delays, expected.measured_call, expected.predicted_call
     return {
@@ -211,7 +211,7 @@ def _flow_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
 
 
 def _delay_rows(analysis: ConnectionAnalysis, expected: Expected) -> list[tuple[str, str]]:
-    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 
     delays = analysis.delays
     if delays is None or analysis.delay_kind is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tcpdelay.advice.guideline import REPORTED_QUANTILES
+from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
@@ -24,8 +24,12 @@ from tcpdelay.units import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tcpdelay.advice.guideline import Findings
+    from tcpdelay.advice.judged_delays import JudgedDelays
     from tcpdelay.advice.rule import Place, Recommendation
+    from tcpdelay.advice.source_guideline import SourceFindings
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.models.verdict import Verdict
     from tcpdelay.quality.experience import Call
@@ -77,8 +81,8 @@ def scenario_table(guideline: Findings) -> Table:
     rows = (
         ("Flow", f"{flow.packet_size} B every {format_time(flow.interval)}, {format_rate(flow.bitrate)}"),
         ("Round-trip time", f"{format_time(path.rtt)}, of which {one_way} from sender to receiver"),
-        ("Loss", f"{format_fraction(path.loss)}, {_losses(path)}"),
-        *_other_fields(guideline),
+        ("Loss", f"{format_fraction(path.loss)}, {losses(path)}"),
+        *other_fields(path, guideline.refused),
         ("Bottleneck", BOTTLENECK[path.bottleneck]),
         ("Demand", f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"),
         ("TCP", phrases.stack_words(guideline.stack)),
@@ -86,19 +90,17 @@ def scenario_table(guideline: Findings) -> Table:
     return Table(("Scenario", "Value"), rows)
 
 
-def _other_fields(guideline: Findings) -> list[tuple[str, str]]:
+def other_fields(path: Path, refused: Collection[str]) -> list[tuple[str, str]]:
     """Return the fields of the path that the chain refuses, except the fields of the losses."""
-    declared = {name: field for name, field in declarations(type(guideline.path)).items() if name not in LOSS_FIELDS}
-    words = {
-        name: declared[name].written(getattr(guideline.path, name)) for name in guideline.refused if name in declared
-    }
+    declared = {name: field for name, field in declarations(type(path)).items() if name not in LOSS_FIELDS}
+    words = {name: declared[name].written(getattr(path, name)) for name in refused if name in declared}
     if "jitter" in words:
-        mean = format_time(guideline.path.jitter / 2)
+        mean = format_time(path.jitter / 2)
         words["jitter"] = f"up to {words['jitter']} per segment, {mean} in the mean"
     return [(name.replace("_", " ").capitalize(), value) for name, value in words.items()]
 
 
-def _losses(path: Path) -> str:
+def losses(path: Path) -> str:
     """Return the loss pattern in words."""
     if path.bad_time > 0:
         lost, duration = format_fraction(path.bad_loss), format_time(path.bad_time)
@@ -108,7 +110,7 @@ def _losses(path: Path) -> str:
     return LOSS_PATTERN[path.loss_pattern]
 
 
-def measured_table(guideline: Findings, estimate: PathEstimate) -> Table:
+def measured_table(guideline: JudgedDelays, estimate: PathEstimate) -> Table:
     """Return the measurement and its confidence intervals."""
     rows = [
         ("Measured by", estimate.source),
@@ -124,7 +126,7 @@ def measured_table(guideline: Findings, estimate: PathEstimate) -> Table:
     return Table(("Measured", "Value"), tuple(rows))
 
 
-def delays_table(guideline: Findings) -> Table:
+def delays_table(guideline: JudgedDelays) -> Table:
     """Return mean, jitter and quantiles; the row of the target's quantile is emphasised."""
     distribution, target = guideline.distribution, guideline.target
     rows = [
@@ -170,7 +172,7 @@ def video_table(video: VideoPlayout) -> Table:
     return Table(("Video", "Value", "What it is"), rows, numeric=(1,))
 
 
-def margins_table(guideline: Findings) -> Table:
+def margins_table(guideline: JudgedDelays) -> Table:
     """Return the margins of loss, round-trip time and bitrate."""
     rows = []
     for margin in guideline.margins:
@@ -190,7 +192,7 @@ def ranges_table(guideline: Findings) -> Table:
     return Table(("Within the error", "Works up to", "Fails from"), rows, numeric=(1, 2))
 
 
-def loss_table(guideline: Findings) -> Table:
+def loss_table(guideline: Findings | SourceFindings) -> Table:
     """Return the target's quantile at a few losses around the scenario's loss."""
     curve, limit = guideline.loss_curve, guideline.target
     places = sorted({round(place) for place in np.linspace(0, curve.loss.size - 1, min(CURVE_ROWS, curve.loss.size))})
@@ -201,7 +203,7 @@ def loss_table(guideline: Findings) -> Table:
     return Table(("With a loss of", quantile_name(limit.quantile), "Target"), rows, numeric=(0, 1))
 
 
-def parts_table(guideline: Findings) -> Table:
+def parts_table(guideline: Findings | SourceFindings) -> Table:
     """Return the parts of the mean delay."""
     parts, mean = guideline.parts, guideline.mean
     named = (
@@ -260,7 +262,7 @@ def playout_error(guideline: Findings) -> tuple[str, ...]:
     return (f"The expected error allows {cases}.",)
 
 
-def alternatives_table(guideline: Findings) -> Table:
+def alternatives_table(guideline: Findings | SourceFindings) -> Table:
     """Return the prediction at the ends of the measured confidence intervals."""
     rows = [
         (
@@ -400,7 +402,7 @@ def content(guideline: Findings) -> Content:
     estimate, settles = guideline.estimate, math.isfinite(guideline.mean)
     load = load_table(guideline)
     sections = [
-        _recommendations(guideline),
+        advice_section(guideline, phrases.effects_of_other_model(guideline)),
         Section("scenario", "Scenario", tables=(scenario_table(guideline),)),
     ]
     if estimate is not None:
@@ -432,7 +434,7 @@ def content(guideline: Findings) -> Content:
             *([phrases.expected_error(guideline)] if guideline.answer.answered else []),
         ),
         key_figures=key_figures(guideline),
-        sections=(*sections, _nothing_to_do(guideline), _trust(guideline)),
+        sections=(*sections, rules_section(guideline), _trust(guideline)),
     )
 
 
@@ -470,8 +472,8 @@ def _experience(guideline: Findings) -> list[Section]:
     return sections
 
 
-def _recommendations(guideline: Findings) -> Section:
-    """Return what to do."""
+def advice_section(guideline: Findings | SourceFindings, remark: str) -> Section:
+    """Return what to do; `remark` says more of the effects."""
     target, rules = guideline.target, guideline.recommendations
     advice = tuple(_advice(rule, target) for rule in rules if rule.place == "do")
     if advice:
@@ -482,7 +484,7 @@ def _recommendations(guideline: Findings) -> Section:
         opening = (
             f"The largest effect on {quantile_name(target.quantile)} comes first; effects under a condition come last. "
             f"Each effect is for one change alone: {computed}“up to” is a bound that the protocol sets."
-            f"{phrases.effects_of_other_model(guideline)}"
+            f"{remark}"
         )
         if not (guideline.works or any(_reaches(rule, target) for rule in rules)):
             opening += " No single change is computed to meet the target."
@@ -491,7 +493,7 @@ def _recommendations(guideline: Findings) -> Section:
     return Section("advice", "Do this" if advice else "What to do", (opening,), advice=advice)
 
 
-def _nothing_to_do(guideline: Findings) -> Section:
+def rules_section(guideline: Findings | SourceFindings) -> Section:
     """Return for all other rules why there is nothing to do."""
     target, rules = guideline.target, guideline.recommendations
     folded = (
@@ -513,17 +515,23 @@ def _trust(guideline: Findings) -> Section:
 
 def key_figures(guideline: Findings) -> tuple[tuple[str, str], ...]:
     """Return labels and values of the most important figures: quantile, limit, late packets, and a call's score."""
+    figures = delay_figures(guideline)
+    if guideline.call is None:
+        return figures
+    limit = format_time(guideline.target.limit)
+    return (*figures, (f"MOS, played after {limit}", phrases.score(guideline.call, guideline.call.at_limit)))
+
+
+def delay_figures(guideline: JudgedDelays) -> tuple[tuple[str, str], ...]:
+    """Return labels and values of the target's quantile, its limit and the late packets."""
     target = guideline.target
     delay = "grows for ever" if math.isinf(guideline.quantile) else phrases.settled(format_time, guideline.quantile)
     limit = format_time(target.limit)
-    figures = (
+    return (
         (f"{quantile_name(target.quantile)} delay", delay),
         ("limit", limit),
         (f"later than {limit}", phrases.settled(format_fraction, guideline.late_fraction)),
     )
-    if guideline.call is None:
-        return figures
-    return (*figures, (f"MOS, played after {limit}", phrases.score(guideline.call, guideline.call.at_limit)))
 
 
 def _reaches(rule: Recommendation, target: Target) -> bool:

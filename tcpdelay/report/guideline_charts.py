@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tcpdelay.advice.guideline import Findings
+    from tcpdelay.advice.judged_delays import JudgedDelays
     from tcpdelay.advice.loss_curve import LossCurve
+    from tcpdelay.advice.source_guideline import SourceFindings
 
 
-def plot_delay_parts(guideline: Findings, ax: Axes | None = None) -> Axes:
+def plot_delay_parts(guideline: Findings | SourceFindings, ax: Axes | None = None) -> Axes:
     """Draw the parts of the mean delay as one bar.
 
     Parameters
@@ -72,7 +74,7 @@ def plot_delay_parts(guideline: Findings, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_quantile_against_loss(guideline: Findings, ax: Axes | None = None) -> Axes:
+def plot_quantile_against_loss(guideline: Findings | SourceFindings, ax: Axes | None = None) -> Axes:
     """Draw the target's quantile against the loss, with the limit, the scenario and the largest loss that works.
 
     Parameters
@@ -122,7 +124,7 @@ def plot_quantile_against_loss(guideline: Findings, ax: Axes | None = None) -> A
     return ax
 
 
-def _draw_scenario(guideline: Findings, ax: Axes, curve: LossCurve) -> None:
+def _draw_scenario(guideline: JudgedDelays, ax: Axes, curve: LossCurve) -> None:
     """Mark the scenario's own loss and quantile; a dotted line connects a point beyond the curve's end to the curve."""
     loss, quantile = max(guideline.path.loss, curve.lowest), max(guideline.quantile, SMALLEST_TIME)
     if curve.loss.size and loss > curve.loss[-1]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tcpdelay.advice.guideline import Findings
+    from tcpdelay.advice.judged_delays import JudgedDelays
     from tcpdelay.advice.rule import Effect, Recommendation, Status
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.quality.experience import Call
@@ -77,7 +78,7 @@ def format_quantity(quantity: str, value: float) -> str:
     return {"loss": format_fraction, "rtt": format_time, "bitrate": format_rate}[quantity](value)
 
 
-def headline(guideline: Findings) -> str:
+def headline(guideline: JudgedDelays) -> str:
     """Return the verdict in a few words."""
     spare = guideline.target.limit - guideline.quantile
     if not guideline.answer.answered:
@@ -122,11 +123,11 @@ def verdict(guideline: Findings) -> list[str]:
     if answer.method == "simulation":
         sentences.append(_simulated(guideline))
     if not answer.answered:
-        sentences.append(_deciding(guideline))
+        sentences.append(deciding(guideline))
     elif not guideline.settled:
         sentences.append(
             f"The expected error of the prediction allows {format_fraction_range(guideline.late_range)} late packets, "
-            f"and the target allows {format_fraction(1 - target.quantile)}. {_deciding(guideline)}"
+            f"and the target allows {format_fraction(1 - target.quantile)}. {deciding(guideline)}"
         )
     elif guideline.verdict == "uncertain":
         sentences.append(
@@ -158,7 +159,7 @@ def effects_of_other_model(guideline: Findings) -> str:
     )
 
 
-def allowed_lateness(guideline: Findings) -> str:
+def allowed_lateness(guideline: JudgedDelays) -> str:
     """Return in words the late packets that the expected error allows; nothing if the error makes no difference."""
     low, high = guideline.late_range
     if format_fraction(low) == format_fraction(high):
@@ -180,7 +181,7 @@ def _simulated(guideline: Findings) -> str:
     )
 
 
-def _deciding(guideline: Findings) -> str:
+def deciding(guideline: JudgedDelays) -> str:
     """Return in words what would settle a verdict that a prediction leaves open."""
     other_bitrate = "A capture of the flow on this path would decide, or another bitrate: see the margins."
     if guideline.unsettled is not None:

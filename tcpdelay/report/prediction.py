@@ -139,7 +139,7 @@ def not_settled_record(
 
 def _figures(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
     """Return the predicted figures as entries of a record."""
-    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 
     return {
         "mean": distribution.mean,
@@ -182,7 +182,7 @@ def prediction_text(
     source: Source, path: Path, target: Target, distribution: DelayDistribution, simulated_because: str = ""
 ) -> str:
     """Return the prediction as text."""
-    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
     from tcpdelay.models.accuracy import in_words
 
     error = distribution.expected_error_of(target.quantile)

@@ -19,7 +19,7 @@ COLOURS = (BLUE, ORANGE, *CYCLE)
 """Colours of the kinds of messages."""
 HEIGHT = 1.25
 """Height of the chart relative to the largest message."""
-NAME_WIDTH = 0.2
+NAME_WIDTH = 0.25
 """Distance of the names of two kinds, as a share of the chart's width."""
 MOST_NAMES = 4
 """Number of names that fit into the chart's width."""

@@ -1,13 +1,17 @@
-"""Presets of typical real-time applications: their packets and their target."""
+"""Presets of typical real-time applications: what they send, and their target."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.random_messages import Messages
+from tcpdelay.scenario.sources.sizes import LognormalSizes
+from tcpdelay.scenario.sources.speech import Speech, Utterances
+from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 from tcpdelay.units import format_rate, format_time
 
@@ -17,14 +21,15 @@ CLEAR_DIFFERENCE = 1.5
 
 @dataclass(frozen=True)
 class Application:
-    """A preset: the packets of a typical application, their encapsulation, and the target.
+    """A preset: the source of a typical application, its encapsulation, and the target.
 
-    `content` is the output of the codec. `over` is the name of the encapsulation that is added to each packet.
+    `content` is the output of the codec: a `Flow`, or any other source. `over` is the name of the encapsulation that is
+    added to each packet; a video, and messages of other sizes, are carried as they are.
     """
 
     name: str
     title: str
-    content: Flow
+    content: Source
     over: str
     target: Target
     basis: str
@@ -37,15 +42,44 @@ class Application:
     """Whether the application is a video, which plays from a buffer as long as the target's limit."""
 
     @property
+    def source(self) -> Source:
+        """What TCP carries: the content, with the headers of the encapsulation."""
+        if isinstance(self.content, Flow):
+            return encapsulation(self.over).around(self.content)
+        if isinstance(self.content, Speech | Utterances):
+            size = encapsulation(self.over).packet_size(self.content.packet_size)
+            return replace(self.content, packet_size=size)
+        return self.content
+
+    @property
+    def constant_rate(self) -> bool:
+        """Whether the application sends packets of one size at one interval."""
+        return isinstance(self.content, Flow)
+
+    @property
     def flow(self) -> Flow:
-        """The flow that TCP carries."""
-        return encapsulation(self.over).around(self.content)
+        """The flow that TCP carries.
+
+        Raises
+        ------
+        InvalidValueError
+            If the rate of the application is not constant.
+        """
+        return constant_rate(self.source)
+
+    @property
+    def at_constant_rate(self) -> Application:
+        """The application with full segments at its mean bitrate, unless its rate is constant; the title says so."""
+        if self.constant_rate:
+            return self
+        flow = Flow.from_bitrate(self.source.mean_bitrate)
+        return replace(self, title=f"{self.title}, as a constant rate", content=flow, over="tcp")
 
     def unlike(self, flow: Flow) -> str:
         """Return how the packets of a flow differ clearly from those of the application; else an empty text.
 
-        A difference is clear from a factor of `CLEAR_DIFFERENCE` on: other headers change small packets by less. The
-        frames or segments of a video have any size, so only its bitrate is compared.
+        A difference is clear from a factor of `CLEAR_DIFFERENCE` on: other headers change small packets by less. Of an
+        application whose rate is not constant, only the mean bitrate is compared.
 
         Examples
         --------
@@ -54,14 +88,14 @@ class Application:
         >>> application("voip").unlike(Flow(1448, 0.020))
         '1448 B every 20 ms, but voip sends 174 B every 20 ms'
         """
-        own = self.flow
-        pairs = [(flow.packet_size, own.packet_size), (flow.interval, own.interval)]
-        if self.video:
-            pairs = [(flow.bitrate, own.bitrate)]
+        own = self.source
+        pairs = [(flow.bitrate, own.mean_bitrate)]
+        if isinstance(own, Flow):
+            pairs = [(flow.packet_size, own.packet_size), (flow.interval, own.interval)]
         if all(max(pair) < CLEAR_DIFFERENCE * min(pair) for pair in pairs):
             return ""
-        if self.video:
-            return f"{format_rate(flow.bitrate)}, but {self.name} sends {format_rate(own.bitrate)}"
+        if not isinstance(own, Flow):
+            return f"{format_rate(flow.bitrate)}, but {self.name} sends {format_rate(own.mean_bitrate)}"
         given, usual = (f"{each.packet_size} B every {format_time(each.interval)}" for each in (flow, own))
         return f"{given}, but {self.name} sends {usual}"
 
@@ -96,12 +130,22 @@ _PRESETS = (
         "960 B of 16-bit PCM at 24 kHz every 20 ms and an 8 B masked WebSocket header (RFC 6455); 95 % within 300 ms",
     ),
     Application(
+        "voice-agent-reply",
+        "Replies of a voice agent over WebSocket, PCM",
+        Utterances(960, 0.020),
+        "websocket-down",
+        Target(0.300, 0.95),
+        "960 B of 16-bit PCM at 24 kHz per chunk of 20 ms and a 4 B WebSocket header (RFC 6455), written three times "
+        "faster than it plays, replies and pauses of 4 s in the mean (assumed); 95 % of the chunks within 300 ms",
+    ),
+    Application(
         "live-video",
         "Live video uplink, 2.5 Mbit/s",
-        Flow.from_bitrate(2_500_000, 1448),
+        Video(2_500_000),
         "tcp",
         Target(5.0, 0.999),
-        "full segments at 2.5 Mbit/s; all but one packet in a thousand within a start-up delay of 5 s",
+        "30 frames a second, every 2 s a key frame eight times as large as other frames (assumed); all but one frame "
+        "in a thousand within a start-up delay of 5 s",
         video=True,
     ),
     Application(
@@ -111,6 +155,15 @@ _PRESETS = (
         "tcp",
         Target(0.150, 0.99),
         "64 B every 20 ms; 99 % within 150 ms",
+    ),
+    Application(
+        "remote-desktop",
+        "Screen updates of a remote desktop, 1 Mbit/s",
+        Messages(25, LognormalSizes(5000, 2.0)),
+        "tcp",
+        Target(0.150, 0.95),
+        "25 updates a second at random times, lognormal sizes of 5000 B in the mean with a standard deviation of twice "
+        "the mean: most updates are a few lines, some a whole window (all assumed, not measured); 95 % within 150 ms",
     ),
     Application(
         "game",
@@ -159,7 +212,7 @@ def source_of(flow: Source | str) -> Source:
     """
     preset = APPLICATIONS.get(flow) if isinstance(flow, str) else None
     if preset is not None:
-        return preset.flow
+        return preset.source
     if not isinstance(flow, Source):
         raise InvalidValueError("flow", flow, f"be a Flow or one of {', '.join(APPLICATIONS)}")
     return flow

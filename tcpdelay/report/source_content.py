@@ -1,0 +1,202 @@
+"""The content of a report on a source whose rate is not constant, in reading order."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from tcpdelay.advice.source_guideline import NOT_FOR_SOURCES
+from tcpdelay.models.accuracy import in_words
+from tcpdelay.models.interface import NotSettledError, assumptions
+from tcpdelay.report import phrases
+from tcpdelay.report.content import (
+    BOTTLENECK,
+    NO_DELAYS,
+    NO_SETTLED_DELAYS,
+    Content,
+    Section,
+    Table,
+    advice_section,
+    alternatives_table,
+    delay_figures,
+    delays_table,
+    loss_table,
+    losses,
+    margins_table,
+    measured_table,
+    other_fields,
+    parts_table,
+    rules_section,
+)
+from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
+
+if TYPE_CHECKING:
+    from tcpdelay.advice.source_guideline import SourceFindings
+    from tcpdelay.scenario.sources.message_stream import Source
+
+TOO_FEW = "too few"
+ALWAYS_SHOWN = ("rtt", "one_way_delay", "bottleneck")
+"""Fields of a path that have rows of their own."""
+
+
+def source_content(found: SourceFindings) -> Content:
+    """Return the content of the report on a source.
+
+    Examples
+    --------
+    >>> from tcpdelay import Path, Speech, guideline
+    >>> report = source_content(guideline(Speech(174, 0.020), Path(rtt=0.100, loss=0.02)))
+    >>> report.verdict, [section.key for section in report.sections]
+    ('works', ['advice', 'scenario', 'source', 'delays', 'margins', 'parts', 'rules', 'trust'])
+    """
+    settles = math.isfinite(found.mean)
+    effects = f" Each simulation has {found.answer.requested.packets} messages." if found.answer.answered else ""
+    sections = [
+        advice_section(found, effects),
+        Section("scenario", "Scenario", tables=(_scenario_table(found),)),
+        Section("source", "What is sent", tables=(_source_table(found.source),)),
+    ]
+    if found.estimate is not None:
+        sections.append(Section("measured", "What was measured", tables=(measured_table(found, found.estimate),)))
+    if settles:
+        kinds = [_kinds_table(found)] if found.by_kind else []
+        sections.append(Section("delays", "Delays", _remark_on_kinds(found), (delays_table(found), *kinds)))
+    else:
+        sections.append(Section("delays", "Delays", (NO_DELAYS if found.answer.answered else NO_SETTLED_DELAYS,)))
+    sections.append(_margins(found))
+    if settles:
+        sections.append(Section("parts", "Where the delay comes from", tables=(parts_table(found),)))
+    if found.alternatives:
+        sections.append(Section("alternatives", "If the path is not as measured", tables=(alternatives_table(found),)))
+    return Content(
+        verdict=found.verdict,
+        headline=phrases.headline(found),
+        explanation=tuple(explanation(found)),
+        key_figures=delay_figures(found),
+        sections=(*sections, rules_section(found), _trust(found)),
+    )
+
+
+def explanation(found: SourceFindings) -> list[str]:
+    """Return the sentences that explain the verdict."""
+    target, answer, refusal = found.target, found.answer, found.answer.refusal
+    share, limit = format_fraction(target.quantile), format_time(target.limit)
+    if isinstance(refusal, NotSettledError):
+        sentences = [
+            f"{share} of the messages should arrive within {limit}. After {refusal.packets} simulated messages the "
+            f"delay still depends on how many are simulated: {refusal.in_words}."
+        ]
+    elif math.isinf(found.quantile):
+        sentences = [
+            f"{share} of the messages should arrive within {limit}, but the delay never settles: messages pile up in "
+            f"the send buffer for as long as the source sends its {format_rate(found.source.mean_bitrate)}."
+        ]
+    else:
+        allowed = phrases.allowed_lateness(found) if found.settled else ""
+        sentences = [
+            f"{share} of the messages arrive within {format_time(found.quantile)}; the limit is {limit}. "
+            f"{format_fraction(found.late_fraction)} of the messages come later than the limit{allowed}."
+        ]
+        sentences += _latest_kind(found)
+    sentences.append("The rate of this source is not constant, so all figures are simulated.")
+    if not answer.answered:
+        sentences.append(phrases.deciding(found))
+    elif not found.settled:
+        sentences.append(
+            f"The expected error of the prediction allows {format_fraction_range(found.late_range)} late messages, "
+            f"and the target allows {format_fraction(1 - target.quantile)}. {phrases.deciding(found)}"
+        )
+    elif found.verdict == "uncertain":
+        sentences.append(
+            f"On the path as measured it {'works' if found.works else 'does not work'}, but not everywhere in the "
+            "95 % confidence interval of the measurement. Measure for longer to be sure."
+        )
+    return sentences
+
+
+def _latest_kind(found: SourceFindings) -> list[str]:
+    """Return in a sentence which kind of message is late most often; nothing if none is late."""
+    late = {kind: delays.late_fraction(found.target.limit) for kind, delays in found.by_kind.items()}
+    kind = max(late, key=lambda each: late[each], default="")
+    if not late.get(kind):
+        return []
+    return [f"Of the kind “{kind}”, {format_fraction(late[kind])} come later than the limit."]
+
+
+def _scenario_table(found: SourceFindings) -> Table:
+    """Return the scenario: the path, the demand and the TCP stack."""
+    path, target = found.path, found.target
+    one_way = format_time(path.forward_delay)
+    special = [
+        name
+        for name, declared in declarations(type(path)).items()
+        if name not in ALWAYS_SHOWN and getattr(path, name) != declared.default
+    ]
+    rows = (
+        ("Round-trip time", f"{format_time(path.rtt)}, of which {one_way} from sender to receiver"),
+        ("Loss", f"{format_fraction(path.loss)}, {losses(path)}"),
+        *other_fields(path, special),
+        ("Bottleneck", BOTTLENECK[path.bottleneck]),
+        ("Demand", f"{format_fraction(target.quantile)} of the messages within {format_time(target.limit)}"),
+        ("TCP", phrases.stack_words(found.stack)),
+    )
+    return Table(("Scenario", "Value"), rows)
+
+
+def _source_table(source: Source) -> Table:
+    """Return the rates and sizes of a source."""
+    kinds = f" of the kinds {' and '.join(source.kinds)}" if len(source.kinds) > 1 else ""
+    parameters = f"{source.message_count or source.times.size} messages" if isinstance(source, Trace) else repr(source)
+    rows = (
+        ("Source", f"{type(source).__name__}: {parameters}"),
+        ("Bitrate", f"{format_rate(source.mean_bitrate)} in the mean"),
+        ("Busiest second", f"{format_rate(source.peak_bitrate)}, in the first ten minutes"),
+        ("Messages", f"{source.message_rate:.3g} per second of {source.mean_size:.0f} B in the mean{kinds}"),
+    )
+    return Table(("Source", "Value"), rows)
+
+
+def _kinds_table(found: SourceFindings) -> Table:
+    """Return the delays by kind of message."""
+    target = found.target
+    shares = sorted({0.5, 0.95, target.quantile})
+    rows = []
+    for kind, delays in found.by_kind.items():
+        quantiles = (found.quantile_of_kind(kind, share) for share in shares)
+        shown = (TOO_FEW if math.isnan(delay) else format_time(delay) for delay in quantiles)
+        late = format_fraction(delays.late_fraction(target.limit))
+        rows.append((kind, format_time(delays.mean), *shown, late))
+    columns = ("Kind", "Mean", *map(quantile_name, shares), f"Later than {format_time(target.limit)}")
+    return Table(columns, tuple(rows), numeric=tuple(range(1, len(columns))))
+
+
+def _remark_on_kinds(found: SourceFindings) -> tuple[str, ...]:
+    """Return in a sentence why a quantile is not given, if one is not."""
+    quantiles = [found.quantile_of_kind(kind, found.target.quantile) for kind in found.by_kind]
+    if not any(map(math.isnan, quantiles)):
+        return ()
+    name = quantile_name(found.target.quantile)
+    return (f"“{TOO_FEW}”: the simulation has too few messages of this kind for {name}.",)
+
+
+def _margins(found: SourceFindings) -> Section:
+    """Return the margin of each quantity, and the delay at other losses."""
+    remark = (
+        "Each margin holds if the other quantities do not change. With the bitrate, all sizes change and the times "
+        f"stay. Each value is simulated with {found.compared} messages, all with the same random numbers; margins are "
+        "searched to 2 %."
+    )
+    if all(margin.quantity != "bitrate" for margin in found.margins):
+        remark += " This class of sources cannot be scaled, so there is no margin of the bitrate."
+    tables = [margins_table(found), *([loss_table(found)] if found.loss_curve.loss.size else [])]
+    return Section("margins", "Margins", (remark,), tuple(tables))
+
+
+def _trust(found: SourceFindings) -> Section:
+    """Return the expected error, what is not in the report, and the remaining notes."""
+    error = phrases.sentence(f"expected error: {in_words(found.expected_error, found.target.quantile)}")
+    missing = f"Left out, because they are for a flow of constant rate: {', '.join(NOT_FOR_SOURCES)}."
+    notes = tuple(map(phrases.sentence, (*found.notes, *assumptions(found.answer.method, found.ignored))))
+    return Section("trust", "How far to trust this", (error, missing), points=notes)
