@@ -154,6 +154,8 @@ def test_solve_refuses_what_has_no_meaning_for_the_source(run, trace, question, 
     status, printed, errors = run("solve", question, *PATH, *given)
     assert (status, printed) == (2, "")
     assert re.fullmatch(f"tcpdelay solve: {fault}\n", errors.replace(str(trace), "FILE")), errors
+
+
 @pytest.mark.parametrize("command", [("solve", "loss"), ("compare",), ("region",), ("batch", "none.csv")])
 def test_commands_for_a_constant_rate_refuse_an_application_without_one(run, command):
     path = PATH if command[0] in ("solve", "compare") else ()

@@ -37,7 +37,7 @@ def relay_record(source: Source, first: Leg, second: Leg, target: Target, result
 
 def _figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
     """Return counts, shares, the delay and the mean of each leg."""
-    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 
     delays, parts = messages.delays, (messages.first, messages.second)
     return {
@@ -55,7 +55,7 @@ def _figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
 
 def relay_text(source: Source, first: Leg, second: Leg, target: Target, result: RelayResult) -> str:
     """Return what becomes of the messages as text."""
-    from tcpdelay.advice.guideline import REPORTED_QUANTILES
+    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 
     share = f"{format_fraction(target.quantile)} within"
     facts = [

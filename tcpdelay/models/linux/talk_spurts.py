@@ -185,7 +185,7 @@ def speech_chain(p: LinuxParameters, source: Alternation) -> SpeechChain:
     goes_on = np.exp(-source.ending * time)
     free = ~blocked[left]
     events.put(left[free], target[free], empty[free], shift[free], (chance * goes_on)[free], time[free])
-    ends = np.bincount(left[free], (chance * (1 - goes_on))[free], minlength=count)
+    ends = np.bincount(left[free], (chance * (1 - goes_on))[free], minlength=count).astype(np.float64)
     events.put(np.arange(count), silences + restart_of, silences + restart_of, EMPTIED, ends, 0.0)
 
     # Talk or silence while a loss is repaired. Speech may also fall silent and begin again in the meantime.
