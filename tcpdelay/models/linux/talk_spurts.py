@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.models.compilation import records
 from tcpdelay.models.linux.open_departures import last_packet_repaired
@@ -104,12 +104,12 @@ class _Events:
 
     def put(
         self,
-        phase: NDArray[np.int64] | int,
-        target: NDArray[np.int64] | int,
-        when_empty: NDArray[np.int64] | int,
-        shift: NDArray[np.int64] | int,
-        probability: NDArray[np.floating[Any]] | float,
-        duration: NDArray[np.floating[Any]] | float,
+        phase: ArrayLike,
+        target: ArrayLike,
+        when_empty: ArrayLike,
+        shift: ArrayLike,
+        probability: ArrayLike,
+        duration: ArrayLike,
     ) -> None:
         """Append events; those that never occur are left out."""
         columns = np.broadcast_arrays(*map(np.atleast_1d, (phase, target, when_empty, shift, probability, duration)))
