@@ -226,10 +226,10 @@ def speech_chain(p: LinuxParameters, source: Alternation) -> SpeechChain:
                 on = math.exp(-source.ending * lasts)
                 following, waiting = (int(phase), math.floor(p.load) - window) if last else (slot + 1, 0)
                 lost_one, lost_two = (open_phase(layout, window, kind) for kind in (LOST_OPEN, LOST_TWO))
-                followed = o.loss * p.continuation
-                events.put(slot, lost_one, lost_one, 0, followed * (1 - o.next_lost), 0.0)
-                events.put(slot, lost_two, lost_two, 0, followed * o.next_lost, 0.0)
-                events.put(slot, tails + window, tails + window, EMPTIED, o.loss - followed, 0.0)
+                shown = o.loss * p.continuation
+                events.put(slot, lost_one, lost_one, 0, shown * (1 - o.next_lost), 0.0)
+                events.put(slot, lost_two, lost_two, 0, shown * o.next_lost, 0.0)
+                events.put(slot, tails + window, tails + window, EMPTIED, o.loss - shown, 0.0)
                 events.put(slot, following, following, waiting, (1 - o.loss) * on, lasts)
                 events.put(slot, silence, silence, EMPTIED, (1 - o.loss) * (1 - on), lasts)
                 slots.append((window, opened))
