@@ -50,7 +50,7 @@ def test_one_loss_delays_the_packets_that_the_talk_spurt_still_writes():
 def test_the_last_packet_of_a_talk_spurt_waits_for_the_probe():
     # With a single segment in flight the probe follows after the RTO, RTT + 200 ms, counted from the last ACK, which
     # the packet before the lost one brings an RTT after its write.
-    loss, interval, talk, rtt = 1e-5, 0.020, 0.1, 0.050
+    loss, interval, talk, rtt = 1e-5, 0.020, 0.2, 0.050
     speech = td.Speech(174, interval, talk, silence=1000)
     found = td.predict_delay(speech, td.Path(rtt=rtt, loss=loss))
     latest = rtt / 2 + rtt + 0.2 + rtt - interval

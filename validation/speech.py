@@ -63,18 +63,31 @@ def scenarios(number: int) -> Iterator[tuple[Speech, Path, str]]:
             yield speech, path, "cubic" if cubic else "reno"
 
 
-def row(speech: Speech, path: Path, control: str) -> dict[str, float | str]:
-    """Return the figures of the chain and of one simulation per seed, of all packets and of first packets."""
-    stack = Stack.linux(control)
-    chain = predict(Scenario(speech, path, stack), method="chain").require()
+def predicted(speech: Speech, path: Path, control: str) -> dict[str, float]:
+    """Return the figures of the chain, of all packets and of first packets."""
+    chain = predict(Scenario(speech, path, Stack.linux(control)), method="chain").require()
     assert isinstance(chain, SpeechDelays)
-    first = speech.kinds[1]
-    figures = measures(chain, "chain") | measures(chain.by_kind[first], "first_chain")
+    return measures(chain, "chain") | measures(chain.by_kind[speech.kinds[1]], "first_chain")
+
+
+def row(speech: Speech, path: Path, control: str) -> dict[str, float | str]:
+    """Return the figures of the chain and of one simulation per seed."""
+    figures = predicted(speech, path, control)
     for seed in SEEDS:
-        simulated = simulate(speech, path, stack, packets=PACKETS, seed=seed)
-        figures |= measures(simulated, f"seed{seed}") | measures(simulated.by_kind[first], f"first_seed{seed}")
+        simulated = simulate(speech, path, Stack.linux(control), packets=PACKETS, seed=seed)
+        figures |= measures(simulated, f"seed{seed}")
+        figures |= measures(simulated.by_kind[speech.kinds[1]], f"first_seed{seed}")
     source = {name: getattr(speech, name) for name in ("packet_size", "interval", "talk", "silence")}
     return {**source, "rtt": path.rtt, "loss": path.loss, "congestion_control": control, **figures}
+
+
+def predicted_again(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a comparison with new figures of the chain."""
+    again = [
+        predicted(Speech(one.packet_size, one.interval, one.talk, one.silence), Path(one.rtt, one.loss), control)
+        for one, control in zip(table.itertuples(), table["congestion_control"], strict=True)
+    ]
+    return table.assign(**pd.DataFrame(again, index=table.index))
 
 
 def compared(number: int) -> pd.DataFrame:
@@ -102,11 +115,11 @@ def main() -> None:
     """Write the comparison, and the errors that predictions quote; print their summary."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--random", type=int, default=RANDOM, help="number of random scenarios (%(default)s)")
-    parser.add_argument("--again", action="store_true", help="compute the errors from the existing comparison")
+    parser.add_argument("--again", action="store_true", help="predict again, and keep the simulations")
     arguments = parser.parse_args()
-    if not arguments.again:
-        compared(arguments.random).to_csv(RESULTS / TABLE, index=False)
-    table = pd.read_csv(RESULTS / TABLE)
+    file = RESULTS / TABLE
+    table = predicted_again(pd.read_csv(file)) if arguments.again else compared(arguments.random)
+    table.to_csv(file, index=False)
     speech_table_file().write_text(errors(table, SEEDS).to_csv())
     print(summary(table).round(2).to_string())
 

@@ -137,8 +137,8 @@ def _refusals(source: Speech, path: Path, stack: Linux) -> Iterator[UnsupportedE
             allowed = f"be at least {SHORTEST_TALK:g} s in the chain of speech"
             yield UnsupportedError(name, getattr(source, name), allowed, SIMULATED)
     if path.loss > 0 and connection_utilization(flow, path, stack) > LARGEST_UTILIZATION:
-        fair = f"{LARGEST_UTILIZATION:.0%} of the fair rate of TCP"
-        allowed = f"be smaller in the chain of speech: talk spurts exceed {fair}"
+        limit = f"{LARGEST_UTILIZATION:.0%} of the fair rate of TCP"
+        allowed = f"be smaller in the chain of speech: talk spurts exceed {limit}"
         yield UnsupportedError("loss", path.loss, allowed, SIMULATED)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.models.compilation import records
 from tcpdelay.models.linux.open_departures import last_packet_repaired
@@ -36,6 +36,8 @@ from tcpdelay.models.solver.state_space import PHASE, TRANSITION, Phases, Rows, 
 
 BLOCKED = (LOST, LOST_OPEN, LOST_TWO, LOST_REPAIRING, REPAIR_MORE, REPAIR_AGAIN, TIMEOUT)
 """Kinds of phases in which a lost segment keeps all later packets from being read."""
+SHOWN_LATER = (LOST_OPEN, LOST_TWO)
+"""Kinds of phases that begin with a loss in an open window, which the next packet shows."""
 EMPTIED = -1 << 40
 """Shift of an event that leaves no backlog: in a silence the ACKs release all packets that wait."""
 
@@ -102,12 +104,12 @@ class _Events:
 
     def put(
         self,
-        phase: NDArray[np.int64] | int,
-        target: NDArray[np.int64] | int,
-        when_empty: NDArray[np.int64] | int,
-        shift: NDArray[np.int64] | int,
-        probability: NDArray[np.floating[Any]] | float,
-        duration: NDArray[np.floating[Any]] | float,
+        phase: ArrayLike,
+        target: ArrayLike,
+        when_empty: ArrayLike,
+        shift: ArrayLike,
+        probability: ArrayLike,
+        duration: ArrayLike,
     ) -> None:
         """Append events; those that never occur are left out."""
         columns = np.broadcast_arrays(*map(np.atleast_1d, (phase, target, when_empty, shift, probability, duration)))
@@ -175,23 +177,25 @@ def speech_chain(p: LinuxParameters, source: Alternation) -> SpeechChain:
     target, empty, shift, chance, time = (
         t[name] for name in ("target", "target_when_empty", "shift", "probability", "duration")
     )
-    # The last packet of a talk spurt is lost, and no later packet shows it.
-    last_lost = (talk_sending["kind"][left] == OPEN) & blocked[target]
-    window = base["window"][left[last_lost]]
-    events.put(left[last_lost], tails + window, tails + window, EMPTIED, (1 - p.continuation) * chance[last_lost], 0.0)
-    chance = np.where(last_lost, p.continuation * chance, chance)
-
     # Talk while nothing is lost: the talk goes on, or a silence begins in which every packet leaves.
     goes_on = np.exp(-source.ending * time)
+    # The last packet of a talk spurt may be lost. Then no later packet shows the loss.
+    shown_later = np.isin(talk_sending["kind"], SHOWN_LATER)
+    last = shown_later[target]
+    tail = tails + base["window"][left[last]]
+    events.put(left[last], tail, tail, EMPTIED, ((1 - p.continuation) * chance * goes_on)[last], time[last])
+    followed = np.where(last, p.continuation, 1.0)
     free = ~blocked[left]
-    events.put(left[free], target[free], empty[free], shift[free], (chance * goes_on)[free], time[free])
+    events.put(left[free], target[free], empty[free], shift[free], (chance * goes_on * followed)[free], time[free])
     ends = np.bincount(left[free], (chance * (1 - goes_on))[free], minlength=count).astype(np.float64)
     events.put(np.arange(count), silences + restart_of, silences + restart_of, EMPTIED, ends, 0.0)
 
     # Talk or silence while a loss is repaired. Speech may also fall silent and begin again in the meantime.
     lost = blocked[left]
-    faded = np.exp(-source.rate * time[lost])
     for silent in (0, 1):
+        # One interval after a loss that a later packet shows, this packet is written.
+        since = time[lost] - (shown_later[left[lost]] if not silent else 0.0)
+        faded = np.exp(-source.rate * since)
         talks = source.talking * (1 - faded) if silent else source.talking + (1 - source.talking) * faded
         phase, kept = left[lost] + count * silent, EMPTIED if silent else shift[lost]
         events.put(phase, empty[lost] if silent else target[lost], empty[lost], kept, chance[lost] * talks, time[lost])
@@ -222,10 +226,10 @@ def speech_chain(p: LinuxParameters, source: Alternation) -> SpeechChain:
                 on = math.exp(-source.ending * lasts)
                 following, waiting = (int(phase), math.floor(p.load) - window) if last else (slot + 1, 0)
                 lost_one, lost_two = (open_phase(layout, window, kind) for kind in (LOST_OPEN, LOST_TWO))
-                followed = o.loss * p.continuation
-                events.put(slot, lost_one, lost_one, 0, followed * (1 - o.next_lost), 0.0)
-                events.put(slot, lost_two, lost_two, 0, followed * o.next_lost, 0.0)
-                events.put(slot, tails + window, tails + window, EMPTIED, o.loss - followed, 0.0)
+                shown = o.loss * p.continuation
+                events.put(slot, lost_one, lost_one, 0, shown * (1 - o.next_lost), 0.0)
+                events.put(slot, lost_two, lost_two, 0, shown * o.next_lost, 0.0)
+                events.put(slot, tails + window, tails + window, EMPTIED, o.loss - shown, 0.0)
                 events.put(slot, following, following, waiting, (1 - o.loss) * on, lasts)
                 events.put(slot, silence, silence, EMPTIED, (1 - o.loss) * (1 - on), lasts)
                 slots.append((window, opened))
@@ -249,16 +253,19 @@ def speech_chain(p: LinuxParameters, source: Alternation) -> SpeechChain:
         phases["window"][first_slot + number] = window
         sending[first_slot + number] = talk_sending[opened]
     all_blocked = np.concatenate([blocked, blocked, np.ones(windows, np.bool_), np.zeros(size - silences, np.bool_)])
-    _write_shares(sending, all_blocked, count, source)
+    _write_shares(sending, all_blocked, np.append(shown_later, np.zeros(size - count, np.bool_)), count, source)
     return SpeechChain(phases, transitions, sending, count, silences, begun, all_blocked)
 
 
-def _write_shares(sending: Sending, blocked: NDArray[np.bool_], talks: int, source: Alternation) -> None:
+def _write_shares(
+    sending: Sending, blocked: NDArray[np.bool_], shown_later: NDArray[np.bool_], talks: int, source: Alternation
+) -> None:
     """Set the share of packets that are written in each phase; the first `talks` phases begin during talk."""
     silent = np.arange(blocked.size) >= talks
     sending["fading"] = np.where(blocked, source.rate, source.ending)
     sending["written_later"] = np.where(blocked, source.talking, 0.0)
-    sending["written_first"] = np.where(blocked, np.where(silent, 0.0, 1.0) - source.talking, 1.0)
+    first = np.where(silent, 0.0, 1.0) - source.talking
+    sending["written_first"] = np.where(blocked, np.where(shown_later, math.exp(source.rate) * first, first), 1.0)
 
 
 def first_packets(
@@ -271,7 +278,7 @@ def first_packets(
     sending = chain.sending.copy()
     sending["written_later"] = source.ending / source.rate * source.beginning
     silent = np.arange(chain.blocked.size) >= chain.talks
-    share = source.talking * silent - (1 - source.talking) * ~silent
+    share = np.where(silent, source.talking, chain.sending["written_first"] * -1)
     sending["written_first"] = share * source.beginning
     counted = np.where(np.repeat(chain.blocked, np.diff(rows["offset"])), probability, 0.0)
     for number, phase in enumerate(chain.begun):
