@@ -60,25 +60,37 @@ def test_jitter_of_a_udp_leg_is_uniform_and_may_reorder_messages():
     assert ordered.delays.quantile([0.1, 0.5, 0.9]) == pytest.approx(relayed.delays.quantile([0.1, 0.5, 0.9]))
 
 
-@pytest.mark.parametrize(("interval", "accepted"), [(0.020, 3), (0.030, 2), (0.060, 1)])
-def test_a_buffer_of_one_message_accepts_one_per_round_trip_time(interval, accepted):
-    # A message leaves the buffer after 50 ms; the relay drops those that arrive until then.
+@pytest.mark.parametrize(
+    ("interval", "buffer", "accepted"),
+    [
+        (0.020, 100, 1 / 3),
+        (0.030, 100, 1 / 2),
+        (0.060, 100, 1),
+        (0.020, 200, 2 / 3),
+        (0.020, 299, 2 / 3),
+        (0.020, 300, 1),
+    ],
+)
+def test_a_full_buffer_drops_what_comes_within_a_round_trip_time(interval, buffer, accepted):
+    # A message of 100 bytes leaves the buffer after 50 ms; until then, it takes room from those that arrive.
     legs = (path(0.040), UDP), (path(0.050), TCP)
-    relayed = td.simulate_relay(td.Flow(100, interval), *legs, buffer=100, packets=6000)
-    assert relayed.dropped_share == pytest.approx(1 - 1 / accepted, abs=2 / 6000)
+    relayed = td.simulate_relay(td.Flow(100, interval), *legs, buffer=buffer, packets=6000)
+    assert relayed.dropped_share == pytest.approx(1 - accepted, abs=2 / 6000)
     assert relayed.delays.values.tolist() == [0.045]
     assert relayed.sustainable
 
 
-def test_a_full_buffer_lets_messages_from_tcp_wait_in_their_order():
-    # Five messages at once through a buffer of one message: each waits one round-trip time of the second leg longer.
+@pytest.mark.parametrize("room", [1, 2])
+def test_a_full_buffer_lets_messages_from_tcp_wait_in_their_order(room):
+    # Five messages at once: each `room` of them wait one round-trip time of the second leg longer.
     times = np.repeat(np.arange(1000.0), 5)
     burst = td.Trace(times, np.full(times.size, 100))
     legs = (path(0.040), TCP), (path(0.050), TCP)
-    relayed = td.simulate_relay(burst, *legs, buffer=100, packets=3000)
-    assert relayed.delays.values == pytest.approx(0.045 + 0.050 * np.arange(5), abs=1e-5)
-    assert relayed.delays.weights == pytest.approx([0.2] * 5)
-    assert relayed.relay_delay == pytest.approx(0.100, abs=1e-5)
+    relayed = td.simulate_relay(burst, *legs, buffer=100 * room, packets=3000)
+    expected = 0.045 + 0.050 * (np.arange(5) // room)
+    assert relayed.delays.quantile([0.2, 0.4, 0.6, 0.8, 1.0]) == pytest.approx(expected, abs=1e-5)
+    assert relayed.delays.mean == pytest.approx(expected.mean(), abs=1e-5)
+    assert relayed.relay_delay == pytest.approx(expected.mean() - 0.045, abs=1e-5)
     assert relayed.dropped == 0
 
 

@@ -51,7 +51,7 @@ send buffer is set to 65 536 bytes (UR_CLIENT_SOCK_BUF_SIZE), which Linux double
 counts the some 1280 bytes of its `struct sk_buff` and headers.
 """
 QUANTILES = (0.5, 0.95, 0.99)
-SIMULATED = 400_000
+SIMULATED = 300_000
 """Messages of a simulation: those that were written, again and again."""
 
 
@@ -71,6 +71,8 @@ class Case:
         Path of the leg over UDP: one-way delay [s], and loss.
     sends : {"client", "relay"}
         The end that sends.
+    spacing : float
+        Smallest time between two datagrams of a frame [s].
     """
 
     name: str
@@ -80,26 +82,29 @@ class Case:
     delay: float
     lost: float
     sends: str
+    spacing: float = 0.0
 
 
 CASES = (
     Case("voice, tcp to udp", td.Flow(160, 0.020), 0.080, 0.02, 0.020, 0.01, "client"),
     Case("voice, udp to tcp", td.Flow(160, 0.020), 0.080, 0.02, 0.020, 0.01, "relay"),
-    Case("video, udp to tcp", td.Video(1_000_000), 0.060, 0.01, 0.020, 0.002, "relay"),
+    Case("paced video, udp to tcp", td.Video(1_000_000), 0.060, 0.01, 0.020, 0.002, "relay", spacing=0.001),
+    Case("video in bursts, udp to tcp", td.Video(1_000_000), 0.060, 0.01, 0.020, 0.002, "relay"),
 )
 
 
-def datagrams(messages: NDArray[np.void]) -> td.Trace:
-    """Return messages cut into datagrams of `DATAGRAM` bytes at most, which are written at once."""
+def datagrams(messages: NDArray[np.void], spacing: float) -> td.Trace:
+    """Return messages cut into datagrams of `DATAGRAM` bytes at most, with at least `spacing` [s] between two."""
     parts = -(-messages["size"] // DATAGRAM)
     times, sizes = np.repeat(messages["time"], parts), np.full(parts.sum(), DATAGRAM)
     sizes[np.cumsum(parts) - 1] = messages["size"] - (parts - 1) * DATAGRAM
+    earliest = spacing * np.arange(times.size)
     # A datagram begins with its number.
-    return td.Trace(times, np.maximum(sizes, 8))
+    return td.Trace(np.maximum.accumulate(times - earliest) + earliest, np.maximum(sizes, 8))
 
 
-def measured(case: Case, trace: td.Trace, duration: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Send the messages of a trace through coturn; return when each was written [ns], and its delay [s] or NaN."""
+def measured(case: Case, trace: td.Trace, duration: float, seed: int) -> NDArray[np.float64]:
+    """Send the messages of a trace through coturn; return the delay of each [s], or NaN if it does not arrive."""
 
     def command(end: str, action: str, messages: Path) -> list[str]:
         path = [f"{1e3 * case.delay:g}ms", f"{100 * case.lost:g}%"] if end == "relay" else []
@@ -123,7 +128,7 @@ def measured(case: Case, trace: td.Trace, duration: float, seed: int) -> tuple[N
         numbers, times = np.fromfile(run.directory / "scratch" / "read", np.int64).reshape(2, -1)
     delays = np.full(written.size, np.nan)
     delays[numbers] = (times - written[numbers]) / 1e9
-    return written, delays
+    return delays
 
 
 def simulated(case: Case, trace: td.Trace, duration: float) -> RelayResult:
@@ -140,25 +145,24 @@ def simulated(case: Case, trace: td.Trace, duration: float) -> RelayResult:
 
 def compared(case: Case, duration: float, runs: int) -> Iterator[dict[str, float | str]]:
     """Yield a row for each figure of a case: measured with its 95 % interval, and simulated."""
-    delays, offered, trace = [], 0, datagrams(case.source.messages(duration))
+    trace = datagrams(case.source.messages(duration), case.spacing)
+    delays, gone = [], []
     for seed in range(runs):
-        _, of_run = measured(case, trace, duration, seed)
-        delays.append(of_run[WARM_UP:][~np.isnan(of_run[WARM_UP:])])
-        offered += of_run.size - WARM_UP
+        of_run = measured(case, trace, duration, seed)[WARM_UP:]
+        gone.append(np.isnan(of_run).astype(float))
+        delays.append(of_run[gone[-1] == 0])
     prediction = simulated(case, trace, duration)
     assert prediction.delays is not None
-    gone = 1 - sum(map(len, delays)) / offered
-    error = 1.96 * (gone * (1 - gone) / offered) ** 0.5
     figures: list[tuple[str, Interval, float]] = [
         ("mean", mean_interval(delays), prediction.delays.mean),
         *((f"p{100 * q:g}", quantile_interval(delays, q), prediction.delays.quantile(q)) for q in QUANTILES),
-        ("lost or dropped", Interval(gone, gone - error, gone + error), 1 - prediction.delivered / prediction.offered),
+        ("lost or dropped", mean_interval(gone), prediction.lost_share + prediction.dropped_share),
     ]
     for name, interval, figure in figures:
         yield {
             "case": case.name,
             "figure": name,
-            "messages": offered,
+            "messages": sum(map(len, gone)),
             "measured": interval.value,
             "low": interval.low,
             "high": interval.high,
