@@ -174,7 +174,7 @@ def test_report_of_the_options_of_a_source(run, video, tmp_path):
     trace.write_text("time,size\n" + "".join(f"{number / 50},{100 + number % 7}\n" for number in range(5000)))
     status, printed, _ = run("report", *path, "--source", str(trace))
     assert status == 0
-    assert "Trace: 5000 messages" in printed
+    assert "Trace(5000 messages in 99.98 s)" in printed
     trace.write_text("time,size\n0,100\n1,100\n")
     status, _, errors = run("report", *path, "--source", str(trace))
     assert status == 2

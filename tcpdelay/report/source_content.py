@@ -29,7 +29,6 @@ from tcpdelay.report.content import (
     rules_section,
 )
 from tcpdelay.scenario.fields import declarations
-from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -148,9 +147,8 @@ def _scenario_table(found: SourceFindings) -> Table:
 def _source_table(source: Source) -> Table:
     """Return the rates and sizes of a source."""
     kinds = f" of the kinds {' and '.join(source.kinds)}" if len(source.kinds) > 1 else ""
-    parameters = f"{source.message_count or source.times.size} messages" if isinstance(source, Trace) else repr(source)
     rows = (
-        ("Source", f"{type(source).__name__}: {parameters}"),
+        ("Source", repr(source)),
         ("Bitrate", f"{format_rate(source.mean_bitrate)} in the mean"),
         ("Busiest second", f"{format_rate(source.peak_bitrate)}, in the first ten minutes"),
         ("Messages", f"{source.message_rate:.3g} per second of {source.mean_size:.0f} B in the mean{kinds}"),
