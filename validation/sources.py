@@ -19,9 +19,9 @@ from tcpdelay.confidence import BATCHES, Interval, mean_interval, quantile_inter
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.source_settings import TraceFile
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.source_settings import TraceFile
 
 WARM_UP = 10.0
 """Time at the start of a run that is left out [s]."""

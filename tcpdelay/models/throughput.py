@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import NewReno2008, Stack, checked_profile
 
 Rate: TypeAlias = np.float64 | NDArray[np.float64]
@@ -204,7 +204,7 @@ def square_root_rate(rtt: ArrayLike, loss: ArrayLike, mss: ArrayLike = 1448, seg
     return _rate(loss, np.sqrt(3 / (2 * b * p)), scale)
 
 
-def connection_utilization(flow: Flow, path: Path, stack: Stack, segments_per_ack: float = 2) -> float:
+def connection_utilization(flow: Source, path: Path, stack: Stack, segments_per_ack: float = 2) -> float:
     """Return the share of the fair TCP rate that a flow uses.
 
     The share is the flow's payload bytes divided by the payload bytes of a bulk transfer in full-sized segments. Bytes
@@ -219,8 +219,8 @@ def connection_utilization(flow: Flow, path: Path, stack: Stack, segments_per_ac
 
     Parameters
     ----------
-    flow : Flow
-        The flow.
+    flow : Source
+        The flow, or any other source, whose mean bitrate counts.
     path : Path
         The network; its round-trip time and loss are used.
     stack : Stack
@@ -244,11 +244,11 @@ def connection_utilization(flow: Flow, path: Path, stack: Stack, segments_per_ac
     >>> connection_utilization(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008())
     0.11815
     """
-    return float(flow.bitrate / 8 / _fair_rate(path.rtt, path.loss, stack, segments_per_ack))
+    return float(flow.mean_bitrate / 8 / _fair_rate(path.rtt, path.loss, stack, segments_per_ack))
 
 
 def utilization_map(
-    flow: Flow, rtt: NDArray[np.float64], loss: NDArray[np.float64], stack: Stack, segments_per_ack: float = 2
+    flow: Source, rtt: NDArray[np.float64], loss: NDArray[np.float64], stack: Stack, segments_per_ack: float = 2
 ) -> NDArray[np.float64]:
     """Return `connection_utilization` at each round-trip time and loss.
 
@@ -276,7 +276,7 @@ def utilization_map(
     array([[0.     , 0.11815]])
     """
     rates = _fair_rate(rtt[:, None], loss, stack, segments_per_ack)
-    return np.asarray(flow.bitrate / 8 / rates, np.float64)
+    return np.asarray(flow.mean_bitrate / 8 / rates, np.float64)
 
 
 def largest_rule_of_thumb_rate(
