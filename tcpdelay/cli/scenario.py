@@ -66,7 +66,7 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -
     estimate = _estimate(options)
     with argument_errors():
         path = _path(options, estimate)
-    source, stack, target = _read_source(options, chosen, estimate)
+    source, stack, target = read_source(options, chosen, estimate)
     # The confidence intervals of a measurement do not apply to a value that an option gives.
     if options["loss"] is not None:
         estimate = None
@@ -75,10 +75,16 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -
     return RequestedScenario(source, path, stack, target, estimate, options.app)
 
 
-def _read_source(
-    options: ScenarioOptions, chosen: SourceOptions, estimate: PathEstimate | None
+def read_source(
+    options: ScenarioOptions, chosen: SourceOptions, estimate: PathEstimate | None = None
 ) -> tuple[Source, KnownStack, Target]:
-    """Return source, stack and target."""
+    """Return source, stack and target; an `estimate` of the path may give the segment size.
+
+    Raises
+    ------
+    typer.BadParameter
+        As `read_scenario`.
+    """
     if not chosen.given:
         return read_demand(options, estimate)
     if chosen.needs_packets:
