@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.models.verdict import judge, late_range
 from tcpdelay.quality.voice import CallTarget, voice_mos, voice_quality
+from tcpdelay.questions.grid import run_seed
 from tcpdelay.questions.region import question
 from tcpdelay.questions.tables.column_units import check_units
 from tcpdelay.questions.tables.columns import QUANTITIES, Source, find_sources, read_column, reasons
@@ -506,3 +507,60 @@ def test_a_call_is_rated_where_it_plays_out():
         assert answers["works"][row] == (mos >= 3.6)
     assert set(answers["works"]) == {True, False}
     assert "mos" not in td.predict_many(table, flow="voip", cached=False)
+
+
+SPEECH = td.Speech(174, 0.020)
+
+
+def test_rows_of_a_source_are_simulated_and_equal_rows_once(monkeypatch):
+    simulated = []
+    simulate = td.simulate
+    monkeypatch.setattr(
+        "tcpdelay.models.simulator.model.simulate",
+        lambda *args, **more: simulated.append(args) or simulate(*args, **more),
+    )
+    table = {"rtt": [0.1, 0.3, 0.1, 0.1], "loss": [0.01, 0.02, 0.01, -1.0]}
+    found = td.predict_many(table, flow=SPEECH)
+    assert len(simulated) == 2
+    for row, (place, rtt, loss) in {0: (0, 0.1, 0.01), 1: (1, 0.3, 0.02)}.items():
+        delays = simulate(SPEECH, td.Path(rtt, loss), packets=50_000, seed=run_seed(0, place, 0))
+        assert found["p95"][row] == delays.quantile(0.95)
+        assert found["late"][row] == delays.late_fraction(0.2)
+    assert found["p95"][2] == found["p95"][0]
+    assert found["verdict"].tolist()[:2] == ["works", "fails"]
+    assert found["reason"][3] == "loss must be a fraction from 0 to below 1"
+
+
+def test_a_table_with_too_many_paths_for_simulations_is_refused_with_an_estimate(monkeypatch):
+    monkeypatch.setattr("tcpdelay.questions.tables.lattice.LONGEST_TIME", 0.0)
+    monkeypatch.setattr("tcpdelay.questions.tables.lattice.PATH_MESSAGES", 1000)
+    rtt = np.geomspace(0.01, 0.3, 300)
+    with pytest.raises(ValueError, match=r"^the table has 300 different paths, whose simulations would take about "):
+        td.predict_many({"rtt": rtt, "loss": np.full(300, 0.001)}, flow=SPEECH)
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "message"),
+    [
+        ({"packet_size": [99]}, {}, "flow must be a Flow for a table with packet sizes or intervals"),
+        ({}, {"call": td.CallTarget()}, "flow must be a Flow .* and for the rating of a call"),
+        ({}, {"stack": td.Stack.newreno_2008()}, "stack must be .*"),
+    ],
+)
+def test_tables_that_do_not_go_with_a_source_are_refused(table, more, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        td.predict_many({"rtt": [0.1], "loss": [0.01], **table}, flow=SPEECH, **more)
+
+
+def test_the_command_simulates_a_source(run, tmp_path):
+    (tmp_path / "paths.csv").write_text("rtt_ms,loss\n100,0.01\n300,0.02\n")
+    arguments = ("batch", str(tmp_path / "paths.csv"), "--app", "voip", "--talk", "1s", "-o", str(tmp_path / "out.csv"))
+    status, _, errors = run(*arguments)
+    assert status == 0, errors
+    assert pd.read_csv(tmp_path / "out.csv")["verdict"].tolist() == ["works", "fails"]
+    (tmp_path / "paths.csv").write_text("rtt_ms,loss,interval_ms\n100,0.01,20\n")
+    status, _, errors = run(*arguments)
+    assert (status, errors) == (
+        2,
+        "tcpdelay batch: --talk: does not go with a table that has the column 'interval_ms'\n",
+    )

@@ -1,5 +1,6 @@
 """Working regions: the data set, and the edge of what works."""
 
+import itertools
 import warnings
 
 import numpy as np
@@ -17,6 +18,7 @@ from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.verdict import verdict_of
 from tcpdelay.quality.voice import voice_quality
 from tcpdelay.questions.boundary import first_failure, scattered
+from tcpdelay.questions.grid import run_seed
 from tcpdelay.questions.region import VERDICTS
 from tcpdelay.report.region_charts import plot_region
 from tcpdelay.scenario.scenario import Scenario
@@ -335,3 +337,45 @@ def test_chart_hatches_uncertain_cells():
     certain = td.working_region("voip", rtt=[0.01, 0.02], loss=[0.001, 0.002])
     ax = plot_region(certain, ax=Figure().subplots())
     assert [mesh for mesh in ax.collections if mesh.get_hatch()] == []
+
+
+SPEECH = td.Speech(174, 0.020)
+
+
+def test_the_region_of_a_source_has_the_delays_of_simulations():
+    region = td.working_region(SPEECH, rtt=[0.05, 0.2], loss=[0.001, 0.02], packets=20_000)
+    assert region.accuracy.flag_meanings.split()[4] == "estimated"
+    assert (region.accuracy == 4).all()
+    assert region.works.values.tolist() == [[True, True], [True, False]]
+    assert region.verdict.values.tolist() == [[1, 1], [1, 0]]
+    for place, (rtt, loss) in enumerate(itertools.product([0.05, 0.2], [0.001, 0.02])):
+        delays = td.simulate(SPEECH, td.Path(rtt, loss), packets=20_000, seed=run_seed(0, place, 0))
+        cell = region.sel(rtt=rtt, loss=loss)
+        assert (cell.p95, cell["mean"]) == (delays.quantile(0.95), delays.mean)
+        assert cell.expected_error_p90 == delays.expected_error.p90
+    assert cell.utilization == connection_utilization(SPEECH, td.Path(0.2, 0.02), td.Stack.linux())
+
+
+def test_a_source_that_tcp_cannot_carry_fails_and_has_no_finite_delay():
+    region = td.working_region(td.Video(5e6), rtt=[0.1], loss=[0.05], packets=2000)
+    assert region.verdict.item() == 0
+    assert not region.works.item()
+    assert np.isinf(region.p95.item()) or region.accuracy.item() == 4
+
+
+def test_a_flow_is_not_simulated_and_takes_no_number_of_packets():
+    with pytest.raises(ValueError, match="packets must be left out for a Flow"):
+        td.working_region("voip", rtt=[0.1], loss=[0.01], packets=5000)
+    with pytest.raises(ValueError, match=r"Stack\.linux"):
+        td.working_region(SPEECH, td.Stack.newreno_2008(), rtt=[0.1], loss=[0.01])
+
+
+def test_the_boundary_of_a_source_is_its_largest_loss():
+    edge = td.working_boundary(SPEECH, rtt=[0.15], loss=[0.01, 0.03, 0.1])
+    assert edge.simulated.all()
+    works, fails = (
+        td.simulate(SPEECH, td.Path(0.15, value), packets=200_000).quantile(0.95)
+        for value in (edge.works_up_to.item(), edge.fails_from.item())
+    )
+    assert works <= 0.2 < fails
+    assert edge.certain_up_to <= edge.works_up_to < edge.fails_from <= edge.impossible_from

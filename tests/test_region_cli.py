@@ -231,3 +231,27 @@ def test_the_search_shows_how_much_time_is_left(run, monkeypatch):
     assert "left" not in lines[0]
     assert all(re.search(r", about \d+ s left, \d+ s$", line) for line in lines[1:])
     assert ", about 0 s left" in lines[-1]
+
+
+def test_the_region_of_a_source_is_simulated(run):
+    arguments = ("--app", "voip", "--talk", "1s", "--rtt", "100ms..150ms", "--points", "2", "--format", "csv")
+    status, printed, _ = run("region", *arguments)
+    assert status == 0
+    edge = td.working_boundary(td.Speech(174, 0.020), rtt=[0.1, 0.15], loss=[0.001, 0.1])
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert [float(row["works_up_to"]) for row in rows] == edge.works_up_to.tolist()
+    assert {row["method"] for row in rows} == {"simulation"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("--app", "voip", "--app", "game", "--talk", "1s"), "--talk: goes with one --app and one --stack"),
+        (("--app", "voip", "--talk", "1s", "--method", "chain"), ".*must be a Flow.*"),
+        (("--key-ratio", "8"), "--key-ratio: needs --bitrate, or --app of a video"),
+    ],
+)
+def test_a_region_refuses_sources_that_do_not_fit(run, arguments, fault):
+    status, printed, errors = run("region", *arguments)
+    assert (status, printed) == (2, "")
+    assert re.fullmatch(f"tcpdelay region: {fault}\n", errors), errors

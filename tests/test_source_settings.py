@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
+from tcpdelay.scenario.sources.source_settings import SourceSettings
 from tcpdelay.testbed.message_source import first_messages, read_messages, write_messages
-from tcpdelay.testbed.source_settings import SourceSettings
 
 TABLES = {
     "flow": ({"packet_size": "174B", "interval": "20ms"}, td.Flow(174, 0.020)),

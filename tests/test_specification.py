@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from tcpdelay.scenario.sources.source_settings import SourceSettings
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.source_settings import SourceSettings
 from tcpdelay.testbed.specification import Precision, Specification, read_specification, shortened
 
 ROOT = Path(__file__).parents[1]

@@ -119,7 +119,7 @@ def test_refused_points_say_why_and_stop_nothing():
 
 
 BAD = [
-    ({"flows": {}}, "unknown table [flows]; allowed are [flow], [path], [stack], [heuristics], [grid]"),
+    ({"flows": {}}, "unknown table [flows]; allowed are [flow], [path], [stack], [heuristics], [source], [grid]"),
     ({"flow": 3}, "flow must be a table, got 3"),
     ({"flow": {"size": 3}}, "[flow] unknown key 'size'; allowed are packet_size, interval, bitrate"),
     ({"grid": {"rrt": [1]}}, "[grid] unknown key 'rrt'; did you mean rtt?"),
@@ -416,3 +416,75 @@ def test_values_are_read_by_their_kind():
         if isinstance(parameter.declaration, Quantity):
             with pytest.raises(ValueError, match=f"^{name}"):
                 read_value(name, "nonsense")
+
+
+VIDEO = {"kind": "video", "frame_rate": 25, "variation": 0.2}
+SIMULATED = {"method": "simulation", "packets": 3000, "seed": 5}
+SOURCE_SWEEP = {
+    "source": VIDEO,
+    "path": {"rtt": "50ms", "loss": "1%"},
+    "grid": {"bitrate": ["300kbit/s", "600kbit/s"], "key_ratio": {"from": 4, "to": 8, "points": 2}},
+    "evaluate": SIMULATED,
+}
+
+
+def test_fields_of_a_source_can_be_swept_and_agree_with_simulate():
+    result = td.sweep(SOURCE_SWEEP)
+    assert dict(result.sizes) | {"refusal": 1} == {
+        "bitrate": 2,
+        "key_ratio": 2,
+        "quantile": 3,
+        "late_after": 1,
+        "refusal": 1,
+    }
+    assert (result.bitrate.units, float(result.refused.max())) == ("bit/s", 0)
+    point = result.sel(bitrate=6e5, key_ratio=4.0)
+    video = td.Video(6e5, 25, key_ratio=4, variation=0.2)
+    again = td.simulate(video, td.Path(0.05, 0.01), packets=3000, seed=int(point.seed))
+    assert point.mean_delay == again.mean
+    assert point.delay.sel(quantile=0.95) == again.quantile(0.95)
+    assert json.loads(result.attrs["specification"])["source"]["kind"] == "video"
+
+
+def test_the_bitrate_axis_scales_a_trace_whose_file_is_beside_the_specification(tmp_path):
+    rows = [f"{0.02 * n:.2f},{3000 if n % 5 == 0 else 500}" for n in range(5000)]
+    (tmp_path / "frames.csv").write_text("time,size\n" + "\n".join(rows) + "\n")
+    (tmp_path / "sweep.toml").write_text(
+        '[source]\nkind = "trace"\nfile = "frames.csv"\n[path]\nrtt = "50ms"\nloss = "1%"\n'
+        '[grid]\nbitrate = ["200kbit/s", "400kbit/s"]\n[evaluate]\nmethod = "simulation"\npackets = 2000\n'
+    )
+    result = td.sweep(tmp_path / "sweep.toml")
+    trace = td.Trace.read(tmp_path / "frames.csv").at_bitrate(4e5)
+    point = result.sel(bitrate=4e5)
+    assert point.mean_delay == td.simulate(trace, td.Path(0.05, 0.01), packets=2000, seed=int(point.seed)).mean
+    before = read_sweep(tmp_path / "sweep.toml").digest
+    (tmp_path / "frames.csv").write_text("time,size\n" + "\n".join(rows[:-1]) + "\n")
+    assert read_sweep(tmp_path / "sweep.toml").digest != before
+
+
+def test_a_source_of_constant_rate_has_the_figures_of_a_flow():
+    flow = td.sweep(with_changes(evaluate=SIMULATED))
+    source = td.sweep({"source": {"kind": "flow", **VOICE}, "grid": SMALL["grid"], "evaluate": SIMULATED})
+    for name in ("mean_delay", "delay", "late_fraction", "utilization", "seed"):
+        np.testing.assert_array_equal(flow[name], source[name])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"flow": VOICE}, r"\[flow\] does not go with \[source\]"),
+        ({"heuristics": {"pieces": 2}}, r"\[heuristics\] does not go with \[source\]"),
+        ({"source": {**VIDEO, "seed": 3}}, r"\[source\] seed: belongs in \[evaluate\]"),
+        ({"source": {**VIDEO, "key_ratio": 8}}, r"\[grid\] key_ratio: is fixed by \[source\] already"),
+        ({"source": {"kind": "film"}}, "source.kind must be one of"),
+        ({"source": 5}, "source must be a table"),
+        ({"grid": {"key_ratio": [4]}}, "source: bitrate missing for 'video'"),
+        ({"grid": {"bitrate": [3e5], "pieces": [1, 2]}}, r"\[grid\] unknown key 'pieces'"),
+        ({"grid": {"bitrate": [3e5], "key_ratio": [0.5]}}, r"\[grid\] key_ratio must lie between 1 and 1000 times"),
+        ({"evaluate": {}}, r"\[evaluate\] method: the chain does not model this source; write method = 'simulation'"),
+    ],
+)
+def test_a_wrong_sweep_of_a_source_is_refused_in_one_line(changes, message):
+    with pytest.raises(ValueError, match=f"^specification: {message}") as caught:
+        read_sweep({**SOURCE_SWEEP, **changes})
+    assert "\n" not in str(caught.value)

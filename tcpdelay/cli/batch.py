@@ -48,7 +48,8 @@ from tcpdelay.cli.output import (
     write,
     write_chart,
 )
-from tcpdelay.cli.scenario import read_demand
+from tcpdelay.cli.scenario import read_demand, read_source
+from tcpdelay.cli.source_options import SourceOptions, with_source
 from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
@@ -117,8 +118,10 @@ def _columns(texts: Sequence[str]) -> dict[str, str]:
 
 
 @partial(with_scenario, left_out=PATH_OPTIONS)
+@with_source
 def batch(
     options: ScenarioOptions,
+    source: SourceOptions,
     table: Annotated[
         Path, typer.Argument(metavar="TABLE", help="Rows of paths: .parquet, .csv or .arrow, or a folder of .parquet.")
     ],
@@ -223,8 +226,9 @@ def batch(
         with argument_errors("--column"):
             sources = find_sources(names, _columns(column or ()))
         if decimal_comma:
-            sources = {name: replace(source, decimal=",") for name, source in sources.items()}
-        demand = _demand(options.changed(limit=threshold or options["limit"]), sources, _call(options.app, codec, mos))
+            sources = {name: replace(column_of, decimal=",") for name, column_of in sources.items()}
+        own = options.changed(limit=threshold or options["limit"])
+        demand = _demand(own, source, sources, _call(options.app, codec, mos))
         shares = WorkingShares(group or (), prefix)
         _run(job, demand, sources, shares, cache, raise_swallowed)
     from tcpdelay.report.region_charts import chart_height, plot_working_shares, working_shares_table
@@ -275,12 +279,21 @@ def _call(app: Application | None, codec: str | None, mos: float | None) -> Call
         return CallTarget(codec or (app.codec if app is not None else None) or "g711", mos)
 
 
-def _demand(options: ScenarioOptions, sources: Mapping[str, Source], call: CallTarget | None) -> Demand:
+def _demand(
+    options: ScenarioOptions, source: SourceOptions, sources: Mapping[str, Source], call: CallTarget | None
+) -> Demand:
     """Return the demand of all rows; options may be missing for quantities that the table has."""
     from tcpdelay.questions.tables.columns import FLOW
     from tcpdelay.questions.tables.rows import Demand
 
     in_table = [name for name in FLOW if name in sources]
+    if source.given:
+        if in_table:
+            column = sources[in_table[0]].column
+            raise typer.BadParameter(f"{source.names}: does not go with a table that has the column {column!r}")
+        chosen, stack, target = read_source(options, source)
+        with argument_errors():
+            return Demand(chosen, stack, target, call)
     for name, given in (("--bitrate", options.bitrate), ("--fps", options.fps)):
         if not in_table or given is None:
             continue

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, counting, counting_down, predicting
+from tcpdelay.cli.errors import argument_errors, counting_down, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH_OPTIONS,
@@ -37,7 +37,8 @@ from tcpdelay.cli.output import (
     write_atomically,
     write_chart,
 )
-from tcpdelay.cli.scenario import read_demands
+from tcpdelay.cli.scenario import read_demands, read_source
+from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.region_table import Edge, edge_table
 from tcpdelay.scenario.applications import Application
@@ -45,15 +46,15 @@ from tcpdelay.scenario.stack import checked_profile
 from tcpdelay.units import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import xarray as xr
 
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.questions.boundary import WorkingBoundary
     from tcpdelay.questions.measured_points import Measured
-    from tcpdelay.scenario.source import Flow
-    from tcpdelay.scenario.stack import KnownStack
+    from tcpdelay.scenario.sources.message_stream import Source
+    from tcpdelay.scenario.stack import KnownStack, StackName
     from tcpdelay.scenario.target import Target
 
 Format = Literal["text", "csv", "json", "netcdf"]
@@ -89,8 +90,10 @@ def _parse_playout(text: str, name: str) -> float | str:
 
 
 @partial(with_scenario, left_out=(*PATH_OPTIONS, "app", "stack"))
+@with_source
 def region(
     options: ScenarioOptions,
+    source: SourceOptions = NO_SOURCE,
     app: Annotated[list[Application] | None, application_option(" Give several to compare them.")] = None,
     stack: Annotated[list[Any] | None, stacks_option("Give both to compare them.")] = None,
     rtt: Annotated[Range | None, range_option("rtt", "10ms..400ms")] = None,
@@ -127,7 +130,8 @@ def region(
             "--method",
             OUTPUT,
             "Model of the edge: the chain, the simulator, or auto: the chain, and the simulator where the chain "
-            "is too large. The delays of a chart or .nc file are always the chain's.",
+            "is too large. The delays of a chart or .nc file are the chain's for packets of one size and interval; "
+            "other sources are simulated, which takes minutes.",
         ),
     ] = "auto",
     output: Annotated[Path | None, output_option(".nc, .csv, .json or .txt")] = None,
@@ -156,7 +160,7 @@ def region(
         raise typer.BadParameter("--format: netcdf needs --output, such as -o region.nc")
     if not FEWEST_POINTS <= points <= MOST_POINTS:
         raise typer.BadParameter(f"--points: must lie between {FEWEST_POINTS} and {MOST_POINTS}, got {points}")
-    demands = read_demands(options, app or (), stack or ())
+    demands = _demands(options, source, app or (), stack or ())
     for option, given in (("--format: netcdf", chosen == "netcdf"), ("--fill: mos", fill == "mos")):
         if given and len(demands) > 1:
             raise typer.BadParameter(f"{option} is of one flow over one stack, got {len(demands)} of them")
@@ -204,6 +208,18 @@ def region(
         write_atomically(output, bytes(cells.to_netcdf(engine="scipy")), "--output")
 
 
+def _demands(
+    options: ScenarioOptions, source: SourceOptions, apps: Sequence[Application], stacks: Sequence[StackName]
+) -> list[tuple[ScenarioOptions, Source, KnownStack, Target]]:
+    """Return the options and the demand of each application over each stack, or of the source."""
+    if not source.given:
+        return [*read_demands(options, apps, stacks)]
+    if max(len(apps), len(stacks)) > 1:
+        raise typer.BadParameter(f"{source.names}: goes with one --app and one --stack")
+    own = options.changed(app=next(iter(apps), None), stack=next(iter(stacks), None))
+    return [(own, *read_source(own, source))]
+
+
 def _measured(file: Path) -> Measured:
     from tcpdelay.questions.measured_points import read_measured
 
@@ -229,7 +245,7 @@ def _with_delays(edge: Edge) -> Edge:
 
 
 def _boundary(
-    flow: Flow, stack: KnownStack, target: Target, grid: dict[str, Any], method: AnsweredBy
+    flow: Source, stack: KnownStack, target: Target, grid: dict[str, Any], method: AnsweredBy
 ) -> WorkingBoundary:
     from tcpdelay.questions.boundary import working_boundary
 
@@ -257,7 +273,7 @@ def _cells(boundary: WorkingBoundary, grid: dict[str, Any], call: dict[str, Any]
             **call,
             limit=target.limit,
             quantile=target.quantile,
-            on_progress=counting("Solving", "round-trip times"),
+            on_progress=counting_down("Solving", "round-trip times"),
         )
 
 

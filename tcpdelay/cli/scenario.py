@@ -68,7 +68,7 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions | None = None)
     estimate = _estimate(options)
     with argument_errors():
         path = _path(options, estimate)
-    source, stack, target = _read_source(options, chosen, estimate)
+    source, stack, target = read_source(options, chosen, estimate)
     # The confidence intervals of a measurement do not apply to a value that an option gives.
     if options["loss"] is not None:
         estimate = None
@@ -77,10 +77,23 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions | None = None)
     return RequestedScenario(source, path, stack, target, estimate, options.app)
 
 
-def _read_source(
-    options: ScenarioOptions, chosen: SourceOptions | None, estimate: PathEstimate | None
+def read_source(
+    options: ScenarioOptions, chosen: SourceOptions | None, estimate: PathEstimate | None = None
 ) -> tuple[Source, KnownStack, Target]:
-    """Return source, stack and target."""
+    """Return source, stack and target; an `estimate` of the path may give the segment size.
+
+    Parameters
+    ----------
+    options, chosen
+        As for `read_scenario`.
+    estimate : PathEstimate, optional
+        A measurement of the path.
+
+    Raises
+    ------
+    typer.BadParameter
+        As `read_scenario`.
+    """
     app = options.app
     if chosen is None:
         return read_demand(options, estimate)

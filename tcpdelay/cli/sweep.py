@@ -47,6 +47,16 @@ A specification:
   method = "chain"
 
 \b
+In place of [flow], any source that [grid] may vary:
+  [source]
+  kind = "video"
+  bitrate = "500kbit/s"
+  [grid]
+  key_ratio = [4, 8]
+  [evaluate]
+  method = "simulation"
+
+\b
 On a cluster: dask scheduler on one machine, dask worker on all, and then
   tcpdelay sweep examples/sweep.toml -o sweep.nc --scheduler tcp://HOST:8786
 """

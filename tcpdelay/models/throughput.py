@@ -249,7 +249,7 @@ def connection_utilization(source: Source, path: Path, stack: Stack, segments_pe
 
 
 def utilization_map(
-    flow: Flow, rtt: NDArray[np.float64], loss: NDArray[np.float64], stack: Stack, segments_per_ack: float = 2
+    flow: Source, rtt: NDArray[np.float64], loss: NDArray[np.float64], stack: Stack, segments_per_ack: float = 2
 ) -> NDArray[np.float64]:
     """Return `connection_utilization` at each round-trip time and loss.
 
@@ -277,7 +277,7 @@ def utilization_map(
     array([[0.     , 0.11815]])
     """
     rates = _fair_rate(rtt[:, None], loss, stack, segments_per_ack)
-    return np.asarray(flow.bitrate / 8 / rates, np.float64)
+    return np.asarray(flow.mean_bitrate / 8 / rates, np.float64)
 
 
 def largest_rule_of_thumb_rate(

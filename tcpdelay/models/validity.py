@@ -72,7 +72,7 @@ class ValidatedRange:
                 beyond.append(f"loss {path.loss:g} lies outside the validated range: {most}")
         return beyond
 
-    def exceeded_by_paths(self, flow: Flow, rtt: ArrayLike, loss: ArrayLike) -> NDArray[np.bool_]:
+    def exceeded_by_paths(self, source: Source, rtt: ArrayLike, loss: ArrayLike) -> NDArray[np.bool_]:
         """Return whether the scenario lies outside the range, for each round-trip time [s] and loss.
 
         Examples
@@ -86,8 +86,9 @@ class ValidatedRange:
         rtts, losses = np.asarray(rtt, np.float64), np.asarray(loss, np.float64)
         known = (rtts >= self.rtt[0]) & (rtts <= self.rtt[1])
         known &= ((losses >= self.loss[0]) & (losses <= self.loss[1])) | (losses == 0)
-        known &= self.packet_size[0] <= flow.packet_size <= self.packet_size[1]
-        known &= self.interval[0] <= flow.interval <= self.interval[1]
+        if isinstance(source, Flow):
+            known &= self.packet_size[0] <= source.packet_size <= self.packet_size[1]
+            known &= self.interval[0] <= source.interval <= self.interval[1]
         return ~known
 
 

@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.models.interface import Model, Requested
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, model_to_compare, predict, simulator, supports
-from tcpdelay.questions.quantities import Axis
+from tcpdelay.questions.quantities import Axis, average_flow
 from tcpdelay.questions.region import Question, losses, question, round_trip_times
 from tcpdelay.questions.schedule import work_out
 from tcpdelay.questions.search import RELATIVE_TOLERANCE, edge_of, edges_within_error, excess_lateness, narrowed
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
@@ -60,7 +60,7 @@ class WorkingBoundary:
         The points whose edge is simulated: all of them, or the points at which the chain is too large.
     """
 
-    flow: Flow
+    flow: Source
     stack: Stack
     target: Target
     searched: Searched
@@ -95,7 +95,7 @@ class WorkingBoundary:
 
 
 def working_boundary(
-    flow: Flow | str,
+    flow: Source | str,
     stack: Stack | None = None,
     *,
     rtt: ArrayLike | None = None,
@@ -116,9 +116,9 @@ def working_boundary(
 
     Parameters
     ----------
-    flow : Flow or str
-        The flow, or the name of an application in `tcpdelay.scenario.applications`, which also sets the default
-        limit and quantile.
+    flow : Source or str
+        A `Flow`, any other source, which is simulated, or the name of an application in
+        `tcpdelay.scenario.applications`, which also sets the default limit and quantile.
     stack : Stack, optional
         The TCP stack; by default the stack of a current Linux kernel.
     rtt : array_like, optional
@@ -137,8 +137,9 @@ def working_boundary(
         Called with the number of points done, and the number of all points. The points are done in the order of
         `scattered`.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator at points where the chain is too large. A simulated edge is
-        searched from the chain's edge, with a tolerance of one percent.
+        The model. "auto" is the chain, or the simulator at points where the chain is too large, or everywhere if the
+        chain refuses the source. A simulated edge is searched from the edge that the chain finds for a flow of the same
+        mean rate, with a tolerance of one percent.
 
     Returns
     -------
@@ -233,10 +234,10 @@ class _BoundarySearch:
         asked, point = self.asked, float(self.points[number])
         requested = Requested(precision="decision", target=asked.target)
 
-        too_large: set[float] = set()
+        averaged, too_large = average_flow(asked.flow), set[float]()
 
         def excess(value: float) -> float | None:
-            scenario = Scenario(asked.flow, _path(self.searched, point, value), asked.stack, asked.target)
+            scenario = Scenario(averaged, _path(self.searched, point, value), asked.stack, asked.target)
             answer = predict(scenario, requested, "chain")
             if answer.status == "too large" and not supports(scenario, "simulation").refused:
                 too_large.add(value)

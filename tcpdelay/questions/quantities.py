@@ -70,24 +70,29 @@ class Axis:
     highest: float
 
 
-def averaged_axis(axis: Axis) -> Axis:
-    """Return the axis with a flow of the mean packet size and interval in place of a source of another kind.
+def average_flow(source: Source) -> Flow:
+    """Return the flow with the mean packet size and interval of a source; a `Flow` is its own average.
 
-    The chain answers for such flows at once, so that a search by simulation need not begin at an end of the axis.
+    The chain answers for such a flow at once, so that a search by simulation can begin near the edge.
 
     Examples
     --------
     >>> from tcpdelay.scenario.sources.video import Video
-    >>> averaged_axis(loss_axis(Video(240_000), Path(rtt=0.100, loss=0.02))).place(0.01)[0]
+    >>> average_flow(Video(240_000))
     Flow(packet_size=1000, interval=0.03333333333333333)
     """
+    if isinstance(source, Flow):
+        return source
+    size = min(max(round(source.mean_size), 1), int(MAX_PACKET_SIZE))
+    return Flow(size, min(max(source.mean_interval, MIN_INTERVAL), MAX_INTERVAL))
+
+
+def averaged_axis(axis: Axis) -> Axis:
+    """Return the axis with the average flow in place of a source."""
 
     def place(value: float) -> tuple[Source, Path]:
         source, path = axis.place(value)
-        if isinstance(source, Flow):
-            return source, path
-        size = min(max(round(source.mean_size), 1), int(MAX_PACKET_SIZE))
-        return Flow(size, min(max(source.mean_interval, MIN_INTERVAL), MAX_INTERVAL)), path
+        return average_flow(source), path
 
     return replace(axis, place=place)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,17 +14,18 @@ from tcpdelay import __version__
 from tcpdelay.models.accuracy import expected_error_map, is_beyond_capacity, is_near_capacity
 from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import Answer, Requested
-from tcpdelay.models.predict import capacity
+from tcpdelay.models.predict import AnsweredBy, capacity, model_to_compare
 from tcpdelay.models.throughput import utilization_map
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
 from tcpdelay.questions.execution import MOST_USEFUL_THREADS, Progress, processors, threads
 from tcpdelay.questions.grid import Grid, Meaning, Variables, evaluate
-from tcpdelay.scenario.applications import flow_of, target_of
+from tcpdelay.scenario.applications import source_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack, Linux, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 
@@ -43,20 +44,20 @@ LARGEST_REGION = 1_000_000
 
 @dataclass(frozen=True)
 class Question:
-    """A flow, its TCP stack and its target, all checked."""
+    """A source, its TCP stack and its target, all checked."""
 
-    flow: Flow
+    flow: Source
     stack: KnownStack
     target: Target
 
 
-def question(flow: Flow | str, stack: Stack | None, limit: float | None, quantile: float | None) -> Question:
+def question(flow: Source | str, stack: Stack | None, limit: float | None, quantile: float | None) -> Question:
     """Return the checked question; its default target is the target of the application, or 95 % within 200 ms.
 
     Parameters
     ----------
-    flow : Flow or str
-        The flow, or the name of an application in `tcpdelay.scenario.applications`.
+    flow : Source or str
+        The source, or the name of an application in `tcpdelay.scenario.applications`.
     stack : Stack, optional
         The TCP stack; by default the stack of a current Linux kernel.
     limit : float, optional
@@ -84,7 +85,7 @@ def question(flow: Flow | str, stack: Stack | None, limit: float | None, quantil
         default.limit if limit is None else limit,
         default.quantile if quantile is None else quantile,
     )
-    return Question(flow_of(flow), checked_profile(stack), target)
+    return Question(source_of(flow), checked_profile(stack), target)
 
 
 def round_trip_times(rtt: ArrayLike | None) -> NDArray[np.float64]:
@@ -160,13 +161,17 @@ CELL = np.dtype(
         ("accuracy", np.int8),
     ]
 )
-ACCURACIES = ("exact", "lower_bound", "unsustainable", "not_computed")
-"""Meaning of the figures of a cell, by number."""
+ACCURACIES = ("exact", "lower_bound", "unsustainable", "not_computed", "estimated")
+"""Meaning of the figures of a cell, by number; only simulated cells are "estimated"."""
 VERDICTS: tuple[Verdict, ...] = ("fails", "works", "uncertain")
 """Meaning of the verdict of a cell, by number."""
 NOT_COMPUTED = ACCURACIES.index("not_computed")
-_ACCURACY_OF_STATUS = {"exact": 0, "bound": 1, "not carried": 2}
+_ACCURACY_OF_STATUS = {"exact": 0, "bound": 1, "not carried": 2, "estimated": 4}
 _ERRORS = ("median", "mean", "p90")
+SIMULATED_CELL = np.dtype([*CELL.descr, *((f"error_{statistic}", np.float64) for statistic in _ERRORS)])
+"""A cell and the expected error of its quantile."""
+CELL_MESSAGES = 50_000
+"""Messages of the simulation of a cell by default."""
 
 
 def _fill_cell(
@@ -182,10 +187,13 @@ def _fill_cell(
         row["unplayed"], row["playout_delay"] = call.late_fraction, call.playout_delay
     row["sustainable"], row["works"] = answer.sustainable, answer.meets(target)
     row["accuracy"] = _ACCURACY_OF_STATUS[answer.status]
+    if row.dtype == SIMULATED_CELL and answer.expected_error is not None:
+        for statistic in _ERRORS:
+            row[f"error_{statistic}"] = getattr(answer.expected_error, statistic)
 
 
 def working_region(
-    flow: Flow | str,
+    flow: Source | str,
     stack: Stack | None = None,
     *,
     rtt: ArrayLike | None = None,
@@ -195,15 +203,16 @@ def working_region(
     codec: str | None = "g711",
     playout_delay: float | Literal["limit", "best"] = "limit",
     beyond: Beyond = "bound",
+    packets: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> xr.Dataset:
     """Predict the delay at every round-trip time and loss of a range, and whether the flow works there.
 
     Parameters
     ----------
-    flow : Flow or str
-        The flow, or the name of an application in `tcpdelay.scenario.applications`, which also sets the default
-        limit and quantile.
+    flow : Source or str
+        A `Flow`, any other source, which is simulated, or the name of an application in
+        `tcpdelay.scenario.applications`, which also sets the default limit and quantile.
     stack : Stack, optional
         The TCP stack; by default the stack of a current Linux kernel.
     rtt : array_like, optional
@@ -222,6 +231,9 @@ def working_region(
     beyond : {"bound", "exact"}
         How cells that miss the target are computed. With "bound", their delays may be lower bounds. "exact" takes at
         least ten times as long.
+    packets : int, optional
+        Messages of the simulation of each cell, 1000 to 1e9; 50 000 by default. Only for a source that is no `Flow`.
+        A cell takes some tenths of a second, so that 40 x 40 cells take minutes.
     on_progress : callable, optional
         Called with the number of round-trip times done, and the number of all round-trip times.
 
@@ -233,8 +245,8 @@ def working_region(
         verdict; median, mean and 90 % quantile of the expected relative error of the 95th percentile; and accuracy.
         The verdict is fails (0), works (1), or uncertain (2): the expected error of the quantile reaches across the
         limit, or a lower bound of the delay does not decide. The accuracy marks exact cells (0), lower bounds of
-        delays, with an upper bound of the score (1), flows that TCP cannot carry (2) and chains too large to compute
-        (3, all NaN).
+        delays, with an upper bound of the score (1), flows that TCP cannot carry (2), chains too large to compute or
+        simulations that do not settle (3, all NaN), and simulated cells (4).
 
     Raises
     ------
@@ -258,7 +270,10 @@ def working_region(
         raise ValueError(f"rtt and loss may span at most {LARGEST_REGION} cells, got {rtts.size} x {lost.size}")
     wait = _playout_delay(playout_delay, asked.target.limit)
     rated = None if codec is None else codec_named(codec)
-    cells = _cells(asked, rtts, lost, beyond, wait, rated, on_progress)
+    simulated = not isinstance(asked.flow, Flow)
+    if packets is not None and not simulated:
+        raise InvalidValueError("packets", packets, "be left out for a Flow, which is not simulated")
+    cells = _cells(asked, rtts, lost, beyond, wait, rated, packets, on_progress)
     # Importing xarray takes longer than a small region.
     import xarray as xr
 
@@ -274,8 +289,8 @@ def working_region(
     )
     meanings = {
         "long_name": "what the delays are",
-        "flag_values": np.arange(len(ACCURACIES), dtype=np.int8),
-        "flag_meanings": " ".join(ACCURACIES),
+        "flag_values": np.arange(len(ACCURACIES) if simulated else NOT_COMPUTED + 1, dtype=np.int8),
+        "flag_meanings": " ".join(ACCURACIES if simulated else ACCURACIES[: NOT_COMPUTED + 1]),
     }
     variables["accuracy"] = (DIMENSIONS, cells.accuracy.values, meanings)
     if rated is not None:
@@ -288,11 +303,7 @@ def working_region(
         )
         variables["mos"] = (DIMENSIONS, scores * computed, Meaning("1", name).attributes)
         variables["playout_delay"] = cells.playout_delay.variable
-    carried, quantile = cells.sustainable.values, asked.target.quantile
-    errors = expected_error_map(asked.flow, rtts, lost, asked.stack, carried, quantile).copy()
-    near, far_beyond = _by_capacity(asked, rtts, lost, carried)
-    errors[near, _ERRORS.index("p90")] = np.maximum(errors[near, _ERRORS.index("p90")], WRONG_CALL)
-    errors[far_beyond] = 0.0
+    errors = _errors(asked, rtts, lost, cells)
     variables["verdict"] = (DIMENSIONS, _verdicts(asked, cells, errors[..., _ERRORS.index("p90")]), _VERDICT_MEANINGS)
     for i, statistic in enumerate(_ERRORS):
         text = f"{statistic} of the expected relative error of the target's quantile"
@@ -309,6 +320,20 @@ def working_region(
         },
         attrs=_attributes(asked, codec, playout_delay, beyond),
     )
+
+
+def _errors(
+    asked: Question, rtts: NDArray[np.float64], lost: NDArray[np.float64], cells: xr.Dataset
+) -> NDArray[np.float64]:
+    """Return median, mean and 90 % quantile of the expected relative error of each cell."""
+    if not isinstance(asked.flow, Flow):
+        return np.stack([cells[f"error_{statistic}"].values for statistic in _ERRORS], axis=-1)
+    carried = cells.sustainable.values
+    errors = expected_error_map(asked.flow, rtts, lost, asked.stack, carried, asked.target.quantile).copy()
+    near, far_beyond = _by_capacity(asked, rtts, lost, carried)
+    errors[near, _ERRORS.index("p90")] = np.maximum(errors[near, _ERRORS.index("p90")], WRONG_CALL)
+    errors[far_beyond] = 0.0
+    return errors
 
 
 DIMENSIONS = ("rtt", "loss")
@@ -345,7 +370,7 @@ def _by_capacity(
 
         def share(column: int, rtt: float = rtt) -> float:
             scenario = Scenario(asked.flow, Path(rtt, float(losses[column])), asked.stack)
-            return capacity(scenario) / asked.flow.packet_rate
+            return capacity(scenario) / asked.flow.message_rate
 
         edge = int(np.argmin(sustainable[place])) if not sustainable[place].all() else losses.size
         for column in range(edge - 1, -1, -1):
@@ -377,14 +402,20 @@ def _cells(
     beyond: Beyond,
     playout_delay: float | None,
     rated: Codec | None,
+    packets: int | None,
     on_progress: Callable[[int, int], None] | None,
 ) -> xr.Dataset:
-    """Return the figures of `CELL` at every round-trip time and loss."""
+    """Return the figures of `CELL`, or of `SIMULATED_CELL`, at every round-trip time and loss."""
     target = asked.target
     limit, share = target.limit, target.quantile
     best = rated if playout_delay is None else None
     played = limit if playout_delay is None else playout_delay
     requested = Requested((0.5, 0.95, 0.99, share), (limit, played), beyond, target, distribution=best is not None)
+    method: AnsweredBy = "chain"
+    if not isinstance(asked.flow, Flow):
+        # Raises an error if the stack or the source cannot be simulated.
+        model_to_compare(Scenario(asked.flow, Path(float(rtt[0]), float(loss[0])), asked.stack), "simulation")
+        requested, method = replace(requested, packets=packets or CELL_MESSAGES), "simulation"
     meanings = {
         "p50": Meaning("s", "median delay"),
         "p95": Meaning("s", "95th percentile of the delay"),
@@ -399,11 +430,14 @@ def _cells(
         "accuracy": Meaning(None, "what the delays are"),
     }
     start = Scenario(asked.flow, Path(float(rtt[0]), float(loss[0])), asked.stack, target)
+    meanings |= {f"error_{name}": Meaning("1", f"{name} of the expected relative error") for name in _ERRORS}
+    row_type = CELL if method == "chain" else SIMULATED_CELL
     cells = evaluate(
         Grid.around(start, rtt=rtt, loss=loss),
         requested,
         threads(min(processors(), MOST_USEFUL_THREADS)),
-        variables=Variables(CELL, partial(_fill_cell, target, played, best), meanings),
+        method=method,
+        variables=Variables(row_type, partial(_fill_cell, target, played, best), meanings),
         on_progress=_by_line(on_progress, loss.size),
     )
     cells["accuracy"] = cells.accuracy.where(cells.refused == 0, NOT_COMPUTED)
@@ -427,12 +461,13 @@ def _by_line(on_progress: Callable[[int, int], None] | None, columns: int) -> Ca
 
 def _attributes(asked: Question, codec: str | None, playout_delay: float | str, beyond: Beyond) -> dict[str, Any]:
     """Return the question as attributes that netCDF can hold."""
+    what = "a constant-bit-rate flow" if isinstance(asked.flow, Flow) else "the messages of a source"
     return {
-        "title": "Predicted delay, from write to in-order read, of a constant-bit-rate flow over TCP",
+        "title": f"Predicted delay, from write to in-order read, of {what} over TCP",
         "source": f"tcpdelay {__version__}",
         "flow": repr(asked.flow),
-        "packet_size": asked.flow.packet_size,
-        "interval": asked.flow.interval,
+        "packet_size": asked.flow.packet_size if isinstance(asked.flow, Flow) else asked.flow.mean_size,
+        "interval": asked.flow.mean_interval,
         "stack": repr(asked.stack),
         "limit": asked.target.limit,
         "quantile": asked.target.quantile,

@@ -38,6 +38,20 @@ def scenario_record(source: Source, path: Path) -> dict[str, Any]:
     return {"rtt": path.rtt, "loss": path.loss, **sent}
 
 
+def source_in_words(source: Source) -> str:
+    """Return a source in words.
+
+    Examples
+    --------
+    >>> source_in_words(Flow(174, 0.020))
+    '174 bytes every 20 ms (69.6 kbit/s)'
+    """
+    if isinstance(source, Flow):
+        return f"{source.packet_size} bytes every {format_time(source.interval)} ({format_rate(source.bitrate)})"
+    mean, peak = format_rate(source.mean_bitrate), format_rate(source.peak_bitrate)
+    return f"{type(source).__name__.lower()} of {mean} in the mean, {peak} in the busiest second"
+
+
 def scenario_in_words(source: Source, path: Path) -> str:
     """Return in words the source, and the path with all fields that differ from their defaults.
 
@@ -47,19 +61,14 @@ def scenario_in_words(source: Source, path: Path) -> str:
     >>> scenario_in_words(Flow(174, 0.020), Path(rtt=0.070, loss=0.01, jitter=0.015))
     '174 bytes every 20 ms (69.6 kbit/s), round-trip time 70 ms, loss 1 %, jitter 15 ms'
     """
-    sent = (
-        f"{source.packet_size} bytes every {format_time(source.interval)} ({format_rate(source.bitrate)})"
-        if isinstance(source, Flow)
-        else f"{type(source).__name__.lower()} of {format_rate(source.mean_bitrate)} in the mean, "
-        f"{format_rate(source.peak_bitrate)} in the busiest second"
-    )
     declared = declarations(type(path))
     special = [
         f", {field.name.replace('_', ' ')} {declared[field.name].written(getattr(path, field.name))}"
         for field in fields(path)
         if field.default is not MISSING and getattr(path, field.name) != field.default
     ]
-    return f"{sent}, round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}{''.join(special)}"
+    sent, loss = source_in_words(source), format_fraction(path.loss)
+    return f"{sent}, round-trip time {format_time(path.rtt)}, loss {loss}{''.join(special)}"
 
 
 def expected_errors(error: ExpectedError | None) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tcpdelay.report.prediction import source_in_words
 from tcpdelay.report.result_table import Cell, Column, ResultTable
-from tcpdelay.units import format_rate, format_time, quantile_name
+from tcpdelay.units import format_time, quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.distribution import DelayDistribution
@@ -67,9 +68,9 @@ def edge_table(edges: Sequence[Edge], call: Mapping[str, Any] | None = None) -> 
         Column("impossible_from", "impossible from", "fraction"),
         *([Column("mos_there", "score", "ratio"), Column("playout_there", "playout", "time")] if call else []),
     ]
-    flow, target = first.flow, first.target
+    target = first.target
     within = f"{quantile_name(target.quantile)} within {format_time(target.limit)}"
-    title = f"{flow.packet_size} bytes every {format_time(flow.interval)} ({format_rate(flow.bitrate)}): {within}"
+    title = f"{source_in_words(first.flow)}: {within}"
     if len(apps) > 1:
         title = "The largest loss that works" if len(targets) > 1 else f"The largest loss that works: {within}"
     note = (

@@ -12,7 +12,7 @@ from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path, check_losses
 from tcpdelay.scenario.source import Flow
-from tcpdelay.testbed.source_settings import SourceSettings
+from tcpdelay.scenario.sources.source_settings import SourceSettings
 
 Application = Literal["cbr", "adaptive", "udp", "source"]
 Scheduling = Literal["blind", "intelligent"]

@@ -14,9 +14,9 @@ from typing import Any, get_args
 
 from tcpdelay.files import read_toml
 from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.sources.source_settings import MAX_SEED, SourceSettings
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
-from tcpdelay.testbed.source_settings import MAX_SEED, SourceSettings
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
 MAX_EXPERIMENTS = 10_000

@@ -24,15 +24,26 @@ from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.execution import Executor, Progress, cluster, program, threads, work_through
 from tcpdelay.questions.grid import MEANINGS, Grid, GridWork, Meaning, Variables, delay_dimensions, evaluate
 from tcpdelay.questions.sweep.checkpoint import Checkpoint, checkpoint, checkpoint_folder, writing
-from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, SweepSpecification, point_of, read_sweep
+from tcpdelay.questions.sweep.specification import (
+    PARAMETERS,
+    Evaluation,
+    SweepPoint,
+    SweepSpecification,
+    parameters_with,
+    point_of,
+    read_sweep,
+)
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 
 if TYPE_CHECKING:
     import xarray as xr
 
 ENGINE: Final = "scipy"
 """Library that writes netCDF version 3; other versions need another library."""
+_CONSTANT, _MESSAGES = "constant-bit-rate flows", "the messages of a source"
 SWEPT: Mapping[str, Meaning] = {
     "mean_delay": MEANINGS["mean_delay"],
     "standard_deviation": Meaning("s", "standard deviation of the delay"),
@@ -80,33 +91,47 @@ def sweep_runs(specification: SweepSpecification) -> GridWork:
     >>> work_through(runs, 0, 1).values["delay"].round(3)
     array([[0.05, 0.14, 0.18]])
     """
-    asked, fixed = specification.evaluation, dict(specification.fixed)
+    asked, fixed, source = specification.evaluation, dict(specification.fixed), specification.messages
     simulated = asked.method == "simulation"
     requested = Requested(packets=asked.packets if simulated else None, seed=asked.seed)
     fields = row_type(asked)
     variables = Variables(
         fields,
-        partial(_fill, asked, fixed),
+        partial(_fill, asked, fixed, source),
         {name: SWEPT[name] for name in fields.names or ()},
         delay_dimensions(asked.quantiles, asked.late_after),
     )
     axes = {axis.name: axis.values for axis in specification.axes}
-    meanings = {name: PARAMETERS[name].declaration for name in axes}
-    grid = Grid(axes, partial(_scenario, fixed), asked.replications, meanings)
+    meanings = {name: parameters_with(source)[name].declaration for name in axes}
+    grid = Grid(axes, partial(_scenario, fixed, source), asked.replications, meanings)
     return GridWork(grid, requested, asked.method, variables)
 
 
-def _scenario(fixed: Mapping[str, Any], values: Mapping[str, Any]) -> Scenario:
+def _scenario(fixed: Mapping[str, Any], source: Source | None, values: Mapping[str, Any]) -> Scenario:
     """Return the scenario for the model: the pieces of the packets of one connection."""
-    point = point_of({**fixed, **values})
-    return Scenario(piece_of(share_of(point.flow, point.connections), point.pieces), point.path, point.stack)
+    point = point_of({**fixed, **values}, source)
+    share = _share(point)
+    written = piece_of(share, point.pieces) if isinstance(share, Flow) else share
+    return Scenario(written, point.path, point.stack)
 
 
-def _fill(asked: Evaluation, fixed: Mapping[str, Any], row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
+def _share(point: SweepPoint) -> Source:
+    """Return what one connection carries: the packets of its turn, or the messages of a source."""
+    return share_of(point.flow, point.connections) if isinstance(point.flow, Flow) else point.flow
+
+
+def _fill(
+    asked: Evaluation,
+    fixed: Mapping[str, Any],
+    source: Source | None,
+    row: Any,
+    answer: Answer,
+    values: Mapping[str, Any],
+) -> None:
     """Write the results of a run to a row."""
-    flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
-    point = point_of({**fixed, **values})
-    share = share_of(point.flow, point.connections)
+    flow, path, stack = answer.scenario.source, answer.scenario.path, answer.scenario.stack
+    point = point_of({**fixed, **values}, source)
+    share = _share(point)
     row["utilization"] = connection_utilization(share, path, stack)
     delays: DelayDistribution = answer.require()
     if isinstance(delays, Simulation):
@@ -116,9 +141,9 @@ def _fill(asked: Evaluation, fixed: Mapping[str, Any], row: Any, answer: Answer,
     else:
         row["validated"] = not validated_range(stack).exceeded_by(flow, path)
     if point.pieces > 1:
-        delays = joined_delay(delays, share.interval, point.pieces)
+        delays = joined_delay(delays, share.mean_interval, point.pieces)
     if point.connections > 1:
-        delays = striped_delay(delays, point.flow.interval, point.connections)
+        delays = striped_delay(delays, point.flow.mean_interval, point.connections)
     row["mean_delay"], row["standard_deviation"] = delays.mean, delays.std
     row["sustainable"] = delays.sustainable
     row["delay"] = delays.quantile(np.array(asked.quantiles))
@@ -222,7 +247,7 @@ def _evaluated(
     )
     fixed: dict[str, Any] = {name: ((), value, PARAMETERS[name].declaration.attributes) for name, value in asked.fixed}
     attributes = {
-        "title": "Delay, from write to in-order read, of constant-bit-rate flows over TCP",
+        "title": f"Delay, from write to in-order read, of {_CONSTANT if asked.source is None else _MESSAGES} over TCP",
         "method": asked.evaluation.method,
         "source": program(),
         "specification": json.dumps(json.loads(asked.canonical)),

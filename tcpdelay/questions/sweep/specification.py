@@ -1,6 +1,7 @@
 """Specifications of sweeps, as TOML files or mappings, read and checked before anything is computed.
 
-A sweep may fix or vary every field of flow, path and stack, as declared in `tcpdelay.scenario`, and the heuristics.
+A sweep may fix or vary every field of flow, path and stack, as declared in `tcpdelay.scenario`, and the heuristics. A
+table `[source]`, as in a campaign of the testbed, takes the place of the flow; its fields may vary too.
 """
 
 from __future__ import annotations
@@ -22,16 +23,22 @@ import numpy as np
 
 from tcpdelay.files import read_toml
 from tcpdelay.models.heuristics import MOST_CONNECTIONS, MOST_PIECES, piece_of, share_of
-from tcpdelay.scenario.fields import WHOLE, Choice, Field, InvalidValueError, Quantity, Value
+from tcpdelay.models.predict import supports
+from tcpdelay.models.simulator.simulation import LARGEST_MESSAGE_RATE
+from tcpdelay.scenario.fields import WHOLE, Choice, Content, Field, InvalidValueError, Quantity, Value, declarations
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import FIELDS
+from tcpdelay.scenario.scenario import FIELDS, Scenario
 from tcpdelay.scenario.source import BITRATE, Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.sources.source_settings import KINDS, SourceSettings
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, profiles_with
 from tcpdelay.units import parse_fraction, parse_time
 
-Table = Literal["flow", "path", "stack", "heuristics"]
+Table = Literal["flow", "path", "stack", "heuristics", "source"]
 
 TABLES: tuple[Table, ...] = ("flow", "path", "stack", "heuristics")
+"""The tables that fix parameters, other than `[source]`."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Parameter:
 
     Parameters
     ----------
-    table : {"flow", "path", "stack", "heuristics"}
+    table : {"flow", "path", "stack", "heuristics", "source"}
         The table of a specification that fixes the parameter.
     declaration : Field
         Values, unit and meaning of the parameter.
@@ -75,14 +82,51 @@ def _parameters() -> Iterator[tuple[str, Parameter]]:
 PARAMETERS: dict[str, Parameter] = dict(_parameters())
 
 
+def parameters_with(source: Source | None) -> Mapping[str, Parameter]:
+    """Return the parameters of a sweep by name: `PARAMETERS`, or those with a source in place of flow and heuristics.
+
+    The bitrate of a source without such a field scales the sizes of its messages.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.sources.speech import Speech
+    >>> [name for name, each in parameters_with(Speech(174, 0.020)).items() if each.table == "source"]
+    ['bitrate', 'packet_size', 'interval', 'talk', 'silence']
+    """
+    if source is None:
+        return PARAMETERS
+    own = {
+        name: Parameter("source", field)
+        for name, field in declarations(type(source)).items()
+        if not isinstance(field, Content)
+    }
+    others = {name: each for name, each in PARAMETERS.items() if each.table in ("path", "stack")}
+    return {"bitrate": Parameter("source", BITRATE), **own, **others}
+
+
+def source_with(source: Source, values: Mapping[str, Any]) -> Source:
+    """Return a source with the values of a point of a sweep; values of other parts are left out.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.sources.speech import Speech
+    >>> source_with(Speech(174, 0.020), {"talk": 2.0, "rtt": 0.1}).talk
+    2.0
+    """
+    fields = declarations(type(source))
+    varied: Any = replace(source, **{name: value for name, value in values.items() if name in fields})  # type: ignore[type-var]
+    found: Source = varied.at_bitrate(values["bitrate"]) if "bitrate" in values and "bitrate" not in fields else varied
+    return found
+
+
 @dataclass(frozen=True)
 class SweepPoint:
     """A point of a sweep, with all values checked.
 
     Attributes
     ----------
-    flow : Flow
-        The application's packets.
+    flow : Source
+        The application's packets or messages.
     path : Path
         The network.
     stack : KnownStack
@@ -91,7 +135,7 @@ class SweepPoint:
         Number of connections that the packets take turns on, and number of writes per packet.
     """
 
-    flow: Flow
+    flow: Source
     path: Path
     stack: KnownStack
     connections: int
@@ -134,13 +178,15 @@ def require_allowed(name: str, value: Value) -> None:
     PARAMETERS[name].declaration.require(name, value)
 
 
-def point_of(values: Mapping[str, Any]) -> SweepPoint:
+def point_of(values: Mapping[str, Any], source: Source | None = None) -> SweepPoint:
     """Return the point of a sweep with these values.
 
     Parameters
     ----------
     values : mapping
         Parameters by name: `rtt`, `loss`, two of `packet_size`, `interval` and `bitrate`, and any other parameters.
+    source : Source, optional
+        The source in place of a flow; `values` has the fields of it that vary.
 
     Raises
     ------
@@ -152,12 +198,13 @@ def point_of(values: Mapping[str, Any]) -> SweepPoint:
     >>> point_of({"packet_size": 160, "bitrate": 64_000.0, "rtt": 0.1, "loss": 0.02}).flow
     Flow(packet_size=160, interval=0.02)
     """
-    given = {name: value for name, value in values.items() if PARAMETERS[name].table == "path"}
-    flow, path = _flow(values), Path(**given)
+    parameters = parameters_with(source)
+    given = {name: value for name, value in values.items() if parameters[name].table == "path"}
+    flow, path = _flow(values) if source is None else source_with(source, values), Path(**given)
     name = values.get("profile", DEFAULT_PROFILE)
     require_allowed("profile", name)
     stack = PROFILES[name]
-    settings = {key: value for key, value in values.items() if PARAMETERS[key].table == "stack" and key != "profile"}
+    settings = {key: value for key, value in values.items() if parameters[key].table == "stack" and key != "profile"}
     for setting in settings:
         if name not in profiles_with(setting):
             raise ValueError(
@@ -165,7 +212,8 @@ def point_of(values: Mapping[str, Any]) -> SweepPoint:
             )
     point = SweepPoint(flow, path, replace(stack, **settings), values.get("connections", 1), values.get("pieces", 1))
     # Raises ValueError if the packets cannot be divided so.
-    piece_of(share_of(flow, point.connections), point.pieces)
+    if isinstance(flow, Flow):
+        piece_of(share_of(flow, point.connections), point.pieces)
     return point
 
 
@@ -246,12 +294,20 @@ class SweepSpecification:
         The figures that are predicted at each point.
     file : str or None
         The file that the specification names for the result.
+    source : SourceSettings or None
+        The source in place of a flow, with the first values of the axes that vary it.
     """
 
     fixed: tuple[tuple[str, Value], ...]
     axes: tuple[Axis, ...]
     evaluation: Evaluation
     file: str | None = None
+    source: SourceSettings | None = None
+
+    @property
+    def messages(self) -> Source | None:
+        """The source in place of a flow; None for a flow."""
+        return None if self.source is None else self.source.source
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -272,7 +328,7 @@ class SweepSpecification:
     def canonical(self) -> str:
         """All settings that the result depends on, as JSON."""
         asked = {"fixed": self.fixed, "axes": [asdict(axis) for axis in self.axes], "evaluate": asdict(self.evaluation)}
-        return json.dumps(asked, sort_keys=True)
+        return json.dumps(asked | ({} if self.source is None else {"source": self.source.table}), sort_keys=True)
 
     @property
     def digest(self) -> str:
@@ -286,9 +342,11 @@ def read_sweep(source: str | os.PathLike[str] | Mapping[str, Any]) -> SweepSpeci
     Parameters
     ----------
     source : str, path-like or mapping
-        A TOML file, or its content: `[flow]`, `[path]`, `[stack]` and `[heuristics]` fix parameters. `[grid]` gives the
-        values of the varied parameters, as a list or as a table with `from`, `to`, `points` and optionally `spacing`
-        ("linear" or "log"). `[evaluate]` gives the method and the figures, `[output]` the `file` of the result.
+        A TOML file, or its content: `[flow]`, `[path]`, `[stack]` and `[heuristics]` fix parameters. `[source]`, with a
+        `kind` and the fields of a source, takes the place of `[flow]`; the `file` of a trace is relative to the
+        specification. `[grid]` gives the values of the varied parameters, as a list or as a table with `from`, `to`,
+        `points` and optionally `spacing` ("linear" or "log"). `[evaluate]` gives the method and the figures, `[output]`
+        the `file` of the result.
 
     Returns
     -------
@@ -311,36 +369,70 @@ def read_sweep(source: str | os.PathLike[str] | Mapping[str, Any]) -> SweepSpeci
     ((3, 2), (0.01, 0.1, 1.0))
     """
     place = "specification" if isinstance(source, Mapping) else str(source)
-    content = source if isinstance(source, Mapping) else read_toml(FilePath(source))
+    content, folder = source, FilePath()
+    if not isinstance(source, Mapping):
+        content, folder = read_toml(FilePath(source)), FilePath(source).parent
+    assert isinstance(content, Mapping)
     try:
-        return _specification(content)
+        return _specification(content, folder)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 
 
-def _specification(content: Mapping[str, Any]) -> SweepSpecification:
-    allowed = (*TABLES, "grid", "evaluate", "output")
+def _specification(content: Mapping[str, Any], folder: FilePath) -> SweepSpecification:
+    allowed = (*TABLES, "source", "grid", "evaluate", "output")
     for key, held in content.items():
         if key not in allowed:
             raise ValueError(f"unknown table [{key:.64}]; allowed are {', '.join(f'[{name}]' for name in allowed)}")
         if not isinstance(held, Mapping):
             raise InvalidValueError(key, held, "be a table")
+    source = _source(content, folder) if "source" in content else None
+    messages = None if source is None else source.source
+    parameters = parameters_with(messages)
     fixed: dict[str, Value] = {}
     for table in TABLES:
         with _in_table(table):
             fixed |= _fixed(table, content.get(table, {}))
     with _in_table("grid"):
-        axes = _axes(content.get("grid", {}), fixed)
-    _require_complete({*fixed, *(axis.name for axis in axes)})
+        axes = _axes(content.get("grid", {}), fixed, parameters)
+    _require_complete({*fixed, *(axis.name for axis in axes)}, messages)
     _require_known_profile(fixed, axes)
     with _in_table("evaluate"):
         evaluation = _evaluation(content.get("evaluate", {}))
+        if messages is not None:
+            _require_model(messages, evaluation.method)
     with _in_table("output"):
         file = _file(content.get("output", {}))
-    specification = SweepSpecification(tuple(fixed.items()), axes, evaluation, file)
+    specification = SweepSpecification(tuple(fixed.items()), axes, evaluation, file, source)
     if specification.runs > MOST_RUNS:
         raise ValueError(f"[grid] spans {specification.runs} points with their replications; at most {MOST_RUNS}")
     return specification
+
+
+def _source(content: Mapping[str, Any], folder: FilePath) -> SourceSettings:
+    """Return the source of a specification; fields that `[grid]` varies have their first values."""
+    for name in ("flow", "heuristics"):
+        if name in content:
+            raise ValueError(f"[{name}] does not go with [source]")
+    table = content["source"]
+    if "seed" in table:
+        raise ValueError("[source] seed: belongs in [evaluate], whose seed gives all random numbers")
+    own = declarations(KINDS.get(str(table.get("kind")), Trace))
+    first: dict[str, Any] = {}
+    for name, values in content.get("grid", {}).items():
+        if name in own and name in table:
+            raise ValueError(f"[grid] {name}: is fixed by [source] already")
+        if name in own:
+            with _in_table("grid"):
+                axis = _axis(name, values, own[name])
+            first[name] = axis.values[0]
+    return SourceSettings.from_table({**table, **first}, folder, LARGEST_MESSAGE_RATE)
+
+
+def _require_model(source: Source, method: Method) -> None:
+    """Raise ValueError if the model refuses the kind of source."""
+    if any(error.name == "source" for error in supports(Scenario(source, Path(0.1, 0.01)), method).refused):
+        raise ValueError("method: the chain does not model this source; write method = 'simulation'")
 
 
 @contextmanager
@@ -368,36 +460,41 @@ def _fixed(table: str, content: Mapping[str, Any]) -> dict[str, Value]:
     return fixed
 
 
-def _axes(content: Mapping[str, Any], fixed: Mapping[str, Value]) -> tuple[Axis, ...]:
-    _require_keys(content, tuple(PARAMETERS))
+def _axes(
+    content: Mapping[str, Any], fixed: Mapping[str, Value], parameters: Mapping[str, Parameter]
+) -> tuple[Axis, ...]:
+    _require_keys(content, tuple(parameters))
     if not content:
         raise ValueError("must vary at least one parameter, such as loss = ['1%', '2%']")
     axes = []
     for name, values in content.items():
         if name in fixed:
-            raise ValueError(f"{name}: is fixed by [{PARAMETERS[name].table}] already")
-        axis = Axis(name, _span(name, values) if isinstance(values, Mapping) else _list(name, values))
-        for value in axis.values:
-            require_allowed(name, value)
-        if len(set(axis.values)) < len(axis.values):
-            twice = next(value for value in axis.values if axis.values.count(value) > 1)
-            raise ValueError(f"{name}: has the value {twice!r} more than once")
-        axes.append(axis)
+            raise ValueError(f"{name}: is fixed by [{parameters[name].table}] already")
+        axes.append(_axis(name, values, parameters[name].declaration))
     return tuple(axes)
 
 
-def _list(name: str, values: object) -> tuple[Value, ...]:
+def _axis(name: str, values: object, declaration: Field) -> Axis:
+    axis = Axis(name, (_span if isinstance(values, Mapping) else _list)(name, values, declaration))
+    for value in axis.values:
+        declaration.require(name, value)
+    if len(set(axis.values)) < len(axis.values):
+        twice = next(value for value in axis.values if axis.values.count(value) > 1)
+        raise ValueError(f"{name}: has the value {twice!r} more than once")
+    return axis
+
+
+def _list(name: str, values: Any, declaration: Field) -> tuple[Value, ...]:
     if not isinstance(values, list | tuple) or not 1 <= len(values) <= MOST_VALUES:
         raise InvalidValueError(
             name, values, f"be a list of 1 to {MOST_VALUES} values or a table with {', '.join(_SPAN_KEYS)}"
         )
-    return tuple(read_value(name, value) for value in values)
+    return tuple(declaration.read(name, value) for value in values)
 
 
-def _span(name: str, table: Mapping[str, Any]) -> tuple[Value, ...]:
+def _span(name: str, table: Any, declaration: Field) -> tuple[Value, ...]:
     """Return evenly spaced values, both ends included."""
-    kind = PARAMETERS[name].declaration.kind
-    if not isinstance(PARAMETERS[name].declaration, Quantity):
+    if not isinstance(declaration, Quantity):
         raise ValueError(f"{name}: cannot have a range of values; write a list")
     unknown = [key for key in table if key not in _SPAN_KEYS]
     missing = [key for key in _SPAN_KEYS[:3] if key not in table]
@@ -408,14 +505,14 @@ def _span(name: str, table: Mapping[str, Any]) -> tuple[Value, ...]:
     spacing = table.get("spacing", "linear")
     if spacing not in get_args(Spacing):
         raise ValueError(f"{name}.spacing must be 'linear' or 'log', got {spacing!r:.64}")
-    low, high = (float(read_value(name, table[end])) for end in ("from", "to"))
+    low, high = (float(declaration.read(name, table[end])) for end in ("from", "to"))
     if not low < high or (spacing == "log" and low <= 0):
         least = "above 0 and " if spacing == "log" else ""
         raise ValueError(f"{name}: from must be {least}below to, got {table['from']!r:.64} and {table['to']!r:.64}")
     # Before the points are computed: a value out of range could overflow there.
-    require_allowed(name, read_value(name, table["to"]))
+    declaration.require(name, declaration.read(name, table["to"]))
     values = (np.linspace if spacing == "linear" else np.geomspace)(low, high, points)
-    if kind not in WHOLE:
+    if declaration.kind not in WHOLE:
         return tuple(values.tolist())
     whole = tuple(round(value) for value in values.tolist())
     if len(set(whole)) < points:
@@ -423,9 +520,9 @@ def _span(name: str, table: Mapping[str, Any]) -> tuple[Value, ...]:
     return whole
 
 
-def _require_complete(given: set[str]) -> None:
+def _require_complete(given: set[str], source: Source | None) -> None:
     flow = [name for name in ("packet_size", "interval", "bitrate") if name in given]
-    if len(flow) != 2:
+    if source is None and len(flow) != 2:
         raise ValueError(
             f"[flow] and [grid] must give two of packet_size, interval and bitrate, got {', '.join(flow) or 'none'}"
         )
@@ -440,7 +537,8 @@ def _require_known_profile(fixed: Mapping[str, Value], axes: tuple[Axis, ...]) -
     profiles = varied or (fixed.get("profile", DEFAULT_PROFILE),)
     for name in (*fixed, *(axis.name for axis in axes)):
         owners = profiles_with(name)
-        if PARAMETERS[name].table == "stack" and name != "profile" and not set(owners) & set(profiles):
+        of_stack = name in PARAMETERS and PARAMETERS[name].table == "stack" and name != "profile"
+        if of_stack and not set(owners) & set(profiles):
             raise ValueError(
                 f"{name}: goes with profile {' or '.join(map(repr, owners))}, which the sweep does not have"
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -24,18 +25,21 @@ from platformdirs import user_cache_path
 from tcpdelay import __version__
 from tcpdelay.files import written_durably
 from tcpdelay.models.interface import Answer, Requested
-from tcpdelay.models.predict import supports
+from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import late_range
 from tcpdelay.questions.grid import Grid, GridWork, Variables
 from tcpdelay.questions.region import Question, question
 from tcpdelay.questions.schedule import work_out
+from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack, Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.units import format_duration
 
 ORDINARY = Flow(174, 0.020), NetworkPath(rtt=0.1, loss=0.01)
 """A flow and a path that both chains know."""
@@ -47,6 +51,12 @@ PROBABILITIES = (0.5, 0.95, 0.99)
 COLUMNS: tuple[str, ...] = ("p50", "p95", "p99", "mean", "late", "late_low", "late_high")
 EXACT_ROWS = 1000
 """Number of first rows of a flow that get the answer for exactly their path: the lattice would save few chains."""
+PATH_MESSAGES = 50_000
+"""Messages of the simulation of a path, for a source that is no `Flow`."""
+FEW_PATHS, TRIED_PATHS = 200, 8
+"""Number of paths that are simulated without an estimate, and number of paths that are tried for the estimate."""
+LONGEST_TIME = 3600.0
+"""Longest time that the simulations of a table may take by the estimate [s]."""
 SOLVED_AT_A_TIME = 4096
 """Paths that are solved before their answers are remembered: an interrupt loses fewer answers than this."""
 _STEP = 2 * np.log1p(TOLERANCE)
@@ -199,6 +209,7 @@ class Lattice:
         places = place_of(rtt, loss)
         # In random order, so that the time of some chains tells how long the other chains take.
         missing = np.random.default_rng(0).permutation(self.missing(places))
+        self._refuse_hopeless(*path_at(missing))
         self.solve(missing, on_progress)
         return self._known.at(self._index[places] - 1)
 
@@ -225,11 +236,34 @@ class Lattice:
         places = np.flatnonzero(self._index)
         return places, self._known.at(self._index[places] - 1)
 
+    @property
+    def simulated(self) -> bool:
+        """Whether the source is simulated, because it is no `Flow`."""
+        return not isinstance(self.asked.flow, Flow)
+
+    def _refuse_hopeless(self, rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> None:
+        """Raise ValueError if the simulations of so many paths would take too long; the time of a few tells."""
+        if not self.simulated or rtt.size <= FEW_PATHS:
+            return
+        # The first simulation may compile.
+        self._solved(rtt[:1], loss[:1], None)
+        tried = np.linspace(0, rtt.size - 1, TRIED_PATHS).astype(np.int64)
+        begun = time.monotonic()
+        self._solved(rtt[tried], loss[tried], None)
+        expected = (time.monotonic() - begun) / TRIED_PATHS * rtt.size
+        if expected > LONGEST_TIME:
+            raise ValueError(
+                f"the table has {rtt.size} different paths, whose simulations would take about "
+                f"{format_duration(expected)}, and at most {format_duration(LONGEST_TIME)} are allowed: "
+                "give fewer or rounded paths, or a Flow, which the chain answers"
+            )
+
     def _answer_exactly(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress) -> Answers:
         paths = list(zip(rtt.tolist(), loss.tolist(), strict=True))
         new = [path for path in dict.fromkeys(paths) if path not in self._exact]
         if new:
             new_rtt, new_loss = np.array(new).T
+            self._refuse_hopeless(new_rtt, new_loss)
             solved = self._solved(new_rtt, new_loss, on_progress)
             self._exact.update(zip(new, range(len(self._exact), len(self._exact) + len(new)), strict=True))
             self._exact_answers = self._exact_answers.with_more(solved)
@@ -240,10 +274,20 @@ class Lattice:
         asked, target = self.asked, self.asked.target
         requested = Requested((*PROBABILITIES, target.quantile), (target.limit,), target=target)
         grid = Grid({"path": tuple(range(rtt.size))}, partial(_scenario, asked, rtt, loss))
-        work = GridWork(grid, requested, "chain", Variables(ANSWER, partial(_fill, target), {}))
+        method: AnsweredBy = "chain"
+        if self.simulated:
+            requested, method = replace(requested, packets=PATH_MESSAGES), "simulation"
+        work = GridWork(grid, requested, method, Variables(ANSWER, partial(_fill, target), {}))
         self.solved += rtt.size
         found = work_out(work, on_progress=on_progress).values
         return Answers(np.stack([found[name] for name in COLUMNS]), found["works"], found["sustainable"])
+
+
+def require_simulator(source: Source | None, stack: KnownStack) -> None:
+    """Raise `UnsupportedError` if the simulator refuses a TCP stack or a source on an ordinary path."""
+    assert source is not None
+    for refused in supports(Scenario(source, ORDINARY[1], stack), "simulation").refused:
+        raise refused
 
 
 def require_chain(stack: KnownStack) -> None:
@@ -428,7 +472,7 @@ def prepare_surface(
     Raises
     ------
     ValueError
-        If an argument lies outside its range.
+        If an argument lies outside its range, or the source is no `Flow`.
     OSError
         If the answers cannot be written to the cache.
 
@@ -438,6 +482,7 @@ def prepare_surface(
     0.0
     """
     asked = question(flow, stack, limit, quantile)
+    constant_rate(asked.flow)
     require_chain(asked.stack)
     known = validated_range(asked.stack)
     rtt = known.rtt if rtt is None else _checked("rtt", rtt, SMALLEST_RTT, LARGEST_RTT, " s")

@@ -34,7 +34,7 @@ from tcpdelay.questions.tables.files import (
 from tcpdelay.questions.tables.rows import Demand, RowPredictor, WorkingShares
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Stack
 
 TABLE_ROWS_AT_A_TIME = 1_000_000
@@ -46,7 +46,7 @@ def predict_many(
     table: Any,
     stack: Stack | None = None,
     *,
-    flow: Flow | str | None = None,
+    flow: MessageSource | str | None = None,
     limit: float | None = None,
     quantile: float | None = None,
     call: CallTarget | None = None,
@@ -69,9 +69,10 @@ def predict_many(
         loss_percent. All other columns are passed through.
     stack : Stack, optional
         The TCP stack; by default the stack of a current Linux kernel.
-    flow : Flow or str, optional
+    flow : Source or str, optional
         Packet size and interval for tables without these columns, or the name of an application in
-        `tcpdelay.scenario.applications`, which also sets the default limit and quantile.
+        `tcpdelay.scenario.applications`, which also sets the default limit and quantile. Any other source is simulated:
+        50 000 messages for each different path.
     limit : float, optional
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
@@ -102,7 +103,8 @@ def predict_many(
     Raises
     ------
     ValueError
-        If columns or the flow are missing, or an argument lies outside its range.
+        If columns or the flow are missing, or an argument lies outside its range; or if the paths are so many that
+        their simulations would take more than an hour.
 
     Warns
     -----
@@ -137,7 +139,9 @@ def predict_many(
     return _like(table, predicted, given.num_columns)
 
 
-def demand_for(flow: Flow | str | None, stack: Stack | None, limit: float | None, quantile: float | None) -> Demand:
+def demand_for(
+    flow: MessageSource | str | None, stack: Stack | None, limit: float | None, quantile: float | None
+) -> Demand:
     """Return flow, stack and target of all rows, with the defaults of `predict_many` filled in.
 
     Examples

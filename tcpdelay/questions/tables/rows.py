@@ -17,9 +17,17 @@ from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import CallTarget, voice_mos
 from tcpdelay.questions.region import VERDICTS, Question
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
-from tcpdelay.questions.tables.lattice import COLUMNS, Lattice, load_lattice, require_chain, save_lattice
+from tcpdelay.questions.tables.lattice import (
+    COLUMNS,
+    Lattice,
+    load_lattice,
+    require_chain,
+    require_simulator,
+    save_lattice,
+)
 from tcpdelay.scenario.fields import InvalidValueError, require_flag
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import NUMBER
@@ -28,9 +36,10 @@ FLAGS = ("works", "sustainable")
 COUNTED: tuple[Verdict, ...] = ("works", "uncertain")
 """Verdicts that are counted; the other rows with a prediction fail."""
 TOO_LARGE = "the chain is too large to compute"
+NOT_SETTLED = "the simulation does not settle: the load is near the capacity, or takes too many segments"
 MOST_LATTICES = 64
 """Lattices in memory; with more flows, the least recently used lattice is dropped."""
-_REASONS = ("", *(reason for name in ROW for reason in reasons(QUANTITIES[name])), TOO_LARGE)
+_REASONS = ("", *(reason for name in ROW for reason in reasons(QUANTITIES[name])), TOO_LARGE, NOT_SETTLED)
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,8 @@ class Demand:
 
     Parameters
     ----------
-    flow : Flow, optional
-        Packet size and interval of rows without their own.
+    flow : Source, optional
+        Packet size and interval of rows without their own, or another source, of all rows.
     stack : KnownStack
         The TCP implementation.
     target : Target
@@ -52,16 +61,24 @@ class Demand:
     Raises
     ------
     UnsupportedError
-        If the chain refuses the stack; an InvalidValueError.
+        If the chain refuses the stack, or the simulator another source; an InvalidValueError.
     """
 
-    flow: Flow | None
+    flow: MessageSource | None
     stack: KnownStack
     target: Target
     call: CallTarget | None = None
 
     def __post_init__(self) -> None:
-        require_chain(self.stack)
+        if self.simulated:
+            require_simulator(self.flow, self.stack)
+        else:
+            require_chain(self.stack)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the rows are simulated."""
+        return self.flow is not None and not isinstance(self.flow, Flow)
 
 
 class RowPredictor:
@@ -107,11 +124,14 @@ class RowPredictor:
         missing = [name for name in FLOW if name not in sources]
         if missing and demand.flow is None:
             raise ValueError(f"flow must be given, as the table has no {' and no '.join(missing)}")
+        if demand.simulated and (len(missing) < len(FLOW) or demand.call is not None):
+            allowed = "be a Flow for a table with packet sizes or intervals, and for the rating of a call"
+            raise InvalidValueError("flow", demand.flow, allowed)
         self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
         self.unchecked = 0
         self._columns = COLUMNS if demand.call is None else (*COLUMNS, "mos")
-        self._lattices: OrderedDict[tuple[Flow, Target], Lattice] = OrderedDict()
-        self._kept: dict[tuple[Flow, Target], int] = {}
+        self._lattices: OrderedDict[tuple[MessageSource, Target], Lattice] = OrderedDict()
+        self._kept: dict[tuple[MessageSource, Target], int] = {}
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the columns of a table, followed by the added columns.
@@ -155,7 +175,8 @@ class RowPredictor:
         verdicts = np.zeros(batch.num_rows, np.int8)
         for flow, target, rows in self._flows(values, reason == 0):
             self._predict_flow(flow, target, rows, values["rtt"], values["loss"], columns, flags, verdicts, on_progress)
-        reason[(reason == 0) & np.isnan(columns[0])] = len(_REASONS) - 1
+        unanswered = NOT_SETTLED if self.demand.simulated else TOO_LARGE
+        reason[(reason == 0) & np.isnan(columns[0])] = _REASONS.index(unanswered)
         bad = reason > 0
         nulls = bad if bad.any() else None
         arrays = [pa.array(column, mask=nulls) for column in (*columns, *flags)]
@@ -168,15 +189,20 @@ class RowPredictor:
         for key, lattice in self._lattices.items():
             self._save(key, lattice, growth)
 
-    def _save(self, key: tuple[Flow, Target], lattice: Lattice, growth: float = 1.0) -> None:
-        if self.cached and lattice.size > growth * self._kept[key] and save_lattice(lattice):
+    def _save(self, key: tuple[MessageSource, Target], lattice: Lattice, growth: float = 1.0) -> None:
+        if (
+            self.cached
+            and not self.demand.simulated
+            and lattice.size > growth * self._kept[key]
+            and save_lattice(lattice)
+        ):
             self._kept[key] = lattice.size
 
-    def _lattice(self, flow: Flow, target: Target) -> Lattice:
+    def _lattice(self, flow: MessageSource, target: Target) -> Lattice:
         key = flow, target
         if key not in self._lattices:
             asked = Question(flow, self.demand.stack, target)
-            lattice = load_lattice(asked) if self.cached else Lattice(asked)
+            lattice = load_lattice(asked) if self.cached and not self.demand.simulated else Lattice(asked)
             self._lattices[key], self._kept[key] = lattice, lattice.size
             if len(self._lattices) > MOST_LATTICES:
                 self._save(*self._lattices.popitem(last=False))
@@ -185,7 +211,7 @@ class RowPredictor:
 
     def _flows(
         self, values: dict[str, NDArray[np.float64]], right: NDArray[np.bool_]
-    ) -> list[tuple[Flow, Target, NDArray[np.int64] | None]]:
+    ) -> list[tuple[MessageSource, Target, NDArray[np.int64] | None]]:
         """Return the flows and targets of the valid rows, and the rows of each; None means all rows."""
         flow, target = self.demand.flow, self.demand.target
         if not right.any():
@@ -193,22 +219,23 @@ class RowPredictor:
         if flow is not None and not {*FLOW, *TARGET} & set(values):
             return [(flow, target, None if right.all() else np.flatnonzero(right))]
         rows = np.flatnonzero(right)
-        default = (0, 0.0) if flow is None else (flow.packet_size, flow.interval)
+        default = (flow.packet_size, flow.interval) if isinstance(flow, Flow) else (0, 0.0)
         own = [
             values[name][rows] if name in values else np.full(rows.size, given)
             for name, given in zip((*FLOW, *TARGET), (*default, target.limit, target.quantile), strict=True)
         ]
+        source = flow if self.demand.simulated else None
         different, which = np.unique(np.stack(own, axis=1), axis=0, return_inverse=True)
         order = np.argsort(which.ravel(), kind="stable")
         parts = np.split(rows[order], np.cumsum(np.bincount(which.ravel()))[:-1])
         return [
-            (Flow(int(size), interval), Target(limit, quantile), part)
+            (Flow(int(size), interval) if source is None else source, Target(limit, quantile), part)
             for (size, interval, limit, quantile), part in zip(different.tolist(), parts, strict=True)
         ]
 
     def _predict_flow(
         self,
-        flow: Flow,
+        flow: MessageSource,
         target: Target,
         rows: NDArray[np.int64] | None,
         rtt: NDArray[np.float64],
@@ -228,7 +255,7 @@ class RowPredictor:
         allowed = [target.allows(share) for share in (fewest, most)]
         call = self.demand.call
         if call is not None:
-            codec = call.codec_of(flow.interval)
+            codec = call.codec_of(flow.mean_interval)
             scores, best, worst = (
                 voice_mos(target.limit + codec.delay, np.nan_to_num(share, nan=1.0), codec)
                 for share in (late, fewest, most)

@@ -1,4 +1,4 @@
-"""The source of an experiment's messages as settings: its kind, its parameters and its seed."""
+"""A source as settings of an experiment or a sweep: its kind, its parameters and its seed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DISTRIBUTIONS: Mapping[str, type[SizeDistribution]] = {
 """Distributions of message sizes, by the word for them."""
 MAX_SEED = 2**31 - 1
 HIGHEST_RATE = 1000.0
-"""Largest mean number of messages per second [1/s], as of a flow with the shortest interval."""
+"""Largest mean number of messages per second in the testbed [1/s], as of its flows with the shortest interval."""
 DIGEST = 12
 """Hexadecimal digits of a digest."""
 _PERIOD = declarations(Trace)["period"]
@@ -114,7 +114,7 @@ class SourceSettings:
     seed: int = 0
 
     @classmethod
-    def from_table(cls, table: object, folder: Path = Path()) -> SourceSettings:
+    def from_table(cls, table: object, folder: Path = Path(), highest_rate: float = HIGHEST_RATE) -> SourceSettings:
         """Return the settings in a table of a TOML specification, or of a capture.
 
         Parameters
@@ -124,6 +124,8 @@ class SourceSettings:
             relative to `folder`; with a `digest` it is not read.
         folder : Path
             Folder of the specification.
+        highest_rate : float
+            Largest mean number of messages per second [1/s].
 
         Raises
         ------
@@ -143,7 +145,7 @@ class SourceSettings:
             content = _trace_file(values, folder) if kind == TRACE else _described(KINDS[kind], kind, values)
             settings = cls(content, seed)
             if "digest" not in values:
-                settings.check_rate()
+                settings.check_rate(highest_rate)
         except ValueError as error:
             raise ValueError(f"source: {error}") from None
         return settings
@@ -158,12 +160,12 @@ class SourceSettings:
         """The word for the source in specifications, such as "video"."""
         return TRACE if isinstance(self.content, TraceFile) else _word_of(KINDS, self.content)
 
-    def check_rate(self) -> None:
-        """Raise ValueError if there are more messages per second than the applications of the testbed write."""
+    def check_rate(self, highest: float) -> None:
+        """Raise ValueError if the mean number of messages per second [1/s] is too large or not known."""
         rate = self.source.message_rate
         # One message at the time 0 has no rate, which is NaN.
-        if not rate <= HIGHEST_RATE:
-            raise ValueError(f"at most {HIGHEST_RATE:g} messages per second are allowed in the mean, got {rate:.6g}")
+        if not rate <= highest:
+            raise ValueError(f"at most {highest:g} messages per second are allowed in the mean, got {rate:.6g}")
 
     @property
     def table(self) -> dict[str, Any]:
