@@ -156,13 +156,26 @@ def test_solve_refuses_what_has_no_meaning_for_the_source(run, trace, question, 
     assert re.fullmatch(f"tcpdelay solve: {fault}\n", errors.replace(str(trace), "FILE")), errors
 
 
-@pytest.mark.parametrize("command", [("solve", "loss"), ("compare",), ("region",), ("batch", "none.csv")])
-def test_commands_for_a_constant_rate_refuse_an_application_without_one(run, command):
-    path = PATH if command[0] in ("solve", "compare") else ()
-    status, printed, errors = run(*command, *path, "--app", "live-video")
+def test_a_command_for_a_constant_rate_refuses_an_application_without_one(run):
+    status, printed, errors = run("compare", *PATH, "--app", "live-video")
     assert (status, printed) == (2, "")
     said = "--app: the rate of live-video is not constant, as it must be here; --packet-size 1448 makes it a flow of "
-    assert errors.endswith(f"tcpdelay {command[0]}: {said}constant rate, 2.5 Mbit/s\n")
+    assert errors == f"tcpdelay compare: {said}constant rate, 2.5 Mbit/s\n"
+
+
+def test_an_application_without_a_constant_rate_is_a_source_for_solve_and_for_a_table_of_paths(run, tmp_path):
+    status, printed, _ = run("solve", "bitrate", *PATH, "--app", "remote-desktop", "--limit", "5s", "--format", "json")
+    assert status == 0
+    found = json.loads(printed)
+    assert (found["source"].partition("(")[0], found["method"]) == ("Messages", "simulation")
+    table = tmp_path / "paths.csv"
+    table.write_text("rtt,loss\n0.06,0.001\n")
+    status, printed, _ = run("batch", str(table), "--app", "voice-agent-reply")
+    assert status == 0
+    assert len(printed.splitlines()) == 2
+    status, printed, errors = run("solve", "sensitivity", *PATH, "--app", "live-video")
+    assert (status, printed) == (2, "")
+    assert errors.startswith("tcpdelay solve: --app live-video: goes with solve bitrate, ")
 
 
 def test_given_packets_make_a_constant_rate_and_the_output_says_so(run):

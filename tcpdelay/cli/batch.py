@@ -48,7 +48,7 @@ from tcpdelay.cli.output import (
     write,
     write_chart,
 )
-from tcpdelay.cli.scenario import read_demand, read_source
+from tcpdelay.cli.scenario import read_demand, read_source, varying_source
 from tcpdelay.cli.source_options import SourceOptions, with_source
 from tcpdelay.units import format_fraction
 
@@ -287,10 +287,10 @@ def _demand(
     from tcpdelay.questions.tables.rows import Demand
 
     in_table = [name for name in FLOW if name in sources]
-    if source.given:
+    if varying := varying_source(options, source):
         if in_table:
             column = sources[in_table[0]].column
-            raise typer.BadParameter(f"{source.names}: does not go with a table that has the column {column!r}")
+            raise typer.BadParameter(f"{varying}: does not go with a table that has the column {column!r}")
         chosen, stack, target = read_source(options, source)
         with argument_errors():
             return Demand(chosen, stack, target, call)

@@ -37,7 +37,7 @@ from tcpdelay.cli.output import (
     write_atomically,
     write_chart,
 )
-from tcpdelay.cli.scenario import read_demands, read_source
+from tcpdelay.cli.scenario import read_demands, read_source, varying_source
 from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.region_table import Edge, edge_table
@@ -212,11 +212,12 @@ def _demands(
     options: ScenarioOptions, source: SourceOptions, apps: Sequence[Application], stacks: Sequence[StackName]
 ) -> list[tuple[ScenarioOptions, Source, KnownStack, Target]]:
     """Return the options and the demand of each application over each stack, or of the source."""
-    if not source.given:
+    own = options.changed(app=next(iter(apps), None), stack=next(iter(stacks), None))
+    varying = varying_source(own, source)
+    if not varying:
         return [*read_demands(options, apps, stacks)]
     if max(len(apps), len(stacks)) > 1:
-        raise typer.BadParameter(f"{source.names}: goes with one --app and one --stack")
-    own = options.changed(app=next(iter(apps), None), stack=next(iter(stacks), None))
+        raise typer.BadParameter(f"{varying}: goes with one --app and one --stack")
     return [(own, *read_source(own, source))]
 
 

@@ -97,7 +97,7 @@ def read_source(
     app = options.app
     if chosen is None:
         return read_demand(options, estimate)
-    if not (app is None or app.constant_rate or _has_packets(options)) and chosen.kind in (None, type(app.content)):
+    if app is not None and _varies(options) and chosen.kind in (None, type(app.content)):
         with argument_errors():
             return replace(_source_of(options, app), **chosen.values), _stack(options, estimate), _target(options)
     if not chosen.given:
@@ -114,6 +114,23 @@ def read_source(
     with argument_errors():
         stack, target = _stack(options, estimate), _target(options)
         return chosen.of_messages(options), stack, target
+
+
+def varying_source(options: ScenarioOptions, chosen: SourceOptions) -> str:
+    """Return the options by which the rate of the source is not constant; an empty text if it is constant.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.applications import application
+    >>> varying_source(ScenarioOptions.of(app=application("live-video")), SourceOptions())
+    '--app live-video'
+    """
+    return chosen.names if chosen.given else f"--app {options.app.name}" if options.app and _varies(options) else ""
+
+
+def _varies(options: ScenarioOptions) -> bool:
+    """Return whether the rate of the application is not constant, and no option makes it constant."""
+    return options.app is not None and not options.app.constant_rate and not _has_packets(options)
 
 
 def _has_packets(options: ScenarioOptions) -> bool:
@@ -142,7 +159,7 @@ def _at_constant_rate(options: ScenarioOptions) -> ScenarioOptions:
     app = options.app
     if app is None or app.constant_rate:
         return options
-    if not _has_packets(options):
+    if _varies(options):
         rate = format_rate(app.source.mean_bitrate)
         raise typer.BadParameter(
             f"--app: the rate of {app.name} is not constant, as it must be here; --packet-size 1448 makes it a flow of "

@@ -12,7 +12,7 @@ from tcpdelay.cli import players
 from tcpdelay.cli.errors import argument_errors, counting, predicting
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_scenario
 from tcpdelay.cli.predict import FORMAT_HELP
-from tcpdelay.cli.scenario import RequestedScenario, in_frames, read_scenario
+from tcpdelay.cli.scenario import RequestedScenario, in_frames, read_scenario, varying_source
 from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
 from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.scenario.stack import Linux
@@ -235,8 +235,9 @@ def solve(
         "--bursts": bursts,
     }
     _refuse_unrelated(question, given)
-    if source.given:
-        _refuse_source(question, source, {"--codec": codec, "--mos": mos})
+    varying = varying_source(options, source)
+    if varying:
+        _refuse_source(question, varying, {"--codec": codec, "--mos": mos})
     if options.over is not None and question == "interval":
         raise typer.BadParameter("--over: does not go with solve interval; give the bytes around the data as --header")
     if method == "chain" and question in PLAYER_QUESTIONS:
@@ -251,7 +252,7 @@ def solve(
         print(text, end="")
         return
     if question == "bitrate":
-        particulars["--grow"] = grow or ("size" if source.given else _growth(options))
+        particulars["--grow"] = grow or ("size" if varying else _growth(options))
     scenario = read_scenario(_without_quantity(question, options, particulars.get("--grow"), source), source)
     with argument_errors(), predicting():
         from tcpdelay.report.answers import answer_text
@@ -271,14 +272,17 @@ def _refuse_unrelated(question: Question, given: dict[str, Any]) -> None:
         raise typer.BadParameter("--late-fraction and --codec or --mos: give one of them, a share or a call")
 
 
-def _refuse_source(question: Question, source: SourceOptions, of_calls: dict[str, Any]) -> None:
-    """Raise typer.BadParameter if a question, or the rating of a call, has no meaning for the chosen source."""
+def _refuse_source(question: Question, varying: str, of_calls: dict[str, Any]) -> None:
+    """Raise typer.BadParameter if a question, or the rating of a call, has no meaning for a source.
+
+    `varying` has the options by which its rate is not constant.
+    """
     if question not in OF_ANY_SOURCE:
         allowed = ", ".join(OF_ANY_SOURCE)
-        raise typer.BadParameter(f"{source.names}: goes with solve {allowed}, not with {question}")
+        raise typer.BadParameter(f"{varying}: goes with solve {allowed}, not with {question}")
     for option, value in of_calls.items():
         if value is not None:
-            raise typer.BadParameter(f"{option}: does not go with {source.names}")
+            raise typer.BadParameter(f"{option}: does not go with {varying}")
 
 
 def _growth(options: ScenarioOptions) -> Growth:
@@ -300,7 +304,7 @@ def _without_quantity(
         if options["one_way_delay"] is not None:
             raise typer.BadParameter("--one-way-delay: needs --rtt; their ratio is kept")
         options = options.changed(rtt=0.1)
-    if question == "bitrate" and source.given and not source.needs_packets:
+    if question == "bitrate" and varying_source(options, source) and not source.needs_packets:
         # The bitrate of a video is scaled; a trace has its own.
         needs_rate = source.file is None and options.bitrate is None and options.app is None
         return options.changed(bitrate=ANY_BITRATE) if needs_rate else options

@@ -25,7 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import NewReno2008, Stack, checked_profile
 

@@ -20,9 +20,9 @@ from tcpdelay.scenario.path import Bottleneck, Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.sources.source_settings import TraceFile
 from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Stack
 from tcpdelay.testbed.experiment import VIRTUAL_TIME_START, Experiment
-from tcpdelay.testbed.source_settings import TraceFile
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 PLAYOUT_DELAYS = (0.150, 0.200, 0.400)
