@@ -92,9 +92,10 @@ def test_the_published_chain_is_not_asked(scores):
 
 def test_the_tables_have_a_row_for_each_kind(measured, scores):
     results = {table.name: table for table in validation_results([measured], scores).tables}
-    settings = [row for row in results["other-settings"].rows if row["model"] == SIMULATOR.name]
+    settings = [row for row in results["sources"].rows if row["model"] == SIMULATOR.name]
     assert [row["set"] for row in settings] == ["video", "video, other frame", "video, key frame"]
     assert {row["collection"] for row in settings} == {"films"}
+    assert results["other-settings"].rows == []
     assert [row["messages"] for row in results["captures"].rows] == [row["set"] for row in settings]
     # A capture counts once in the summary, not once for each kind.
     assert {row["cases"] for row in results["summary"].rows} == {1}

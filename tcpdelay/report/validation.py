@@ -141,16 +141,19 @@ def validation_results(measured: Sequence[MeasuredDelay], scores: Sequence[Score
     Returns
     -------
     Results
-        The tables: summary, errors by group, errors of the captures that are not plain by setting and kind of message,
-        all captures and all scores. Summary and errors by group count the plain captures, or all captures if no capture
-        is plain.
+        The tables: summary, errors by group, errors of the captures that are not plain by setting, errors of sources by
+        kind of message, all captures and all scores. Summary and errors by group count the plain captures, or all
+        captures if no capture is plain.
     """
     plain = [score for score in scores if score.measured.plain]
     cases = plain or [score for score in scores if not score.measured.kind]
     tables = [
         summary_table(cases),
         errors_table(cases),
-        settings_table([score for score in scores if not score.measured.plain]),
+        settings_table(
+            [score for score in scores if score.measured.experiment.source is None and not score.measured.plain]
+        ),
+        sources_table(scores),
         captures_table(measured),
         scores_table(scores),
     ]
@@ -199,6 +202,16 @@ def errors_table(scores: Sequence[Score]) -> ResultTable:
 
 def settings_table(scores: Sequence[Score]) -> ResultTable:
     """Return each model's errors for the captures that are not plain, by the settings that differ."""
+    return _by_setting("other-settings", "Stacks and paths other than the default", scores)
+
+
+def sources_table(scores: Sequence[Score]) -> ResultTable:
+    """Return each model's errors for the captures of messages, for all messages and for each kind."""
+    of_sources = [score for score in scores if score.measured.experiment.source is not None]
+    return _by_setting("sources", "Sources whose rate is not constant, by kind of message", of_sources)
+
+
+def _by_setting(name: str, title: str, scores: Sequence[Score]) -> ResultTable:
     rows: list[dict[str, Cell]] = []
     for model, own in by_model(scores).items():
         groups: dict[tuple[str, str], list[Score]] = {}
@@ -216,7 +229,7 @@ def settings_table(scores: Sequence[Score]) -> ResultTable:
         *GROUP_COLUMNS,
         Column("sustainable_right", "carried or not: right", "fraction"),
     )
-    return ResultTable("other-settings", "Stacks and paths other than the default", columns, rows)
+    return ResultTable(name, title, columns, rows)
 
 
 def error_row(scores: Sequence[Score]) -> dict[str, Cell]:

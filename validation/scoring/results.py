@@ -37,6 +37,7 @@ from tcpdelay.report.validation import (
     errors_table,
     scores_table,
     settings_table,
+    sources_table,
     summary_table,
 )
 
@@ -120,7 +121,8 @@ def evaluate(
         summary_table(plain),
         errors_table(plain),
         halves_table(plain),
-        settings_table([one for one in scores if not one.measured.plain and one.measured.experiment.loss_burst == 1]),
+        settings_table([one for one in scores if _other_settings(one.measured)]),
+        sources_table(scores),
         not_simulated_table(measured),
         drop_tail_table(measured, published, predictions),
         capture_pairs_table(
@@ -141,6 +143,11 @@ def evaluate(
         scores_table(scores),
     ]
     return Results(models, measured, plain, tables, (*LONG_TABLES, "clock-rates", "congestion-controls"))
+
+
+def _other_settings(measured: MeasuredDelay) -> bool:
+    """Return whether a capture of constant rate has another stack or path than the default, apart from loss bursts."""
+    return not measured.plain and measured.experiment.source is None and measured.experiment.loss_burst == 1
 
 
 def figures(scores: Sequence[Score], read: Callable[[MeasuredDelay], FlowCapture]) -> dict[str, Figure]:
