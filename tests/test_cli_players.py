@@ -86,7 +86,7 @@ def test_a_playout_buffer_for_the_frames_of_a_video(run, tmp_path):
         (["startup", *VIDEO, "--hours", "0"], "--hours: must lie above 0"),
         (["gaps", *VIDEO], "must be Speech or Utterances"),
         (["gaps", *REPLIES, "--gap-fraction", "0%"], "--gap-fraction"),
-        (["interruption", *REPLIES, "--bursts", "7"], "--bursts: must lie between 1000"),
+        (["interruption", *REPLIES, "--bursts", "7"], "--bursts: must be a whole number between 1000"),
         (
             ["loss", "--rtt", "100ms", "--app", "voip", "--silence", "1s"],
             "--silence: goes with solve playout",

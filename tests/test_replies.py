@@ -118,9 +118,12 @@ def test_seconds_and_bytes_are_of_the_same_chunks():
     ("question", "change", "words"),
     [
         (td.playout_without_gaps, {"gap_share": 0}, "gap_share must lie between 0 and 1"),
-        (td.playout_without_gaps, {"bursts": 10}, "bursts must lie between 1000 and"),
+        (td.playout_without_gaps, {"bursts": 10}, "bursts must be a whole number between 1000 and"),
         (td.playout_without_gaps, {"source": td.Flow(174, 0.020)}, "source must be Speech or Utterances"),
-        (td.audio_not_stoppable, {"notsent_lowat": 0}, "notsent_lowat must be a number of bytes"),
+        (td.audio_not_stoppable, {"notsent_lowat": 0}, "notsent_lowat must be a whole number of bytes"),
+        (td.audio_not_stoppable, {"notsent_lowat": "4k"}, "notsent_lowat must be a whole number of bytes"),
+        (td.audio_not_stoppable, {"bursts": 1000.5}, "bursts must be a whole number"),
+        (td.audio_not_stoppable, {"buffer": "long"}, "buffer must be a number of seconds"),
         (td.audio_not_stoppable, {"buffer": -1.0}, "buffer must be a number of seconds"),
     ],
 )

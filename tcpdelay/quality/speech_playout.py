@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import InvalidValueError, is_number
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ def play_bursts(
     >>> bursts.required.round(3).tolist(), bursts.played.round(3).tolist()
     ([0.05], [0.05, 0.07, 0.14, 0.16])
     """
-    if not 0 < interval < np.inf:
+    if not is_number(interval) or not 0 < interval < np.inf:
         raise InvalidValueError("interval", interval, "be a number of seconds above 0")
-    if not 0 <= buffer < np.inf:
+    if not is_number(buffer) or not 0 <= buffer < np.inf:
         raise InvalidValueError("buffer", buffer, "be a number of seconds from 0 on")
     if not starts.size or starts[0] != 0 or np.any(np.diff(starts) <= 0) or starts[-1] >= read.size:
         raise InvalidValueError("starts", starts, "ascend from 0 to below the number of chunks")

@@ -246,8 +246,8 @@ def audio_not_stoppable(
     >>> float(with_limit.bytes("unsent", 0.999).value)
     4800.0
     """
-    if notsent_lowat is not None and notsent_lowat < 1:
-        raise InvalidValueError("notsent_lowat", notsent_lowat, "be a number of bytes from 1 on")
+    if notsent_lowat is not None and (not _is_whole(notsent_lowat) or notsent_lowat < 1):
+        raise InvalidValueError("notsent_lowat", notsent_lowat, "be a whole number of bytes from 1 on")
     replies = _Replies(source, path, stack, bursts, seed, on_progress)
     interval, size = replies.source.interval, replies.source.packet_size
     played = play_bursts(replies.read, replies.starts, interval, buffer).played
@@ -271,6 +271,11 @@ def audio_not_stoppable(
         replies.scenario.stack,
         replies.expected_error,
     )
+
+
+def _is_whole(value: object) -> bool:
+    """Return whether a value is a whole number."""
+    return is_number(value) and value % 1 == 0
 
 
 def _instants(begins: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -299,8 +304,8 @@ class _Replies:
             raise InvalidValueError("source", source, "be Speech or Utterances", _HINT)
         per_burst = bursty.packets_per_burst
         most = int(min(MOST_BURSTS, MOST_CHUNKS / per_burst))
-        if not is_number(bursts) or not FEWEST_BURSTS <= bursts <= most:
-            raise InvalidValueError("bursts", bursts, f"lie between {FEWEST_BURSTS} and {most}")
+        if not _is_whole(bursts) or not FEWEST_BURSTS <= bursts <= most:
+            raise InvalidValueError("bursts", bursts, f"be a whole number between {FEWEST_BURSTS} and {most}")
         self.source, self.scenario = bursty, Scenario(bursty, path, checked_profile(stack))
         simulated = simulate_messages(self.scenario, round(bursts * per_burst), seed, on_progress)
         self.expected_error = simulated.expected_error or UNKNOWN_ERROR
