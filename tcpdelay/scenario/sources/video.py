@@ -178,7 +178,8 @@ class Video(Source):
         Video
             `bitrate` and `frame_rate` are means of the trace. `key_ratio` is the ratio of the mean sizes of key frames
             and other frames, `key_interval` the mean distance of key frames, and `variation` the standard deviation of
-            all sizes, each relative to the mean of its class. Without key frames `key_ratio` is 1, and `key_interval` one frame.
+            all sizes, each relative to the mean of its class. Without key frames `key_ratio` is 1, and `key_interval`
+            is one frame.
 
         Raises
         ------
