@@ -71,6 +71,12 @@ def test_bidirectional_frames_do_not_hide_key_frames():
     assert found.key_ratio == pytest.approx(40_000 / ((19 * 9000 + 40 * 2500) / 59), rel=0.1)
 
 
+def test_a_trace_may_begin_between_key_frames():
+    found = Video.fit(Trace(TIMES, varied(np.where(NUMBERS % 60 == 17, 12_000, 4000), 0.6)))
+    assert found.group == 60
+    assert found.key_ratio == pytest.approx(3, rel=0.2)
+
+
 def test_key_frames_without_a_period_are_found_by_their_sizes():
     key = np.random.default_rng(2).random(COUNT) < 0.01
     found = Video.fit(Trace(TIMES, varied(np.where(key, 40_000, 4000))))

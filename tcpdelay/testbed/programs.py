@@ -107,9 +107,12 @@ def run_programs(
     for problem in backend.problems():
         raise ValueError(f"backend {backend.name!r} does not work here: {problem}")
     plan = ProgramPlan(experiment, list(client), list(server), seed)
+    # A guest uses one processor. Processes that run side by side mostly get different ones.
+    cores = sorted(os.sched_getaffinity(0))
+    core = cores[os.getpid() % len(cores)]
     with workplace() as place:
         try:
-            backend.run(plan, place, max(os.sched_getaffinity(0)), on_progress)
+            backend.run(plan, place, core, on_progress)
         except SessionFailedError as error:
             hint = "" if backend.real_time else "; a program that waits without sleeping stops virtual time"
             raise SessionFailedError(f"{error}{hint}") from error
