@@ -22,7 +22,7 @@ from tcpdelay.cli.predict import FORMAT_HELP, Format
 from tcpdelay.cli.scenario import measurements, read_scenario
 from tcpdelay.cli.source_options import SourceOptions, with_source
 from tcpdelay.report.prediction import draw_prediction
-from tcpdelay.report.relay import relay_record, relay_text
+from tcpdelay.report.relayed_messages import relay_record, relay_text
 from tcpdelay.report.result_table import record_text
 from tcpdelay.scenario.path import Path as NetworkPath
 
