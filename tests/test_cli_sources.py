@@ -38,7 +38,10 @@ def trace(tmp_path):
     ],
 )
 def test_options_make_the_source_that_python_makes(run, arguments, source):
-    status, printed, errors = run("predict", *PATH, *arguments, "--packets", "20000", "--format", "json")
+    # The chain knows speech on this path, so a simulation has to be asked for.
+    speech = isinstance(source, td.Speech)
+    asked = ("--packets", "20000", "--format", "json", *(("--method", "simulation") if speech else ()))
+    status, printed, errors = run("predict", *PATH, *arguments, *asked)
     assert (status, errors) == (0, "")
     found = json.loads(printed)
     expected = td.simulate(source, td.Path(0.060, 0.005), packets=20_000)
@@ -51,8 +54,18 @@ def test_options_make_the_source_that_python_makes(run, arguments, source):
     assert found["bitrate"] == pytest.approx(source.mean_bitrate)
     assert (found["method"], found["simulated_because"]) == (
         "simulation",
-        "the chain does not model this scenario (source)",
+        None if speech else "the chain does not model this scenario (source)",
     )
+
+
+def test_speech_is_answered_by_the_chain(run):
+    arguments = ("--app", "voip", "--silence", "1.35s", "--format", "json")
+    status, printed, errors = run("predict", *PATH, *arguments)
+    assert (status, errors) == (0, "")
+    found = json.loads(printed)
+    expected = td.predict_delay(td.Speech(174, 0.020), td.Path(0.060, 0.005))
+    assert (found["method"], found["p95"]) == ("chain", pytest.approx(expected.quantile(0.95)))
+    assert set(found["target_quantile_by_kind"]) == {"packet", "first packet"}
 
 
 def test_a_trace_is_simulated_and_shown_by_kind(run, trace, tmp_path):
