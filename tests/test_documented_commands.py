@@ -31,6 +31,7 @@ OTHER_PROGRAMS = {
     "ping": "needs a host that answers",
     "dask": "needs a cluster",
     "ss": "needs a connection that is under way",
+    "ffprobe": "needs a video file",
     "sudo": "needs root",
     "mkdir": "has nothing to do with the project",
 }

@@ -1,8 +1,5 @@
 """The two ends of `validation/relay.py` in the guest: a TURN client, and the TURN server with the peer of the client.
 
-    python3 relay_ends.py client send|read
-    python3 relay_ends.py relay send|read DELAY LOSS
-
 The relay's end runs coturn, and the peer behind an emulated UDP path with a delay and a loss, on the loopback device.
 One end sends the messages of the file `messages` in the working directory of both, and the other end reads them.
 
@@ -11,11 +8,11 @@ This runs with Debian's Python and its package python3-aioice, and so imports no
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import struct
 import subprocess
-import sys
 import time
 from array import array
 from collections.abc import Callable
@@ -121,12 +118,19 @@ async def relay(action: str, address: str, delay: str, loss: str) -> None:
     server.wait()
 
 
-def main(end: str, action: str, *path: str) -> None:
+def main() -> None:
     """Run one end."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("end", choices=("client", "relay"))
+    parser.add_argument("action", choices=("send", "read"), help="what this end does with the messages")
+    parser.add_argument(
+        "path", nargs="*", help="delay and loss of the emulated UDP path, as netem reads them; relay only"
+    )
+    given = parser.parse_args()
     names = {"send": ("CLIENT_ADDRESS", "SERVER_ADDRESS"), "read": ("SERVER_ADDRESS", "CLIENT_ADDRESS")}
-    own, other = (os.environ[name] for name in names[action])
-    asyncio.run(client(action, other) if end == "client" else relay(action, own, *path))
+    own, other = (os.environ[name] for name in names[given.action])
+    asyncio.run(client(given.action, other) if given.end == "client" else relay(given.action, own, *given.path))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
