@@ -51,6 +51,13 @@ def test_an_unknown_name_is_refused_with_the_known_ones(ask):
         ask("chess")
 
 
+@pytest.mark.parametrize("ask", [td.simulate, td.guideline, td.largest_loss, td.video_stalls])
+@pytest.mark.parametrize("count", [1, 5000])
+def test_a_trace_without_duration_is_refused_in_one_line(ask, count):
+    with pytest.raises(InvalidValueError, match=r"^source must have a message later than the time 0, or a period, got"):
+        ask(td.Trace([0.0] * count, [1000] * count), PATH)
+
+
 @pytest.mark.parametrize("several", [[0.1, 0.2], pd.Series([0.1, 0.2])])
 def test_several_values_at_once_point_to_the_function_for_tables(several):
     with pytest.raises(InvalidValueError, match=r"rtt must be a number in s, got .*; .* call tcpdelay\.predict_many"):

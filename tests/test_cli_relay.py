@@ -40,7 +40,8 @@ def test_text_names_legs_losses_and_kinds(run, tmp_path):
     [
         (["--second-loss", "120%"], "--second-loss"),
         (["--second", "udp", "--buffer", "1kB"], "--buffer: must be left out with UDP on the second leg"),
-        (["--packets", "5"], "--packets: must lie between 1000 and 1000000, got 5"),
+        (["--second", "udp", "--congestion-control", "reno"], "--congestion-control: does not go with UDP on both"),
+        (["--packets", "5"], "--packets: must be a whole number between 1000 and 1000000, got 5"),
         (["--first", "sctp"], "--first"),
         (["--stack", "newreno_2008"], "must be one of Stack.linux(...), or Udp()"),
     ],

@@ -244,6 +244,12 @@ def test_the_simulation_agrees_on_both_sides_of_the_edge_of_any_source(solve, ki
     assert type(edge.at[0]) is type(source)
 
 
+@pytest.mark.parametrize("ask", [td.largest_loss, td.largest_rtt, td.largest_bitrate])
+def test_the_chain_of_speech_does_not_search(ask):
+    with pytest.raises(ValueError, match=r"^source must be a Flow, which has a constant rate, in this question, got"):
+        ask(SOURCES["speech"], QUIET_PATH, target=TARGET, method="chain")
+
+
 @pytest.mark.parametrize("kind", SOURCES)
 def test_the_axis_of_the_bitrate_scales_a_source(kind):
     source = SOURCES[kind]

@@ -131,6 +131,7 @@ def test_a_faulty_trace_is_refused_in_one_line(make, message):
     ("content", "message"),
     [
         (b"", "is no trace: Empty CSV file"),
+        (b"time,size,size\n0,1,1\n", "has more than one column 'size'"),
         (b"time,bytes\n0,1\n", "lacks a column 'size'; required are time and size"),
         (b"time,size\n", "times must be a list or array of one or more times in seconds, got"),
         (b"time,size\n0,1\n1,\n", "column 'size' has empty cells"),

@@ -174,7 +174,10 @@ def test_the_buffer_holds_what_is_not_acknowledged():
     [
         ({"buffer": 0}, "buffer must be a whole number from 1 to 1e+09 bytes, got 0"),
         ({"buffer": 1.5}, "buffer must be a whole number"),
-        ({"packets": 10}, "packets must lie between 1000 and 1000000, got 10"),
+        ({"packets": 10}, "packets must be a whole number between 1000 and 1000000, got 10"),
+        ({"packets": 2000.5}, "packets must be a whole number between 1000 and 1000000, got 2000.5"),
+        ({"buffer": float("nan")}, "buffer must be a whole number from 1 to 1e+09 bytes, got nan"),
+        ({"buffer": float("inf")}, "buffer must be a whole number from 1 to 1e+09 bytes, got inf"),
         ({"quantile": 1.0}, "quantile must lie between 0 and 1"),
         ({"seed": -1}, "seed must be 0 or more"),
         ({"first": path(0.1)}, "first must be a pair of a Path and a Stack"),

@@ -112,6 +112,9 @@ def test_seconds_and_bytes_are_of_the_same_chunks():
         assert seconds.low <= seconds.value <= seconds.high
     with pytest.raises(ValueError, match="stage must be one of 'held back'"):
         found.seconds("lost", 0.5)
+    for probability in (0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="probability must lie between 0 and 1"):
+            found.seconds("unsent", probability)
 
 
 @pytest.mark.parametrize(

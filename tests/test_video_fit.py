@@ -120,6 +120,11 @@ def test_short_traces_are_refused(times):
         Video.fit(Trace(times, [1000] * len(times)))
 
 
+def test_another_source_is_no_trace():
+    with pytest.raises(InvalidValueError, match=r"^trace must be a Trace, got Speech"):
+        Video.fit(Speech(174, 0.02))
+
+
 def test_messages_written_at_once_are_refused():
     with pytest.raises(InvalidValueError, match="add up the messages of each frame"):
         Video.fit(Trace(np.repeat(TIMES[:100], 3), [1000] * 300))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tcpdelay.cli.errors import argument_errors, predicting
+import typer
+
+from tcpdelay.cli.errors import argument_errors, option_name, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
@@ -25,8 +28,10 @@ from tcpdelay.report.prediction import draw_prediction
 from tcpdelay.report.relayed_messages import relay_record, relay_text
 from tcpdelay.report.result_table import record_text
 from tcpdelay.scenario.path import Path as NetworkPath
+from tcpdelay.scenario.stack import Linux
 
 Transport = Literal["tcp", "udp"]
+STACK_FIELDS = {field.name for field in fields(Linux)}
 
 SUMMARY = "Simulate two legs with a relay between them."
 EXAMPLES = """
@@ -85,6 +90,10 @@ def relay(
 
     refuse_other_than_chart(chart, "--chart")
     refuse_same_file([*measurements(options), *source.files], [("--chart", chart)])
+    if first == second == "udp":
+        for name in options.values:
+            if name in STACK_FIELDS:
+                raise typer.BadParameter(f"{option_name(name)}: does not go with UDP on both legs")
     scenario = read_scenario(options, source)
     with argument_errors("--second-rtt"):
         onward = NetworkPath(second_rtt, 0.0)

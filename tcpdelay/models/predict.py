@@ -154,7 +154,7 @@ def model_to_compare(
         The scenario.
     method : {"chain", "simulation", "auto"}
         "auto" is the chain, or the simulator where the chain refuses a field or is too large, and the simulator does
-        not refuse the scenario.
+        not refuse the scenario. A source that is no `Flow` is always simulated.
     on_progress : callable, optional
         Called in each simulation with the number of packets simulated, and the largest number of packets.
     solved : bool
@@ -167,8 +167,8 @@ def model_to_compare(
 
     Raises
     ------
-    UnsupportedError
-        If the model refuses the scenario.
+    InvalidValueError
+        If the model refuses the scenario, or the source is no `Flow` with the method "chain".
 
     Examples
     --------
@@ -180,6 +180,11 @@ def model_to_compare(
     """
     can_simulate = not simulator().supports(scenario).refused
     because = why_simulated(scenario, solved) if method == "auto" and can_simulate else ""
+    if not isinstance(scenario.source, Flow):
+        # The chain of speech has no capacity and is checked at single points, not along a search.
+        if method == "chain":
+            raise InvalidValueError("source", scenario.source, "be a Flow, which has a constant rate, in this question")
+        because = because or "the chain does not model this scenario (source)"
     chosen = "simulation" if because else method
     for refusal in supports(scenario, chosen).refused:
         raise refusal

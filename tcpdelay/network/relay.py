@@ -169,12 +169,12 @@ def simulate_relay(
     for name, leg in (("first", first), ("second", second)):
         _check_leg(source, name, leg)
     if buffer is not None:
-        if not is_number(buffer) or buffer != int(buffer) or not 1 <= buffer <= LARGEST_BUFFER:
+        if not is_number(buffer) or not 1 <= buffer <= LARGEST_BUFFER or buffer != int(buffer):
             raise InvalidValueError("buffer", buffer, f"be a whole number from 1 to {LARGEST_BUFFER:g} bytes")
         if isinstance(second[1], Udp):
             raise InvalidValueError("buffer", buffer, "be left out with UDP on the second leg, where nothing waits")
-    if packets is not None and not FEWEST_PACKETS <= packets <= MOST_PACKETS:
-        raise InvalidValueError("packets", packets, f"lie between {FEWEST_PACKETS} and {MOST_PACKETS}")
+    if packets is not None and (not FEWEST_PACKETS <= packets <= MOST_PACKETS or packets != int(packets)):
+        raise InvalidValueError("packets", packets, f"be a whole number between {FEWEST_PACKETS} and {MOST_PACKETS}")
     if not 0 < quantile < 1:
         raise InvalidValueError("quantile", quantile, "lie between 0 and 1")
     if seed < 0:

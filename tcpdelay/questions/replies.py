@@ -88,6 +88,7 @@ class GaplessPlayout:
 
     def start_quantile(self, probability: float, buffer: float = 0.0) -> Interval:
         """Return a quantile of the time from a burst's first write to its playout with a buffer [s]."""
+        _check_probability(probability)
         value, low, high = quantile_interval([self.first_delays], probability)
         return Interval(value + buffer, low + buffer, high + buffer)
 
@@ -141,9 +142,15 @@ class UnstoppableAudio:
     def _scaled(self, stage: str, probability: float, factor: float) -> Interval:
         if stage not in self.chunks:
             raise InvalidValueError("stage", stage, f"be one of {', '.join(map(repr, self.chunks))}")
+        _check_probability(probability)
         return Interval(
             *(factor * end for end in quantile_interval([self.chunks[stage].astype(np.float64)], probability))
         )
+
+
+def _check_probability(probability: float) -> None:
+    if not is_number(probability) or not 0 < probability < 1:
+        raise InvalidValueError("probability", probability, "lie between 0 and 1")
 
 
 def playout_without_gaps(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from tcpdelay.scenario.encapsulation import encapsulation
@@ -203,7 +204,7 @@ def source_of(flow: Source | str) -> Source:
     Raises
     ------
     InvalidValueError
-        If `flow` is neither a source nor the name of a preset.
+        If `flow` is neither a source nor the name of a preset, or all its messages have the time 0.
 
     Examples
     --------
@@ -215,6 +216,9 @@ def source_of(flow: Source | str) -> Source:
         return preset.source
     if not isinstance(flow, Source):
         raise InvalidValueError("flow", flow, f"be a Flow or one of {', '.join(APPLICATIONS)}")
+    # A trace whose messages all have the time 0 has no rate, and no model answers without one.
+    if math.isnan(flow.message_rate):
+        raise InvalidValueError("source", flow, "have a message later than the time 0, or a period")
     return flow
 
 

@@ -280,8 +280,11 @@ def _batches(path: FilePath) -> Iterator[Any]:
 
 
 def _required_columns(path: FilePath, names: list[str]) -> list[str]:
-    """Return the columns of a file that a trace uses; raise ValueError if a required column is missing."""
+    """Return the columns of a file that a trace uses; raise ValueError if one is missing or not unique."""
     for name in COLUMNS:
         if name not in names:
             raise ValueError(f"{path}: lacks a column {name!r}; required are {' and '.join(COLUMNS)}")
+    for name in (*COLUMNS, LABEL_COLUMN):
+        if names.count(name) > 1:
+            raise ValueError(f"{path}: has more than one column {name!r}")
     return [name for name in (*COLUMNS, LABEL_COLUMN) if name in names]

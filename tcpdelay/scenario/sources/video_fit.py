@@ -73,8 +73,10 @@ def fitted_parameters(trace: Trace) -> VideoParameters:
     Raises
     ------
     InvalidValueError
-        If the messages are no frames at a constant rate.
+        If `trace` is no `Trace`, or its messages are no frames at a constant rate.
     """
+    if not isinstance(trace, Trace):
+        raise InvalidValueError("trace", trace, "be a Trace")
     frame_rate = _frame_rate(trace)
     sizes = trace.sizes.astype(np.float64)
     bitrate = 8 * float(sizes.mean()) * frame_rate
