@@ -79,7 +79,7 @@ def test_alone_it_explains_itself(run):
     ("typed", "completed"),
     [
         ("tcpdelay rep", "report"),
-        ("tcpdelay report --app v", "voip\nvoice-agent"),
+        ("tcpdelay report --app v", "voip\nvoice-agent\nvoice-agent-reply"),
         ("tcpdelay predict --variant s", "sack"),
     ],
 )

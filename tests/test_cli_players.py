@@ -88,8 +88,8 @@ def test_a_playout_buffer_for_the_frames_of_a_video(run, tmp_path):
         (["gaps", *REPLIES, "--gap-fraction", "0%"], "--gap-fraction"),
         (["interruption", *REPLIES, "--bursts", "7"], "--bursts: must be a whole number between 1000"),
         (
-            ["loss", "--rtt", "100ms", "--app", "voip", "--silence", "1s"],
-            "--silence: goes with solve playout",
+            ["sensitivity", "--rtt", "100ms", "--loss", "1%", "--app", "voip", "--silence", "1s"],
+            "--silence: goes with solve bitrate, ",
         ),
     ],
 )

@@ -288,7 +288,6 @@ def test_the_method_auto_simulates_what_the_chain_refuses():
         ),
         (lambda: simulate(td.Messages(2e4, 9), td.Path(0.01, 0)), "source must have at most 10000 messages per"),
         (lambda: simulate(td.Video(2e9), td.Path(0.1, 0)), "rtt must span less than 1024 segments"),
-        (lambda: td.guideline(td.Video(1e6), QUIET), "flow must be a Flow, which has a constant rate, got Video"),
         (lambda: td.sensitivities(td.Speech(174, 0.02), QUIET), "flow must be a Flow, which has a constant rate"),
         (lambda: Scenario("voip", QUIET), "source must be a Flow or another Source, got 'voip'"),
         (lambda: Scenario(td.Video(1e6), QUIET).flow, "flow must be a Flow, which has a constant rate, got Video"),
