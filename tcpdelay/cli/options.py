@@ -92,9 +92,9 @@ def application_option(more: str = "") -> Any:
     return make_option(
         "--app",
         FLOW,
-        f"A typical application: its packets and its target. Other options override it.{more}",
+        f"A typical application of those below: its packets and its target. Other options override it.{more}",
         False,
-        metavar="|".join(APPLICATIONS),
+        metavar="NAME",
         parser=_application,
         autocompletion=lambda: list(APPLICATIONS),
     )

@@ -37,9 +37,12 @@ SUMMARY = "Simulate two legs with a relay between them."
 EXAMPLES = """
 \b
 Examples:
-  tcpdelay relay --app voip --rtt 40ms --loss 1% --first udp --second-rtt 80ms --second-loss 2% --buffer 100kB
-  tcpdelay relay --app voip --rtt 80ms --loss 2% --second-rtt 40ms --second-loss 1% --second udp
-  tcpdelay relay --bitrate 2Mbit/s --key-ratio 8 --rtt 30ms --loss 0.1% --second-rtt 60ms --second-loss 0.5%
+  tcpdelay relay --app voip --rtt 40ms --loss 1% --first udp \\
+      --second-rtt 80ms --second-loss 2% --buffer 100kB
+  tcpdelay relay --app voip --rtt 80ms --loss 2% \\
+      --second-rtt 40ms --second-loss 1% --second udp
+  tcpdelay relay --bitrate 2Mbit/s --key-ratio 8 --rtt 30ms --loss 0.1% \\
+      --second-rtt 60ms --second-loss 0.5%
 """
 
 

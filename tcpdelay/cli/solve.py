@@ -84,7 +84,8 @@ Examples:
   tcpdelay solve loss --rtt 100ms --app voip
   tcpdelay solve rtt --loss 2% --app voip --limit 150ms
   tcpdelay solve bitrate --rtt 60ms --loss 0.5% --limit 1s --quantile 99%
-  tcpdelay solve playout --rtt 60ms --loss 0.5% --bitrate 300kbit/s --key-ratio 8
+  tcpdelay solve playout --rtt 60ms --loss 0.5% --bitrate 300kbit/s \\
+      --key-ratio 8
   tcpdelay solve playout --rtt 100ms --loss 2% --app voip --late-fraction 1%
   tcpdelay solve playout --rtt 100ms --loss 2% --app voip --codec g729a
   tcpdelay solve interval --rtt 100ms --loss 2% --bitrate 64kbit/s
