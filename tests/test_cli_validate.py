@@ -51,7 +51,7 @@ def test_the_default_directories_are_here(run, captures, tmp_path):
         "results.json",
         "captures.csv",
         "scores.csv",
-        *(f"{table}.{kind}" for table in ("summary", "errors", "other-settings") for kind in ("csv", "md")),
+        *(f"{table}.{kind}" for table in ("summary", "errors", "other-settings", "sources") for kind in ("csv", "md")),
     }
 
 

@@ -123,7 +123,7 @@ def packets_to_count(scenario: Scenario, packets: int) -> int:
     --------
     >>> from tcpdelay.scenario.sources.video import Video
     >>> [packets_to_count(Scenario(each, Path(0.1, 0.01)), 200_000) for each in (Flow(9000, 0.03), Video(2_500_000))]
-    [200000, 50000]
+    [200000, 55603]
     """
     source = scenario.source
     if isinstance(source, Flow):

@@ -240,6 +240,7 @@ def connection_utilization(source: Source, path: Path, stack: Stack, segments_pe
 
     Examples
     --------
+    >>> from tcpdelay.scenario.source import Flow
     >>> from tcpdelay.scenario.stack import Stack
     >>> connection_utilization(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008())
     0.11815
@@ -271,6 +272,7 @@ def utilization_map(
 
     Examples
     --------
+    >>> from tcpdelay.scenario.source import Flow
     >>> from tcpdelay.scenario.stack import Stack
     >>> utilization_map(Flow(174, 0.020), np.array([0.1]), np.array([0.0, 0.02]), Stack.newreno_2008())
     array([[0.     , 0.11815]])

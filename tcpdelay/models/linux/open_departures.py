@@ -150,7 +150,7 @@ def _written(s: Sending, first: int, last: int) -> float:
     """Return the number of packets that are written from slot `first` to slot `last` of a phase."""
     packets = 0.0
     for place in range(first, last + 1):
-        packets += written_share(s.written_later, s.written_first, s.fading, place)
+        packets += written_share(s.written_later, s.written_first, s.fading, float(place))
     return packets
 
 
