@@ -284,7 +284,10 @@ def test_the_smallest_buffer_of_speech_has_the_share_of_late_packets():
             "flow must be a Flow, which has a constant rate, got Video",
         ),
         (lambda video: td.largest_bitrate(video, PATH, grow="rate"), "grow must be 'segments' or 'size' unless"),
-        (lambda video: td.largest_bitrate(td.Trace([0.0], [9]), PATH), "source must have a mean bitrate"),
+        (
+            lambda video: td.largest_bitrate(td.Trace([0.0], [9]), PATH),
+            "source must have a message later than the time 0",
+        ),
         (lambda video: td.largest_loss(td.Trace([0.0, 1.0], [9, 9]), PATH), "source must have at least 3000 messages"),
         (lambda video: td.largest_loss(video, PATH, method="chain"), "source must be a Flow"),
         (lambda video: td.playout_for_call(video, PATH), "flow must be a Flow"),
