@@ -1,26 +1,82 @@
-"""The figures of a verdict: quantiles, late packets and the mean of the delays that it rests on."""
+"""What the findings on every kind of source have: the delays, the verdict on them, margins, and recommendations."""
 
 from __future__ import annotations
 
 import json
 import math
-from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.interface import Answer, NotSettledError, settled_record
-from tcpdelay.models.verdict import Verdict
+import numpy as np
+from pydantic_core import to_jsonable_python
+
+from tcpdelay.advice.alternatives import Alternative, alternatives_at_ends
+from tcpdelay.advice.loss_curve import LossCurve, loss_curve
+from tcpdelay.advice.recommendations import recommendations
+from tcpdelay.advice.rule import Recommendation, Situation
+from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
+from tcpdelay.models.interface import Answer, DelayParts, Model, NotSettledError, settled_record
+from tcpdelay.models.predict import AnsweredBy
+from tcpdelay.models.verdict import Judgement, Verdict, late_range
 from tcpdelay.questions.margins import Margin
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import quantile_name
 
+if TYPE_CHECKING:
+    from tcpdelay.capture.estimate import PathEstimate
+
 REPORTED_QUANTILES = (0.5, 0.95, 0.99)
+NO_PARTS = DelayParts(math.nan, math.nan, math.nan, math.nan)
+"""Parts of the mean delay where there are no delays."""
 
 
-class JudgedDelays(ABC):
-    """The delays of findings, and the verdict on them; the fields are those of `tcpdelay.advice.guideline.Findings`."""
+@dataclass(frozen=True, kw_only=True)
+class JudgedDelays:
+    """The part of a report's content that does not depend on the kind of source, as data.
+
+    A report predicts the delays of a scenario, and judges them: it compares them with a target.
+
+    Parameters
+    ----------
+    path, stack, target
+        The scenario without its source, and the demand on the delay.
+    works : bool
+        Whether the prediction meets the target.
+    answer : Answer
+        The answer that verdict and delays rest on: of the chain, or of a simulation. It has no delays if the simulation
+        has not settled, and the chain has no answer either.
+    late_range : tuple of float
+        Smallest and largest share of late packets that the expected error of the prediction allows.
+    parts : DelayParts
+        Parts of the mean delay [s]; NaN without delays.
+    verdict : {"works", "uncertain", "fails"}
+        Whether the target is met; "uncertain" if the expected error of the prediction reaches across the limit, or if
+        the target is met in one part of the measured path's confidence interval and missed in another part.
+    margins : tuple of Margin
+        The margins of loss, round-trip time and bitrate; without the bitrate if the source cannot be scaled.
+    recommendations : tuple of Recommendation
+        The rules that make sense for the source, in the order of the report: first what to do, the largest effect
+        first.
+    alternatives : tuple of Alternative
+        The predictions at the ends of the measured path's confidence intervals; empty if the path was not measured.
+    expected_error : ExpectedError
+        The probable error of the prediction.
+    notes : tuple of str
+        Limits of the numbers that the reader should know.
+    ignored : mapping of str to str
+        Fields of the scenario that the model ignores, and the values that it assumes.
+    loss_curve : LossCurve
+        The target's quantile against the loss.
+    simulated_because : str
+        Why the chain has no answer, so that all figures are simulated; empty if the chain has an answer.
+    unsettled : NotSettledError, optional
+        What is known from a simulation that has not settled, if the chain answers in its place.
+    estimate : PathEstimate, optional
+        The measurement from which the path was made.
+    """
 
     path: Path
     stack: KnownStack
@@ -28,10 +84,70 @@ class JudgedDelays(ABC):
     works: bool
     answer: Answer
     late_range: tuple[float, float]
+    parts: DelayParts
     verdict: Verdict
     margins: tuple[Margin, ...]
+    recommendations: tuple[Recommendation, ...]
+    alternatives: tuple[Alternative, ...]
+    expected_error: ExpectedError
+    notes: tuple[str, ...]
+    ignored: Mapping[str, str]
+    loss_curve: LossCurve
     simulated_because: str
-    unsettled: NotSettledError | None
+    unsettled: NotSettledError | None = None
+    estimate: PathEstimate | None = None
+
+    recorded: ClassVar[tuple[str, ...]]
+    """Fields in the record of `to_dict`, in its order."""
+
+    @classmethod
+    def of(
+        cls,
+        situation: Situation,
+        judgement: Judgement,
+        margins: tuple[Margin, ...],
+        model: AnsweredBy | Model,
+        estimate: PathEstimate | None,
+        **others: Any,
+    ) -> Self:
+        """Return the findings in a situation.
+
+        Parameters
+        ----------
+        situation : Situation
+            The prediction for the scenario, and the model with which the effects of changes are computed.
+        judgement : Judgement
+            The verdict on the path as measured, and the answer that it rests on.
+        margins : tuple of Margin
+            The margins; the first is the margin of the loss.
+        model : {"chain"} or Model
+            The model of the margins, which also predicts the alternatives and the loss curve.
+        estimate : PathEstimate, optional
+            The measurement from which the path was made.
+        **others
+            The other fields, by name.
+        """
+        judged, target, works = situation.of_verdict, situation.target, situation.works
+        alternatives = alternatives_at_ends(judged.scenario, target, estimate, model)
+        agreed = all(alternative.meets_target == works for alternative in alternatives)
+        return cls(
+            path=situation.path,
+            stack=situation.stack,
+            target=target,
+            works=works,
+            answer=judged,
+            late_range=late_range(judgement.answer, target.latest),
+            parts=situation.answer.parts or NO_PARTS,
+            verdict=judgement.verdict if agreed else "uncertain",
+            margins=margins,
+            recommendations=tuple(recommendations(situation)),
+            alternatives=alternatives,
+            expected_error=judged.expected_error or UNKNOWN_ERROR,
+            ignored=judged.ignored,
+            loss_curve=loss_curve(judged.scenario, target, margins[0], model),
+            estimate=estimate,
+            **others,
+        )
 
     @property
     def settled(self) -> bool:
@@ -92,9 +208,19 @@ class JudgedDelays(ABC):
             **settled_record(refusal if isinstance(refusal, NotSettledError) else None),
         }
 
-    @abstractmethod
+    def other_entries(self) -> dict[str, Any]:
+        """Return the entries of the record that are not fields, or replace them."""
+        return {}
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the findings as plain numbers, strings, lists and dictionaries."""
+        """Return the findings as plain numbers, strings, lists and dictionaries.
+
+        Infinite delays, delays of a simulation that has not settled, and quantiles of too few messages become None.
+        """
+        record = {name: getattr(self, name) for name in self.recorded}
+        record |= {"delay": self.delay_record(), **self.other_entries(), "estimate": self.estimate}
+        plain: dict[str, Any] = to_jsonable_python(record, inf_nan_mode="null", fallback=np.ndarray.tolist)
+        return plain
 
     def to_json(self) -> str:
         """Return the findings as JSON: delays in seconds, rates in bit/s, shares as fractions."""

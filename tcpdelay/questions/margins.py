@@ -73,6 +73,30 @@ class Margin:
         within = self.within_error
         return replace(self, edge=edge, at_least=False, within_error=within and _around(edge, edge, within))
 
+    def agreeing(self, works: bool, certain: bool) -> Margin:
+        """Return a margin whose edge does not contradict a verdict.
+
+        The verdict and the margin can come from two models, which can disagree near the limit. Then the edge is moved
+        to the value in the scenario. If the verdict is certain, the range of the edge ends there too.
+
+        Parameters
+        ----------
+        works : bool
+            Whether the target is met in the scenario.
+        certain : bool
+            Whether `works` is certain, whatever the expected error.
+        """
+        now, inside = self.now, self.edge is not None and self.edge >= self.now
+        moved = self if inside == works else self.moved_to(now)
+        if not certain or moved.within_error is None:
+            return moved
+        low, high = moved.within_error
+        if works:
+            low = now if low is None else max(low, now)
+        else:
+            high = now if high is None else min(high, now)
+        return replace(moved, within_error=(low, high))
+
 
 def _margin(quantity: str, now: float, found: Bracket) -> Margin:
     return Margin(quantity, now, found.inside, at_least=found.outside is None or not found.known)

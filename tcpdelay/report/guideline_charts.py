@@ -25,18 +25,16 @@ from tcpdelay.units import NEVER_SETTLES, NOT_CARRIED, NOT_SETTLED, format_fract
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.judged_delays import JudgedDelays
     from tcpdelay.advice.loss_curve import LossCurve
-    from tcpdelay.advice.source_guideline import SourceFindings
 
 
-def plot_delay_parts(guideline: Findings | SourceFindings, ax: Axes | None = None) -> Axes:
+def plot_delay_parts(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
     """Draw the parts of the mean delay as one bar.
 
     Parameters
     ----------
-    guideline : Findings
+    guideline : JudgedDelays
         The findings.
     ax : Axes, optional
         Where to draw; the current axes of pyplot by default.
@@ -74,12 +72,12 @@ def plot_delay_parts(guideline: Findings | SourceFindings, ax: Axes | None = Non
     return ax
 
 
-def plot_quantile_against_loss(guideline: Findings | SourceFindings, ax: Axes | None = None) -> Axes:
+def plot_quantile_against_loss(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
     """Draw the target's quantile against the loss, with the limit, the scenario and the largest loss that works.
 
     Parameters
     ----------
-    guideline : Findings
+    guideline : JudgedDelays
         The findings.
     ax : Axes, optional
         Where to draw; the current axes of pyplot by default.

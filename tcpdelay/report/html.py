@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from tcpdelay.report import phrases
 from tcpdelay.report.chart_labels import LABEL_SIZE
 from tcpdelay.report.charts import BLUE, GREEN, ORANGE, PURPLE, plot_distribution
-from tcpdelay.report.content import content
 from tcpdelay.report.guideline_charts import plot_delay_parts, plot_quantile_against_loss
 from tcpdelay.units import format_fraction, format_time, quantile_name
 
@@ -144,21 +143,17 @@ class Chart:
     svg: Markup
 
 
-def to_html(guideline: Findings) -> str:
-    """Return the report on `guideline` as a page that contains its style and its charts.
+def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
+    """Return the content of a report as a page that contains its style, and the charts of each section.
 
     Examples
     --------
     >>> from tcpdelay import guideline
-    >>> page = to_html(guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020))
+    >>> found = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
+    >>> page = as_page(found.content(), found.charts())
     >>> "Works, with" in page, "http" in page
     (True, False)
     """
-    return as_page(content(guideline), charts(guideline))
-
-
-def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
-    """Return the content of a report as a page, with the charts of each section."""
     return environment().get_template("report.html.j2").render(report=report, charts=charts)
 
 
