@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.models.interface import Model, Requested
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, model_to_compare, predict, simulator, supports
+from tcpdelay.questions.plane import Question, losses, question, round_trip_times
 from tcpdelay.questions.quantities import Axis, average_flow
-from tcpdelay.questions.region import Question, losses, question, round_trip_times
 from tcpdelay.questions.schedule import work_out
 from tcpdelay.questions.search import RELATIVE_TOLERANCE, edge_of, edges_within_error, excess_lateness, narrowed
 from tcpdelay.scenario.fields import InvalidValueError

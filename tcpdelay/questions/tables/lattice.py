@@ -29,7 +29,7 @@ from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import late_range
 from tcpdelay.questions.grid import Grid, GridWork, Variables
-from tcpdelay.questions.region import Question, question
+from tcpdelay.questions.plane import Question, question
 from tcpdelay.questions.schedule import work_out
 from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
@@ -168,7 +168,7 @@ class Lattice:
 
     Examples
     --------
-    >>> from tcpdelay.questions.region import question
+    >>> from tcpdelay.questions.plane import question
     >>> lattice = Lattice(question("voip", None, None, None))
     >>> answers = lattice.answer(np.array([0.100]), np.array([0.02]))
     >>> answers.columns[:, 0].round(3).tolist(), bool(answers.works[0])
@@ -328,7 +328,7 @@ def lattice_path(asked: Question) -> Path:
 
     Examples
     --------
-    >>> from tcpdelay.questions.region import question
+    >>> from tcpdelay.questions.plane import question
     >>> voip, opus = (lattice_path(question(name, None, None, None)) for name in ("voip", "opus"))
     >>> voip.suffix, voip == opus
     ('.parquet', False)
@@ -352,7 +352,7 @@ def load_lattice(asked: Question) -> Lattice:
 
     Examples
     --------
-    >>> from tcpdelay.questions.region import question
+    >>> from tcpdelay.questions.plane import question
     >>> load_lattice(question("voip", None, 0.123, 0.9)).asked.target.limit
     0.123
     """
@@ -380,7 +380,7 @@ def save_lattice(lattice: Lattice) -> bool:
 
     Examples
     --------
-    >>> from tcpdelay.questions.region import question
+    >>> from tcpdelay.questions.plane import question
     >>> save_lattice(Lattice(question("voip", None, 0.123, 0.9)))
     True
     """

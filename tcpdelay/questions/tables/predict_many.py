@@ -18,7 +18,7 @@ import pyarrow as pa
 from tcpdelay import __version__
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.quality.voice import CallTarget
-from tcpdelay.questions.region import question
+from tcpdelay.questions.plane import question
 from tcpdelay.questions.tables.column_units import check_units
 from tcpdelay.questions.tables.columns import Source, find_sources, require_one
 from tcpdelay.questions.tables.csv_reading import one_line

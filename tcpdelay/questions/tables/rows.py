@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import CallTarget, voice_mos
-from tcpdelay.questions.region import VERDICTS, Question
+from tcpdelay.questions.plane import Question
+from tcpdelay.questions.region import VERDICTS
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
 from tcpdelay.questions.tables.lattice import (
     COLUMNS,
