@@ -48,9 +48,10 @@ def test_the_delays_are_those_of_a_simulation_with_as_many_messages(video):
 
 def test_the_record_has_every_field_except_those_without_a_plain_form(video):
     found = video, td.guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020, method="chain")
-    for each, added in zip(found, ({"by_kind"}, set()), strict=True):
-        fields = {field.name for field in dataclasses.fields(each)}
-        assert set(each.to_dict()) == fields - {"answer", "unsettled"} | {"delay"} | added
+    changes = ({"unchanged", "utilization"}, {"by_kind"}), (set(), {"fair_rate"})
+    for each, (left_out, added) in zip(found, changes, strict=True):
+        fields = {field.name for field in dataclasses.fields(each)} - {"answer", "unsettled"}
+        assert set(each.to_dict()) == fields - left_out | {"delay"} | added
 
 
 def test_margins_are_edges_of_simulations_with_a_fixed_number_of_messages(video):

@@ -8,23 +8,19 @@ from dataclasses import dataclass
 from tcpdelay.advice.judged_delays import JudgedDelays
 from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
 from tcpdelay.advice.request import GuidelineRequest
-from tcpdelay.advice.rule import Situation
-from tcpdelay.models.interface import Answer, Model, NotSettledError, Requested
+from tcpdelay.models.interface import Answer, NotSettledError, Requested
 from tcpdelay.models.predict import (
-    AnsweredBy,
     model_to_compare,
     predict,
-    simulator,
     solved_once,
     supports,
     why_simulated,
 )
-from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.validity import ValidatedRange, validated_range
 from tcpdelay.models.verdict import judge
 from tcpdelay.quality.experience import Call, call_experience, video_experience
 from tcpdelay.quality.video import VideoPlayout
-from tcpdelay.questions.margins import Margin, largest_sustainable_rate, margins
+from tcpdelay.questions.margins import Margin, largest_sustainable_rate
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import NewReno2008
 
@@ -41,17 +37,12 @@ class Findings(JudgedDelays):
         The flow.
     backlogged_time_fraction : float
         Share of time in which packets wait in the send buffer.
-    fair_rate, utilization : float
-        Rate of a long TCP transfer on the path [bit/s], and the flow's share of it.
     largest_sustainable_rate : Margin
         Highest bitrate that TCP can carry.
     playout : tuple of PlayoutBuffer
         Playout delays that hide single losses.
     validity : ValidatedRange
         Range in which the model has been checked.
-    unchanged : float
-        The target's quantile of the delay [s] with which the effects of a change are compared: by the chain, or
-        `quantile` if the same model gives it. NaN if the simulation has not settled.
     refused : tuple of str
         Fields of the scenario that the chain refuses; usually none.
     call : Call, optional
@@ -62,12 +53,9 @@ class Findings(JudgedDelays):
 
     flow: Flow
     backlogged_time_fraction: float
-    fair_rate: float
-    utilization: float
     largest_sustainable_rate: Margin
     playout: tuple[PlayoutBuffer, ...]
     validity: ValidatedRange
-    unchanged: float
     refused: tuple[str, ...]
     call: Call | None = None
     video: VideoPlayout | None = None
@@ -78,6 +66,11 @@ class Findings(JudgedDelays):
         *("alternatives", "validity", "unchanged", "expected_error", "notes", "ignored", "refused"),
         *("simulated_because", "loss_curve", "call", "video"),
     )
+
+    @property
+    def fair_rate(self) -> float:
+        """Rate of a long TCP transfer on the path [bit/s]."""
+        return self.flow.bitrate / self.utilization if self.utilization > 0 else math.inf
 
 
 def _notes(answer: Answer) -> tuple[str, ...]:
@@ -133,7 +126,6 @@ def _findings(request: GuidelineRequest) -> Findings:
     model = model_to_compare(scenario, "chain" if request.method == "chain" else "auto", request.on_progress)
     judgement = judge(scenario, target, request.method, requested, request.on_progress)
     judged, unsettled = judgement.answer, None
-    changed: AnsweredBy | Model = model
     if model == "chain":
         answer.require()
         if not judged.answered:
@@ -142,28 +134,18 @@ def _findings(request: GuidelineRequest) -> Findings:
             judged = answer
     else:
         answer = judged
-        if judged.answered:
-            changed = simulator(judged.requested.packets, request.on_progress)
-    utilization = connection_utilization(flow, path, stack)
-    works, certain = judged.meets(target), judgement.verdict != "uncertain"
-    every = margins(flow, path, stack, target, model, request.on_margin)
-    found_margins = tuple(margin.agreeing(works, certain) for margin in every)
-    situation = Situation(answer, target, utilization, found_margins[-1], application, changed, judged)
     delays = judged.distribution
     return Findings.of(
-        situation,
+        request,
         judgement,
-        found_margins,
+        judged,
+        answer,
         model,
-        request.estimate,
         flow=flow,
         backlogged_time_fraction=answer.backlogged_time_fraction,
-        fair_rate=flow.bitrate / utilization if utilization > 0 else math.inf,
-        utilization=utilization,
         largest_sustainable_rate=largest_sustainable_rate(flow, path, stack, model),
         playout=() if delays is None else playout_buffers(judged),
         validity=validated_range(stack),
-        unchanged=situation.delay,
         notes=_notes(judged),
         refused=() if model == "chain" else tuple(error.name for error in supports(scenario).refused),
         simulated_because="" if model == "chain" else why_simulated(scenario),

@@ -14,12 +14,14 @@ from pydantic_core import to_jsonable_python
 from tcpdelay.advice.alternatives import Alternative, alternatives_at_ends
 from tcpdelay.advice.loss_curve import LossCurve, loss_curve
 from tcpdelay.advice.recommendations import recommendations
+from tcpdelay.advice.request import GuidelineRequest
 from tcpdelay.advice.rule import Recommendation, Situation
 from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
 from tcpdelay.models.interface import Answer, DelayParts, Model, NotSettledError, settled_record
-from tcpdelay.models.predict import AnsweredBy
+from tcpdelay.models.predict import AnsweredBy, simulator
+from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.verdict import Judgement, Verdict, late_range
-from tcpdelay.questions.margins import Margin
+from tcpdelay.questions.margins import Margin, margins
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import Target
@@ -52,6 +54,8 @@ class JudgedDelays:
         Smallest and largest share of late packets that the expected error of the prediction allows.
     parts : DelayParts
         Parts of the mean delay [s]; NaN without delays.
+    utilization : float
+        The mean bitrate divided by the rate of a long TCP transfer on the path.
     verdict : {"works", "uncertain", "fails"}
         Whether the target is met; "uncertain" if the expected error of the prediction reaches across the limit, or if
         the target is met in one part of the measured path's confidence interval and missed in another part.
@@ -62,6 +66,9 @@ class JudgedDelays:
         first.
     alternatives : tuple of Alternative
         The predictions at the ends of the measured path's confidence intervals; empty if the path was not measured.
+    unchanged : float
+        The target's quantile of the delay [s] with which the effects of a change are compared: by the chain, or
+        `quantile` if the same model gives it. NaN if the simulation has not settled.
     expected_error : ExpectedError
         The probable error of the prediction.
     notes : tuple of str
@@ -85,10 +92,12 @@ class JudgedDelays:
     answer: Answer
     late_range: tuple[float, float]
     parts: DelayParts
+    utilization: float
     verdict: Verdict
     margins: tuple[Margin, ...]
     recommendations: tuple[Recommendation, ...]
     alternatives: tuple[Alternative, ...]
+    unchanged: float
     expected_error: ExpectedError
     notes: tuple[str, ...]
     ignored: Mapping[str, str]
@@ -103,48 +112,57 @@ class JudgedDelays:
     @classmethod
     def of(
         cls,
-        situation: Situation,
+        request: GuidelineRequest,
         judgement: Judgement,
-        margins: tuple[Margin, ...],
+        judged: Answer,
+        answer: Answer,
         model: AnsweredBy | Model,
-        estimate: PathEstimate | None,
         **others: Any,
     ) -> Self:
-        """Return the findings in a situation.
+        """Return the findings that follow from a verdict and from the answers of the models.
 
         Parameters
         ----------
-        situation : Situation
-            The prediction for the scenario, and the model with which the effects of changes are computed.
+        request : GuidelineRequest
+            The scenario and the demand on its delay.
         judgement : Judgement
             The verdict on the path as measured, and the answer that it rests on.
-        margins : tuple of Margin
-            The margins; the first is the margin of the loss.
+        judged : Answer
+            The answer with the delays of the report. It is not the answer of `judgement` if that has no delays.
+        answer : Answer
+            The answer with which the effects of changes are compared.
         model : {"chain"} or Model
-            The model of the margins, which also predicts the alternatives and the loss curve.
-        estimate : PathEstimate, optional
-            The measurement from which the path was made.
+            The model of the margins, the alternatives and the loss curve.
         **others
-            The other fields, by name.
+            The fields that do not follow from these, by name.
         """
-        judged, target, works = situation.of_verdict, situation.target, situation.works
-        alternatives = alternatives_at_ends(judged.scenario, target, estimate, model)
+        scenario, target, estimate = request.scenario, request.target, request.estimate
+        utilization = connection_utilization(scenario.source, scenario.path, scenario.stack)
+        works, certain = judged.meets(target), judgement.verdict != "uncertain"
+        found = tuple(margin.agreeing(works, certain) for margin in margins(scenario, target, model, request.on_margin))
+        bitrate = next((margin for margin in found if margin.quantity == "bitrate"), None)
+        simulated = model != "chain" and judged.answered
+        compared = simulator(judged.requested.packets, request.on_progress) if simulated else model
+        situation = Situation(answer, target, utilization, bitrate, request.application, compared, judged)
+        alternatives = alternatives_at_ends(scenario, target, estimate, model)
         agreed = all(alternative.meets_target == works for alternative in alternatives)
         return cls(
-            path=situation.path,
-            stack=situation.stack,
+            path=scenario.path,
+            stack=scenario.stack,
             target=target,
             works=works,
             answer=judged,
             late_range=late_range(judgement.answer, target.latest),
-            parts=situation.answer.parts or NO_PARTS,
+            parts=answer.parts or NO_PARTS,
+            utilization=utilization,
             verdict=judgement.verdict if agreed else "uncertain",
-            margins=margins,
+            margins=found,
             recommendations=tuple(recommendations(situation)),
             alternatives=alternatives,
+            unchanged=situation.delay,
             expected_error=judged.expected_error or UNKNOWN_ERROR,
             ignored=judged.ignored,
-            loss_curve=loss_curve(judged.scenario, target, margins[0], model),
+            loss_curve=loss_curve(scenario, target, found[0], model),
             estimate=estimate,
             **others,
         )

@@ -9,13 +9,10 @@ from typing import Any
 
 from tcpdelay.advice.judged_delays import REPORTED_QUANTILES, JudgedDelays
 from tcpdelay.advice.request import GuidelineRequest
-from tcpdelay.advice.rule import Situation
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.interface import Requested
-from tcpdelay.models.predict import model_to_compare, simulator, solved_once
-from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.models.predict import model_to_compare, solved_once
 from tcpdelay.models.verdict import judge
-from tcpdelay.questions.margins import source_margins
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.units import quantile_name
@@ -117,20 +114,14 @@ def _findings(request: GuidelineRequest) -> SourceFindings:
     model = model_to_compare(scenario, "simulation", on_progress)
     judgement = judge(scenario, target, "simulation", Requested(parts=True, target=target), on_progress)
     answer = judgement.answer
-    works, certain = answer.meets(target), judgement.verdict != "uncertain"
-    every = source_margins(scenario, target, model, request.on_margin)
-    margins = tuple(margin.agreeing(works, certain) for margin in every)
-    bitrate = next((margin for margin in margins if margin.quantity == "bitrate"), None)
-    changed = simulator(answer.requested.packets, on_progress) if answer.answered else model
-    utilization = connection_utilization(scenario.source, scenario.path, scenario.stack)
     carried = answer.sustainable or not answer.answered
     endless = "TCP cannot carry this source on this path: the backlog grows for as long as it sends"
     return SourceFindings.of(
-        Situation(answer, target, utilization, bitrate, request.application, changed, answer),
+        request,
         judgement,
-        margins,
+        answer,
+        answer,
         model,
-        request.estimate,
         source=scenario.source,
         compared=getattr(model, "packets", 0),
         notes=() if carried else (endless,),

@@ -24,7 +24,7 @@ import numpy as np
 from tcpdelay.files import read_toml
 from tcpdelay.models.predict import supports
 from tcpdelay.models.simulator.simulation import LARGEST_MESSAGE_RATE
-from tcpdelay.questions.sweep.parameters import (
+from tcpdelay.questions.sweep.point import (
     PARAMETERS,
     TABLES,
     Parameter,

@@ -1,4 +1,4 @@
-"""The parameters of a sweep, and a point of it: every field of flow, path and stack, the heuristics, or a source."""
+"""A point of a sweep, and its parameters: the fields of source, path and stack, and the heuristics."""
 
 from __future__ import annotations
 
