@@ -21,9 +21,10 @@ from tcpdelay.confidence import (
     share_interval,
     student,
 )
-from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
+from tcpdelay.distribution import UNKNOWN_ERROR
 from tcpdelay.models.predict import simulate_messages
 from tcpdelay.quality.player import Player, play
+from tcpdelay.questions.player_answer import MOST_MESSAGES, PlayerAnswer
 from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
@@ -38,16 +39,14 @@ SESSION = 600.0
 """Length of a session by default [s of media time]."""
 LONGEST_STARTUP = 60.0
 """Largest start-up buffer that is tried [s of media time]."""
-MOST_FRAMES = 20_000_000
-"""Largest number of frames of a simulation."""
 DEFAULT_PLAYER = Player(startup=2.0)
 
 
 @dataclass(frozen=True)
-class VideoStalls:
+class VideoStalls(PlayerAnswer):
     """The stalls of a video over many sessions.
 
-    All intervals are 95 % intervals of the simulation's statistical error.
+    All intervals are 95 % intervals of the simulation's statistical error. `PlayerAnswer` has the scenario.
 
     Attributes
     ----------
@@ -67,10 +66,6 @@ class VideoStalls:
         Share of the sessions without a stall.
     stall_lengths : ndarray
         Lengths of all stalls [s], in the order of time.
-    source, path, stack
-        The scenario.
-    expected_error : ExpectedError
-        Expected error of the simulated delays.
     """
 
     player: Player
@@ -81,10 +76,6 @@ class VideoStalls:
     stalled_share: Interval
     undisturbed: Interval
     stall_lengths: NDArray[np.float64] = field(repr=False, compare=False)
-    source: Source = field(repr=False)
-    path: Path = field(repr=False)
-    stack: Stack = field(repr=False)
-    expected_error: ExpectedError = field(repr=False)
     method: str = "simulation"
 
     def stall_quantile(self, probability: float) -> Interval:
@@ -248,9 +239,9 @@ class _Viewing:
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
         self.source, self.session = source_of(source), session
-        most = MOST_FRAMES / self.source.message_rate / HOUR
+        most = MOST_MESSAGES / self.source.message_rate / HOUR
         if not is_number(hours) or not 0 < hours <= most:
-            raise InvalidValueError("hours", hours, f"lie above 0 and up to {most:.4g}, {MOST_FRAMES} frames")
+            raise InvalidValueError("hours", hours, f"lie above 0 and up to {most:.4g}, {MOST_MESSAGES} frames")
         longest = hours * HOUR / FEWEST_BLOCKS
         if not is_number(session) or not 1 <= session <= longest:
             allowed = f"lie between 1 s and {longest:.4g} s, a share 1/{FEWEST_BLOCKS} of the simulated time"
@@ -287,10 +278,8 @@ class _Viewing:
             _per_time(stalled / viewed, viewed),
             share_interval(int(np.count_nonzero(counts == 0)), self.starts.size),
             played.stall_before[happened],
-            self.scenario.source,
-            self.scenario.path,
-            self.scenario.stack,
-            self.expected_error,
+            scenario=self.scenario,
+            expected_error=self.expected_error,
         )
 
 

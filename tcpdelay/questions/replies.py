@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval, quantile_interval, share_interval
-from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
+from tcpdelay.distribution import UNKNOWN_ERROR
 from tcpdelay.models.predict import simulate_messages
 from tcpdelay.quality.player import RESOLUTION
 from tcpdelay.quality.speech_playout import play_bursts
+from tcpdelay.questions.player_answer import MOST_MESSAGES, PlayerAnswer
 from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
@@ -26,8 +27,6 @@ GAP_SHARE = 0.01
 BURSTS = 10_000
 """Talk spurts or replies that are simulated by default."""
 FEWEST_BURSTS, MOST_BURSTS = 1000, 1_000_000
-MOST_CHUNKS = 20_000_000
-"""Largest number of chunks of a simulation."""
 INSTANTS = 200_000
 """Instants at which the audio that cannot be stopped is counted."""
 FIRST_CHUNK = 1
@@ -40,10 +39,10 @@ _HINT = "on the command line, --silence makes packets speech, and --speed makes 
 
 
 @dataclass(frozen=True)
-class GaplessPlayout:
+class GaplessPlayout(PlayerAnswer):
     """The smallest playout buffer that plays most talk spurts or replies without a gap.
 
-    All intervals are 95 % intervals of the simulation's statistical error.
+    All intervals are 95 % intervals of the simulation's statistical error. `PlayerAnswer` has the scenario.
 
     Attributes
     ----------
@@ -54,20 +53,12 @@ class GaplessPlayout:
     first_delays, required : ndarray, shape (bursts,)
         Delay of the first chunk of each burst from write to read, and the smallest buffer that plays the burst without
         a gap [s].
-    source, path, stack
-        The scenario.
-    expected_error : ExpectedError
-        Expected error of the simulated delays.
     """
 
     value: Interval
     gap_share: float
     first_delays: NDArray[np.float64] = field(repr=False, compare=False)
     required: NDArray[np.float64] = field(repr=False, compare=False)
-    source: Source = field(repr=False)
-    path: Path = field(repr=False)
-    stack: Stack = field(repr=False)
-    expected_error: ExpectedError = field(repr=False)
     method: str = "simulation"
 
     @property
@@ -94,7 +85,7 @@ class GaplessPlayout:
 
 
 @dataclass(frozen=True)
-class UnstoppableAudio:
+class UnstoppableAudio(PlayerAnswer):
     """The audio of replies that the sender can no longer stop, at random instants between first write and last playout.
 
     Attributes
@@ -108,19 +99,11 @@ class UnstoppableAudio:
         application has not written it, because of TCP_NOTSENT_LOWAT. "unsent" is written and has not been sent. "in
         flight" is sent and not read: on the network, or waiting for a retransmission. "at the reader" is read and has
         not begun to play. "not stoppable" is the sum of all but the first.
-    source, path, stack
-        The scenario.
-    expected_error : ExpectedError
-        Expected error of the simulated delays.
     """
 
     buffer: float
     notsent_lowat: int | None
     chunks: Mapping[str, NDArray[np.int64]] = field(repr=False, compare=False)
-    source: Speech | Utterances = field(repr=False)
-    path: Path = field(repr=False)
-    stack: Stack = field(repr=False)
-    expected_error: ExpectedError = field(repr=False)
     method: str = "simulation"
 
     def seconds(self, stage: str, probability: float) -> Interval:
@@ -133,11 +116,11 @@ class UnstoppableAudio:
         >>> found.seconds("unsent", 0.5).value, found.seconds("at the reader", 0.5).value > 0.5
         (0.0, True)
         """
-        return self._scaled(stage, probability, self.source.interval)
+        return self._scaled(stage, probability, self.scenario.value("interval"))
 
     def bytes(self, stage: str, probability: float) -> Interval:
         """Return a quantile of the audio in a stage [bytes], with its 95 % interval."""
-        return self._scaled(stage, probability, self.source.packet_size)
+        return self._scaled(stage, probability, self.scenario.value("packet_size"))
 
     def _scaled(self, stage: str, probability: float, factor: float) -> Interval:
         if stage not in self.chunks:
@@ -202,10 +185,8 @@ def playout_without_gaps(
         gap_share,
         replies.read[replies.starts] - replies.written[replies.starts],
         played.required,
-        replies.source,
-        path,
-        replies.scenario.stack,
-        replies.expected_error,
+        scenario=replies.scenario,
+        expected_error=replies.expected_error,
     )
 
 
@@ -273,10 +254,8 @@ def audio_not_stoppable(
         float(buffer),
         notsent_lowat,
         dict(zip(STAGES, amounts, strict=True)),
-        replies.source,
-        path,
-        replies.scenario.stack,
-        replies.expected_error,
+        scenario=replies.scenario,
+        expected_error=replies.expected_error,
     )
 
 
@@ -310,7 +289,7 @@ class _Replies:
         if not isinstance(bursty, Speech | Utterances):
             raise InvalidValueError("source", source, "be Speech or Utterances", _HINT)
         per_burst = bursty.packets_per_burst
-        most = int(min(MOST_BURSTS, MOST_CHUNKS / per_burst))
+        most = int(min(MOST_BURSTS, MOST_MESSAGES / per_burst))
         if not _is_whole(bursts) or not FEWEST_BURSTS <= bursts <= most:
             raise InvalidValueError("bursts", bursts, f"be a whole number between {FEWEST_BURSTS} and {most}")
         self.source, self.scenario = bursty, Scenario(bursty, path, checked_profile(stack))
