@@ -184,6 +184,12 @@ class JudgedDelays:
         """
         return self.answer.require()
 
+    @property
+    def by_kind(self) -> Mapping[str, DelayDistribution]:
+        """Delays of each kind of message; empty for messages of one kind, and without finite delays."""
+        found: Mapping[str, DelayDistribution] = getattr(self.answer.distribution, "by_kind", {})
+        return found
+
     def quantile_of(self, share: float) -> float:
         """Return the delay [s] within which a share of the packets arrives; NaN if the simulation has not settled."""
         return self.distribution.quantile(share) if self.answer.answered else math.nan

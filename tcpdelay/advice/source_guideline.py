@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tcpdelay.advice.judged_delays import REPORTED_QUANTILES, JudgedDelays
 from tcpdelay.advice.request import GuidelineRequest
-from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import model_to_compare, solved_once
 from tcpdelay.models.verdict import judge
@@ -50,12 +48,6 @@ class SourceFindings(JudgedDelays):
         *("source", "path", "stack", "target", "works", "late_range", "parts", "verdict", "margins", "recommendations"),
         *("alternatives", "compared", "expected_error", "notes", "ignored", "loss_curve", "simulated_because"),
     )
-
-    @property
-    def by_kind(self) -> Mapping[str, DelayDistribution]:
-        """Delays of each kind of message; empty for messages of one kind, and without finite delays."""
-        found: Mapping[str, DelayDistribution] = getattr(self.answer.distribution, "by_kind", {})
-        return found
 
     def quantile_of_kind(self, kind: str, share: float) -> float:
         """Return the delay [s] within which a share of the messages of a kind arrives; NaN if these are too few."""

@@ -50,8 +50,9 @@ class Guideline(Reported, Findings):
     def charts(self) -> dict[str, list[Chart]]:
         """Return the charts of the report, by the key of their section."""
         from tcpdelay.report.html import charts
+        from tcpdelay.report.phrases import verdict
 
-        return charts(self)
+        return charts(self, verdict(self))
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ class SourceGuideline(Reported, SourceFindings):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the share of messages later than each delay, by kind of message."""
-        from tcpdelay.report.source_page import plot_kinds
+        from tcpdelay.report.guideline_charts import plot_later
 
-        return plot_kinds(self, ax)
+        return plot_later(self, "messages", ax)
 
     def content(self) -> Content:
         """Return the content of the report."""

@@ -19,7 +19,16 @@ from tcpdelay.report.chart_labels import (
     tidy,
     time_axis,
 )
-from tcpdelay.report.charts import BLUE, GREEN, LINE_WIDTH, ORANGE, PURPLE, SMALLEST_TIME, current_axes
+from tcpdelay.report.charts import (
+    BLUE,
+    GREEN,
+    LINE_WIDTH,
+    ORANGE,
+    PURPLE,
+    SMALLEST_TIME,
+    current_axes,
+    plot_distribution,
+)
 from tcpdelay.units import NEVER_SETTLES, NOT_CARRIED, NOT_SETTLED, format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -69,6 +78,38 @@ def plot_delay_parts(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
     ax.set_xlim(0.0, start or SMALLEST_TIME)
     ax.set_ylim(-0.5, 0.5)
     names_of_parts(ax, labels)
+    return ax
+
+
+def plot_later(guideline: JudgedDelays, messages: str, ax: Axes | None = None) -> Axes:
+    """Draw the share of packets or messages later than each delay: one curve for each kind.
+
+    Parameters
+    ----------
+    guideline : JudgedDelays
+        The findings.
+    messages : {"packets", "messages"}
+        What arrives.
+    ax : Axes, optional
+        Where to draw; the current axes of pyplot by default.
+
+    Returns
+    -------
+    Axes
+        Delays [s] against shares.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from tcpdelay import Path, Speech, guideline
+    >>> ax = plot_later(guideline(Speech(174, 0.020), Path(rtt=0.100, loss=0.02)), "messages", Figure().subplots())
+    >>> ax.get_ylabel()
+    'messages later than that'
+    """
+    ax, marks = current_axes() if ax is None else ax, {"limit": guideline.target.limit}
+    for kind, delays in (guideline.by_kind or {"": guideline.distribution}).items():
+        plot_distribution(delays, ax, thresholds=marks, kind="survival", label=kind or None)
+    ax.set_ylabel(f"{messages} later than that")
     return ax
 
 

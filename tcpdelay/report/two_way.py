@@ -69,11 +69,12 @@ class TwoWayGuideline(Reported):
     def charts(self) -> dict[str, list[Chart]]:
         """Return the charts of both directions, by the key of their section."""
         from tcpdelay.report.html import charts
+        from tcpdelay.report.phrases import verdict
 
         return {
             f"{key}{_SUFFIXES[number]}": of_section
             for number, found in enumerate((self.forward, self.backward))
-            for key, of_section in charts(found, _SUFFIXES[number]).items()
+            for key, of_section in charts(found, verdict(found), suffix=_SUFFIXES[number]).items()
         }
 
     def to_json(self) -> str:
