@@ -27,9 +27,9 @@ from tcpdelay.scenario.stack import NewReno2008
 
 @dataclass(frozen=True, kw_only=True)
 class Findings(JudgedDelays):
-    """The content of a report on a flow of constant rate, as data; the other fields are those of `JudgedDelays`.
+    """The findings on a flow of constant rate; `JudgedDelays` has the other fields.
 
-    The verdict rests on the chain, or on a simulation where the chain does not settle the verdict.
+    The verdict follows from the chain's answer, or from a simulation if the chain's expected error leaves it open.
 
     Parameters
     ----------
@@ -96,9 +96,10 @@ def _notes(answer: Answer) -> tuple[str, ...]:
 def findings(request: GuidelineRequest) -> Findings:
     """Return the findings on a flow of constant rate; each scenario is solved only once.
 
-    With the method "auto", a simulation gives verdict and delays where the chain's expected error reaches across the
-    limit. Margins, parts of the delay and effects of settings are the chain's, unless the chain refuses the scenario
-    and the method allows a simulation. The findings on a call or a video have its quality too.
+    With the method "auto", verdict and delays are simulated if the chain's expected error leaves the verdict open.
+    The chain computes margins, parts of the delay and effects of settings. If the chain refuses the scenario and the
+    method allows a simulation, these are simulated too. If the application is a call or a video, the findings include
+    the quality of the call or the playout of the video.
 
     Raises
     ------

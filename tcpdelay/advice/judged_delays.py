@@ -1,4 +1,4 @@
-"""What the findings on every kind of source have: the delays, the verdict on them, margins, and recommendations."""
+"""The findings on any source: delays, the verdict whether they meet the target, margins, and recommendations."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ NO_PARTS = DelayParts(math.nan, math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedDelays:
-    """The part of a report's content that does not depend on the kind of source, as data.
+    """The findings of a report that do not depend on the kind of source: predicted delays, and the verdict on them.
 
-    A report predicts the delays of a scenario, and judges them: it compares them with a target.
+    The verdict says whether the delays meet the target. A subclass adds the source, and findings for its kind.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ class JudgedDelays:
     works : bool
         Whether the prediction meets the target.
     answer : Answer
-        The answer that verdict and delays rest on: of the chain, or of a simulation. It has no delays if the simulation
-        has not settled, and the chain has no answer either.
+        The answer of the chain or of a simulation, from which the verdict and the delays follow. It has no delays if
+        the simulation has not settled, and the chain has no answer either.
     late_range : tuple of float
         Smallest and largest share of late packets that the expected error of the prediction allows.
     parts : DelayParts
@@ -62,8 +62,8 @@ class JudgedDelays:
     margins : tuple of Margin
         The margins of loss, round-trip time and bitrate; without the bitrate if the source cannot be scaled.
     recommendations : tuple of Recommendation
-        The rules that make sense for the source, in the order of the report: first what to do, the largest effect
-        first.
+        The rules that apply to this kind of source, in the order of the report: first what to do, beginning with the
+        largest effect.
     alternatives : tuple of Alternative
         The predictions at the ends of the measured path's confidence intervals; empty if the path was not measured.
     unchanged : float
@@ -107,7 +107,7 @@ class JudgedDelays:
     estimate: PathEstimate | None = None
 
     recorded: ClassVar[tuple[str, ...]]
-    """Fields in the record of `to_dict`, in its order."""
+    """Names of the fields that `to_dict` returns, in the order of its keys."""
 
     @classmethod
     def of(
@@ -119,22 +119,22 @@ class JudgedDelays:
         model: AnsweredBy | Model,
         **others: Any,
     ) -> Self:
-        """Return the findings that follow from a verdict and from the answers of the models.
+        """Compute the fields of this class from the verdict and the answers of the models, and return the findings.
 
         Parameters
         ----------
         request : GuidelineRequest
             The scenario and the demand on its delay.
         judgement : Judgement
-            The verdict on the path as measured, and the answer that it rests on.
+            The verdict on the request's path, and the answer from which it follows.
         judged : Answer
-            The answer with the delays of the report. It is not the answer of `judgement` if that has no delays.
+            The answer with the delays of the report: the answer of `judgement`, or the chain's if that has no delays.
         answer : Answer
-            The answer with which the effects of changes are compared.
+            The prediction without a change, from which the effect of each change is counted.
         model : {"chain"} or Model
             The model of the margins, the alternatives and the loss curve.
         **others
-            The fields that do not follow from these, by name.
+            The other fields, by name.
         """
         scenario, target, estimate = request.scenario, request.target, request.estimate
         utilization = connection_utilization(scenario.source, scenario.path, scenario.stack)
@@ -186,7 +186,7 @@ class JudgedDelays:
 
     @property
     def by_kind(self) -> Mapping[str, DelayDistribution]:
-        """Delays of each kind of message; empty for messages of one kind, and without finite delays."""
+        """Delays of each kind of message; empty if there is only one kind, or if delays are infinite or unknown."""
         found: Mapping[str, DelayDistribution] = getattr(self.answer.distribution, "by_kind", {})
         return found
 
@@ -219,7 +219,7 @@ class JudgedDelays:
         return self.late_after(self.target.limit)
 
     def delay_record(self) -> dict[str, Any]:
-        """Return the figures of the delay as entries of a record, in seconds and fractions."""
+        """Return the figures of the delay by name, in seconds and fractions."""
         answer, refusal = self.answer, self.unsettled or self.answer.refusal
         return {
             "mean": self.mean,
@@ -233,7 +233,7 @@ class JudgedDelays:
         }
 
     def other_entries(self) -> dict[str, Any]:
-        """Return the entries of the record that are not fields, or replace them."""
+        """Return the entries of `to_dict` that take the place of fields or come in addition to them."""
         return {}
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a guideline is asked."""
+"""The request for a guideline: scenario, target and model."""
 
 from __future__ import annotations
 

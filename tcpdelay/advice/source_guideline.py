@@ -1,4 +1,4 @@
-"""The findings on a source whose rate is not constant, as data: everything is simulated."""
+"""The findings on a source whose rate is not constant, as data; all delays are simulated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.units import quantile_name
 
 FEWEST_LATER = 10
-"""Smallest expected number of messages of a kind beyond a quantile that is reported."""
+"""A quantile is reported if at least this number of simulated messages is expected to be later than the quantile."""
 NOT_FOR_SOURCES = (
     "the fair TCP rate",
     "the time with a backlog",
@@ -24,21 +24,21 @@ NOT_FOR_SOURCES = (
     "the ranges of margins",
     "rules on packets of one size",
 )
-"""What a report has only for a flow of constant rate."""
+"""Contents of a report on a flow of constant rate that a report on another source does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFindings(JudgedDelays):
-    """The content of a report on a source whose rate is not constant, as data; the other fields are in `JudgedDelays`.
+    """The findings on a source whose rate is not constant, all simulated; `JudgedDelays` has the other fields.
 
-    All figures are simulated. Shares of packets are shares of the messages.
+    What `JudgedDelays` says of packets holds for the messages of the source.
 
     Parameters
     ----------
     source : Source
         The source.
     compared : int
-        Number of messages of each simulation of a margin.
+        Number of messages in each simulation of the search for the margins.
     """
 
     source: Source
@@ -50,13 +50,13 @@ class SourceFindings(JudgedDelays):
     )
 
     def quantile_of_kind(self, kind: str, share: float) -> float:
-        """Return the delay [s] within which a share of the messages of a kind arrives; NaN if these are too few."""
+        """Return the delay [s] within which a share of the messages of a kind arrives; NaN for too few messages."""
         delays = self.by_kind[kind]
         enough = (1 - share) * getattr(delays, "packets", 0) >= FEWEST_LATER
         return delays.quantile(share) if enough else math.nan
 
     def other_entries(self) -> dict[str, Any]:
-        """Return the figures of the source in place of the source, and the delays of each kind of message."""
+        """Return the rates and sizes of the source as its entry, and the delays of each kind of message."""
         source = {
             "kind": type(self.source).__name__,
             "text": repr(self.source),
@@ -79,7 +79,7 @@ class SourceFindings(JudgedDelays):
 
 
 def source_findings(request: GuidelineRequest) -> SourceFindings:
-    """Return the findings on a source whose rate is not constant; all predictions are simulations.
+    """Simulate a source whose rate is not constant, and return the findings: verdict, margins and recommendations.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The search for the largest value of one quantity with which a target is met."""
+"""The largest value of a quantity, such as the loss, with which a target is met, and the search for this value."""
 
 from __future__ import annotations
 

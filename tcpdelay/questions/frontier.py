@@ -81,8 +81,8 @@ def loss_rtt_frontier(
     on_progress : callable, optional
         Called after each round-trip time with the number of round-trip times done and the number of all.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. The
-        simulations have 200 000 messages each, fewer if the source ends before, and the same random numbers.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. Each
+        simulation has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
 
     Returns
     -------

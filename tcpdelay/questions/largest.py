@@ -30,7 +30,7 @@ def largest_bitrate(
     ----------
     flow : Source or str
         The flow, or the name of an application; only its interval is used, or with ``grow="rate"`` only its packet
-        size. The messages of any other source keep their times and kinds, and their sizes are scaled
+        size. For any other source, the sizes of the messages are scaled, and their times and kinds do not change
         (`Source.at_bitrate`).
     path : Path
         The path.
@@ -45,8 +45,8 @@ def largest_bitrate(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. The
-        simulations have 200 000 messages each, fewer if the source ends before, and the same random numbers.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. Each
+        simulation has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
 
     Returns
     -------
@@ -145,8 +145,8 @@ def largest_loss(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. The
-        simulations have 200 000 messages each, fewer if the source ends before, and the same random numbers.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. Each
+        simulation has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
 
     Returns
     -------
@@ -195,8 +195,8 @@ def largest_rtt(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. The
-        simulations have 200 000 messages each, fewer if the source ends before, and the same random numbers.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. Each
+        simulation has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
 
     Returns
     -------

@@ -63,8 +63,8 @@ class Margin:
     def agreeing(self, works: bool, certain: bool) -> Margin:
         """Return a margin whose edge does not contradict a verdict.
 
-        The verdict and the margin can come from two models, which can disagree near the limit. Then the edge is moved
-        to the value in the scenario. If the verdict is certain, the range of the edge ends there too.
+        The verdict and the margin can come from two models, which can disagree near the limit. In that case the edge is
+        moved to the value in the scenario. If the verdict is certain, `within_error` is cut at this value too.
 
         Parameters
         ----------
@@ -157,9 +157,9 @@ def margins(
 ) -> tuple[Margin, ...]:
     """Return the largest loss, round-trip time and bitrate with which a target is met, each with the others unchanged.
 
-    The tolerance is one percent for a `Flow` and two percent for other sources. It is 5 % for the range in which the
-    expected error places an edge. A given one-way delay keeps its share of the round-trip time. The bitrate of a source
-    whose rate is not constant scales the sizes of its messages, and their times stay.
+    The tolerance of an edge is one percent for a `Flow` and two percent for other sources. The tolerance of the range
+    in which the expected error places the edge is 5 %. A given one-way delay keeps its share of the round-trip time. If
+    the rate of the source is not constant, another bitrate scales the sizes of its messages, and no times change.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Questions on the plane of round-trip time and loss: source, stack and target, and the values on both axes."""
+"""Questions over ranges of round-trip time and loss: source, stack and target, and the values of both ranges."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_POINTS = 40
 
 @dataclass(frozen=True)
 class Question:
-    """A source, its TCP stack and its target, all checked."""
+    """A checked question: a source, its TCP stack, and the demand on its delay."""
 
     flow: Source
     stack: KnownStack

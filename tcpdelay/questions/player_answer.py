@@ -1,4 +1,4 @@
-"""What the answers to all questions about players have: the scenario, and the expected error of its simulation."""
+"""The scenario and the expected error, which the answers to all questions about players have."""
 
 from __future__ import annotations
 

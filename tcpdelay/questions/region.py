@@ -59,9 +59,9 @@ NOT_COMPUTED = ACCURACIES.index("not_computed")
 _ACCURACY_OF_STATUS = {"exact": 0, "bound": 1, "not carried": 2, "estimated": 4}
 _ERRORS = ("median", "mean", "p90")
 SIMULATED_CELL = np.dtype([*CELL.descr, *((f"error_{statistic}", np.float64) for statistic in _ERRORS)])
-"""A cell and the expected error of its quantile."""
+"""The figures of a simulated cell: those of `CELL`, and the expected error of the target's quantile."""
 CELL_MESSAGES = 50_000
-"""Messages of the simulation of a cell by default."""
+"""Default number of messages in the simulation of a cell."""
 
 
 def _fill_cell(
@@ -122,8 +122,8 @@ def working_region(
         How cells that miss the target are computed. With "bound", their delays may be lower bounds. "exact" takes at
         least ten times as long.
     packets : int, optional
-        Messages of the simulation of each cell, 1000 to 1e9; 50 000 by default. Only for a source that is no `Flow`.
-        A cell takes some tenths of a second, so that 40 x 40 cells take minutes.
+        Number of messages in the simulation of each cell, 1000 to 1e9; 50 000 by default. Only for a source that is no
+        `Flow`. A cell takes some tenths of a second, so that 40 x 40 cells take minutes.
     on_progress : callable, optional
         Called with the number of round-trip times done, and the number of all round-trip times.
 

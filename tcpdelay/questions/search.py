@@ -213,7 +213,7 @@ def edge_of(
     """Return both sides of the edge of what meets a target, as `bracket` finds it from `start` on an axis.
 
     `model` answers each value. `on_progress` is called with the number of values tried, and the largest number.
-    `tolerance` is the largest relative difference of the two sides.
+    `tolerance` is the largest relative difference between the two sides of the edge.
     """
     requested = Requested(precision="decision", target=target)
     tried, most = 0, most_values(axis)

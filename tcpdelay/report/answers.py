@@ -38,7 +38,7 @@ Solution = Edge | SmallestBuffer | Frontier | Choice | Sensitivities
 
 
 class Answered(Protocol):
-    """An answer that names its model: a `Solution`, or another class for which `rendered` has a function."""
+    """An answer with the name of its model: a `Solution`, or another class for which `rendered` has a function."""
 
     @property
     def method(self) -> str:

@@ -472,7 +472,7 @@ def _experience(guideline: Findings) -> list[Section]:
 
 
 def advice_section(guideline: JudgedDelays, remark: str) -> Section:
-    """Return what to do; `remark` says more of the effects."""
+    """Return the section with the recommendations; `remark` is added to the sentences about their effects."""
     target, rules = guideline.target, guideline.recommendations
     advice = tuple(_advice(rule, target) for rule in rules if rule.place == "do")
     if advice:

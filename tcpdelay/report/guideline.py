@@ -82,7 +82,7 @@ class SourceGuideline(Reported, SourceFindings):
         return source_charts(self)
 
 
-# The type of the result depends on the source only; the other parameters are declared below.
+# The type of the result depends on the source only; the implementation below declares the other parameters.
 @overload
 def guideline(flow: Flow, *others: Any, **options: Any) -> Guideline: ...
 @overload

@@ -113,7 +113,7 @@ def verdict(guideline: Findings) -> list[str]:
 
 
 def outcome(judged: JudgedDelays, messages: str, endless: Sequence[str]) -> list[str]:
-    """Return how late packets or messages are, in sentences.
+    """Return in sentences how late packets or messages arrive, compared with the limit.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 def player_text(
     answer: StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio, chosen: Literal["text", "json", "csv"]
 ) -> str:
-    """Return an answer about a player in one of the formats."""
+    """Return an answer about a player as text, JSON or CSV."""
     return answer_text(answer, chosen, {})
 
 
@@ -148,7 +148,7 @@ def _quantiles(name: str, quantiles: Sequence[Interval]) -> dict[str, float]:
 
 
 def _scenario(found: PlayerAnswer) -> list[tuple[str, str]]:
-    """Return the facts about scenario and error that all answers have."""
+    """Return the scenario and the expected error as labels and values."""
     return [
         ("scenario", scenario_in_words(found.source, found.path)),
         ("error of delays", in_words(found.expected_error)),
@@ -156,7 +156,7 @@ def _scenario(found: PlayerAnswer) -> list[tuple[str, str]]:
 
 
 def _record(found: VideoStalls | GaplessPlayout | UnstoppableAudio) -> dict[str, Any]:
-    """Return the entries about scenario and error that all answers have."""
+    """Return method, scenario and expected error as entries of a record."""
     return {
         "method": found.method,
         **scenario_record(found.source, found.path),

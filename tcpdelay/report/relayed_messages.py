@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def relay_record(source: Source, first: Leg, second: Leg, target: Target, result: RelayResult) -> dict[str, Any]:
-    """Return the legs and what becomes of the messages as one record, in seconds, bytes, bit/s and fractions.
+    """Return the legs, and the fate of the messages, as one record in seconds, bytes, bit/s and fractions.
 
     The figures of the delays are None if no message is delivered.
     """
@@ -36,7 +36,7 @@ def relay_record(source: Source, first: Leg, second: Leg, target: Target, result
 
 
 def _figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
-    """Return counts, shares, the delay and the mean of each leg."""
+    """Return numbers and shares of messages, the delay through the relay, and the mean delay of each leg."""
     from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 
     delays, parts = messages.delays, (messages.first, messages.second)
@@ -54,7 +54,7 @@ def _figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
 
 
 def relay_text(source: Source, first: Leg, second: Leg, target: Target, result: RelayResult) -> str:
-    """Return what becomes of the messages as text."""
+    """Return as text how many messages are delivered and lost, and how late."""
     from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 
     share = f"{format_fraction(target.quantile)} within"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TOO_FEW = "too few"
 ALWAYS_SHOWN = ("rtt", "one_way_delay", "bottleneck")
-"""Fields of a path that have rows of their own."""
+"""Fields of a path that always have a row; other fields have a row if their value is not the default."""
 
 
 def source_content(found: SourceFindings) -> Content:
@@ -95,7 +95,7 @@ def explanation(found: SourceFindings) -> list[str]:
 
 
 def _latest_kind(found: SourceFindings) -> list[str]:
-    """Return in a sentence which kind of message is late most often; nothing if none is late."""
+    """Return in a sentence which kind of message is late most often; nothing if no message is late."""
     late = {kind: delays.late_fraction(found.target.limit) for kind, delays in found.by_kind.items()}
     kind = max(late, key=lambda each: late[each], default="")
     if not late.get(kind):
@@ -150,7 +150,7 @@ def _kinds_table(found: SourceFindings) -> Table:
 
 
 def _remark_on_kinds(found: SourceFindings) -> tuple[str, ...]:
-    """Return in a sentence why a quantile is not given, if one is not."""
+    """Return in a sentence why the quantile of some kind of message is missing; nothing if none is missing."""
     quantiles = [found.quantile_of_kind(kind, found.target.quantile) for kind in found.by_kind]
     if not any(map(math.isnan, quantiles)):
         return ()
@@ -172,7 +172,7 @@ def _margins(found: SourceFindings) -> Section:
 
 
 def _trust(found: SourceFindings) -> Section:
-    """Return the expected error, what is not in the report, and the remaining notes."""
+    """Return the section with the expected error, the contents that are left out for sources, and the notes."""
     error = phrases.sentence(f"expected error: {in_words(found.expected_error, found.target.quantile)}")
     missing = f"Left out, because they are for a flow of constant rate: {', '.join(NOT_FOR_SOURCES)}."
     notes = tuple(map(phrases.sentence, (*found.notes, *assumptions(found.answer.method, found.ignored))))

@@ -18,7 +18,7 @@ SHORTEST, LONGEST = 0.5, 60.0
 
 
 def source_charts(found: SourceFindings) -> dict[str, list[Chart]]:
-    """Return the charts of each section: of the source, and those that a report on a flow has too."""
+    """Return the charts of each section: the sizes of the messages, and the charts that every report has."""
     source = found.source
     duration = min(max(SHOWN_MESSAGES / source.message_rate, SHORTEST), LONGEST)
     sent = {

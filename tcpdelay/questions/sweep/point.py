@@ -62,9 +62,10 @@ PARAMETERS: dict[str, Parameter] = dict(_parameters())
 
 
 def parameters_with(source: Source | None) -> Mapping[str, Parameter]:
-    """Return the parameters of a sweep by name: `PARAMETERS`, or those with a source in place of flow and heuristics.
+    """Return the parameters of a sweep by name; with a source, its fields replace those of flow and heuristics.
 
-    The bitrate of a source without such a field scales the sizes of its messages.
+    Every source has the parameter "bitrate". If the source has no field of this name, the bitrate scales the sizes of
+    its messages.
 
     Examples
     --------
@@ -84,7 +85,7 @@ def parameters_with(source: Source | None) -> Mapping[str, Parameter]:
 
 
 def source_with(source: Source, values: Mapping[str, Any]) -> Source:
-    """Return a source with the values of a point of a sweep; values of other parts are left out.
+    """Return a source with the values of a point of a sweep; values of path and stack have no effect.
 
     Examples
     --------
@@ -165,7 +166,7 @@ def point_of(values: Mapping[str, Any], source: Source | None = None) -> SweepPo
     values : mapping
         Parameters by name: `rtt`, `loss`, two of `packet_size`, `interval` and `bitrate`, and any other parameters.
     source : Source, optional
-        The source in place of a flow; `values` has the fields of it that vary.
+        The source that replaces the flow. `values` has those of its fields that vary.
 
     Raises
     ------

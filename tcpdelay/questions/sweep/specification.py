@@ -1,7 +1,7 @@
 """Specifications of sweeps, as TOML files or mappings, read and checked before anything is computed.
 
 A sweep may fix or vary every field of flow, path and stack, as declared in `tcpdelay.scenario`, and the heuristics. A
-table `[source]`, as in a campaign of the testbed, takes the place of the flow; its fields may vary too.
+table `[source]`, as in a campaign of the testbed, replaces the flow, and the fields of the source may vary too.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class SweepSpecification:
     file : str or None
         The file that the specification names for the result.
     source : SourceSettings or None
-        The source in place of a flow, with the first values of the axes that vary it.
+        The source that replaces the flow. Its fields that vary have the first values of their axes.
     """
 
     fixed: tuple[tuple[str, Value], ...]
@@ -122,7 +122,7 @@ class SweepSpecification:
 
     @property
     def messages(self) -> Source | None:
-        """The source in place of a flow; None for a flow."""
+        """The source that replaces the flow; None for a flow."""
         return None if self.source is None else self.source.source
 
     @property

@@ -103,8 +103,8 @@ def predict_many(
     Raises
     ------
     ValueError
-        If columns or the flow are missing, or an argument lies outside its range; or if the paths are so many that
-        their simulations would take more than an hour.
+        If columns or the flow are missing, an argument lies outside its range, or the simulations of all paths would
+        take more than an hour.
 
     Warns
     -----

@@ -62,7 +62,7 @@ class Demand:
     Raises
     ------
     UnsupportedError
-        If the chain refuses the stack, or the simulator another source; an InvalidValueError.
+        If the chain refuses the stack of a flow, or the simulator refuses another source; an InvalidValueError.
     """
 
     flow: MessageSource | None
