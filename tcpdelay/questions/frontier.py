@@ -71,18 +71,13 @@ def loss_rtt_frontier(
         The source: a `Flow`, any other source, or the name of an application.
     path : Path
         The path. Its loss is not used, and its round-trip time only for the share that a given one-way delay has in it.
-    stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
-    target : Target, optional
-        The demand on the delay; by default that of the application, or 95 % within 0.2 s.
+    stack, target, method
+        As for `largest_bitrate`.
     rtts : sequence of float, optional
         Round-trip times [s], 1e-6 to 60, at least one; by default twelve, from 10 ms to the round-trip time whose
         one-way delay is nine tenths of the limit.
     on_progress : callable, optional
         Called after each round-trip time with the number of round-trip times done and the number of all.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. Each
-        simulation has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
 
     Returns
     -------

@@ -89,14 +89,8 @@ def largest_packet_rate(
         The flow, or the name of an application; only its packet size is used.
     path : Path
         The path.
-    stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
-    target : Target, optional
-        The demand on the delay; by default that of the application, or 95 % within 0.2 s.
-    on_progress : callable, optional
-        Called with the number of values tried, and the largest number of values.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large.
+    stack, target, on_progress, method
+        As for `largest_bitrate`.
 
     Returns
     -------
@@ -138,15 +132,8 @@ def largest_loss(
         The source: a `Flow`, any other source, or the name of an application.
     path : Path
         The path; its loss is not used.
-    stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
-    target : Target, optional
-        The demand on the delay; by default that of the application, or 95 % within 0.2 s.
-    on_progress : callable, optional
-        Called with the number of values tried, and the largest number of values.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. Each
-        simulation has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
+    stack, target, on_progress, method
+        As for `largest_bitrate`.
 
     Returns
     -------
@@ -188,15 +175,8 @@ def largest_rtt(
         The source: a `Flow`, any other source, or the name of an application.
     path : Path
         The path. Its round-trip time is only used for the share that a given one-way delay has in it.
-    stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
-    target : Target, optional
-        The demand on the delay; by default that of the application, or 95 % within 0.2 s.
-    on_progress : callable, optional
-        Called with the number of values tried, and the largest number of values.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. Each
-        simulation has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
+    stack, target, on_progress, method
+        As for `largest_bitrate`.
 
     Returns
     -------
