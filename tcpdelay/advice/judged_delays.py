@@ -24,13 +24,12 @@ from tcpdelay.models.verdict import Judgement, Verdict, late_range
 from tcpdelay.questions.margins import Margin, margins
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import KnownStack
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
 from tcpdelay.units import quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
 
-REPORTED_QUANTILES = (0.5, 0.95, 0.99)
 NO_PARTS = DelayParts(math.nan, math.nan, math.nan, math.nan)
 """Parts of the mean delay where there are no delays."""
 
@@ -67,8 +66,8 @@ class JudgedDelays:
     alternatives : tuple of Alternative
         The predictions at the ends of the measured path's confidence intervals; empty if the path was not measured.
     unchanged : float
-        The target's quantile of the delay [s] with which the effects of a change are compared: by the chain, or
-        `quantile` if the same model gives it. NaN if the simulation has not settled.
+        The target's quantile of the delay without a change [s], by the model that computes the effects of changes. NaN
+        if the simulation has not settled.
     expected_error : ExpectedError
         The probable error of the prediction.
     notes : tuple of str

@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tcpdelay.advice.judged_delays import REPORTED_QUANTILES, JudgedDelays
+from tcpdelay.advice.judged_delays import JudgedDelays
 from tcpdelay.advice.request import GuidelineRequest
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import model_to_compare, solved_once
 from tcpdelay.models.verdict import judge
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import quantile_name
 
 FEWEST_LATER = 10

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
 from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import (
     NOT_CARRIED,
     format_delay,

@@ -14,10 +14,8 @@ from tcpdelay.questions.player_answer import PlayerAnswer
 from tcpdelay.questions.replies import STAGES, GaplessPlayout, UnstoppableAudio
 from tcpdelay.report.answers import RenderedAnswer, Row, answer_text, rendered
 from tcpdelay.report.prediction import expected_errors, scenario_in_words, scenario_record
+from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import format_fraction, format_size, format_time, quantile_name
-
-QUANTILES = (0.5, 0.95, 0.99)
-"""Quantiles of lengths and amounts that are printed."""
 
 
 def player_text(
@@ -32,7 +30,7 @@ def _(stalls: VideoStalls) -> RenderedAnswer:
     player = stalls.player
     after = f"resumes with {format_time(player.resumes_at)}"
     catches_up = f"catches up at {format_fraction(player.catch_up)}" if player.catch_up else "does not catch up"
-    lengths = [stalls.stall_quantile(probability) for probability in QUANTILES]
+    lengths = [stalls.stall_quantile(probability) for probability in REPORTED_QUANTILES]
     facts = [
         ("player", f"starts with {format_time(player.startup)} of media time, {after}, {catches_up}"),
         ("first picture", f"{_range(stalls.startup_delay, format_time)} after the write of its frame"),
@@ -82,7 +80,7 @@ def _(buffer: StartupBuffer) -> RenderedAnswer:
 def _(found: GaplessPlayout) -> RenderedAnswer:
     buffer = found.value.value
     with_it, without = found.gaps(buffer), found.gaps(0.0)
-    starts = [found.start_quantile(probability, buffer) for probability in QUANTILES]
+    starts = [found.start_quantile(probability, buffer) for probability in REPORTED_QUANTILES]
     facts = [
         ("playout buffer", f"{_range(found.value, format_time)} from the first arrival to the playout"),
         ("with a gap", f"{_range(with_it, format_fraction)}, asked for {format_fraction(found.gap_share)}"),
@@ -114,7 +112,7 @@ def _(audio: UnstoppableAudio) -> RenderedAnswer:
     for stage in STAGES:
         row: Row = {"stage": stage}
         cell = [stage]
-        for probability in QUANTILES:
+        for probability in REPORTED_QUANTILES:
             seconds, size = audio.seconds(stage, probability), audio.bytes(stage, probability)
             name = quantile_name(probability)
             row |= {**_interval(f"seconds_{name}", seconds), **_interval(f"bytes_{name}", size)}
@@ -127,22 +125,22 @@ def _(audio: UnstoppableAudio) -> RenderedAnswer:
         "notsent_lowat": audio.notsent_lowat,
         **_record(audio),
     }
-    headings = ["audio", *map(quantile_name, QUANTILES)]
+    headings = ["audio", *map(quantile_name, REPORTED_QUANTILES)]
     return RenderedAnswer(facts, record, "stages", rows, headings, cells)
 
 
 def _in_words(quantiles: Sequence[Interval]) -> str:
-    """Return times at `QUANTILES` in words, without their intervals."""
+    """Return times at `REPORTED_QUANTILES` in words, without their intervals."""
     return ", ".join(
         f"{quantile_name(probability)} {format_time(time.value)}"
-        for probability, time in zip(QUANTILES, quantiles, strict=True)
+        for probability, time in zip(REPORTED_QUANTILES, quantiles, strict=True)
     )
 
 
 def _quantiles(name: str, quantiles: Sequence[Interval]) -> dict[str, float]:
-    """Return times at `QUANTILES` as entries of a record, with their intervals."""
+    """Return times at `REPORTED_QUANTILES` as entries of a record, with their intervals."""
     record: dict[str, float] = {}
-    for probability, time in zip(QUANTILES, quantiles, strict=True):
+    for probability, time in zip(REPORTED_QUANTILES, quantiles, strict=True):
         record |= _interval(f"{name}_{quantile_name(probability)}", time)
     return record
 
