@@ -13,13 +13,8 @@ from .network.stacks import Classic, Udp
 from .quality.player import Player
 from .quality.voice import CallTarget
 from .questions.boundary import WorkingBoundary, working_boundary
-from .questions.largest import (
-    largest_bitrate,
-    largest_loss,
-    largest_packet_rate,
-    largest_rtt,
-    loss_rtt_frontier,
-)
+from .questions.frontier import loss_rtt_frontier
+from .questions.largest import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
 from .questions.playback import startup_for_stalls, video_stalls
 from .questions.playout import playout_for_call, playout_for_late_fraction
 from .questions.region import working_region

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tcpdelay import guideline
 from tcpdelay.capture.estimate import PathEstimate
-from tcpdelay.report.text import print_report
+from tcpdelay.report.text import print_content
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.target import Target
@@ -33,7 +33,7 @@ def guidelines():
 
 def as_text(found, width=100, **options):
     page = io.StringIO()
-    print_report(found, Console(file=page, width=width, **options))
+    print_content(found.content(), Console(file=page, width=width, **options))
     return page.getvalue()
 
 

@@ -15,7 +15,7 @@ import tcpdelay as td
 from tcpdelay.models.verdict import judge, late_range
 from tcpdelay.quality.voice import CallTarget, voice_mos, voice_quality
 from tcpdelay.questions.grid import run_seed
-from tcpdelay.questions.region import question
+from tcpdelay.questions.plane import question
 from tcpdelay.questions.tables.column_units import check_units
 from tcpdelay.questions.tables.columns import QUANTITIES, Source, find_sources, read_column, reasons
 from tcpdelay.questions.tables.lattice import (

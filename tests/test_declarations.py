@@ -12,7 +12,8 @@ import pytest
 import tcpdelay as td
 from tcpdelay.cli.errors import argument_errors, option_name
 from tcpdelay.cli.options import OPTIONS
-from tcpdelay.questions.sweep.specification import PARAMETERS, read_sweep
+from tcpdelay.questions.sweep.point import PARAMETERS
+from tcpdelay.questions.sweep.specification import read_sweep
 from tcpdelay.questions.tables.columns import QUANTITIES
 from tcpdelay.scenario.fields import InvalidValueError, Quantity, declarations
 from tcpdelay.scenario.scenario import FIELDS

@@ -15,6 +15,7 @@ from tcpdelay.questions.margins import margins
 from tcpdelay.questions.quantities import bitrate_axis
 from tcpdelay.questions.search import bracket
 from tcpdelay.scenario.applications import APPLICATIONS
+from tcpdelay.scenario.scenario import Scenario
 
 VOIP, LINUX, PATH = APPLICATIONS["voip"].flow, td.Stack.linux(), td.Path(rtt=0.100, loss=0.02)
 TARGET = td.Target(0.2)
@@ -82,7 +83,7 @@ def test_what_is_asked_for_does_not_count_if_it_is_given():
 
 
 def test_margins_and_answers_agree():
-    loss, rtt, bitrate = margins(VOIP, PATH, LINUX, TARGET)
+    loss, rtt, bitrate = margins(Scenario(VOIP, PATH, LINUX), TARGET)
     for margin in (loss, rtt, bitrate):
         answer = QUESTIONS[margin.quantity](VOIP, PATH, LINUX, TARGET)
         assert answer.value == pytest.approx(margin.edge, rel=0.015)
@@ -211,7 +212,7 @@ def test_the_frontier_is_the_edge_at_each_round_trip_time():
 
 def test_the_margin_of_the_bitrate_of_frames_is_that_of_larger_frames():
     frames, path, target = td.Flow(8348, 1 / 30), td.Path(0.060, 0.005), td.Target(5.0, 0.999)
-    *_, bitrate = margins(frames, path, td.Stack.linux(), target)
+    *_, bitrate = margins(Scenario(frames, path), target)
     larger = td.largest_bitrate(frames, path, td.Stack.linux(), target, grow="size")
     faster = td.largest_bitrate(frames, path, td.Stack.linux(), target, grow="segments")
     assert bitrate.edge == pytest.approx(larger.value, rel=0.01)

@@ -143,7 +143,7 @@ def test_margins_are_prolonged_until_they_settle():
     model = model_to_compare(Scenario(flow, path, stack), "auto")
     assert not simulate(flow, path, stack, packets=COMPARED_PACKETS).settled
     assert predict(Scenario(flow, path, stack), method=model).answered
-    bitrate = margins(flow, path, stack, Target(0.3), model)[-1]
+    bitrate = margins(Scenario(flow, path, stack), Target(0.3), model)[-1]
     # Both are known to some percent. A margin that took "not settled" for the capacity was 60 % too small.
     assert bitrate.edge == pytest.approx(largest_bitrate(flow, path, stack, Target(0.3)).value, rel=0.15)
 

@@ -1,5 +1,6 @@
 """Reports on sources whose rate is not constant: figures, kinds, margins, what is left out, and the command line."""
 
+import dataclasses
 import json
 import math
 
@@ -43,6 +44,14 @@ def test_the_delays_are_those_of_a_simulation_with_as_many_messages(video):
         kind: found.mean for kind, found in delays.by_kind.items()
     }
     assert video.works == (video.quantile <= 1.0)
+
+
+def test_the_record_has_every_field_except_those_without_a_plain_form(video):
+    found = video, td.guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020, method="chain")
+    changes = ({"unchanged", "utilization"}, {"by_kind"}), (set(), {"fair_rate"})
+    for each, (left_out, added) in zip(found, changes, strict=True):
+        fields = {field.name for field in dataclasses.fields(each)} - {"answer", "unsettled"}
+        assert set(each.to_dict()) == fields - left_out | {"delay"} | added
 
 
 def test_margins_are_edges_of_simulations_with_a_fixed_number_of_messages(video):

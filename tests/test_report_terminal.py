@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from report_cases import CASES, as_text
-from tcpdelay.report.text import print_report
+from tcpdelay.report.text import print_content
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -34,5 +34,7 @@ def test_a_terminal_shows_the_verdict_in_colour_unless_it_must_not(findings, mon
     if variable:
         monkeypatch.setenv(variable, "1")
     page = io.StringIO()
-    print_report(findings["fails"], Console(file=page, width=100, force_terminal=True, color_system="standard"))
+    print_content(
+        findings["fails"].content(), Console(file=page, width=100, force_terminal=True, color_system="standard")
+    )
     assert ("\x1b[1;31m" in page.getvalue()) == coloured

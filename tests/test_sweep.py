@@ -18,8 +18,9 @@ from tcpdelay.questions import execution
 from tcpdelay.questions.execution import Executor, SweepFailedError, work_through
 from tcpdelay.questions.grid import run_seed
 from tcpdelay.questions.schedule import Results, Schedule
+from tcpdelay.questions.sweep.point import PARAMETERS, read_value
 from tcpdelay.questions.sweep.run import SWEPT, row_type, sweep_runs
-from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, read_sweep, read_value
+from tcpdelay.questions.sweep.specification import Evaluation, read_sweep
 from tcpdelay.scenario.fields import Quantity
 from tcpdelay.scenario.stack import Linux, NewReno2008
 

@@ -18,6 +18,7 @@ import argparse
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import NamedTuple
@@ -177,15 +178,87 @@ def reads_of(found: ProgramRun, frames: Frames) -> NDArray[np.float64]:
     return calls.times[np.searchsorted(calls.ends, frames.ends)]
 
 
-def drawn(shown: list[tuple[Case, NDArray[np.float64], dict[str, Simulation]]], file: FilePath) -> None:
+@dataclass(frozen=True)
+class Measured:
+    """The frames of all runs of a case.
+
+    Attributes
+    ----------
+    delays : list of ndarray
+        Delays of the frames of each run [s].
+    held_up : float
+        Share of the frames that a full send buffer held up.
+    lost : float
+        Share of the data segments that the network dropped.
+    """
+
+    delays: list[NDArray[np.float64]]
+    held_up: float
+    lost: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The measured frames of a case, and simulations of it by name."""
+
+    case: Case
+    measured: Measured
+    simulated: Mapping[str, Simulation]
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the mean and the quantiles, each measured with its interval and simulated, as rows of a table."""
+        delays = self.measured.delays
+        rows: list[dict[str, object]] = []
+        for share in (None, *QUANTILES):
+            interval = mean_interval(delays) if share is None else quantile_interval(delays, share)
+            figure = "mean" if share is None else f"p{100 * share:g}"
+            row = {"path": self.case.name, "figure": figure, "frames": sum(part.size for part in delays)}
+            row |= {"measured": interval.value, "low": interval.low, "high": interval.high}
+            for name, found in self.simulated.items():
+                row[name] = found.mean if share is None else float(found.quantile(share))
+            rows.append(row | {"held_up": self.measured.held_up, "lost": self.measured.lost})
+        return rows
+
+
+def measure(runs: Sequence[ProgramRun], frames: Frames, due: NDArray[np.float64]) -> Measured:
+    """Return the delays of the frames in some runs; `due` is the time of each write in a run without loss or delay [s].
+
+    The delay of a frame that was held up counts from its time without loss or delay.
+    """
+    delays, held_up = [], []
+    for found in runs:
+        begun = writes_of(found, frames)
+        expected = begun[0] + due
+        late = begun > expected + POLL_INTERVAL
+        delays.append((reads_of(found, frames) - np.where(late, expected, begun))[WARM_UP:])
+        held_up.append(late[WARM_UP:])
+    sent, dropped = (sum(found.packets[name] for found in runs) for name in ("data_sent", "data_dropped"))
+    return Measured(delays, float(np.concatenate(held_up).mean()), dropped / (sent + dropped))
+
+
+def compare(case: Case, measured: Measured, trace: Trace, fitted: Video, packets: int) -> Comparison:
+    """Simulate a case: the trace, the fitted video, and the trace with the loss of the runs."""
+    simulated = {
+        name: simulate(source, Path(case.rtt, loss), STACK, packets=packets, seed=1)
+        for name, source, loss in (
+            ("trace", trace, case.loss),
+            ("fitted video", fitted, case.loss),
+            ("trace, loss of the runs", trace, measured.lost),
+        )
+    }
+    return Comparison(case, measured, simulated)
+
+
+def drawn(compared: Sequence[Comparison], file: FilePath) -> None:
     """Draw the share of frames later than a delay, measured and simulated, a panel for each path."""
-    figure, axes = plt.subplots(1, len(shown), figsize=(2.6 * len(shown), 3), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, len(compared), figsize=(2.6 * len(compared), 3), sharey=True, layout="constrained")
     shares = np.geomspace(1e-3, 1, 300)
-    for ax, (case, delays, simulated) in zip(axes, shown, strict=True):
+    for ax, found in zip(axes, compared, strict=True):
+        delays = np.concatenate(found.measured.delays)
         ax.semilogy(1e3 * np.quantile(delays, 1 - shares), shares, color="black", lw=2.5, label="ffmpeg, measured")
-        for (name, found), style in zip(simulated.items(), ("-", "--", ":"), strict=True):
-            ax.semilogy(1e3 * np.asarray(found.quantile(1 - shares)), shares, style, label=f"simulated, {name}")
-        ax.set(title=case.name, xlabel="delay [ms]", ylim=(1e-3, 1))
+        for (name, simulation), style in zip(found.simulated.items(), ("-", "--", ":"), strict=True):
+            ax.semilogy(1e3 * np.asarray(simulation.quantile(1 - shares)), shares, style, label=f"simulated, {name}")
+        ax.set(title=found.case.name, xlabel="delay [ms]", ylim=(1e-3, 1))
         ax.grid(alpha=0.3)
     axes[0].set_ylabel("share of later frames")
     axes[0].legend(fontsize="x-small")
@@ -209,39 +282,14 @@ def main() -> None:
     trace = Trace(times, (frames.ends - frames.begins)[WARM_UP:], float(times[-1]) + 1 / FRAME_RATE)
     fitted = Video.fit(trace)
     print(fitted)
-    rows, shown = [], []
+    compared = []
     for case in CASES:
-        delays, held_up, sent, dropped = [], [], 0, 0
-        for seed in range(case.runs):
-            found = run(arguments.folder, video, case, arguments.duration, seed)
-            sent, dropped = sent + found.packets["data_sent"], dropped + found.packets["data_dropped"]
-            begun = writes_of(found, frames)
-            expected = begun[0] + due
-            held_up.append((begun > expected + POLL_INTERVAL)[WARM_UP:])
-            wanted = np.where(begun > expected + POLL_INTERVAL, expected, begun)
-            delays.append((reads_of(found, frames) - wanted)[WARM_UP:])
-        lost = dropped / (sent + dropped)
-        simulated = {
-            name: simulate(source, Path(case.rtt, loss), STACK, packets=arguments.packets, seed=1)
-            for name, source, loss in (
-                ("trace", trace, case.loss),
-                ("fitted video", fitted, case.loss),
-                ("trace, loss of the runs", trace, lost),
-            )
-        }
-        shown.append((case, np.concatenate(delays), simulated))
-        share_held_up = float(np.concatenate(held_up).mean())
-        measured = {f"p{100 * share:g}": quantile_interval(delays, share) for share in QUANTILES}
-        for figure, interval in ({"mean": mean_interval(delays)} | measured).items():
-            row = {"path": case.name, "figure": figure, "frames": sum(part.size for part in delays)}
-            row |= {"measured": interval.value, "low": interval.low, "high": interval.high}
-            for name, distribution in simulated.items():
-                share = dict(zip(measured, QUANTILES, strict=True)).get(figure)
-                row[name] = distribution.mean if share is None else float(distribution.quantile(share))
-            rows.append(row | {"held_up": share_held_up, "lost": lost})
-        print(pd.DataFrame(rows[-len(QUANTILES) - 1 :]).to_string(), flush=True)
+        runs = [run(arguments.folder, video, case, arguments.duration, seed) for seed in range(case.runs)]
+        compared.append(compare(case, measure(runs, frames, due), trace, fitted, arguments.packets))
+        print(pd.DataFrame(compared[-1].rows()).to_string(), flush=True)
+    rows = [row for found in compared for row in found.rows()]
     pd.DataFrame(rows).to_csv(arguments.output / "ffmpeg.csv", index=False, float_format="%.6f")
-    drawn(shown, arguments.output / "ffmpeg.svg")
+    drawn(compared, arguments.output / "ffmpeg.svg")
 
 
 if __name__ == "__main__":

@@ -98,8 +98,8 @@ def recommendations(situation: Situation) -> list[Recommendation]:
     Returns
     -------
     list of Recommendation
-        The recommendation of each rule for this kind of source, by its `place`: first at most `MOST_TO_DO` to do, the
-        largest effect first.
+        One recommendation for each rule that applies to this kind of source, sorted by `place`. The place "do" comes
+        first, with at most `MOST_TO_DO` recommendations, beginning with the largest effect.
 
     Examples
     --------

@@ -386,7 +386,7 @@ class Rule:
     stack_field : tuple of str and value, optional
         Field of the scenario's stack, and its value where the rule is followed; a stack without this field follows it.
     any_source : bool
-        Whether the rule makes sense for every source, not only for packets of one size at one interval.
+        Whether the rule applies to every source, and not only to packets of one size at a constant interval.
     """
 
     key: str

@@ -176,7 +176,7 @@ def region(
             codec_named(codec or DEFAULT_CODEC)
     import numpy as np
 
-    from tcpdelay.questions.region import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
+    from tcpdelay.questions.plane import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
 
     ends = {"rtt": rtt or Range(SHORTEST_RTT, LONGEST_RTT), "loss": loss or Range(LOWEST_LOSS, HIGHEST_LOSS)}
     grid: dict[str, Any] = {name: np.geomspace(own.low, own.high, points) for name, own in ends.items()}

@@ -133,19 +133,9 @@ def write_report(findings: Findings, chosen: Format, output: Path | None) -> Non
 
 def _print_text(findings: Findings, console: Console) -> None:
     """Print a report, a comparison of two reports, or the reports on both directions as text."""
-    from tcpdelay.report.guideline import Guideline, SourceGuideline
-    from tcpdelay.report.text import print_content, print_report
-    from tcpdelay.report.two_way import TwoWayGuideline
+    from tcpdelay.report.text import print_content
 
-    if isinstance(findings, Guideline):
-        print_report(findings, console)
-        return
-    if isinstance(findings, TwoWayGuideline | SourceGuideline):
-        print_content(findings.content(), console)
-        return
-    from tcpdelay.report.against import changes_content
-
-    print_content(changes_content(findings), console)
+    print_content(findings.content(), console)
 
 
 def _rendered(findings: Findings, chosen: Format) -> str:

@@ -333,13 +333,8 @@ def _answer(
 ) -> Solution:
     """Return the answer to a question."""
     from tcpdelay.quality.voice import CallTarget
-    from tcpdelay.questions.largest import (
-        largest_bitrate,
-        largest_loss,
-        largest_packet_rate,
-        largest_rtt,
-        loss_rtt_frontier,
-    )
+    from tcpdelay.questions.frontier import loss_rtt_frontier
+    from tcpdelay.questions.largest import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
     from tcpdelay.questions.playout import playout_for_call, playout_for_late_fraction
     from tcpdelay.questions.sensitivity import sensitivities
     from tcpdelay.questions.ways import best_connections, best_interval, best_split

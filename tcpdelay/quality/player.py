@@ -1,4 +1,4 @@
-"""A video player that waits for a buffer, and again after each stall: its stalls in a sequence of frames."""
+"""A video player that fills its buffer at the start and after each stall, and the stalls that it has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tcpdelay.models.compilation import kernel
 from tcpdelay.scenario.fields import InvalidValueError, Quantity, described
 
 RESOLUTION = 2e-6
-"""Time by which a frame or a chunk must be late to count as late [s]: simulated times are rounded to 1 us."""
+"""A frame or a chunk counts as late from this lateness on [s]; simulated times are rounded to 1 us."""
 
 
 def _media_time(meaning: str, default_words: str = "") -> Quantity:
@@ -32,20 +32,22 @@ def _media_time(meaning: str, default_words: str = "") -> Quantity:
 class Player:
     """A player of live video.
 
-    It starts once its buffer holds `startup` of media time. When a frame is due and has not arrived, the picture stands
-    still until the buffer holds `rebuffer` of media time, the missing frame included. Each stall leaves the player
-    further behind the sender. A player that catches up plays faster until it is no further behind than at its start.
+    Media time is the time in the video: a frame that is written 2 s after the first frame has the media time 2 s. The
+    player starts once its buffer holds `startup` of media time. If a frame is due and has not arrived, the picture
+    stands still until the buffer holds `rebuffer` of media time from this frame on. Each stall increases the delay from
+    the write of a frame to its display. With `catch_up`, the player then plays faster, until this delay is as short as
+    at the start.
 
     Parameters
     ----------
     startup : float
-        Media time in the buffer at which the player starts [s], 0 to 3600: the time from the first frame to the last
-        frame that has arrived.
+        Media time in the buffer at which the player starts [s], 0 to 3600. It is counted from the first frame to the
+        last frame that has arrived.
     rebuffer : float, optional
         Media time in the buffer at which the player resumes after a stall [s], 0 to 3600; by default `startup`.
     catch_up : float
-        Speed above real time while the player is further behind than at its start, relative to real time, 0 to 10. With
-        0, the player never catches up.
+        Increase of the playback speed after a stall, 0 to 10: 0.05 plays 5 % faster than real time. With 0, the player
+        never catches up.
 
     Raises
     ------
@@ -108,8 +110,8 @@ def play(
 ) -> Playback:
     """Play the frames of one or several sessions.
 
-    A frame that is written `m` after the first frame of its session is due `m` after the display of that first frame,
-    plus all stalls so far, minus the time by which the player has caught up.
+    A frame is due as long after the display of the first frame of its session as it was written after that frame. All
+    stalls of the session before the frame are added, and the time by which the player has caught up is subtracted.
 
     Parameters
     ----------
@@ -118,17 +120,18 @@ def play(
     player : Player
         The player.
     starts : ndarray of int, optional
-        Number of the first frame of each session, ascending, the first of them 0. By default one session.
+        Number of the first frame of each session, in ascending order from 0 on. By default there is one session.
 
     Returns
     -------
     Playback
-        Start-up delays and stalls. A session that ends while its player waits counts this wait up to its last frame.
+        Start-up delays and stalls. If a session ends during a stall, the stall lasts until the last frame arrives.
 
     Raises
     ------
     InvalidValueError
-        If the arrays do not fit together, or a frame is read before it is written, or before its predecessor.
+        If `written` and `read` differ in length, `starts` does not ascend from 0, or a frame is read before its write
+        or before the frame written before it.
 
     Examples
     --------
@@ -153,7 +156,8 @@ def play(
     startup_delays = np.empty(starts.size)
     stall_before, behind = np.zeros(written.size), np.empty(written.size)
     ends = np.append(starts[1:], written.size)
-    # 1 s of display at 1 + catch_up times real time reduces the distance by catch_up.
+    # In 1 s of display the player shows 1 + catch_up seconds of media time. So for each second of media time, its delay
+    # falls by catch_up / (1 + catch_up) seconds.
     regained = player.catch_up / (1 + player.catch_up)
     setting = (float(player.startup), float(player.resumes_at), float(regained))
     _play(written, read, starts, ends, setting, startup_delays, stall_before, behind)
@@ -162,7 +166,7 @@ def play(
 
 @kernel()
 def _buffered(written: Any, first: int, end: int, media_time: float) -> int:
-    """Return the frame with whose arrival the buffer holds a media time from frame `first` on, or the last frame."""
+    """Return the first frame whose media time is `media_time` or more after frame `first`; else the last frame."""
     number = first
     while number + 1 < end and written[number] - written[first] < media_time - RESOLUTION:
         number += 1
@@ -173,7 +177,11 @@ def _buffered(written: Any, first: int, end: int, media_time: float) -> int:
 def _play(
     written: Any, read: Any, starts: Any, ends: Any, setting: Any, startup_delays: Any, stall_before: Any, behind: Any
 ) -> None:
-    """Play all sessions; `setting` has start-up and resumption [s of media time], and the share regained."""
+    """Play all sessions.
+
+    `setting` has three numbers: the media time at which the player starts [s], the media time at which it resumes after
+    a stall [s], and the time by which its delay falls for each second of media time while it catches up.
+    """
     startup, resumes_at, regained = setting
     for session in range(starts.size):
         first, end = starts[session], ends[session]

@@ -1,4 +1,4 @@
-"""The playing of speech and of a voice agent's replies: start, gaps, and when each chunk is played."""
+"""The playout of speech and of a voice agent's replies: the buffer without gaps, and when each chunk is played."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class PlayedBursts:
     starts : ndarray of int, shape (bursts,)
         Number of the first chunk of each burst.
     required : ndarray, shape (bursts,)
-        Smallest time from the arrival of the first chunk of a burst to its playout with which the burst has no gap [s].
+        Smallest playout buffer with which a burst has no gap [s]: the time from the arrival of the first chunk of the
+        burst to its playout.
     played : ndarray, shape (chunks,)
         Time at which each chunk begins to play [s].
     """
@@ -32,14 +33,14 @@ class PlayedBursts:
 def play_bursts(
     read: NDArray[np.float64], starts: NDArray[np.int64], interval: float, buffer: float = 0.0
 ) -> PlayedBursts:
-    r"""Play bursts of audio, each chunk of which lasts for `interval`.
+    r"""Play bursts of audio, such as talk spurts, in chunks of equal length.
 
-    With the chunks of a burst read at :math:`r_0, r_1, \dots` and a playout that begins B after :math:`r_0`, chunk k is
-    due at :math:`r_0 + B + k \Delta`. So the burst has no gap if
+    The chunks of a burst have the length :math:`\Delta` and are read at :math:`r_0, r_1, \dots`. The playout begins B
+    after :math:`r_0`, so chunk k is due at :math:`r_0 + B + k \Delta`. The burst has no gap if
 
     .. math:: B \ge \max_k (r_k - r_0 - k \Delta).
 
-    If a chunk is late, the player waits for it, and plays the rest of the burst later: chunk k begins at
+    If a chunk is late, the player waits for this chunk, and plays the rest of the burst later: chunk k begins at
 
     .. math:: p_k = \max(r_0 + B + k \Delta, \max_{i \le k} (r_i + (k - i) \Delta)).
 
@@ -48,9 +49,9 @@ def play_bursts(
     read : ndarray, shape (chunks,)
         Time at which each chunk was read in order [s].
     starts : ndarray of int, shape (bursts,)
-        Number of the first chunk of each burst, ascending, the first of them 0.
+        Number of the first chunk of each burst, in ascending order from 0 on.
     interval : float
-        Audio in a chunk [s], above 0.
+        Length Δ of the audio in a chunk [s], above 0.
     buffer : float
         Time B from the arrival of the first chunk of a burst to its playout [s], 0 or more.
 
@@ -66,7 +67,7 @@ def play_bursts(
 
     Examples
     --------
-    The third of four chunks of 20 ms comes 50 ms late, and the fourth with it:
+    The third of four chunks of 20 ms comes 50 ms late, at the same time as the fourth chunk:
 
     >>> bursts = play_bursts(np.array([0.05, 0.07, 0.14, 0.14]), np.array([0]), interval=0.020)
     >>> bursts.required.round(3).tolist(), bursts.played.round(3).tolist()
@@ -83,7 +84,7 @@ def play_bursts(
     # Lateness of each chunk if the burst played from the arrival of its first chunk on.
     late = read - np.repeat(read[starts], lengths) - place * interval
     required = np.maximum.reduceat(late, starts)
-    # Bursts one above the other: the running maximum begins anew with each burst.
+    # Each burst is raised above all earlier bursts, so that the running maximum begins anew with each burst.
     step = float(late.max() - late.min()) + buffer + 1.0
     burst = np.repeat(np.arange(starts.size), lengths)
     waited = np.maximum.accumulate(np.maximum(late, buffer) + step * burst) - step * burst

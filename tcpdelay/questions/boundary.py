@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.models.interface import Model, Requested
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, model_to_compare, predict, simulator, supports
+from tcpdelay.questions.plane import Question, losses, question, round_trip_times
 from tcpdelay.questions.quantities import Axis, average_flow
-from tcpdelay.questions.region import Question, losses, question, round_trip_times
 from tcpdelay.questions.schedule import work_out
 from tcpdelay.questions.search import RELATIVE_TOLERANCE, edge_of, edges_within_error, excess_lateness, narrowed
 from tcpdelay.scenario.fields import InvalidValueError
@@ -137,9 +137,9 @@ def working_boundary(
         Called with the number of points done, and the number of all points. The points are done in the order of
         `scattered`.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator at points where the chain is too large, or everywhere if the
-        chain refuses the source. A simulated edge is searched from the edge that the chain finds for a flow of the same
-        mean rate, with a tolerance of one percent.
+        The model. "auto" is the chain. It is the simulator at points where the chain is too large, and everywhere if
+        the chain refuses the source. The search by simulation begins at the edge that the chain finds for a flow with
+        the same mean rate, and its tolerance is one percent.
 
     Returns
     -------

@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tcpdelay.models.interface import Model, Requested
+from tcpdelay.models.interface import Model
 from tcpdelay.models.predict import AnsweredBy, carries, predict
-from tcpdelay.questions.quantities import (
-    LARGEST_LOAD,
-    LARGEST_LOSS,
-    MAX_RTT,
-    SMALLEST_LOSS,
-    SMALLEST_RTT,
-    Axis,
-    at_rtt,
-    bitrate_axis,
-    loss_axis,
-    rtt_axis,
-)
-from tcpdelay.questions.search import Bracket, bracket, edge_of, edges_within_error, excess_lateness
+from tcpdelay.questions.quantities import Axis, bitrate_axis, loss_axis, rtt_axis
+from tcpdelay.questions.search import RELATIVE_TOLERANCE, Bracket, bracket, edge_of, edges_within_error
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -30,13 +19,11 @@ from tcpdelay.scenario.target import Target
 LARGEST_RATIO = 64.0
 """Largest ratio between the present bitrate and a bitrate of the search."""
 LARGEST_RATIO_OF_SOURCE = 8.0
-"""The same for a source whose rate is not constant: its larger messages take long to simulate."""
+"""Largest ratio for a source whose rate is not constant: its larger messages take long to simulate."""
 SOURCE_TOLERANCE = 0.02
-"""Relative tolerance of the margins of such a source."""
+"""Relative tolerance of the margins of a source whose rate is not constant."""
 RANGE_TOLERANCE = 0.05
 """Relative tolerance of the ends of the range in which the expected error places an edge."""
-MARGINS = 3
-"""Number of margins of a scenario."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +59,30 @@ class Margin:
         """Return the margin with another edge; the range is extended to it."""
         within = self.within_error
         return replace(self, edge=edge, at_least=False, within_error=within and _around(edge, edge, within))
+
+    def agreeing(self, works: bool, certain: bool) -> Margin:
+        """Return a margin whose edge does not contradict a verdict.
+
+        The verdict and the margin can come from two models, which can disagree near the limit. In that case the edge is
+        moved to the value in the scenario. If the verdict is certain, `within_error` is cut at this value too.
+
+        Parameters
+        ----------
+        works : bool
+            Whether the target is met in the scenario.
+        certain : bool
+            Whether `works` is certain, whatever the expected error.
+        """
+        now, inside = self.now, self.edge is not None and self.edge >= self.now
+        moved = self if inside == works else self.moved_to(now)
+        if not certain or moved.within_error is None:
+            return moved
+        low, high = moved.within_error
+        if works:
+            low = now if low is None else max(low, now)
+        else:
+            high = now if high is None else min(high, now)
+        return replace(moved, within_error=(low, high))
 
 
 def _margin(quantity: str, now: float, found: Bracket) -> Margin:
@@ -139,129 +150,65 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: Answer
 
 
 def margins(
-    flow: Flow,
-    path: Path,
-    stack: Stack,
+    scenario: Scenario,
     target: Target,
     model: AnsweredBy | Model = "chain",
     on_progress: Callable[[int, int], None] | None = None,
-) -> tuple[Margin, Margin, Margin]:
+) -> tuple[Margin, ...]:
     """Return the largest loss, round-trip time and bitrate with which a target is met, each with the others unchanged.
 
-    The tolerance is one percent, and 5 % for the range in which the expected error places an edge. A given one-way
-    delay keeps its share of the round-trip time.
+    The tolerance of an edge is one percent for a `Flow` and two percent for other sources. The tolerance of the range
+    in which the expected error places the edge is 5 %. A given one-way delay keeps its share of the round-trip time. If
+    the rate of the source is not constant, another bitrate scales the sizes of its messages, and no times change.
 
     Parameters
     ----------
-    flow, path, stack, target
+    scenario, target
         The scenario, and the demand on the delay.
     model : {"chain"} or Model
         The model, as from `tcpdelay.models.predict.model_to_compare`.
     on_progress : callable, optional
-        Called with the number of margins found, and the number of all.
+        Called with the number of margins found, and the number of all margins.
 
     Returns
     -------
     tuple of Margin
-        The margins of the loss, the round-trip time and the bitrate.
+        The margins of the loss, the round-trip time and the bitrate. A source that cannot be scaled has no margin of
+        the bitrate.
 
     Examples
     --------
-    >>> loss, rtt, bitrate = margins(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008(), Target(0.2))
+    >>> call = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008())
+    >>> loss, rtt, bitrate = margins(call, Target(0.2))
     >>> loss.now < loss.edge < 0.1
     True
-    """
-    stack = checked_profile(stack)
-    first_loss = max(path.loss, SMALLEST_LOSS)
-    done = 0
-    if on_progress is not None:
-        on_progress(done, MARGINS)
 
-    def margin(quantity: str, now: float, axis: Axis, start: float) -> Margin:
-        nonlocal done
-        edge = edge_of(axis, stack, target, start, model)
-        found = _margin(quantity, now, edge)
-        if edge.inside is not None and model == "chain" and isinstance(stack, Linux):
-            within = edges_within_error(axis, stack, target, edge.inside, model, RANGE_TOLERANCE)
-            found = replace(found, within_error=_around(edge.inside, edge.outside, within))
-        done += 1
-        if on_progress is not None:
-            on_progress(done, MARGINS)
-        return found
-
-    return (
-        margin("loss", path.loss, loss_axis(flow, path), first_loss),
-        margin("rtt", path.rtt, rtt_axis(flow, path), path.rtt),
-        margin("bitrate", flow.bitrate, _bitrates(flow, path, stack), flow.bitrate),
-    )
-
-
-def source_margins(
-    scenario: Scenario, target: Target, model: AnsweredBy | Model, on_progress: Callable[[int, int], None] | None = None
-) -> tuple[Margin, ...]:
-    """Return the margins of a source whose rate is not constant: of the loss, the round-trip time and the bitrate.
-
-    All sizes change with the bitrate, and times stay. A source that cannot be scaled has no margin of the bitrate. The
-    tolerance is two percent.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        The scenario.
-    target : Target
-        The demand on the delay.
-    model : {"chain"} or Model
-        The model, as from `tcpdelay.models.predict.model_to_compare`.
-    on_progress : callable, optional
-        Called with the number of margins found, and the number of all.
-
-    Returns
-    -------
-    tuple of Margin
-        The margins.
-
-    Examples
-    --------
     >>> from tcpdelay.models.predict import model_to_compare
     >>> from tcpdelay.scenario.sources.speech import Speech
-    >>> scenario = Scenario(Speech(174, 0.020), Path(rtt=0.100, loss=0.02))
-    >>> loss, *_ = source_margins(scenario, Target(0.2), model_to_compare(scenario, "simulation"))
+    >>> speech = Scenario(Speech(174, 0.020), Path(rtt=0.100, loss=0.02))
+    >>> loss, *_ = margins(speech, Target(0.2), model_to_compare(speech, "simulation"))
     >>> loss.now < loss.edge
     True
     """
-    source, path, bitrate = scenario.source, scenario.path, scenario.source.mean_bitrate
-    longest = max(path.rtt, min(MAX_RTT, LARGEST_LOAD / source.message_rate))
-    searches: list[tuple[str, float, float, float, Callable[[float], Scenario]]] = [
-        (
-            "loss",
-            path.loss,
-            SMALLEST_LOSS,
-            max(LARGEST_LOSS, path.loss),
-            lambda loss: replace(scenario, path=replace(path, loss=loss)),
-        ),
-        ("rtt", path.rtt, min(SMALLEST_RTT, path.rtt), longest, lambda rtt: replace(scenario, path=at_rtt(path, rtt))),
-    ]
-    if type(source).at_bitrate is not Source.at_bitrate:
-        ratio = LARGEST_RATIO_OF_SOURCE
-        searches.append(
-            (
-                "bitrate",
-                bitrate,
-                bitrate / ratio,
-                bitrate * ratio,
-                lambda rate: replace(scenario, source=source.at_bitrate(rate)),
-            )
-        )
-    requested = Requested(precision="decision", target=target)
+    source, path, stack = scenario.source, scenario.path, scenario.stack
+    axes = [(path.loss, loss_axis(source, path)), (path.rtt, rtt_axis(source, path))]
+    if isinstance(source, Flow):
+        axes.append((source.bitrate, _bitrates(source, path, stack)))
+    elif type(source).at_bitrate is not Source.at_bitrate:
+        now, ratio = source.mean_bitrate, LARGEST_RATIO_OF_SOURCE
+        scaled = Axis("bitrate", lambda bitrate: (source.at_bitrate(bitrate), path), now / ratio, now * ratio)
+        axes.append((now, scaled))
+    tolerance = RELATIVE_TOLERANCE if isinstance(source, Flow) else SOURCE_TOLERANCE
     found: list[Margin] = []
-    for quantity, now, lowest, highest, changed in searches:
+    for now, axis in axes:
         if on_progress is not None:
-            on_progress(len(found), len(searches))
-
-        def excess(value: float, changed: Callable[[float], Scenario] = changed) -> float | None:
-            return excess_lateness(predict(changed(value), requested, model), target)
-
-        found.append(_margin(quantity, now, bracket(excess, max(now, lowest), lowest, highest, SOURCE_TOLERANCE)))
+            on_progress(len(found), len(axes))
+        edge = edge_of(axis, stack, target, max(now, axis.lowest), model, tolerance=tolerance)
+        margin = _margin(axis.quantity, now, edge)
+        if edge.inside is not None and model == "chain" and isinstance(stack, Linux):
+            within = edges_within_error(axis, stack, target, edge.inside, model, RANGE_TOLERANCE)
+            margin = replace(margin, within_error=_around(edge.inside, edge.outside, within))
+        found.append(margin)
     if on_progress is not None:
-        on_progress(len(found), len(searches))
+        on_progress(len(found), len(axes))
     return tuple(found)

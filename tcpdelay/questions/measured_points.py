@@ -11,7 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from tcpdelay.questions.region import round_trip_times
+from tcpdelay.questions.plane import round_trip_times
 from tcpdelay.scenario.target import Target
 
 SUFFIXES = (".csv", ".parquet")

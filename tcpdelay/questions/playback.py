@@ -1,4 +1,4 @@
-"""How often a video stalls for a start-up buffer, and the smallest start-up buffer for few stalls."""
+"""How often a video stalls with a given start-up buffer, and the smallest start-up buffer with few enough stalls."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from tcpdelay.confidence import (
     share_interval,
     student,
 )
-from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
+from tcpdelay.distribution import UNKNOWN_ERROR
 from tcpdelay.models.predict import simulate_messages
 from tcpdelay.quality.player import Player, play
+from tcpdelay.questions.player_answer import MOST_MESSAGES, PlayerAnswer
 from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
@@ -38,16 +39,14 @@ SESSION = 600.0
 """Length of a session by default [s of media time]."""
 LONGEST_STARTUP = 60.0
 """Largest start-up buffer that is tried [s of media time]."""
-MOST_FRAMES = 20_000_000
-"""Largest number of frames of a simulation."""
 DEFAULT_PLAYER = Player(startup=2.0)
 
 
 @dataclass(frozen=True)
-class VideoStalls:
+class VideoStalls(PlayerAnswer):
     """The stalls of a video over many sessions.
 
-    All intervals are 95 % intervals of the simulation's statistical error.
+    All intervals are 95 % intervals of the simulation's statistical error. `PlayerAnswer` has the scenario.
 
     Attributes
     ----------
@@ -60,17 +59,13 @@ class VideoStalls:
     startup_delay : Interval
         Mean time from the write of the first frame to its display [s].
     stalls_per_hour : Interval
-        Stalls per hour of viewing, stalls included.
+        Number of stalls per hour of viewing time. The viewing time includes the stalls.
     stalled_share : Interval
         Share of the viewing time in which the picture stands still.
     undisturbed : Interval
         Share of the sessions without a stall.
     stall_lengths : ndarray
         Lengths of all stalls [s], in the order of time.
-    source, path, stack
-        The scenario.
-    expected_error : ExpectedError
-        Expected error of the simulated delays.
     """
 
     player: Player
@@ -81,14 +76,13 @@ class VideoStalls:
     stalled_share: Interval
     undisturbed: Interval
     stall_lengths: NDArray[np.float64] = field(repr=False, compare=False)
-    source: Source = field(repr=False)
-    path: Path = field(repr=False)
-    stack: Stack = field(repr=False)
-    expected_error: ExpectedError = field(repr=False)
     method: str = "simulation"
 
     def stall_quantile(self, probability: float) -> Interval:
-        """Return a quantile of the length of a stall [s]; NaN without stalls, ends of NaN with less than 20 stalls."""
+        """Return a quantile of the length of a stall [s]; NaN without stalls.
+
+        The ends of its interval are NaN if there are fewer than 20 stalls.
+        """
         if self.stall_lengths.size >= BATCHES:
             return quantile_interval([self.stall_lengths], probability)
         if not self.stall_lengths.size:
@@ -98,19 +92,19 @@ class VideoStalls:
 
 @dataclass(frozen=True)
 class StartupBuffer:
-    """The smallest start-up buffer for a number of stalls per hour.
+    """The smallest start-up buffer with which a video has at most a given number of stalls per hour.
 
     Attributes
     ----------
     value : float
         The buffer [s of media time], a multiple of the mean frame interval.
     value_range : tuple of float
-        Smallest buffer for which the interval of the stalls per hour reaches down to the demand, and smallest buffer
-        for which the whole interval is within the demand; infinite if the simulation is too short to find one.
+        Smallest buffers with which the lower end, and the upper end, of the 95 % interval of the stalls per hour is at
+        most the demand. The second is infinite if the simulation is too short to find such a buffer.
     stalls_per_hour : float
-        The demand.
+        The demand: largest number of stalls per hour.
     stalls : VideoStalls
-        The stalls with the buffer `value`.
+        The stalls with a start-up buffer of `value`.
     """
 
     value: float
@@ -133,19 +127,19 @@ def video_stalls(
 ) -> VideoStalls:
     """Return how often and how long a live video stalls.
 
-    The viewers of all sessions join one connection after the other, without its start. Each session has a new player.
+    One long connection is simulated, without its start, and cut into sessions. In each session a new viewer joins.
 
     Parameters
     ----------
     source : Source or str
-        The video: each message is a frame. Or the name of an application.
+        The video, of which each message is a frame, or the name of an application.
     path, stack
         The path, and `Stack.linux(...)`.
     player : Player
         The player; by default it starts and resumes with 2 s of media time, and does not catch up.
     session : float
-        Length of a session [s of media time], 1 s to 1/16 of `hours`. A player that does not catch up stalls less and
-        less often in a long session.
+        Length of a session [s of media time], from 1 s to 1/16 of the simulated time. In a long session, a player that
+        does not catch up stalls less and less often, because each stall leaves it more time for the next frames.
     hours : float
         Media time that is simulated [h], above 0, with at most 20 million frames.
     seed : int
@@ -183,8 +177,8 @@ def startup_for_stalls(
 ) -> StartupBuffer:
     """Return the smallest start-up buffer with which a live video has at most a given number of stalls per hour.
 
-    All buffers are tried on the same simulated frames, by bisection: it takes the number of stalls to fall as the
-    buffer grows.
+    All buffers are tried on the same simulated frames. The search is a bisection, which assumes that there are fewer
+    stalls with a larger buffer.
 
     Parameters
     ----------
@@ -248,15 +242,15 @@ class _Viewing:
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
         self.source, self.session = source_of(source), session
-        most = MOST_FRAMES / self.source.message_rate / HOUR
+        most = MOST_MESSAGES / self.source.message_rate / HOUR
         if not is_number(hours) or not 0 < hours <= most:
-            raise InvalidValueError("hours", hours, f"lie above 0 and up to {most:.4g}, {MOST_FRAMES} frames")
+            raise InvalidValueError("hours", hours, f"lie above 0 and up to {most:.4g}, {MOST_MESSAGES} frames")
         longest = hours * HOUR / FEWEST_BLOCKS
         if not is_number(session) or not 1 <= session <= longest:
             allowed = f"lie between 1 s and {longest:.4g} s, a share 1/{FEWEST_BLOCKS} of the simulated time"
             raise InvalidValueError("session", session, allowed)
         self.scenario = Scenario(self.source, path, checked_profile(stack))
-        # Beyond the last session, so that it is whole.
+        # Half a session more than requested, so that the last session is whole.
         frames = round((hours * HOUR + session / 2) * self.source.message_rate)
         simulated = simulate_messages(self.scenario, frames, seed, on_progress)
         self.expected_error = simulated.expected_error or UNKNOWN_ERROR
@@ -267,7 +261,7 @@ class _Viewing:
         self.read = self.written + simulated.read_after[: borders[-1]]
 
     def stalls(self, player: Player) -> VideoStalls:
-        """Return the stalls with a player."""
+        """Return the stalls that a player has."""
         played = play(self.written, self.read, player, self.starts)
         stalled = np.add.reduceat(played.stall_before, self.starts)
         counts = np.add.reduceat(played.stall_before > 0, self.starts, dtype=np.int64)
@@ -276,7 +270,8 @@ class _Viewing:
         count, hours = int(counts.sum()), float(viewed.sum()) / HOUR
         few = count_interval(count)
         many = _per_time(counts / viewed, viewed)
-        # The spread over sessions shows stalls in clusters, the count alone shows that there are few.
+        # The spread over sessions is too small where few sessions have a stall, and the interval of a count is too
+        # small where stalls come in clusters. So the wider of both applies.
         low, high = min(HOUR * many.low, few.low / hours), max(HOUR * many.high, few.high / hours)
         return VideoStalls(
             player,
@@ -287,15 +282,16 @@ class _Viewing:
             _per_time(stalled / viewed, viewed),
             share_interval(int(np.count_nonzero(counts == 0)), self.starts.size),
             played.stall_before[happened],
-            self.scenario.source,
-            self.scenario.path,
-            self.scenario.stack,
-            self.expected_error,
+            scenario=self.scenario,
+            expected_error=self.expected_error,
         )
 
 
 def _per_time(figures: NDArray[np.float64], weights: NDArray[np.float64]) -> Interval:
-    """Return the weighted mean of the sessions' figures with its 95 % interval, by blocks of independent sessions."""
+    """Return the weighted mean of a figure of all sessions, with its 95 % interval from blocks of sessions.
+
+    The blocks are so long that they are independent.
+    """
     block = independent_block(figures) or max(figures.size // FEWEST_BLOCKS, 1)
     totals, weight = merged(figures * weights, block), merged(weights, block)
     value = float(np.average(figures, weights=weights))

@@ -100,7 +100,7 @@ def playout_for_late_fraction(
     ----------
     flow, path, stack
         The scenario; the flow may be any source, or the name of an application. None stands for the default stack. The
-        delays are delays of messages, such as the frames of a video.
+        delays of a source with messages, such as the frames of a video, are those of whole messages.
     late_fraction : float
         Largest share of late packets, from 0 to below 1.
     on_progress : callable, optional

@@ -59,7 +59,7 @@ class Axis:
     quantity : {"bitrate", "packet rate", "loss", "rtt"}
         The quantity that is varied.
     place : callable
-        Returns source and path at a value of the quantity [bit/s, 1/s, fraction, s].
+        Returns the source and the path that have a given value of the quantity [bit/s, 1/s, fraction, s].
     lowest, highest : float
         Range of a search, above 0.
     """
@@ -73,7 +73,7 @@ class Axis:
 def average_flow(source: Source) -> Flow:
     """Return the flow with the mean packet size and interval of a source; a `Flow` is its own average.
 
-    The chain answers for such a flow at once, so that a search by simulation can begin near the edge.
+    The chain answers for such a flow in milliseconds. A search by simulation can therefore begin near the edge.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def bitrate_axis(flow: Source, path: Path, stack: Stack, grow: Growth = "segment
 
 
 def _scaled_axis(source: Source, path: Path, stack: Stack, grow: Growth) -> Axis:
-    """Return the axis of the mean bitrate of a source whose messages grow, and whose rate of messages stays."""
+    """Return the axis of the mean bitrate of a source: the sizes of its messages change, and their rate does not."""
     if grow == "rate":
         hint = "the messages of other sources keep their times and grow"
         raise InvalidValueError("grow", grow, "be 'segments' or 'size' unless the source is a Flow", hint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -20,13 +20,13 @@ from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
 from tcpdelay.questions.execution import MOST_USEFUL_THREADS, Progress, processors, threads
 from tcpdelay.questions.grid import Grid, Meaning, Variables, evaluate
-from tcpdelay.scenario.applications import source_of, target_of
-from tcpdelay.scenario.fields import InvalidValueError, bounds
+from tcpdelay.questions.plane import Question, losses, question, round_trip_times
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import KnownStack, Linux, Stack, checked_profile
+from tcpdelay.scenario.stack import Linux, Stack
 from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
@@ -34,118 +34,8 @@ if TYPE_CHECKING:
 
 Beyond = Literal["bound", "exact"]
 
-SHORTEST_RTT, LONGEST_RTT = 0.010, 0.400
-LOWEST_LOSS, HIGHEST_LOSS = 0.001, 0.10
-"""Default range of round-trip times [s] and losses."""
-DEFAULT_POINTS = 40
 LARGEST_REGION = 1_000_000
 """Largest number of cells of a region."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """A source, its TCP stack and its target, all checked."""
-
-    flow: Source
-    stack: KnownStack
-    target: Target
-
-
-def question(flow: Source | str, stack: Stack | None, limit: float | None, quantile: float | None) -> Question:
-    """Return the checked question; its default target is the target of the application, or 95 % within 200 ms.
-
-    Parameters
-    ----------
-    flow : Source or str
-        The source, or the name of an application in `tcpdelay.scenario.applications`.
-    stack : Stack, optional
-        The TCP stack; by default the stack of a current Linux kernel.
-    limit : float, optional
-        Latest useful arrival [s], above 0.
-    quantile : float, optional
-        Share of the packets that must arrive by then, above 0 and below 1.
-
-    Returns
-    -------
-    Question
-        Flow, stack and target.
-
-    Raises
-    ------
-    ValueError
-        If an argument is of the wrong kind or outside its range.
-
-    Examples
-    --------
-    >>> question("voip", None, None, 0.99).target
-    Target(limit=0.2, quantile=0.99)
-    """
-    default = target_of(flow)
-    target = Target(
-        default.limit if limit is None else limit,
-        default.quantile if quantile is None else quantile,
-    )
-    return Question(source_of(flow), checked_profile(stack), target)
-
-
-def round_trip_times(rtt: ArrayLike | None) -> NDArray[np.float64]:
-    """Return round-trip times [s], ascending; by default 40 from 10 ms to 400 ms, in equal ratios.
-
-    Raises
-    ------
-    ValueError
-        If a value is not a number from 1e-6 to 60 s, or the values do not ascend.
-
-    Examples
-    --------
-    >>> round_trip_times([0.05, 0.1])
-    array([0.05, 0.1 ])
-    """
-    if rtt is None:
-        return np.geomspace(SHORTEST_RTT, LONGEST_RTT, DEFAULT_POINTS)
-    return _ascending("rtt", rtt, *bounds(Path, "rtt"), "s")
-
-
-def losses(loss: ArrayLike | None, *, allow_zero: bool = False) -> NDArray[np.float64]:
-    """Return losses, ascending; by default 40 from 0.1 % to 10 %, in equal ratios.
-
-    Raises
-    ------
-    ValueError
-        If a value is not a fraction above 0 (with `allow_zero`, 0 or more) and below 1, or the values do not ascend.
-
-    Examples
-    --------
-    >>> losses(0.02)
-    array([0.02])
-    """
-    if loss is None:
-        return np.geomspace(LOWEST_LOSS, HIGHEST_LOSS, DEFAULT_POINTS)
-    smallest = 0.0 if allow_zero else float(np.nextafter(0, 1))
-    return _ascending("loss", loss, smallest, float(np.nextafter(1, 0)), "")
-
-
-def _ascending(name: str, values: ArrayLike, low: float, high: float, unit: str) -> NDArray[np.float64]:
-    """Return a number, or a list of ascending numbers, from `low` to `high` as an array."""
-    try:
-        array = np.atleast_1d(np.asarray(values, np.float64))
-    except (TypeError, ValueError):
-        array = np.empty(0)
-    if array.ndim != 1 or array.size == 0:
-        raise InvalidValueError(name, values, "be a number or a list of at least one number")
-    outside = ~((array >= low) & (array <= high))
-    if outside.any():
-        allowed = (
-            f"between {low:g} and {high:g} {unit}"
-            if unit
-            else f"fractions {'from' if low == 0 else 'above'} 0 and below 1"
-        )
-        raise InvalidValueError(name, array[outside][0], f"be {allowed}")
-    if not np.all(np.diff(array) > 0):
-        raise InvalidValueError(name, array, "ascend")
-    return array
-
-
 CELL = np.dtype(
     [
         ("p50", np.float64),
@@ -169,9 +59,9 @@ NOT_COMPUTED = ACCURACIES.index("not_computed")
 _ACCURACY_OF_STATUS = {"exact": 0, "bound": 1, "not carried": 2, "estimated": 4}
 _ERRORS = ("median", "mean", "p90")
 SIMULATED_CELL = np.dtype([*CELL.descr, *((f"error_{statistic}", np.float64) for statistic in _ERRORS)])
-"""A cell and the expected error of its quantile."""
+"""The figures of a simulated cell: those of `CELL`, and the expected error of the target's quantile."""
 CELL_MESSAGES = 50_000
-"""Messages of the simulation of a cell by default."""
+"""Default number of messages in the simulation of a cell."""
 
 
 def _fill_cell(
@@ -232,8 +122,8 @@ def working_region(
         How cells that miss the target are computed. With "bound", their delays may be lower bounds. "exact" takes at
         least ten times as long.
     packets : int, optional
-        Messages of the simulation of each cell, 1000 to 1e9; 50 000 by default. Only for a source that is no `Flow`.
-        A cell takes some tenths of a second, so that 40 x 40 cells take minutes.
+        Number of messages in the simulation of each cell, 1000 to 1e9; 50 000 by default. Only for a source that is no
+        `Flow`. A cell takes some tenths of a second, so that 40 x 40 cells take minutes.
     on_progress : callable, optional
         Called with the number of round-trip times done, and the number of all round-trip times.
 

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval, quantile_interval, share_interval
-from tcpdelay.distribution import UNKNOWN_ERROR, ExpectedError
+from tcpdelay.distribution import UNKNOWN_ERROR
 from tcpdelay.models.predict import simulate_messages
 from tcpdelay.quality.player import RESOLUTION
 from tcpdelay.quality.speech_playout import play_bursts
+from tcpdelay.questions.player_answer import MOST_MESSAGES, PlayerAnswer
 from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
@@ -22,52 +23,42 @@ from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.stack import Stack, checked_profile
 
 GAP_SHARE = 0.01
-"""Share of the talk spurts or replies that may have a gap by default."""
+"""Default of the share of talk spurts or replies that may have a gap."""
 BURSTS = 10_000
-"""Talk spurts or replies that are simulated by default."""
+"""Default number of simulated talk spurts or replies."""
 FEWEST_BURSTS, MOST_BURSTS = 1000, 1_000_000
-MOST_CHUNKS = 20_000_000
-"""Largest number of chunks of a simulation."""
 INSTANTS = 200_000
-"""Instants at which the audio that cannot be stopped is counted."""
+"""Number of instants at which the audio that cannot be stopped is counted."""
 FIRST_CHUNK = 1
 """Number of the kind of the first chunk of a burst, in `Speech.kinds` and `Utterances.kinds`."""
 STAGES = ("held back", "unsent", "in flight", "at the reader", "not stoppable")
-"""Where the audio of a reply is; the last is the sum of all but the first."""
+"""Places of the audio of a reply; "not stoppable" is the sum of "unsent", "in flight" and "at the reader"."""
 
 
 _HINT = "on the command line, --silence makes packets speech, and --speed makes them replies"
 
 
 @dataclass(frozen=True)
-class GaplessPlayout:
+class GaplessPlayout(PlayerAnswer):
     """The smallest playout buffer that plays most talk spurts or replies without a gap.
 
-    All intervals are 95 % intervals of the simulation's statistical error.
+    All intervals are 95 % intervals of the simulation's statistical error. `PlayerAnswer` has the scenario.
 
     Attributes
     ----------
     value : Interval
-        Time from the arrival of the first chunk of a burst to its playout [s].
+        The buffer: time from the arrival of the first chunk of a talk spurt or reply to its playout [s].
     gap_share : float
-        The demand: largest share of the bursts with a gap.
+        The demand: largest share of the talk spurts or replies that may have a gap.
     first_delays, required : ndarray, shape (bursts,)
-        Delay of the first chunk of each burst from write to read, and the smallest buffer that plays the burst without
-        a gap [s].
-    source, path, stack
-        The scenario.
-    expected_error : ExpectedError
-        Expected error of the simulated delays.
+        For each burst, a talk spurt or a reply: the delay of its first chunk from write to read [s], and the smallest
+        buffer that plays the burst without a gap [s].
     """
 
     value: Interval
     gap_share: float
     first_delays: NDArray[np.float64] = field(repr=False, compare=False)
     required: NDArray[np.float64] = field(repr=False, compare=False)
-    source: Source = field(repr=False)
-    path: Path = field(repr=False)
-    stack: Stack = field(repr=False)
-    expected_error: ExpectedError = field(repr=False)
     method: str = "simulation"
 
     @property
@@ -76,7 +67,7 @@ class GaplessPlayout:
         return self.required.size
 
     def gaps(self, buffer: float) -> Interval:
-        """Return the share of bursts with a gap, for a buffer [s].
+        """Return the share of talk spurts or replies that have a gap with a given buffer [s].
 
         Examples
         --------
@@ -87,15 +78,18 @@ class GaplessPlayout:
         return share_interval(int(np.count_nonzero(self.required > buffer + RESOLUTION)), self.bursts)
 
     def start_quantile(self, probability: float, buffer: float = 0.0) -> Interval:
-        """Return a quantile of the time from a burst's first write to its playout with a buffer [s]."""
+        """Return a quantile of the time [s] from the first write of a talk spurt or reply to its playout.
+
+        `buffer` is the playout buffer [s], 0 or more.
+        """
         _check_probability(probability)
         value, low, high = quantile_interval([self.first_delays], probability)
         return Interval(value + buffer, low + buffer, high + buffer)
 
 
 @dataclass(frozen=True)
-class UnstoppableAudio:
-    """The audio of replies that the sender can no longer stop, at random instants between first write and last playout.
+class UnstoppableAudio(PlayerAnswer):
+    """The audio of a reply that the sender can no longer stop, at random instants from first write to end of playout.
 
     Attributes
     ----------
@@ -104,27 +98,19 @@ class UnstoppableAudio:
     notsent_lowat : int or None
         TCP_NOTSENT_LOWAT [bytes]; None if it is not set.
     chunks : mapping of str to ndarray, shape (instants,)
-        Chunks in each of the `STAGES` at each instant, in the order of time. "held back" has been produced, but the
-        application has not written it, because of TCP_NOTSENT_LOWAT. "unsent" is written and has not been sent. "in
-        flight" is sent and not read: on the network, or waiting for a retransmission. "at the reader" is read and has
-        not begun to play. "not stoppable" is the sum of all but the first.
-    source, path, stack
-        The scenario.
-    expected_error : ExpectedError
-        Expected error of the simulated delays.
+        Number of chunks in each of the `STAGES` at each instant, in the order of time. Chunks "held back" have been
+        produced, but TCP_NOTSENT_LOWAT keeps the application from writing them. Chunks "unsent" are written and not yet
+        sent. Chunks "in flight" are sent and not yet read: they are on the network, or wait for a retransmission.
+        Chunks "at the reader" are read and have not begun to play. "not stoppable" is the sum of the last three.
     """
 
     buffer: float
     notsent_lowat: int | None
     chunks: Mapping[str, NDArray[np.int64]] = field(repr=False, compare=False)
-    source: Speech | Utterances = field(repr=False)
-    path: Path = field(repr=False)
-    stack: Stack = field(repr=False)
-    expected_error: ExpectedError = field(repr=False)
     method: str = "simulation"
 
     def seconds(self, stage: str, probability: float) -> Interval:
-        """Return a quantile of the audio in a stage [s], with its 95 % interval.
+        """Return a quantile of the amount of audio in a stage [s], with its 95 % interval.
 
         Examples
         --------
@@ -133,11 +119,11 @@ class UnstoppableAudio:
         >>> found.seconds("unsent", 0.5).value, found.seconds("at the reader", 0.5).value > 0.5
         (0.0, True)
         """
-        return self._scaled(stage, probability, self.source.interval)
+        return self._scaled(stage, probability, self.scenario.value("interval"))
 
     def bytes(self, stage: str, probability: float) -> Interval:
-        """Return a quantile of the audio in a stage [bytes], with its 95 % interval."""
-        return self._scaled(stage, probability, self.source.packet_size)
+        """Return a quantile of the amount of audio in a stage [bytes], with its 95 % interval."""
+        return self._scaled(stage, probability, self.scenario.value("packet_size"))
 
     def _scaled(self, stage: str, probability: float, factor: float) -> Interval:
         if stage not in self.chunks:
@@ -202,10 +188,8 @@ def playout_without_gaps(
         gap_share,
         replies.read[replies.starts] - replies.written[replies.starts],
         played.required,
-        replies.source,
-        path,
-        replies.scenario.stack,
-        replies.expected_error,
+        scenario=replies.scenario,
+        expected_error=replies.expected_error,
     )
 
 
@@ -222,12 +206,13 @@ def audio_not_stoppable(
 ) -> UnstoppableAudio:
     """Return how much audio a sender can no longer stop when the listener interrupts a reply.
 
-    The instant is random between the first write of a reply and the end of its playout. The reader plays a reply
-    `buffer` after the arrival of its first chunk, and waits for chunks that are late.
+    The interruption comes at a random instant between the first write of a reply and the end of its playout. The reader
+    starts to play a reply `buffer` seconds after the arrival of its first chunk, and waits for chunks that are late.
 
-    With TCP_NOTSENT_LOWAT the application writes a chunk only while fewer bytes than this are unsent, and keeps the
-    chunks that it has produced meanwhile. It writes as soon as the socket accepts data, so TCP sends each byte at the
-    same time as without the limit. So the limit moves audio from the socket to the application, and changes no delay.
+    With TCP_NOTSENT_LOWAT, the application writes a chunk only while fewer bytes than this limit are unsent, and keeps
+    the chunks that it has produced meanwhile. The application writes as soon as the socket accepts data. Therefore TCP
+    sends each byte at the same time as without the limit: the limit moves audio from the socket to the application, and
+    changes no delay.
 
     Parameters
     ----------
@@ -239,7 +224,8 @@ def audio_not_stoppable(
         Playout buffer of the reader [s], 0 or more.
     notsent_lowat : int, optional
         TCP_NOTSENT_LOWAT [bytes], 1 or more; by default it is not set. The kernel reports the socket as writable only
-        while less than half of this is unsent (`tcp_stream_memory_free`); so the unsent bytes here are an upper bound.
+        while less than half of this limit is unsent (`tcp_stream_memory_free`). So the unsent bytes given here are an
+        upper bound.
 
     Raises
     ------
@@ -273,10 +259,8 @@ def audio_not_stoppable(
         float(buffer),
         notsent_lowat,
         dict(zip(STAGES, amounts, strict=True)),
-        replies.source,
-        path,
-        replies.scenario.stack,
-        replies.expected_error,
+        scenario=replies.scenario,
+        expected_error=replies.expected_error,
     )
 
 
@@ -286,7 +270,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _instants(begins: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return instants at equal distances within the intervals, put one after the other."""
+    """Return instants at equal distances, as if all intervals were joined end to end."""
     passed = np.append(0.0, np.cumsum(ends - begins))
     within = (np.arange(INSTANTS) + 0.5) / INSTANTS * passed[-1]
     number = np.searchsorted(passed, within, side="right") - 1
@@ -310,7 +294,7 @@ class _Replies:
         if not isinstance(bursty, Speech | Utterances):
             raise InvalidValueError("source", source, "be Speech or Utterances", _HINT)
         per_burst = bursty.packets_per_burst
-        most = int(min(MOST_BURSTS, MOST_CHUNKS / per_burst))
+        most = int(min(MOST_BURSTS, MOST_MESSAGES / per_burst))
         if not _is_whole(bursts) or not FEWEST_BURSTS <= bursts <= most:
             raise InvalidValueError("bursts", bursts, f"be a whole number between {FEWEST_BURSTS} and {most}")
         self.source, self.scenario = bursty, Scenario(bursty, path, checked_profile(stack))

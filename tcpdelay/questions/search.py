@@ -208,10 +208,12 @@ def edge_of(
     start: float,
     model: AnsweredBy | Model = "chain",
     on_progress: Callable[[int, int], None] | None = None,
+    tolerance: float = RELATIVE_TOLERANCE,
 ) -> Bracket:
     """Return both sides of the edge of what meets a target, as `bracket` finds it from `start` on an axis.
 
     `model` answers each value. `on_progress` is called with the number of values tried, and the largest number.
+    `tolerance` is the largest relative difference between the two sides of the edge.
     """
     requested = Requested(precision="decision", target=target)
     tried, most = 0, most_values(axis)
@@ -224,7 +226,7 @@ def edge_of(
             on_progress(tried, most)
         return found
 
-    return bracket(excess, start, axis.lowest, axis.highest)
+    return bracket(excess, start, axis.lowest, axis.highest, tolerance)
 
 
 def most_values(axis: Axis) -> int:

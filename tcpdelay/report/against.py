@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 from tcpdelay.report import phrases
 from tcpdelay.report.charts import current_axes, plot_distribution
 from tcpdelay.report.content import Content, Section, Table, key_figures, scenario_table
+from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import NEVER_SETTLES, format_delay, format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
+from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import NEVER_SETTLES, format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ UNKNOWN = Expected()
 
 def record(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) -> dict[str, Any]:
     """Return the analysis as one record, in seconds, bytes and fractions; a value that is not known is None."""
-    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
-
     scales = analysis.window_scale or (None, None)
     clocks, delays = analysis.clocks, analysis.delays
     low, high = analysis.loss_interval
@@ -109,8 +108,6 @@ def record(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) -> dict[s
 
 def _expected_record(expected: Expected) -> dict[str, Any]:
     """Return the predicted figures, and the scores of a call at the limit, as entries of a record."""
-    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
-
     delays, measured, predicted = expected.delays, expected.measured_call, expected.predicted_call
     return {
         "predicted_mean": delays and delays.mean,
@@ -211,8 +208,6 @@ def _flow_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
 
 
 def _delay_rows(analysis: ConnectionAnalysis, expected: Expected) -> list[tuple[str, str]]:
-    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
-
     delays = analysis.delays
     if delays is None or analysis.delay_kind is None:
         return [("delay", f"not known: {analysis.delay_measured}")]

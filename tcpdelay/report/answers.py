@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.questions.best import Candidate, Choice
-from tcpdelay.questions.largest import Edge, Frontier
+from tcpdelay.questions.edge import Edge
+from tcpdelay.questions.frontier import Frontier
 from tcpdelay.questions.playout import SmallestBuffer
 from tcpdelay.questions.quantities import FORMATS
 from tcpdelay.questions.sensitivity import Input, Output, Sensitivities
@@ -37,7 +38,7 @@ Solution = Edge | SmallestBuffer | Frontier | Choice | Sensitivities
 
 
 class Answered(Protocol):
-    """An answer that names its model: a `Solution`, or another class for which `rendered` has a function."""
+    """An answer with the name of its model: a `Solution`, or another class for which `rendered` has a function."""
 
     @property
     def method(self) -> str:

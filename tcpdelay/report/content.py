@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
 from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import (
     NOT_CARRIED,
     format_delay,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.judged_delays import JudgedDelays
     from tcpdelay.advice.rule import Place, Recommendation
-    from tcpdelay.advice.source_guideline import SourceFindings
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.models.verdict import Verdict
     from tcpdelay.quality.experience import Call
@@ -192,7 +191,7 @@ def ranges_table(guideline: Findings) -> Table:
     return Table(("Within the error", "Works up to", "Fails from"), rows, numeric=(1, 2))
 
 
-def loss_table(guideline: Findings | SourceFindings) -> Table:
+def loss_table(guideline: JudgedDelays) -> Table:
     """Return the target's quantile at a few losses around the scenario's loss."""
     curve, limit = guideline.loss_curve, guideline.target
     places = sorted({round(place) for place in np.linspace(0, curve.loss.size - 1, min(CURVE_ROWS, curve.loss.size))})
@@ -203,7 +202,7 @@ def loss_table(guideline: Findings | SourceFindings) -> Table:
     return Table(("With a loss of", quantile_name(limit.quantile), "Target"), rows, numeric=(0, 1))
 
 
-def parts_table(guideline: Findings | SourceFindings) -> Table:
+def parts_table(guideline: JudgedDelays) -> Table:
     """Return the parts of the mean delay."""
     parts, mean = guideline.parts, guideline.mean
     named = (
@@ -262,7 +261,7 @@ def playout_error(guideline: Findings) -> tuple[str, ...]:
     return (f"The expected error allows {cases}.",)
 
 
-def alternatives_table(guideline: Findings | SourceFindings) -> Table:
+def alternatives_table(guideline: JudgedDelays) -> Table:
     """Return the prediction at the ends of the measured confidence intervals."""
     rows = [
         (
@@ -472,8 +471,8 @@ def _experience(guideline: Findings) -> list[Section]:
     return sections
 
 
-def advice_section(guideline: Findings | SourceFindings, remark: str) -> Section:
-    """Return what to do; `remark` says more of the effects."""
+def advice_section(guideline: JudgedDelays, remark: str) -> Section:
+    """Return the section with the recommendations; `remark` is added to the sentences about their effects."""
     target, rules = guideline.target, guideline.recommendations
     advice = tuple(_advice(rule, target) for rule in rules if rule.place == "do")
     if advice:
@@ -493,7 +492,7 @@ def advice_section(guideline: Findings | SourceFindings, remark: str) -> Section
     return Section("advice", "Do this" if advice else "What to do", (opening,), advice=advice)
 
 
-def rules_section(guideline: Findings | SourceFindings) -> Section:
+def rules_section(guideline: JudgedDelays) -> Section:
     """Return for all other rules why there is nothing to do."""
     target, rules = guideline.target, guideline.recommendations
     folded = (

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from tcpdelay.advice.against import Changes
 from tcpdelay.advice.guideline import Findings, findings
 from tcpdelay.advice.judged_delays import JudgedDelays
+from tcpdelay.advice.request import GuidelineRequest
 from tcpdelay.advice.source_guideline import SourceFindings, source_findings
 from tcpdelay.models.predict import AnsweredBy
+from tcpdelay.report.reported import Reported
 from tcpdelay.scenario.applications import APPLICATIONS, Application
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
@@ -18,67 +20,54 @@ from tcpdelay.scenario.scenario import scenario_from_options
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.report.content import Content
-
-
-def content_html(report: Content) -> str:
-    """Return headline, explanation and key figures of a report for notebooks."""
-    from tcpdelay.report.notebook import html_table
-
-    return html_table(report.headline, ("", ""), report.key_figures, " ".join(report.explanation))
+    from tcpdelay.report.html import Chart
 
 
 @dataclass(frozen=True)
-class Guideline(Findings):
-    """Findings on a scenario, with their reports; the fields are those of `tcpdelay.advice.guideline.Findings`."""
+class Guideline(Reported, Findings):
+    """Findings on a flow of constant rate, with their reports.
 
-    def to_markdown(self) -> str:
-        """Return the report in Markdown."""
-        from tcpdelay.report.markdown import to_markdown
-
-        return to_markdown(self)
+    The fields are those of `tcpdelay.advice.guideline.Findings` and `tcpdelay.advice.judged_delays.JudgedDelays`.
+    """
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw the delays and the limit with the parameters of `DelayDistribution.plot`."""
         return self.distribution.plot(ax, **{"thresholds": {"limit": self.target.limit}, **options})
 
-    def _repr_html_(self) -> str:
-        """Return the verdict and the delays as a table for notebooks; `to_html` has the whole report."""
+    def content(self) -> Content:
+        """Return the content of the report."""
         from tcpdelay.report.content import content
 
-        return content_html(content(self))
+        return content(self)
 
-    def to_html(self) -> str:
-        """Return the report as one self-contained HTML page."""
-        from tcpdelay.report.html import to_html
+    def charts(self) -> dict[str, list[Chart]]:
+        """Return the charts of the report, by the key of their section."""
+        from tcpdelay.report.html import charts
+        from tcpdelay.report.phrases import verdict
 
-        return to_html(self)
+        return charts(self, verdict(self))
 
 
 @dataclass(frozen=True)
-class SourceGuideline(SourceFindings):
+class SourceGuideline(Reported, SourceFindings):
     """Findings on a source whose rate is not constant, with their reports.
 
-    The fields are those of `tcpdelay.advice.source_guideline.SourceFindings`.
+    The fields are those of `tcpdelay.advice.source_guideline.SourceFindings` and
+    `tcpdelay.advice.judged_delays.JudgedDelays`.
     """
-
-    def to_markdown(self) -> str:
-        """Return the report in Markdown."""
-        from tcpdelay.report.markdown import in_markdown
-
-        return in_markdown(self.content())
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the share of messages later than each delay, by kind of message."""
-        from tcpdelay.report.source_page import plot_kinds
+        from tcpdelay.report.guideline_charts import plot_later
 
-        return plot_kinds(self, ax)
+        return plot_later(self, "messages", ax)
 
     def content(self) -> Content:
         """Return the content of the report."""
@@ -86,60 +75,20 @@ class SourceGuideline(SourceFindings):
 
         return source_content(self)
 
-    def _repr_html_(self) -> str:
-        """Return the verdict and the delays as a table for notebooks; `to_html` has the whole report."""
-        return content_html(self.content())
-
-    def to_html(self) -> str:
-        """Return the report as one self-contained HTML page."""
-        from tcpdelay.report.html import as_page
+    def charts(self) -> dict[str, list[Chart]]:
+        """Return the charts of the report, by the key of their section."""
         from tcpdelay.report.source_page import source_charts
 
-        return as_page(self.content(), source_charts(self))
+        return source_charts(self)
 
 
+# The type of the result depends on the source only; the implementation below declares the other parameters.
 @overload
-def guideline(
-    flow: Flow | None = None,
-    path: Path | None = None,
-    stack: Stack | None = None,
-    target: Target | None = None,
-    estimate: PathEstimate | None = None,
-    application: None = None,
-    *,
-    method: AnsweredBy = "auto",
-    on_progress: Callable[[int, int], None] | None = None,
-    on_margin: Callable[[int, int], None] | None = None,
-    **options: Any,
-) -> Guideline: ...
+def guideline(flow: Flow, *others: Any, **options: Any) -> Guideline: ...
 @overload
-def guideline(
-    flow: Flow,
-    path: Path | None = None,
-    stack: Stack | None = None,
-    target: Target | None = None,
-    estimate: PathEstimate | None = None,
-    application: Application | None = None,
-    *,
-    method: AnsweredBy = "auto",
-    on_progress: Callable[[int, int], None] | None = None,
-    on_margin: Callable[[int, int], None] | None = None,
-    **options: Any,
-) -> Guideline: ...
+def guideline(flow: None = None, *, application: None = None, **options: Any) -> Guideline: ...
 @overload
-def guideline(
-    flow: Source | str | None = None,
-    path: Path | None = None,
-    stack: Stack | None = None,
-    target: Target | None = None,
-    estimate: PathEstimate | None = None,
-    application: Application | None = None,
-    *,
-    method: AnsweredBy = "auto",
-    on_progress: Callable[[int, int], None] | None = None,
-    on_margin: Callable[[int, int], None] | None = None,
-    **options: Any,
-) -> Guideline | SourceGuideline: ...
+def guideline(flow: Source | str | None = None, *others: Any, **options: Any) -> Guideline | SourceGuideline: ...
 
 
 def guideline(
@@ -209,16 +158,15 @@ def guideline(
     if application is not None:
         flow = application.source if flow is None and not {"packet_size", "interval"} & set(options) else flow
         target = application.target if target is None else target
-    scenario = scenario_from_options(flow, path, stack, options)
-    if not isinstance(scenario.source, Flow):
-        every = source_findings(scenario, target, estimate, application, method, on_progress, on_margin)
-        return SourceGuideline(**{field.name: getattr(every, field.name) for field in fields(every)})
-    found = findings(scenario, target, estimate, application, method, on_progress, on_margin)
-    return Guideline(**{field.name: getattr(found, field.name) for field in fields(found)})
+    scenario, demand = scenario_from_options(flow, path, stack, options), target or Target(DEFAULT_LIMIT)
+    request = GuidelineRequest(scenario, demand, estimate, application, method, on_progress, on_margin)
+    if isinstance(scenario.source, Flow):
+        return Guideline(**vars(findings(request)))
+    return SourceGuideline(**vars(source_findings(request)))
 
 
 @dataclass(frozen=True)
-class GuidelineComparison(Changes):
+class GuidelineComparison(Reported, Changes):
     """The findings on two scenarios, and their differences, with the reports.
 
     Parameters
@@ -227,31 +175,23 @@ class GuidelineComparison(Changes):
         The findings on each.
     """
 
-    def to_markdown(self) -> str:
-        """Return the report on the differences in Markdown."""
-        from tcpdelay.report.against import changes_content
-        from tcpdelay.report.markdown import in_markdown
-
-        return in_markdown(changes_content(self))
-
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw both distributions into the given axes, by default the current axes of pyplot."""
         from tcpdelay.report.against import plot_both
 
         return plot_both(self, ax)
 
-    def _repr_html_(self) -> str:
-        """Return the verdict and the main figures as a table for notebooks; `to_html` has the whole report."""
+    def content(self) -> Content:
+        """Return the content of the report on the differences."""
         from tcpdelay.report.against import changes_content
 
-        return content_html(changes_content(self))
+        return changes_content(self)
 
-    def to_html(self) -> str:
-        """Return the report on the differences as one self-contained HTML page."""
-        from tcpdelay.report.against import changes_charts, changes_content
-        from tcpdelay.report.html import as_page
+    def charts(self) -> dict[str, list[Chart]]:
+        """Return the chart of both distributions, by the key of its section; none if TCP carries neither flow."""
+        from tcpdelay.report.against import changes_charts
 
-        return as_page(changes_content(self), changes_charts(self))
+        return changes_charts(self)
 
 
 def compare_guidelines(before: JudgedDelays, after: JudgedDelays) -> GuidelineComparison:

@@ -19,24 +19,31 @@ from tcpdelay.report.chart_labels import (
     tidy,
     time_axis,
 )
-from tcpdelay.report.charts import BLUE, GREEN, LINE_WIDTH, ORANGE, PURPLE, SMALLEST_TIME, current_axes
+from tcpdelay.report.charts import (
+    BLUE,
+    GREEN,
+    LINE_WIDTH,
+    ORANGE,
+    PURPLE,
+    SMALLEST_TIME,
+    current_axes,
+    plot_distribution,
+)
 from tcpdelay.units import NEVER_SETTLES, NOT_CARRIED, NOT_SETTLED, format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.judged_delays import JudgedDelays
     from tcpdelay.advice.loss_curve import LossCurve
-    from tcpdelay.advice.source_guideline import SourceFindings
 
 
-def plot_delay_parts(guideline: Findings | SourceFindings, ax: Axes | None = None) -> Axes:
+def plot_delay_parts(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
     """Draw the parts of the mean delay as one bar.
 
     Parameters
     ----------
-    guideline : Findings
+    guideline : JudgedDelays
         The findings.
     ax : Axes, optional
         Where to draw; the current axes of pyplot by default.
@@ -74,12 +81,44 @@ def plot_delay_parts(guideline: Findings | SourceFindings, ax: Axes | None = Non
     return ax
 
 
-def plot_quantile_against_loss(guideline: Findings | SourceFindings, ax: Axes | None = None) -> Axes:
+def plot_later(guideline: JudgedDelays, messages: str, ax: Axes | None = None) -> Axes:
+    """Draw the share of packets or messages later than each delay: one curve for each kind.
+
+    Parameters
+    ----------
+    guideline : JudgedDelays
+        The findings.
+    messages : {"packets", "messages"}
+        What arrives.
+    ax : Axes, optional
+        Where to draw; the current axes of pyplot by default.
+
+    Returns
+    -------
+    Axes
+        Delays [s] against shares.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from tcpdelay import Path, Speech, guideline
+    >>> ax = plot_later(guideline(Speech(174, 0.020), Path(rtt=0.100, loss=0.02)), "messages", Figure().subplots())
+    >>> ax.get_ylabel()
+    'messages later than that'
+    """
+    ax, marks = current_axes() if ax is None else ax, {"limit": guideline.target.limit}
+    for kind, delays in (guideline.by_kind or {"": guideline.distribution}).items():
+        plot_distribution(delays, ax, thresholds=marks, kind="survival", label=kind or None)
+    ax.set_ylabel(f"{messages} later than that")
+    return ax
+
+
+def plot_quantile_against_loss(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
     """Draw the target's quantile against the loss, with the limit, the scenario and the largest loss that works.
 
     Parameters
     ----------
-    guideline : Findings
+    guideline : JudgedDelays
         The findings.
     ax : Axes, optional
         Where to draw; the current axes of pyplot by default.

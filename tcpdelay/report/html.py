@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,11 @@ from matplotlib.figure import Figure
 from tcpdelay.report import phrases
 from tcpdelay.report.chart_labels import LABEL_SIZE
 from tcpdelay.report.charts import BLUE, GREEN, ORANGE, PURPLE, plot_distribution
-from tcpdelay.report.content import content
-from tcpdelay.report.guideline_charts import plot_delay_parts, plot_quantile_against_loss
+from tcpdelay.report.guideline_charts import plot_delay_parts, plot_later, plot_quantile_against_loss
 from tcpdelay.units import format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.advice.guideline import Findings
+    from tcpdelay.advice.judged_delays import JudgedDelays
     from tcpdelay.report.content import Content
 
 
@@ -144,28 +143,35 @@ class Chart:
     svg: Markup
 
 
-def to_html(guideline: Findings) -> str:
-    """Return the report on `guideline` as a page that contains its style and its charts.
+def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
+    """Return the content of a report as a page that contains its style, and the charts of each section.
 
     Examples
     --------
     >>> from tcpdelay import guideline
-    >>> page = to_html(guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020))
+    >>> found = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
+    >>> page = as_page(found.content(), found.charts())
     >>> "Works, with" in page, "http" in page
     (True, False)
     """
-    return as_page(content(guideline), charts(guideline))
-
-
-def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
-    """Return the content of a report as a page, with the charts of each section."""
     return environment().get_template("report.html.j2").render(report=report, charts=charts)
 
 
-def charts(guideline: Findings, suffix: str = "") -> dict[str, list[Chart]]:
+def charts(
+    guideline: JudgedDelays, explanation: Sequence[str], messages: str = "packets", suffix: str = ""
+) -> dict[str, list[Chart]]:
     """Return the charts of each section, without the charts of the delays if there are none or they never settle.
 
-    `suffix` distinguishes the identifiers of several reports on one page.
+    Parameters
+    ----------
+    guideline : JudgedDelays
+        The findings.
+    explanation : sequence of str
+        The sentences that explain the verdict.
+    messages : {"packets", "messages"}
+        What arrives.
+    suffix : str
+        Distinguishes the identifiers of several reports on one page.
     """
     target, parts = guideline.target, guideline.parts
     limit, quantile = format_time(target.limit), quantile_name(target.quantile)
@@ -174,7 +180,7 @@ def charts(guideline: Findings, suffix: str = "") -> dict[str, list[Chart]]:
             chart(
                 f"loss-chart{suffix}",
                 f"{quantile} delay against loss",
-                f"The {quantile} delay rises with the loss. {' '.join(phrases.verdict(guideline))}".replace("`", ""),
+                f"The {quantile} delay rises with the loss. {' '.join(explanation)}".replace("`", ""),
                 lambda ax: plot_quantile_against_loss(guideline, ax),
             )
         ]
@@ -187,15 +193,15 @@ def charts(guideline: Findings, suffix: str = "") -> dict[str, list[Chart]]:
         chart(
             f"shares-chart{suffix}",
             "Distribution of the delay",
-            f"Half of the packets arrive within {format_time(distribution.quantile(0.5))}, "
+            f"Half of the {messages} arrive within {format_time(distribution.quantile(0.5))}, "
             f"{format_fraction(target.quantile)} within {format_time(guideline.quantile)}.",
             lambda ax: plot_distribution(distribution, ax, thresholds=marks),
         ),
         chart(
             f"survival-chart{suffix}",
-            "Packets that come later",
-            f"{format_fraction(guideline.late_fraction)} of the packets come later than {limit}.",
-            lambda ax: plot_distribution(distribution, ax, thresholds=marks, kind="survival"),
+            f"{messages.capitalize()} that come later{', by kind' if guideline.by_kind else ''}",
+            f"{format_fraction(guideline.late_fraction)} of the {messages} come later than {limit}.",
+            lambda ax: plot_later(guideline, messages, ax),
         ),
     ]
     drawn["parts"] = [

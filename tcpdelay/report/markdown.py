@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tcpdelay.report import phrases
-from tcpdelay.report.content import content
 
 if TYPE_CHECKING:
-    from tcpdelay.advice.guideline import Findings
     from tcpdelay.report.content import Content
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|&]|(?<!\w)_|_(?!\w))")
@@ -25,21 +23,16 @@ class Verbatim(str):
     __slots__ = ()
 
 
-def to_markdown(guideline: Findings) -> str:
-    """Return the report on `guideline` in GitHub's Markdown.
+def in_markdown(report: Content) -> str:
+    """Return the content of a report in GitHub's Markdown.
 
     Examples
     --------
     >>> from tcpdelay import guideline
-    >>> text = to_markdown(guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020))
-    >>> text.splitlines()[0]
+    >>> found = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
+    >>> in_markdown(found.content()).splitlines()[0]
     '# Works, with 60 ms to spare'
     """
-    return in_markdown(content(guideline))
-
-
-def in_markdown(report: Content) -> str:
-    """Return the content of a report in GitHub's Markdown."""
     return _environment().get_template("report.md.j2").render(report=report)
 
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import NOT_CARRIED, format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.report.charts import Boundary, Delays
-
-QUANTILES = (0.5, 0.95, 0.99)
 
 
 def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
@@ -43,7 +42,7 @@ def distribution_html(distribution: Delays, method: str) -> str:
     True
     """
     delays = [("mean", distribution.mean), ("jitter", distribution.jitter)]
-    delays += [(quantile_name(q), distribution.quantile(q)) for q in QUANTILES]
+    delays += [(quantile_name(q), distribution.quantile(q)) for q in REPORTED_QUANTILES]
     rows = [(name, format_time(delay)) for name, delay in delays]
     return html_table(f"Delay from write to in-order read, by {method}", ("", ""), rows, _carried(distribution))
 

@@ -24,7 +24,7 @@ from tcpdelay.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.judged_delays import JudgedDelays
@@ -97,44 +97,67 @@ def headline(guideline: JudgedDelays) -> str:
 def verdict(guideline: Findings) -> list[str]:
     """Return the sentences that explain the headline; the first compares the target's quantile with its limit."""
     target, answer = guideline.target, guideline.answer
-    share, limit = format_fraction(target.quantile), format_time(target.limit)
-    if isinstance(answer.refusal, NotSettledError):
-        sentences = [
-            f"{share} of the packets should arrive within {limit}. After {answer.refusal.packets} simulated packets "
-            f"the delay still depends on how many are simulated: {answer.refusal.in_words}."
-        ]
-    elif math.isinf(guideline.quantile):
-        by_model = "" if guideline.settled else f" by the {answer.method}"
-        sentences = [
-            f"{share} of the packets should arrive within {limit}, but{by_model} the delay never settles: packets pile "
-            "up in the send buffer for as long as the flow sends.",
-            _capacity(guideline),
-        ]
-    else:
-        allowed = allowed_lateness(guideline) if guideline.settled else ""
-        sentences = [
-            f"{share} of the packets arrive within {format_time(guideline.quantile)}; the limit is {limit}. "
-            f"{format_fraction(guideline.late_fraction)} of the packets come later than the limit{allowed}."
-        ]
-        if not answer.sustainable:
-            sentences.append(
-                "But TCP cannot carry this flow: the figures depend on where the published chain cuts off its backlog."
-            )
+    by_model = "" if guideline.settled else f" by the {answer.method}"
+    endless = (
+        f"{format_fraction(target.quantile)} of the packets should arrive within {format_time(target.limit)}, but"
+        f"{by_model} the delay never settles: packets pile up in the send buffer for as long as the flow sends."
+    )
+    sentences = outcome(guideline, "packets", (endless, _capacity(guideline)))
+    if math.isfinite(guideline.quantile) and not answer.sustainable:
+        sentences.append(
+            "But TCP cannot carry this flow: the figures depend on where the published chain cuts off its backlog."
+        )
     if answer.method == "simulation":
         sentences.append(_simulated(guideline))
-    if not answer.answered:
-        sentences.append(deciding(guideline))
-    elif not guideline.settled:
-        sentences.append(
-            f"The expected error of the prediction allows {format_fraction_range(guideline.late_range)} late packets, "
-            f"and the target allows {format_fraction(1 - target.quantile)}. {deciding(guideline)}"
-        )
-    elif guideline.verdict == "uncertain":
-        sentences.append(
-            f"On the path as measured it {'works' if guideline.works else 'does not work'}, but not everywhere in the "
-            "95 % confidence interval of the measurement. Measure for longer to be sure."
-        )
-    return sentences
+    return sentences + doubts(guideline, "packets")
+
+
+def outcome(judged: JudgedDelays, messages: str, endless: Sequence[str]) -> list[str]:
+    """Return in sentences how late packets or messages arrive, compared with the limit.
+
+    Parameters
+    ----------
+    judged : JudgedDelays
+        The delays and the target.
+    messages : {"packets", "messages"}
+        What arrives.
+    endless : sequence of str
+        The sentences for a flow that TCP cannot carry.
+    """
+    target, refusal = judged.target, judged.answer.refusal
+    share, limit = format_fraction(target.quantile), format_time(target.limit)
+    if isinstance(refusal, NotSettledError):
+        return [
+            f"{share} of the {messages} should arrive within {limit}. After {refusal.packets} simulated {messages} the "
+            f"delay still depends on how many are simulated: {refusal.in_words}."
+        ]
+    if math.isinf(judged.quantile):
+        return list(endless)
+    allowed = allowed_lateness(judged) if judged.settled else ""
+    return [
+        f"{share} of the {messages} arrive within {format_time(judged.quantile)}; the limit is {limit}. "
+        f"{format_fraction(judged.late_fraction)} of the {messages} come later than the limit{allowed}."
+    ]
+
+
+def doubts(judged: JudgedDelays, messages: str) -> list[str]:
+    """Return why a verdict is uncertain, and what would settle it; nothing if the verdict is certain.
+
+    `messages` is the word for what arrives, "packets" or "messages".
+    """
+    if not judged.answer.answered:
+        return [deciding(judged)]
+    if not judged.settled:
+        return [
+            f"The expected error of the prediction allows {format_fraction_range(judged.late_range)} late {messages}, "
+            f"and the target allows {format_fraction(1 - judged.target.quantile)}. {deciding(judged)}"
+        ]
+    if judged.verdict != "uncertain":
+        return []
+    return [
+        f"On the path as measured it {'works' if judged.works else 'does not work'}, but not everywhere in the "
+        "95 % confidence interval of the measurement. Measure for longer to be sure."
+    ]
 
 
 def settled(written: Callable[[float], str], figure: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -9,19 +10,18 @@ import numpy as np
 from tcpdelay.confidence import Interval
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.questions.playback import StartupBuffer, VideoStalls
+from tcpdelay.questions.player_answer import PlayerAnswer
 from tcpdelay.questions.replies import STAGES, GaplessPlayout, UnstoppableAudio
 from tcpdelay.report.answers import RenderedAnswer, Row, answer_text, rendered
 from tcpdelay.report.prediction import expected_errors, scenario_in_words, scenario_record
+from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import format_fraction, format_size, format_time, quantile_name
-
-QUANTILES = (0.5, 0.95, 0.99)
-"""Quantiles of lengths and amounts that are printed."""
 
 
 def player_text(
     answer: StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio, chosen: Literal["text", "json", "csv"]
 ) -> str:
-    """Return an answer about a player in one of the formats."""
+    """Return an answer about a player as text, JSON or CSV."""
     return answer_text(answer, chosen, {})
 
 
@@ -30,17 +30,13 @@ def _(stalls: VideoStalls) -> RenderedAnswer:
     player = stalls.player
     after = f"resumes with {format_time(player.resumes_at)}"
     catches_up = f"catches up at {format_fraction(player.catch_up)}" if player.catch_up else "does not catch up"
-    lengths = [stalls.stall_quantile(probability) for probability in QUANTILES]
-    in_time = ", ".join(
-        f"{quantile_name(probability)} {format_time(length.value)}"
-        for probability, length in zip(QUANTILES, lengths, strict=True)
-    )
+    lengths = [stalls.stall_quantile(probability) for probability in REPORTED_QUANTILES]
     facts = [
         ("player", f"starts with {format_time(player.startup)} of media time, {after}, {catches_up}"),
         ("first picture", f"{_range(stalls.startup_delay, format_time)} after the write of its frame"),
         ("stalls per hour", _range(stalls.stalls_per_hour, _number)),
         ("time stalled", _range(stalls.stalled_share, format_fraction)),
-        ("length of a stall", in_time if stalls.stall_lengths.size else "no stall occurred"),
+        ("length of a stall", _in_words(lengths) if stalls.stall_lengths.size else "no stall occurred"),
         ("without a stall", f"{_range(stalls.undisturbed, format_fraction)} of the sessions"),
         ("simulated", f"{stalls.sessions} sessions of {format_time(stalls.session)}"),
         *_scenario(stalls),
@@ -55,10 +51,8 @@ def _(stalls: VideoStalls) -> RenderedAnswer:
         **_interval("stalled_share", stalls.stalled_share),
         **_interval("undisturbed_share", stalls.undisturbed),
     }
-    for probability, length in zip(QUANTILES, lengths, strict=True):
-        record |= _interval(f"stall_{quantile_name(probability)}", length)
-    record |= {"session": stalls.session, "sessions": stalls.sessions, **_record(stalls)}
-    return RenderedAnswer(facts, record)
+    simulated = {"session": stalls.session, "sessions": stalls.sessions, **_record(stalls)}
+    return RenderedAnswer(facts, record | _quantiles("stall", lengths) | simulated)
 
 
 @rendered.register
@@ -86,16 +80,12 @@ def _(buffer: StartupBuffer) -> RenderedAnswer:
 def _(found: GaplessPlayout) -> RenderedAnswer:
     buffer = found.value.value
     with_it, without = found.gaps(buffer), found.gaps(0.0)
-    starts = [found.start_quantile(probability, buffer) for probability in QUANTILES]
-    start_words = ", ".join(
-        f"{quantile_name(probability)} {format_time(start.value)}"
-        for probability, start in zip(QUANTILES, starts, strict=True)
-    )
+    starts = [found.start_quantile(probability, buffer) for probability in REPORTED_QUANTILES]
     facts = [
         ("playout buffer", f"{_range(found.value, format_time)} from the first arrival to the playout"),
         ("with a gap", f"{_range(with_it, format_fraction)}, asked for {format_fraction(found.gap_share)}"),
         ("without a buffer", f"{_range(without, format_fraction)} have a gap"),
-        ("starts after", f"{start_words} from the first write to the playout"),
+        ("starts after", f"{_in_words(starts)} from the first write to the playout"),
         ("simulated", f"{found.bursts} talk spurts or replies"),
         *_scenario(found),
     ]
@@ -106,9 +96,7 @@ def _(found: GaplessPlayout) -> RenderedAnswer:
         **_interval("gap_share", with_it),
         **_interval("gap_share_without_buffer", without),
     }
-    for probability, start in zip(QUANTILES, starts, strict=True):
-        record |= _interval(f"start_{quantile_name(probability)}", start)
-    return RenderedAnswer(facts, {**record, "bursts": found.bursts, **_record(found)})
+    return RenderedAnswer(facts, record | _quantiles("start", starts) | {"bursts": found.bursts, **_record(found)})
 
 
 @rendered.register
@@ -124,7 +112,7 @@ def _(audio: UnstoppableAudio) -> RenderedAnswer:
     for stage in STAGES:
         row: Row = {"stage": stage}
         cell = [stage]
-        for probability in QUANTILES:
+        for probability in REPORTED_QUANTILES:
             seconds, size = audio.seconds(stage, probability), audio.bytes(stage, probability)
             name = quantile_name(probability)
             row |= {**_interval(f"seconds_{name}", seconds), **_interval(f"bytes_{name}", size)}
@@ -137,20 +125,36 @@ def _(audio: UnstoppableAudio) -> RenderedAnswer:
         "notsent_lowat": audio.notsent_lowat,
         **_record(audio),
     }
-    headings = ["audio", *map(quantile_name, QUANTILES)]
+    headings = ["audio", *map(quantile_name, REPORTED_QUANTILES)]
     return RenderedAnswer(facts, record, "stages", rows, headings, cells)
 
 
-def _scenario(found: Any) -> list[tuple[str, str]]:
-    """Return the facts about scenario and error that all answers have."""
+def _in_words(quantiles: Sequence[Interval]) -> str:
+    """Return times at `REPORTED_QUANTILES` in words, without their intervals."""
+    return ", ".join(
+        f"{quantile_name(probability)} {format_time(time.value)}"
+        for probability, time in zip(REPORTED_QUANTILES, quantiles, strict=True)
+    )
+
+
+def _quantiles(name: str, quantiles: Sequence[Interval]) -> dict[str, float]:
+    """Return times at `REPORTED_QUANTILES` as entries of a record, with their intervals."""
+    record: dict[str, float] = {}
+    for probability, time in zip(REPORTED_QUANTILES, quantiles, strict=True):
+        record |= _interval(f"{name}_{quantile_name(probability)}", time)
+    return record
+
+
+def _scenario(found: PlayerAnswer) -> list[tuple[str, str]]:
+    """Return the scenario and the expected error as labels and values."""
     return [
         ("scenario", scenario_in_words(found.source, found.path)),
         ("error of delays", in_words(found.expected_error)),
     ]
 
 
-def _record(found: Any) -> dict[str, Any]:
-    """Return the entries about scenario and error that all answers have."""
+def _record(found: VideoStalls | GaplessPlayout | UnstoppableAudio) -> dict[str, Any]:
+    """Return method, scenario and expected error as entries of a record."""
     return {
         "method": found.method,
         **scenario_record(found.source, found.path),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -148,8 +149,6 @@ def not_settled_record(
 
 def _figures(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
     """Return the predicted figures as entries of a record."""
-    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
-
     return {
         "mean": distribution.mean,
         "jitter": distribution.jitter,
@@ -191,7 +190,6 @@ def prediction_text(
     source: Source, path: Path, target: Target, distribution: DelayDistribution, simulated_because: str = ""
 ) -> str:
     """Return the prediction as text."""
-    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
     from tcpdelay.models.accuracy import in_words
 
     error = distribution.expected_error_of(target.quantile)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tcpdelay.report.prediction import scenario_in_words, scenario_record
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def relay_record(source: Source, first: Leg, second: Leg, target: Target, result: RelayResult) -> dict[str, Any]:
-    """Return the legs and what becomes of the messages as one record, in seconds, bytes, bit/s and fractions.
+    """Return the legs, and the fate of the messages, as one record in seconds, bytes, bit/s and fractions.
 
     The figures of the delays are None if no message is delivered.
     """
@@ -36,9 +37,7 @@ def relay_record(source: Source, first: Leg, second: Leg, target: Target, result
 
 
 def _figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
-    """Return counts, shares, the delay and the mean of each leg."""
-    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
-
+    """Return numbers and shares of messages, the delay through the relay, and the mean delay of each leg."""
     delays, parts = messages.delays, (messages.first, messages.second)
     return {
         "offered": messages.offered,
@@ -54,9 +53,7 @@ def _figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
 
 
 def relay_text(source: Source, first: Leg, second: Leg, target: Target, result: RelayResult) -> str:
-    """Return what becomes of the messages as text."""
-    from tcpdelay.advice.judged_delays import REPORTED_QUANTILES
-
+    """Return as text how many messages are delivered and lost, and how late."""
     share = f"{format_fraction(target.quantile)} within"
     facts = [
         ("first leg", f"{_transport(first).upper()}, round-trip time and loss as above"),

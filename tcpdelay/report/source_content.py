@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tcpdelay.advice.source_guideline import NOT_FOR_SOURCES
 from tcpdelay.models.accuracy import in_words
-from tcpdelay.models.interface import NotSettledError, assumptions
+from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
 from tcpdelay.report.content import (
     BOTTLENECK,
@@ -29,7 +29,7 @@ from tcpdelay.report.content import (
     rules_section,
 )
 from tcpdelay.scenario.fields import declarations
-from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
+from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.advice.source_guideline import SourceFindings
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TOO_FEW = "too few"
 ALWAYS_SHOWN = ("rtt", "one_way_delay", "bottleneck")
-"""Fields of a path that have rows of their own."""
+"""Fields of a path that always have a row; other fields have a row if their value is not the default."""
 
 
 def source_content(found: SourceFindings) -> Content:
@@ -80,43 +80,22 @@ def source_content(found: SourceFindings) -> Content:
 
 def explanation(found: SourceFindings) -> list[str]:
     """Return the sentences that explain the verdict."""
-    target, answer, refusal = found.target, found.answer, found.answer.refusal
-    share, limit = format_fraction(target.quantile), format_time(target.limit)
-    if isinstance(refusal, NotSettledError):
-        sentences = [
-            f"{share} of the messages should arrive within {limit}. After {refusal.packets} simulated messages the "
-            f"delay still depends on how many are simulated: {refusal.in_words}."
-        ]
-    elif math.isinf(found.quantile):
-        sentences = [
-            f"{share} of the messages should arrive within {limit}, but the delay never settles: messages pile up in "
-            f"the send buffer for as long as the source sends its {format_rate(found.source.mean_bitrate)}."
-        ]
-    else:
-        allowed = phrases.allowed_lateness(found) if found.settled else ""
-        sentences = [
-            f"{share} of the messages arrive within {format_time(found.quantile)}; the limit is {limit}. "
-            f"{format_fraction(found.late_fraction)} of the messages come later than the limit{allowed}."
-        ]
-        sentences += _latest_kind(found)
-    sentences.append("The rate of this source is not constant, so all figures are simulated.")
-    if not answer.answered:
-        sentences.append(phrases.deciding(found))
-    elif not found.settled:
-        sentences.append(
-            f"The expected error of the prediction allows {format_fraction_range(found.late_range)} late messages, "
-            f"and the target allows {format_fraction(1 - target.quantile)}. {phrases.deciding(found)}"
-        )
-    elif found.verdict == "uncertain":
-        sentences.append(
-            f"On the path as measured it {'works' if found.works else 'does not work'}, but not everywhere in the "
-            "95 % confidence interval of the measurement. Measure for longer to be sure."
-        )
-    return sentences
+    target = found.target
+    endless = (
+        f"{format_fraction(target.quantile)} of the messages should arrive within {format_time(target.limit)}, but the "
+        "delay never settles: messages pile up in the send buffer for as long as the source sends its "
+        f"{format_rate(found.source.mean_bitrate)}."
+    )
+    return [
+        *phrases.outcome(found, "messages", (endless,)),
+        *(_latest_kind(found) if math.isfinite(found.quantile) else []),
+        "The rate of this source is not constant, so all figures are simulated.",
+        *phrases.doubts(found, "messages"),
+    ]
 
 
 def _latest_kind(found: SourceFindings) -> list[str]:
-    """Return in a sentence which kind of message is late most often; nothing if none is late."""
+    """Return in a sentence which kind of message is late most often; nothing if no message is late."""
     late = {kind: delays.late_fraction(found.target.limit) for kind, delays in found.by_kind.items()}
     kind = max(late, key=lambda each: late[each], default="")
     if not late.get(kind):
@@ -171,7 +150,7 @@ def _kinds_table(found: SourceFindings) -> Table:
 
 
 def _remark_on_kinds(found: SourceFindings) -> tuple[str, ...]:
-    """Return in a sentence why a quantile is not given, if one is not."""
+    """Return in a sentence why the quantile of some kind of message is missing; nothing if none is missing."""
     quantiles = [found.quantile_of_kind(kind, found.target.quantile) for kind in found.by_kind]
     if not any(map(math.isnan, quantiles)):
         return ()
@@ -193,7 +172,7 @@ def _margins(found: SourceFindings) -> Section:
 
 
 def _trust(found: SourceFindings) -> Section:
-    """Return the expected error, what is not in the report, and the remaining notes."""
+    """Return the section with the expected error, the contents that are left out for sources, and the notes."""
     error = phrases.sentence(f"expected error: {in_words(found.expected_error, found.target.quantile)}")
     missing = f"Left out, because they are for a flow of constant rate: {', '.join(NOT_FOR_SOURCES)}."
     notes = tuple(map(phrases.sentence, (*found.notes, *assumptions(found.answer.method, found.ignored))))

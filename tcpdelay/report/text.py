@@ -11,12 +11,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tcpdelay.report import phrases
-from tcpdelay.report.content import content
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from tcpdelay.advice.guideline import Findings
     from tcpdelay.report.content import Advice, Content, Section, Table
 
 WIDEST = 100
@@ -24,13 +22,13 @@ WIDEST = 100
 VERDICT_STYLE = {"works": "bold green", "uncertain": "bold yellow", "fails": "bold red"}
 
 
-def print_report(guideline: Findings, console: Console) -> None:
-    """Print the report on `guideline`; no information is in the colours alone.
+def print_content(report: Content, console: Console) -> None:
+    """Print the content of a report; no information is in the colours alone.
 
     Parameters
     ----------
-    guideline : Guideline
-        The findings.
+    report : Content
+        The content.
     console : rich.console.Console
         The terminal; lines have at most 100 characters.
 
@@ -38,16 +36,11 @@ def print_report(guideline: Findings, console: Console) -> None:
     --------
     >>> from rich.console import Console
     >>> from tcpdelay import guideline
-    >>> findings = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
-    >>> print_report(findings, Console(width=80))  # doctest: +ELLIPSIS
+    >>> found = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
+    >>> print_content(found.content(), Console(width=80))  # doctest: +ELLIPSIS
     Works, with 60 ms to spare
     ...
     """
-    print_content(content(guideline), console)
-
-
-def print_content(report: Content, console: Console) -> None:
-    """Print the content of a report, with lines of at most 100 characters."""
     width = min(console.width, WIDEST)
     _print(Text(report.headline, VERDICT_STYLE[report.verdict]), console, width)
     for sentence in report.explanation:

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, get_args
 
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.report.content import Content, Section, content
+from tcpdelay.report.reported import Reported
 from tcpdelay.report.result_table import to_json
 
 if TYPE_CHECKING:
     from tcpdelay.report.guideline import Guideline
+    from tcpdelay.report.html import Chart
 
 
 @dataclass(frozen=True)
-class TwoWayGuideline:
+class TwoWayGuideline(Reported):
     """The guidelines for both directions of a connection.
 
     Parameters
@@ -64,22 +66,16 @@ class TwoWayGuideline:
             ),
         )
 
-    def to_markdown(self) -> str:
-        """Return the report in Markdown."""
-        from tcpdelay.report.markdown import in_markdown
+    def charts(self) -> dict[str, list[Chart]]:
+        """Return the charts of both directions, by the key of their section."""
+        from tcpdelay.report.html import charts
+        from tcpdelay.report.phrases import verdict
 
-        return in_markdown(self.content())
-
-    def to_html(self) -> str:
-        """Return the report as one self-contained HTML page."""
-        from tcpdelay.report.html import as_page, charts
-
-        drawn = {
+        return {
             f"{key}{_SUFFIXES[number]}": of_section
             for number, found in enumerate((self.forward, self.backward))
-            for key, of_section in charts(found, _SUFFIXES[number]).items()
+            for key, of_section in charts(found, verdict(found), suffix=_SUFFIXES[number]).items()
         }
-        return as_page(self.content(), drawn)
 
     def to_json(self) -> str:
         """Return the guideline for the first direction, with the guideline for the other direction as `backward`."""

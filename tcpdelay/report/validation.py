@@ -141,9 +141,9 @@ def validation_results(measured: Sequence[MeasuredDelay], scores: Sequence[Score
     Returns
     -------
     Results
-        The tables: summary, errors by group, errors of the captures that are not plain by setting, errors of sources by
-        kind of message, all captures and all scores. Summary and errors by group count the plain captures, or all
-        captures if no capture is plain.
+        The tables: summary; errors by group; errors of captures with other stacks or paths, by setting; errors of
+        sources, by kind of message; all captures; all scores. Summary and errors by group count the plain captures
+        (`MeasuredDelay.plain`), or all captures if no capture is plain.
     """
     plain = [score for score in scores if score.measured.plain]
     cases = plain or [score for score in scores if not score.measured.kind]
@@ -206,7 +206,7 @@ def settings_table(scores: Sequence[Score]) -> ResultTable:
 
 
 def sources_table(scores: Sequence[Score]) -> ResultTable:
-    """Return each model's errors for the captures of messages, for all messages and for each kind."""
+    """Return each model's errors for sources whose rate is not constant: for all messages, and for each kind."""
     of_sources = [score for score in scores if score.measured.experiment.source is not None]
     return _by_setting("sources", "Sources whose rate is not constant, by kind of message", of_sources)
 
@@ -277,7 +277,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def captures_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
-    """Return the measured delays, one row per capture, and one for each kind of its messages."""
+    """Return the measured delays: one row for each capture, and one row for each kind of messages in it."""
     rows = []
     for capture in (part for whole in measured for part in (whole, *whole.by_kind.values())):
         experiment = capture.experiment
@@ -318,7 +318,7 @@ def captures_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
 
 
 def scores_table(scores: Sequence[Score]) -> ResultTable:
-    """Return predictions and measurements, one row per capture and model, and one for each kind of its messages."""
+    """Return predictions and measurements for each capture and model: of all messages, and of each kind of messages."""
     rows = []
     for score in scores:
         capture = score.measured

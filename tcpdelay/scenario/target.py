@@ -14,6 +14,8 @@ ROUNDING = 1e-9
 """Relative rounding error by which a delay may exceed the limit; it depends on the order of a sum."""
 SHARE_ROUNDING = 1e-12
 """Rounding error by which a share of late packets may exceed the allowed share: the error of a sum of probabilities."""
+REPORTED_QUANTILES = (0.5, 0.95, 0.99)
+"""Quantiles of the delay that every report gives, whatever the target."""
 DEFAULT_LIMIT = 0.200
 """The limit [s] if neither a limit nor an application is given."""
 

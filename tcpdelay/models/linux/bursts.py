@@ -65,7 +65,11 @@ def probe_interval(p: LinuxParameters) -> float:
 
 @kernel()
 def _group_chance(p: LinuxParameters, window: int, group: int) -> float:
-    """Return the probability that a round with a loss, in an open window, has as many losses as a group stands for."""
+    """Return the probability that the number of lost segments of a round is in a group, if the round has a loss.
+
+    The window is open. A drop-tail queue drops the first lost segment of a round and all later segments of the round.
+    `most_lost` divides the numbers of lost segments into groups.
+    """
     segments, groups = min(p.flight, window), p.followed_losses
     most = window - 1 if group == followed_losses(p, window) else most_lost(p.flight, groups, group)
     return rest_chance(p.loss_of_one_packet, segments, most_lost(p.flight, groups, group - 1), min(most, segments))

@@ -24,15 +24,8 @@ from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.execution import Executor, Progress, cluster, program, threads, work_through
 from tcpdelay.questions.grid import MEANINGS, Grid, GridWork, Meaning, Variables, delay_dimensions, evaluate
 from tcpdelay.questions.sweep.checkpoint import Checkpoint, checkpoint, checkpoint_folder, writing
-from tcpdelay.questions.sweep.specification import (
-    PARAMETERS,
-    Evaluation,
-    SweepPoint,
-    SweepSpecification,
-    parameters_with,
-    point_of,
-    read_sweep,
-)
+from tcpdelay.questions.sweep.point import PARAMETERS, SweepPoint, parameters_with, point_of
+from tcpdelay.questions.sweep.specification import Evaluation, SweepSpecification, read_sweep
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow

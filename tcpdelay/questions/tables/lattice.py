@@ -29,7 +29,7 @@ from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import late_range
 from tcpdelay.questions.grid import Grid, GridWork, Variables
-from tcpdelay.questions.region import Question, question
+from tcpdelay.questions.plane import Question, question
 from tcpdelay.questions.schedule import work_out
 from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
@@ -52,11 +52,11 @@ COLUMNS: tuple[str, ...] = ("p50", "p95", "p99", "mean", "late", "late_low", "la
 EXACT_ROWS = 1000
 """Number of first rows of a flow that get the answer for exactly their path: the lattice would save few chains."""
 PATH_MESSAGES = 50_000
-"""Messages of the simulation of a path, for a source that is no `Flow`."""
+"""Number of messages in the simulation of a path, for a source that is no `Flow`."""
 FEW_PATHS, TRIED_PATHS = 200, 8
-"""Number of paths that are simulated without an estimate, and number of paths that are tried for the estimate."""
+"""Largest table that is simulated without an estimate of the time, and number of paths that the estimate tries."""
 LONGEST_TIME = 3600.0
-"""Longest time that the simulations of a table may take by the estimate [s]."""
+"""Longest estimated time of the simulations of a table [s]; tables that would take longer are refused."""
 SOLVED_AT_A_TIME = 4096
 """Paths that are solved before their answers are remembered: an interrupt loses fewer answers than this."""
 _STEP = 2 * np.log1p(TOLERANCE)
@@ -168,7 +168,7 @@ class Lattice:
 
     Examples
     --------
-    >>> from tcpdelay.questions.region import question
+    >>> from tcpdelay.questions.plane import question
     >>> lattice = Lattice(question("voip", None, None, None))
     >>> answers = lattice.answer(np.array([0.100]), np.array([0.02]))
     >>> answers.columns[:, 0].round(3).tolist(), bool(answers.works[0])
@@ -242,7 +242,7 @@ class Lattice:
         return not isinstance(self.asked.flow, Flow)
 
     def _refuse_hopeless(self, rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> None:
-        """Raise ValueError if the simulations of so many paths would take too long; the time of a few tells."""
+        """Raise ValueError if the simulations of all paths would take too long, by the time that a few paths take."""
         if not self.simulated or rtt.size <= FEW_PATHS:
             return
         # The first simulation may compile.
@@ -328,7 +328,7 @@ def lattice_path(asked: Question) -> Path:
 
     Examples
     --------
-    >>> from tcpdelay.questions.region import question
+    >>> from tcpdelay.questions.plane import question
     >>> voip, opus = (lattice_path(question(name, None, None, None)) for name in ("voip", "opus"))
     >>> voip.suffix, voip == opus
     ('.parquet', False)
@@ -352,7 +352,7 @@ def load_lattice(asked: Question) -> Lattice:
 
     Examples
     --------
-    >>> from tcpdelay.questions.region import question
+    >>> from tcpdelay.questions.plane import question
     >>> load_lattice(question("voip", None, 0.123, 0.9)).asked.target.limit
     0.123
     """
@@ -380,7 +380,7 @@ def save_lattice(lattice: Lattice) -> bool:
 
     Examples
     --------
-    >>> from tcpdelay.questions.region import question
+    >>> from tcpdelay.questions.plane import question
     >>> save_lattice(Lattice(question("voip", None, 0.123, 0.9)))
     True
     """

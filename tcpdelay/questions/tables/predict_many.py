@@ -18,7 +18,7 @@ import pyarrow as pa
 from tcpdelay import __version__
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.quality.voice import CallTarget
-from tcpdelay.questions.region import question
+from tcpdelay.questions.plane import question
 from tcpdelay.questions.tables.column_units import check_units
 from tcpdelay.questions.tables.columns import Source, find_sources, require_one
 from tcpdelay.questions.tables.csv_reading import one_line
@@ -103,8 +103,8 @@ def predict_many(
     Raises
     ------
     ValueError
-        If columns or the flow are missing, or an argument lies outside its range; or if the paths are so many that
-        their simulations would take more than an hour.
+        If columns or the flow are missing, an argument lies outside its range, or the simulations of all paths would
+        take more than an hour.
 
     Warns
     -----

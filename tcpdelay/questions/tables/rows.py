@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import CallTarget, voice_mos
-from tcpdelay.questions.region import VERDICTS, Question
+from tcpdelay.questions.plane import Question
+from tcpdelay.questions.region import VERDICTS
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
 from tcpdelay.questions.tables.lattice import (
     COLUMNS,
@@ -61,7 +62,7 @@ class Demand:
     Raises
     ------
     UnsupportedError
-        If the chain refuses the stack, or the simulator another source; an InvalidValueError.
+        If the chain refuses the stack of a flow, or the simulator refuses another source; an InvalidValueError.
     """
 
     flow: MessageSource | None

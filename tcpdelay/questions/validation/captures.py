@@ -81,7 +81,7 @@ class MeasuredDelay:
     phases : tuple
         Time from a tick of the kernel's clock to the first write [s], for each flow and run; None in real time.
     kind : str
-        The kind of the messages that are counted; empty: all messages.
+        The kind of the messages that are counted; empty if all messages are counted.
     by_kind : mapping of str to MeasuredDelay
         The figures of each kind of messages; empty if there is only one kind.
     """
@@ -118,7 +118,7 @@ class MeasuredDelay:
 
     @property
     def words(self) -> str:
-        """What was written in words: the kind of source, and the kind of its messages; empty for a constant rate.
+        """The kind of the source and the kind of the counted messages, in words; empty for a constant rate.
 
         An example is "video, key frame".
         """
@@ -155,7 +155,10 @@ class MeasuredDelay:
 
     @property
     def plain_experiment(self) -> Experiment:
-        """The same source on the same path, but alone, with independent losses and the default stack, CUBIC or Reno."""
+        """The experiment with the same source and path, but one connection, independent losses and the default stack.
+
+        The congestion control is that of this experiment if it is based on losses, else CUBIC.
+        """
         experiment = self.experiment
         control = experiment.congestion_control
         return Experiment(
@@ -183,8 +186,8 @@ def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
     Returns
     -------
     MeasuredDelay
-        The figures, of messages of several kinds also for each kind with enough messages. The intervals come from batch
-        means over time; the flows of one run share their batches.
+        The figures. If there are several kinds of messages, each kind with enough messages has its own figures too. The
+        intervals come from batch means over time; all flows of a run share the batches.
 
     Raises
     ------
@@ -283,7 +286,7 @@ def delays_by_run(
     """Return the delays [s] of each run without its two ends, and the time for which the run wrote packets [s].
 
     The delays are in the order of writing, with all flows of a run together. A run can be longer than the experiment's
-    `duration`, which is the duration of the first run. With a number of a kind, only messages of this kind count.
+    `duration`, which is the duration of the first run. If the number of a `kind` is given, only its messages count.
     """
     warm_up = min(WARM_UP, LARGEST_WARM_UP_SHARE * experiment.duration)
     written: dict[int, list[NDArray[np.int64]]] = {}
@@ -332,7 +335,7 @@ def _ran_dry(sequences: Sequence[NDArray[np.float64]], slack: float) -> bool:
     """Return whether the send buffer was empty at some time in the second half of most runs.
 
     A packet that finds the buffer empty takes longer than the fastest packet by one round-trip time at most, for its
-    retransmission. `slack` is this time and an interval [s].
+    retransmission. `slack` is the round-trip time plus one interval of the flow [s].
     """
     dry = sum(bool(each[each.size // 2 :].min() <= each.min() + slack) for each in sequences)
     return 2 * dry >= len(sequences)

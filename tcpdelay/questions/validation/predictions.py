@@ -24,7 +24,7 @@ from tcpdelay.scenario.stack import CongestionControl, KnownStack, Linux, Stack
 from tcpdelay.testbed.experiment import Experiment
 
 PACKETS = 400_000
-"""Packets or messages of the simulation of a capture, in all runs together."""
+"""Number of packets or messages in the simulation of a capture, over all its runs."""
 FEWEST_PACKETS = 1_000
 """Smallest number of packets in the simulation of one connection in one run."""
 SMALLEST_RESERVE = 0.002
@@ -110,7 +110,7 @@ class SimulatedMessages:
     path, stack, rules
         As for `SimulatedFlow`.
     seed : int
-        Seed of the simulation, derived from the capture's name: other messages than the captured ones are simulated.
+        Seed of the simulation, derived from the capture's name. The simulated messages differ from the captured ones.
     """
 
     source: Source
@@ -121,7 +121,7 @@ class SimulatedMessages:
 
 
 def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
-    """Return the inputs of the simulation of a capture of packets of one size and interval; None without one."""
+    """Return the inputs of the simulation of a capture of a flow; None if the capture is not simulated as a flow."""
     experiment = capture.experiment
     if not_simulated(experiment) or experiment.source is not None:
         return None
@@ -143,7 +143,7 @@ def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
 
 
 def simulated_messages(capture: MeasuredDelay) -> SimulatedMessages | None:
-    """Return the inputs of the simulation of a capture of messages; None without one."""
+    """Return the inputs of the simulation of a capture of messages; None if it is not simulated or of a flow."""
     experiment = capture.experiment
     if not_simulated(experiment) or experiment.source is None:
         return None
@@ -305,7 +305,8 @@ def chain(name: str, title: str, stack: Callable[[MeasuredDelay], KnownStack], r
     def question(capture: MeasuredDelay) -> Scenario | None:
         described = capture.default_settings or (routed and capture.experiment.routed)
         scenario = Scenario(capture.source, capture.path, stack(capture))
-        # A chain that refuses the field of a path is shown as not solved; one that refuses the source is not asked.
+        # If the chain refuses a field of the path, the capture is listed as not solved. If the chain refuses the
+        # source, the capture is left out.
         known = isinstance(capture.source, Flow) or not supports(scenario).refused
         return scenario if described and known else None
 
@@ -379,7 +380,7 @@ class Predictions:
     def of(self, name: str, capture: MeasuredDelay) -> Prediction | None:
         """Return the prediction of the model `name` for a capture; None if the model cannot predict the capture.
 
-        For the figures of one kind of messages, the prediction is of that kind.
+        If `capture` has the figures of one kind of messages, the prediction is for messages of this kind.
         """
         model = self.models[name]
         question = model.question(capture)

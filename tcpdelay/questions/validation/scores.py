@@ -227,8 +227,8 @@ def score(
     Returns
     -------
     list of Score
-        The scores of all models for the first capture, for each kind of its messages, then for the second capture, and
-        so on.
+        The scores of all models for the first capture and for each kind of its messages, then for the second capture,
+        and so on.
     """
     scores = []
     for done, capture in enumerate(measured):

@@ -158,7 +158,9 @@ class Video(Source):
 
     @classmethod
     def fit(cls, trace: Trace) -> Video:
-        """Return the video with lognormal frame sizes whose parameters are those of a trace of frames.
+        """Estimate the parameters of a video from a trace of its frames.
+
+        The frame sizes of the returned video are lognormal.
 
         Key frames are the frames labelled "key", "key frame", "I" or "IDR". Without such labels they follow from the
         logarithms of the sizes of the first 10 000 frames, which are divided into two classes: by the distance of the

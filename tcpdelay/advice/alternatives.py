@@ -1,0 +1,54 @@
+"""The predictions at the ends of the confidence intervals of a measured path."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tcpdelay.models.interface import Model
+from tcpdelay.models.predict import AnsweredBy, predict
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.target import Target
+
+if TYPE_CHECKING:
+    from tcpdelay.capture.estimate import PathEstimate
+
+LARGEST_LOSS = 0.999
+"""Largest loss of an alternative prediction; the end of a confidence interval may be 1, which a path does not allow."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The prediction at another round-trip time [s] and loss that are within the confidence intervals.
+
+    `quantile` is the target's quantile of the delay [s]. It is NaN if the model has no answer; the target then does not
+    count as met.
+    """
+
+    label: str
+    rtt: float
+    loss: float
+    quantile: float
+    meets_target: bool
+
+
+def alternatives_at_ends(
+    scenario: Scenario, target: Target, estimate: PathEstimate | None, model: AnsweredBy | Model
+) -> tuple[Alternative, ...]:
+    """Return the predictions at both ends of the measured confidence intervals; none if the path was not measured."""
+    if estimate is None:
+        return ()
+    path = scenario.path
+    low_loss, high_loss = estimate.loss_interval
+    low_rtt, high_rtt = estimate.rtt_interval or (path.rtt, path.rtt)
+    result = []
+    for label, rtt, loss in (
+        ("best case of the 95 % interval", low_rtt, low_loss),
+        ("worst case of the 95 % interval", high_rtt, high_loss),
+    ):
+        changed = replace(path, rtt=rtt, loss=min(loss, LARGEST_LOSS), one_way_delay=None)
+        answer = predict(replace(scenario, path=changed), method=model)
+        quantile = answer.require().quantile(target.quantile) if answer.answered else math.nan
+        result.append(Alternative(label, rtt, loss, quantile, answer.meets(target)))
+    return tuple(result)
