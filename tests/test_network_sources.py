@@ -200,6 +200,9 @@ def test_messages_beyond_the_records_are_lost_and_nothing_is_settled():
     assert flow.offered - flow.delivered - UNREAD <= flow.lost < flow.offered - UNREAD
     assert not flow.sustainable
     assert not flow.settled
+    network = prepare([source], Bottleneck(1e6, 20), 0, 0.0, 100.0)
+    network.advance(50.0)
+    assert network.flows[0].packets_written - network.flows[0].packets_read == UNREAD - 1
 
 
 def test_sources_with_the_same_parameters_write_different_messages():

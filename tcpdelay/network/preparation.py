@@ -17,6 +17,7 @@ from tcpdelay.network import engine
 from tcpdelay.network.bottleneck import LINK, Bottleneck, prepare_link
 from tcpdelay.network.dispatching import DISPATCHER
 from tcpdelay.network.linux import LARGEST_SEND_BUFFER
+from tcpdelay.network.message_schedule import MessageSchedule
 from tcpdelay.network.records import (
     BULK,
     CONSTANT_RATE,
@@ -29,7 +30,6 @@ from tcpdelay.network.records import (
     WRITES,
 )
 from tcpdelay.network.result import SlicedDelays
-from tcpdelay.network.schedule import Schedule
 from tcpdelay.network.sources import Bulk, ConstantRate, Sections, Source, Transfers
 from tcpdelay.network.transport import CARRIER, Transport, segment_size
 from tcpdelay.scenario.applications import constant_rate
@@ -62,7 +62,7 @@ class Network:
         Random number generators of the flows, then that of the link; the records have their addresses.
     memory : list of ndarray
         Arrays with the states of the connections; the carriers have their addresses.
-    schedules : list of Schedule
+    schedules : list of MessageSchedule
         Messages of the flows whose rate is not constant.
     """
 
@@ -78,7 +78,7 @@ class Network:
     members: list[list[int]]
     generators: list[np.random.Generator]
     memory: list[Any]
-    schedules: list[Schedule]
+    schedules: list[MessageSchedule]
 
     def advance(self, until: float, delays: SlicedDelays | None = None) -> None:
         """Simulate up to a time [s], and collect the delays that are counted; by default they are discarded."""
@@ -140,7 +140,7 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
         _prepare_flow(flow, source, min(source.stop, until))
         if isinstance(source, ConstantRate) and flow.application == SCHEDULED:
             messages_seed = _messages_seed(seed, len(network.schedules))
-            network.schedules.append(Schedule(source.flow, messages_seed, flow))
+            network.schedules.append(MessageSchedule(source.flow, messages_seed, flow))
         if _is_dispatched(source):
             _dispatch(flow, source, dispatched.index(leader), members[leader].index(number))
         _prepare_connection(network, number, source, phases[leader])

@@ -28,7 +28,7 @@ from tcpdelay.scenario.sources.message_stream import BLOCK
 
 CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED, SCHEDULED = range(5)
 """Kinds of application. A dispatcher (`tcpdelay.network.dispatching`) writes the messages of a dispatched flow, and the
-messages of a scheduled flow come from a source (`tcpdelay.network.schedule`)."""
+messages of a scheduled flow come from a source (`tcpdelay.network.message_schedule`)."""
 CLOSED, ACCEPTED, ESTABLISHED, TRANSFERRING = range(4)
 """Stages of a transfer's connection: not open, accepted by the receiver, established, and carrying the file."""
 WRITES = 1 << 13

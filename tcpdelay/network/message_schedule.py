@@ -13,7 +13,7 @@ from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.sources.message_stream import BLOCK, Source
 
 
-class Schedule:
+class MessageSchedule:
     """The schedule of a flow: at any time between one and two blocks of messages ahead, so that memory stays bounded.
 
     Parameters
