@@ -147,7 +147,8 @@ def count_offered(flow: Any, written: int, kind: int) -> None:
     """Count a message that the application offers."""
     if flow.count_from <= written < flow.count_until:
         flow.offered += 1
-        flow.offered_by_kind[kind] += 1
+        if flow.application == SCHEDULED:
+            flow.offered_by_kind[kind] += 1
 
 
 @kernel()
@@ -155,7 +156,8 @@ def count_lost(flow: Any, written: int, kind: int) -> None:
     """Count a message as lost, given the time at which it was offered."""
     if flow.count_from <= written < flow.count_until:
         flow.lost += 1
-        flow.lost_by_kind[kind] += 1
+        if flow.application == SCHEDULED:
+            flow.lost_by_kind[kind] += 1
 
 
 @kernel()
@@ -166,12 +168,6 @@ def written_at(flow: Any, number: int) -> int:
     if flow.application == SCHEDULED:
         return int(flow.unread[number % UNREAD].written)
     return int(flow.writes[number % WRITES])
-
-
-@kernel()
-def kind_of(flow: Any, number: int) -> int:
-    """Return the number of a message's kind, given the message's number."""
-    return int(flow.unread[number % UNREAD].kind if flow.application == SCHEDULED else 0)
 
 
 @kernel()
@@ -192,10 +188,11 @@ def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> No
         completion = samples.completions[samples.completed]
         completion[0], completion[1], completion[2] = sent, arrived, read
         samples.completed += 1
+    elif flow.application == SCHEDULED:
+        message = flow.unread[flow.packets_read % UNREAD]
+        count_read(flow, samples, message.length, message.kind, message.written, sent, arrived, read)
     else:
-        number = flow.packets_read
-        size = flow.unread[number % UNREAD].length if flow.application == SCHEDULED else flow.message
-        count_read(flow, samples, size, kind_of(flow, number), written_at(flow, number), sent, arrived, read)
+        count_read(flow, samples, flow.message, 0, written_at(flow, flow.packets_read), sent, arrived, read)
     flow.packets_read += 1
 
 
@@ -216,7 +213,8 @@ def count_read(flow: Any, samples: Any, size: int, kind: int, written: int, sent
 @kernel()
 def note_lost(flow: Any) -> None:
     """Count the next message as lost: it will never be read."""
-    count_lost(flow, written_at(flow, flow.packets_read), kind_of(flow, flow.packets_read))
+    kind = flow.unread[flow.packets_read % UNREAD].kind if flow.application == SCHEDULED else 0
+    count_lost(flow, written_at(flow, flow.packets_read), kind)
     flow.packets_read += 1
 
 
