@@ -6,7 +6,7 @@ from .models.simulator.simulation import Simulation, simulate
 from .models.validity import ValidityWarning
 from .network.bottleneck import Bottleneck, SharedPath
 from .network.relay import RelayedMessages, RelayResult, simulate_relay
-from .network.result import FlowResult, NetworkResult, QueueStatistics
+from .network.result import FlowResult, MessageResult, NetworkResult, QueueStatistics
 from .network.simulation import simulate_network
 from .network.sources import Bulk, ConstantRate, Transfers, Web
 from .network.stacks import Classic, Udp
@@ -53,6 +53,7 @@ __all__ = [
     "Guideline",
     "GuidelineComparison",
     "LognormalSizes",
+    "MessageResult",
     "Messages",
     "NetworkResult",
     "ParetoSizes",

@@ -38,6 +38,23 @@ def test_parity_adds_a_contender(run):
     assert "and 1 parity datagram for each packet" in rows["udp-parity-1"]["title"]
 
 
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [
+        (["--bitrate", "300kbit/s", "--key-ratio", "8"], "Video(bitrate=300000"),
+        (["--app", "remote-desktop"], "Messages("),
+        (["--app", "voip", "--talk", "1s"], "Speech(packet_size=174"),
+    ],
+)
+def test_a_source_is_compared_over_tcp_and_udp(run, given, source):
+    path = ["--rtt", "100ms", "--loss", "1%", "--duration", "60s", "--format", "json"]
+    status, printed, _ = run("compare", *path, *given)
+    assert status == 0
+    found = json.loads(printed)
+    assert found["scenario"]["source"].startswith(source)
+    assert {row["name"] for row in found["contenders"]} == {"tcp", "tcp-bbr", "udp"}
+
+
 @pytest.mark.parametrize("suffix", ["txt", "md", "html", "json", "csv"])
 def test_the_suffix_chooses_the_format(run, tmp_path, suffix):
     status, printed, errors = run(*SHORT, "-o", f"ways.{suffix}", "--chart", "ways.svg")

@@ -169,11 +169,11 @@ def test_solve_refuses_what_has_no_meaning_for_the_source(run, trace, question, 
     assert re.fullmatch(f"tcpdelay solve: {fault}\n", errors.replace(str(trace), "FILE")), errors
 
 
-def test_a_command_for_a_constant_rate_refuses_an_application_without_one(run):
-    status, printed, errors = run("compare", *PATH, "--app", "live-video")
+def test_several_demands_refuse_an_application_without_a_constant_rate(run):
+    status, printed, errors = run("region", "--app", "voip", "--app", "live-video")
     assert (status, printed) == (2, "")
     said = "--app: the rate of live-video is not constant, as it must be here; --packet-size 1448 makes it a flow of "
-    assert errors == f"tcpdelay compare: {said}constant rate, 2.5 Mbit/s\n"
+    assert errors == f"tcpdelay region: {said}constant rate, 2.5 Mbit/s\n"
 
 
 def test_an_application_without_a_constant_rate_is_a_source_for_solve_and_for_a_table_of_paths(run, tmp_path):

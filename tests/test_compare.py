@@ -5,6 +5,7 @@ import io
 import json
 import math
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from scipy.stats import binom
@@ -412,3 +413,34 @@ def test_parity_datagrams_recover_lost_datagrams():
         assert rows[name]["lost_fraction"] == pytest.approx(lost, abs=4 * math.sqrt(lost * (1 - lost) / 19_000))
     assert found.rows[-1].contender.source.stack.parity == 2
     assert "udp-parity" not in str([row.contender.name for row in td.compare(frame, path, duration=20).rows])
+
+
+def test_a_source_is_carried_by_the_ways_that_are_defined_for_it():
+    """The kernel's TCP is what `simulate` says, and over UDP a frame is lost with any of its datagrams."""
+    video = td.Video(500_000, key_ratio=10)
+    comparison = td.compare(video, td.Path(rtt=0.060, loss=0.01), target=td.Target(0.3), parity=1)
+    rows = rows_of(comparison)
+    assert [*rows] == ["tcp", "tcp-bbr", "udp", "udp-parity-1"]
+    # A million segments; the mean frame has 2083 bytes.
+    assert comparison.duration == pytest.approx(500_000 / 30)
+    plain, single = rows["tcp"].result, td.simulate(video, comparison.path, packets=200_000)
+    for kind in video.kinds:
+        assert plain.by_kind[kind].delays.quantile(0.95) == pytest.approx(single.by_kind[kind].quantile(0.95), rel=0.1)
+    sizes = video.messages(comparison.duration)["size"]
+    lost = np.mean(1 - 0.99 ** np.ceil(sizes / 1472))
+    udp = rows["udp"].result
+    assert udp.lost / udp.offered == pytest.approx(lost, rel=0.03)
+    assert udp.by_kind["key frame"].lost / udp.by_kind["key frame"].offered > 5 * lost
+    assert rows["udp-parity-1"].result.lost < 0.2 * udp.lost
+    record = json.loads(to_json(comparison))
+    assert record["scenario"]["source"] == f"{video!r}"
+    assert to_text(comparison, 140).startswith("video of 500 kbit/s in the mean")
+    assert comparison.call(comparison.rows[0]) is None
+
+
+def test_a_trace_is_compared_to_its_end():
+    trace = td.Trace([0.02 * number for number in range(2000)], [300] * 2000)
+    comparison = td.compare(trace, PATH)
+    assert comparison.duration == pytest.approx(2000 * trace.mean_interval)
+    # All but the first 5 %.
+    assert [row.result.offered for row in comparison.rows] == pytest.approx([1900] * 3, abs=2)

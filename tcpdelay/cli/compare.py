@@ -28,6 +28,7 @@ from tcpdelay.cli.output import (
     write_chart,
 )
 from tcpdelay.cli.scenario import RequestedScenario, measurements, read_scenario
+from tcpdelay.cli.source_options import SourceOptions, with_source
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
 
@@ -58,6 +59,7 @@ Examples:
   tcpdelay compare --rtt 100ms --loss 2% --app voip
   tcpdelay compare --rtt 60ms --loss 0.5% --app voice-agent --chart ways.svg
   tcpdelay compare --rtt 100ms --loss 2% --app voip --parity 1
+  tcpdelay compare --rtt 60ms --loss 0.2% --bitrate 1Mbit/s --key-ratio 8
   tcpdelay compare --rtt 100ms --loss 0% --app voip --link 3Mbit/s --bulk 2 \\
       --web 10 --duration 5min -o ways.html
 
@@ -67,8 +69,10 @@ The path's own losses are random. A shared link adds those of its queue.
 
 
 @with_scenario
+@with_source
 def compare(
     options: ScenarioOptions,
+    source: SourceOptions,
     link: Annotated[
         float | None, quantity("--link", "rate", LINK, "Rate of the link. Example: 3Mbit/s.", "unlimited")
     ] = None,
@@ -120,9 +124,9 @@ def compare(
     """Simulate TCP, what applications can do on top of it, and other transports, each carrying the same flow."""
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
-    refuse_same_file(measurements(options), [("--output", output), ("--chart", chart)])
+    refuse_same_file([*measurements(options), *source.files], [("--output", output), ("--chart", chart)])
     refuse_missing_folder(output, "--output")
-    scenario = read_scenario(options)
+    scenario = read_scenario(options, source)
     if not isinstance(scenario.stack, Linux):
         raise typer.BadParameter("--stack: compare simulates --stack linux only")
     if link is None:
@@ -185,7 +189,7 @@ def _compared(
 
     with predicting():
         return compare(
-            scenario.flow,
+            scenario.source,
             scenario.path,
             scenario.stack,  # type: ignore[arg-type]
             scenario.target,

@@ -12,7 +12,7 @@ import typer
 from tcpdelay.cli.errors import argument_errors, option_name
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.output import Named
-from tcpdelay.cli.source_options import SourceOptions
+from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions
 from tcpdelay.scenario.applications import Application, constant_rate
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
@@ -50,7 +50,7 @@ class RequestedScenario(Scenario):
     application: Application | None = None
 
 
-def read_scenario(options: ScenarioOptions, chosen: SourceOptions | None = None) -> RequestedScenario:
+def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -> RequestedScenario:
     """Read the measurements, and return the scenario.
 
     Parameters
@@ -58,7 +58,7 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions | None = None)
     options : ScenarioOptions
         The options.
     chosen : SourceOptions
-        The options of a source whose rate is not constant; None for a command that takes a constant rate only.
+        The options of a source whose rate is not constant.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions | None = None)
 
 
 def read_source(
-    options: ScenarioOptions, chosen: SourceOptions | None, estimate: PathEstimate | None = None
+    options: ScenarioOptions, chosen: SourceOptions, estimate: PathEstimate | None = None
 ) -> tuple[Source, KnownStack, Target]:
     """Return source, stack and target; an `estimate` of the path may give the segment size.
 
@@ -95,8 +95,6 @@ def read_source(
         As `read_scenario`.
     """
     app = options.app
-    if chosen is None:
-        return read_demand(options, estimate)
     if app is not None and _varies(options) and chosen.kind in (None, type(app.content)):
         with argument_errors():
             return replace(_source_of(options, app), **chosen.values), _stack(options, estimate), _target(options)

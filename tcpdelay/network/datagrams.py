@@ -12,8 +12,8 @@ from tcpdelay.network.records import cross, is_write_due, note_lost, note_read, 
 from tcpdelay.network.stacks import Udp
 from tcpdelay.network.transport import IP_HEADER, UDP_HEADER, Transport
 
-DATAGRAMS = np.dtype([(name, np.int64) for name in ("largest_payload", "datagrams", "parity")])
-"""Largest payload of a datagram [bytes], datagrams of a message without parity, and its parity datagrams."""
+DATAGRAMS = np.dtype([(name, np.int64) for name in ("largest_payload", "parity")])
+"""Largest payload of a datagram [bytes], and parity datagrams of a message."""
 
 
 @kernel()
@@ -29,14 +29,15 @@ def step(flow: Any, connection: Any, wire: Any, link: Any, samples: Any) -> int:
     if is_write_due(flow, link):
         note_write(flow, now)
         arrived, recovered, rest = 0, DROPPED, flow.message
-        for number in range(connection.datagrams + connection.parity):
+        required = -(-flow.message // connection.largest_payload)
+        for number in range(required + connection.parity):
             # A parity datagram is as large as the largest datagram of the message.
-            size = min(rest if number < connection.datagrams else flow.message, connection.largest_payload)
+            size = min(rest if number < required else flow.message, connection.largest_payload)
             rest -= size
             arrival = cross(flow, link, now, size)
             if arrival != DROPPED:
                 arrived += 1
-                if arrived == connection.datagrams:
+                if arrived == required:
                     recovered = arrival
         if recovered == DROPPED:
             note_lost(flow)
@@ -48,13 +49,12 @@ def step(flow: Any, connection: Any, wire: Any, link: Any, samples: Any) -> int:
 def prepare(stack: Udp, path: SharedPath, flow: Any, connection: Any, phase: int) -> None:
     """Set the fields of a connection."""
     connection.largest_payload, connection.parity = stack.largest_payload, stack.parity
-    connection.datagrams = -(-flow.message // stack.largest_payload)
 
 
 TRANSPORT = Transport(
     state=DATAGRAMS,
     header=IP_HEADER + UDP_HEADER,
-    features=frozenset({"constant rate", "ecn"}),
+    features=frozenset({"constant rate", "messages", "ecn"}),
     prepare=prepare,
     next_time=next_time,
     step=step,

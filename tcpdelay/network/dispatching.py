@@ -18,12 +18,10 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import NEVER, uniform
-from tcpdelay.network.records import WRITES, count_read
+from tcpdelay.network.records import UNREAD, WRITES, count_lost, count_offered, count_read
 from tcpdelay.network.transport import IN_TIMEOUT, call_for_effect, call_for_number
 
 MOST_CONNECTIONS = 64
-UNREAD = 1 << 14
-"""Largest number of packets between write and in-order read."""
 DISCARDED = -1
 """Stored as the read time of a packet that is not written."""
 NOBODY = -1
@@ -120,16 +118,14 @@ def accept(d: Any, leader: Any, flow: Any, now: int, end: int) -> None:
     d.accepted += 1
     flow.writes[flow.packets_written % WRITES] = end
     flow.packets_written += 1
-    if leader.count_from <= now < leader.count_until:
-        leader.offered += 1
+    count_offered(leader, now, 0)
 
 
 @kernel()
 def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
     """Record that the next packet is not written: it counts as lost, and no later packet waits for it."""
-    if leader.count_from <= now < leader.count_until:
-        leader.offered += 1
-        leader.lost += 1
+    count_offered(leader, now, 0)
+    count_lost(leader, now, 0)
     if d.accepted - d.released < UNREAD:
         d.read[d.accepted % UNREAD] = DISCARDED
         d.accepted += 1
@@ -158,7 +154,8 @@ def release(d: Any, leader: Any, samples: Any) -> None:
         d.released += 1
         if d.read[slot] != DISCARDED:
             d.last_read = max(d.last_read, d.read[slot])
-            count_read(leader, samples, d.written[slot], d.sent[slot], d.arrived[slot], d.last_read)
+            times = d.written[slot], d.sent[slot], d.arrived[slot]
+            count_read(leader, samples, leader.message, 0, *times, d.last_read)
 
 
 @kernel()

@@ -10,11 +10,12 @@ from tcpdelay.models.simulator.bbr import start as start_bbr
 from tcpdelay.models.simulator.delivery_rate import check_application_limited
 from tcpdelay.models.simulator.engine import new_connection
 from tcpdelay.models.simulator.path import ALWAYS
-from tcpdelay.models.simulator.receiver import arrive, on_receiver_timer
+from tcpdelay.models.simulator.receiver import arrive, expect_after_idle, on_receiver_timer
 from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, CWR, KEPT, LOSS, MASK, NEVER, in_flight
 from tcpdelay.models.simulator.recovery import begin_reduction
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT, on_pacing_timer, on_timer, send_new
 from tcpdelay.models.simulator.window import restart_after_idle
+from tcpdelay.models.simulator.writes import message_record
 from tcpdelay.models.tcp import INITIAL_WINDOW, SECOND
 from tcpdelay.network.bottleneck import DROPPED, SharedPath
 from tcpdelay.network.dispatching import expected_delay
@@ -22,6 +23,7 @@ from tcpdelay.network.records import (
     BULK,
     CONSTANT_RATE,
     DISPATCHED,
+    SCHEDULED,
     TRANSFERS,
     add_return_jitter,
     cross,
@@ -87,7 +89,7 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
     else:
         c.now = flow.next_write
         if is_write_due(flow, link):
-            _write(flow, c)
+            _write(flow, c, wire)
             send_new(c, wire, False)
     if flow.application == BULK:
         _fill_buffer(flow, c, wire)
@@ -154,9 +156,16 @@ def transmit(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
 
 
 @kernel()
-def _write(flow: Any, c: Any) -> None:
+def _write(flow: Any, c: Any, wire: Any) -> None:
     """Write a message."""
     note_write(flow, c.now)
+    if flow.application == SCHEDULED:
+        restart_after_idle(c)
+        expect_after_idle(c)
+        # The receiver asks for the ends of messages.
+        message = message_record(wire, c.packets_written)
+        message.written, message.end = c.now, c.written + flow.message
+        c.packets_written += 1
     # The receiver takes the end of a write for a push. A bulk source has written more by then.
     c.packet_size = CONTINUOUS if flow.application == BULK else flow.message
     if c.bbr:
@@ -199,7 +208,7 @@ def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
         flow.largest_send_buffer = size
     all_sent = c.snd_nxt == c.written
     while is_writable(flow, c, size):
-        _write(flow, c)
+        _write(flow, c, wire)
         if flow.notsent_lowat:
             # A segment that the window allows is sent at once, and is not unsent data.
             send_new(c, wire, False)
@@ -292,6 +301,7 @@ def prepare(stack: Linux, shared: SharedPath, flow: Any, connection: Any, phase:
     settings = {name: prepared[name] for name in CONNECTION.names or ()}
     # The flow times the writes, so the connection keeps times of segments and no delays of packets.
     settings |= {"interval": 0, "next_write": NEVER, "deferred": 1, "leaping": 0, "until_loss": ALWAYS}
+    settings["scheduled"] = int(flow.application == SCHEDULED)
     if constant_rate:
         settings["packet_size"] = flow.write_size or ANY_WRITE
     for name, value in settings.items():
@@ -303,7 +313,9 @@ def prepare(stack: Linux, shared: SharedPath, flow: Any, connection: Any, phase:
 TRANSPORT = Transport(
     state=CONNECTION,
     header=IP_HEADER + TCP_HEADER + TIMESTAMPS,
-    features=frozenset({"constant rate", "bulk", "transfers", "dispatching", "ecn", "send buffer", "notsent_lowat"}),
+    features=frozenset(
+        {"constant rate", "messages", "bulk", "transfers", "dispatching", "ecn", "send buffer", "notsent_lowat"}
+    ),
     prepare=prepare,
     next_time=next_time,
     step=step,

@@ -17,6 +17,7 @@ from tcpdelay.network import engine
 from tcpdelay.network.bottleneck import LINK, Bottleneck, prepare_link
 from tcpdelay.network.dispatching import DISPATCHER
 from tcpdelay.network.linux import LARGEST_SEND_BUFFER
+from tcpdelay.network.message_schedule import MessageSchedule
 from tcpdelay.network.records import (
     BULK,
     CONSTANT_RATE,
@@ -24,13 +25,16 @@ from tcpdelay.network.records import (
     DISPATCHED,
     FLOW,
     NETWORK_WIRE,
+    SCHEDULED,
     TRANSFERS,
     WRITES,
 )
 from tcpdelay.network.result import SlicedDelays
 from tcpdelay.network.sources import Bulk, ConstantRate, Sections, Source, Transfers
 from tcpdelay.network.transport import CARRIER, Transport, segment_size
+from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.source import Flow
 
 
 @dataclass
@@ -58,6 +62,8 @@ class Network:
         Random number generators of the flows, then that of the link; the records have their addresses.
     memory : list of ndarray
         Arrays with the states of the connections; the carriers have their addresses.
+    schedules : list of MessageSchedule
+        Messages of the flows whose rate is not constant.
     """
 
     flows: Any
@@ -72,12 +78,14 @@ class Network:
     members: list[list[int]]
     generators: list[np.random.Generator]
     memory: list[Any]
+    schedules: list[MessageSchedule]
 
     def advance(self, until: float, delays: SlicedDelays | None = None) -> None:
         """Simulate up to a time [s], and collect the delays that are counted; by default they are discarded."""
-        done = False
-        while not done:
-            done = engine.advance(
+        end, reached = round(until * SECOND), -1
+        while reached < end:
+            known = min([end, *(schedule.fill() for schedule in self.schedules)])
+            emptied = engine.advance(
                 self.tree,
                 self.flows,
                 self.carriers,
@@ -85,8 +93,9 @@ class Network:
                 self.link,
                 self.samples,
                 self.dispatchers,
-                round(until * SECOND),
+                known,
             )
+            reached = known if emptied else reached
             if delays is not None:
                 delays.take(self.samples[0])
             self.samples[0].used = 0
@@ -115,6 +124,7 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
         members=members,
         generators=generators,
         memory=[],
+        schedules=[],
     )
     prepare_link(network.link[0], bottleneck, generators[-1])
     phases: list[int] = []
@@ -128,11 +138,19 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
         # The clock of a host is shifted by a random part of a tick. All connections of a source are on one host.
         phases.append(int(generators[number].integers(SECOND)))
         _prepare_flow(flow, source, min(source.stop, until))
+        if isinstance(source, ConstantRate) and flow.application == SCHEDULED:
+            messages_seed = _messages_seed(seed, len(network.schedules))
+            network.schedules.append(MessageSchedule(source.flow, messages_seed, flow))
         if _is_dispatched(source):
             _dispatch(flow, source, dispatched.index(leader), members[leader].index(number))
         _prepare_connection(network, number, source, phases[leader])
     engine.start(network.tree, network.flows, network.carriers, network.wires)
     return network
+
+
+def _messages_seed(seed: int, place: int) -> int:
+    """Return the seed of a schedule: that of the simulation for the first, else one that differs from all others."""
+    return seed if place == 0 else int(np.random.SeedSequence([seed, place]).generate_state(1, np.uint64)[0])
 
 
 def _members(sources: Sequence[Source]) -> list[list[int]]:
@@ -166,7 +184,7 @@ def _is_dispatched(source: Source) -> TypeGuard[ConstantRate]:
 
 def _dispatch(flow: Any, source: ConstantRate, dispatcher: int, member: int) -> None:
     """Let a dispatcher write the messages of a flow."""
-    size = source.flow.packet_size
+    size = constant_rate(source.flow).packet_size
     equal = size % source.pieces == 0 and source.keepalive_size is None
     flow.application, flow.dispatcher, flow.member = DISPATCHED, dispatcher + 1, member
     flow.pieces, flow.write_size = source.pieces, size // source.pieces if equal else 0
@@ -210,7 +228,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         "stop": round(stop * SECOND),
         "first_timeout": round(FIRST_TIMEOUT * SECOND),
     }
-    if isinstance(source, ConstantRate):
+    if isinstance(source, ConstantRate) and isinstance(source.flow, Flow):
         settings |= {
             "application": CONSTANT_RATE,
             "message": source.flow.packet_size,
@@ -218,6 +236,8 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
             "write_size": source.flow.packet_size,
             "receiver_forges": int(source.forging),
         }
+    elif isinstance(source, ConstantRate):
+        settings["application"] = SCHEDULED
     elif isinstance(source, Sections):
         settings |= {
             "application": CONSTANT_RATE,

@@ -24,15 +24,22 @@ from tcpdelay.models.simulator.records import (
     uniform,
 )
 from tcpdelay.network.bottleneck import DROPPED, enqueue
+from tcpdelay.scenario.sources.message_stream import BLOCK
 
-CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED = range(4)
-"""Kinds of application. A dispatcher (`tcpdelay.network.dispatching`) writes the messages of a dispatched flow."""
+CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED, SCHEDULED = range(5)
+"""Kinds of application. A dispatcher (`tcpdelay.network.dispatching`) writes the messages of a dispatched flow, and the
+messages of a scheduled flow come from a source (`tcpdelay.network.message_schedule`)."""
 CLOSED, ACCEPTED, ESTABLISHED, TRANSFERRING = range(4)
 """Stages of a transfer's connection: not open, accepted by the receiver, established, and carrying the file."""
 WRITES = 1 << 13
 """Largest number of messages between write and read whose write times are kept."""
-DELAY_BITS = 44
-"""Bits of a sample that hold the delay; the flow's number is stored in the bits above."""
+UNREAD = 1 << 14
+"""Largest number of messages of a dispatcher or of a source between write and in-order read."""
+AHEAD = 2 * BLOCK
+"""Largest number of a source's messages that are scheduled and not yet written."""
+DELAY_BITS, KIND_BITS = 44, 8
+"""Bits of a sample that hold the delay, and bits above them that hold the kind of the message; the flow's number is
+stored above both."""
 SAMPLES = KEPT * 2
 """Capacity of the buffer of delays; one event adds at most `KEPT` delays."""
 
@@ -41,6 +48,7 @@ _GROUPS = {
     "state_time next_double random_state",
     "application": "application interval first_write next_write stop message section pieces write_size stage attempts "
     "first_timeout round_trip opened_by_sender receiver_forges",
+    "schedule": "kind messages_known messages_taken overflows",
     "send buffer": "send_buffer largest_send_buffer buffer_windows buffer_extra notsent_lowat",
     "dispatcher": "dispatcher member due_write",
     "connection": "ack_delay ack_held return_before first_unsent connection_read",
@@ -49,6 +57,8 @@ _GROUPS = {
     "receiver_delay transfers",
     "segments": "segments_sent segments_lost segments_dropped segments_carried marks retransmissions timeouts",
 }
+SOURCE_MESSAGE = np.dtype([(name, np.int64) for name in ("written", "length", "kind")])
+"""A message of a source: the time of its write [us], its size [bytes], and the number of its kind."""
 FLOW = np.dtype(
     [(name, np.float64) for name in (*LOSS_FIELDS, "mean_pause", "mean_size", "pareto_shape", "largest_size")]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
@@ -57,6 +67,10 @@ FLOW = np.dtype(
         ("arrived", np.int64, RING),
         ("marked", np.int8, RING),
         ("writes", np.int64, WRITES),
+        ("schedule", SOURCE_MESSAGE, AHEAD),
+        ("unread", SOURCE_MESSAGE, UNREAD),
+        ("offered_by_kind", np.int64, 1 << KIND_BITS),
+        ("lost_by_kind", np.int64, 1 << KIND_BITS),
     ]
 )
 """The part of a flow that does not depend on its transport.
@@ -69,15 +83,19 @@ message in `pieces` writes of `write_size` bytes; `write_size` is 0 where the si
 first, when its first copy reached the receiver, and whether the queue marked its last copy. `writes` has an entry per
 message, at its number modulo `WRITES`: the time of the write. For a dispatched flow it has the position in the stream
 at which the message ends instead. A constant bit rate does not use it, because the interval gives the write times.
+
+A scheduled application has two rings in its place. `schedule` has the messages that are known: `messages_known` so far,
+of which `messages_taken` have come due. `unread` has the messages that are written and not yet read. `message` and
+`kind` are those of the message written last. `overflows` messages were not written because `unread` was full.
 """
-_SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (2, 1)), "messages": (WRITTEN_MESSAGE, (1,))}
+_SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (2, 1)), "messages": (WRITTEN_MESSAGE, (UNREAD,))}
 NETWORK_WIRE = np.dtype([(name, *_SHORTENED.get(name, (WIRE[name],))) for name in WIRE.names or ()])
-"""The segments and acknowledgements in transit of one flow: `WIRE` without room for a packet trace, delays and
-messages."""
+"""The segments and acknowledgements in transit of one flow: `WIRE` without room for a packet trace and delays, and with
+room for fewer messages."""
 COUNTERS = np.dtype(
     [("used", np.int64), ("keys", np.int64, SAMPLES), ("completed", np.int64), ("completions", np.int64, (KEPT, 3))]
 )
-"""The delays counted since the buffer was last emptied, each with the number of its flow.
+"""The delays counted since the buffer was last emptied, each with the number of its flow and the kind of its message.
 
 `completions` has one row per message that a dispatched connection has read in this event: when the message was sent
 first, when it arrived, and when this connection could read it in order.
@@ -115,10 +133,31 @@ def add_return_jitter(flow: Any, wire: Any, first: int, following: int) -> None:
 @kernel()
 def note_write(flow: Any, now: int) -> None:
     """Count a message as written."""
-    flow.writes[flow.packets_written % WRITES] = now
+    if flow.application == SCHEDULED:
+        message = flow.unread[flow.packets_written % UNREAD]
+        message.written, message.length, message.kind = now, flow.message, flow.kind
+    else:
+        flow.writes[flow.packets_written % WRITES] = now
     flow.packets_written += 1
-    if flow.count_from <= now < flow.count_until:
+    count_offered(flow, now, flow.kind)
+
+
+@kernel()
+def count_offered(flow: Any, written: int, kind: int) -> None:
+    """Count a message that the application offers."""
+    if flow.count_from <= written < flow.count_until:
         flow.offered += 1
+        if flow.application == SCHEDULED:
+            flow.offered_by_kind[kind] += 1
+
+
+@kernel()
+def count_lost(flow: Any, written: int, kind: int) -> None:
+    """Count a message as lost, given the time at which it was offered."""
+    if flow.count_from <= written < flow.count_until:
+        flow.lost += 1
+        if flow.application == SCHEDULED:
+            flow.lost_by_kind[kind] += 1
 
 
 @kernel()
@@ -126,6 +165,8 @@ def written_at(flow: Any, number: int) -> int:
     """Return when a message was written, given its number."""
     if flow.application == CONSTANT_RATE:
         return int(flow.first_write + number // flow.section * flow.interval)
+    if flow.application == SCHEDULED:
+        return int(flow.unread[number % UNREAD].written)
     return int(flow.writes[number % WRITES])
 
 
@@ -134,6 +175,9 @@ def message_end(flow: Any) -> int:
     """Return the position in the connection's stream at which the next message to be read ends."""
     if flow.application == DISPATCHED:
         return int(flow.writes[flow.packets_read % WRITES]) if flow.packets_read < flow.packets_written else NEVER
+    if flow.application == SCHEDULED:
+        length = flow.unread[flow.packets_read % UNREAD].length
+        return int(flow.connection_read + length) if flow.packets_read < flow.packets_written else NEVER
     return int(flow.connection_read + flow.message)
 
 
@@ -144,32 +188,34 @@ def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> No
         completion = samples.completions[samples.completed]
         completion[0], completion[1], completion[2] = sent, arrived, read
         samples.completed += 1
+    elif flow.application == SCHEDULED:
+        message = flow.unread[flow.packets_read % UNREAD]
+        count_read(flow, samples, message.length, message.kind, message.written, sent, arrived, read)
     else:
-        count_read(flow, samples, written_at(flow, flow.packets_read), sent, arrived, read)
+        count_read(flow, samples, flow.message, 0, written_at(flow, flow.packets_read), sent, arrived, read)
     flow.packets_read += 1
 
 
 @kernel()
-def count_read(flow: Any, samples: Any, written: int, sent: int, arrived: int, read: int) -> None:
+def count_read(flow: Any, samples: Any, size: int, kind: int, written: int, sent: int, arrived: int, read: int) -> None:
     """Count a message that the application has read."""
     if flow.count_from <= read < flow.count_until:
-        flow.bytes_read += flow.message
+        flow.bytes_read += size
     if flow.count_from <= written < flow.count_until:
         flow.delivered += 1
         flow.sender_delay += sent - written
         flow.network_delay += arrived - sent
         flow.receiver_delay += read - arrived
-        samples.keys[samples.used] = flow.number << DELAY_BITS | (read - written)
+        samples.keys[samples.used] = (flow.number << KIND_BITS | kind) << DELAY_BITS | (read - written)
         samples.used += 1
 
 
 @kernel()
 def note_lost(flow: Any) -> None:
     """Count the next message as lost: it will never be read."""
-    written = written_at(flow, flow.packets_read)
+    kind = flow.unread[flow.packets_read % UNREAD].kind if flow.application == SCHEDULED else 0
+    count_lost(flow, written_at(flow, flow.packets_read), kind)
     flow.packets_read += 1
-    if flow.count_from <= written < flow.count_until:
-        flow.lost += 1
 
 
 MOST_DOUBLINGS = 6
@@ -186,6 +232,8 @@ def is_write_due(flow: Any, link: Any) -> bool:
             flow.next_write = now + flow.interval
         flow.due_write = now
         return bool(flow.application == CONSTANT_RATE)
+    if flow.application == SCHEDULED:
+        return _take_message(flow)
     if flow.application == TRANSFERS:
         if flow.stage < ESTABLISHED:
             if now < flow.stop:
@@ -195,6 +243,23 @@ def is_write_due(flow: Any, link: Any) -> bool:
         flow.message = draw_size(flow)
         return True
     return False
+
+
+@kernel()
+def _take_message(flow: Any) -> bool:
+    """Take the message that is due from the schedule; return whether it is written, which takes room in the records."""
+    message = flow.schedule[flow.messages_taken % AHEAD]
+    flow.messages_taken += 1
+    if flow.messages_taken < flow.messages_known:
+        flow.next_write = flow.schedule[flow.messages_taken % AHEAD].written
+    # The receiver may still ask for the end of the message that it has read last.
+    if flow.packets_written - flow.packets_read >= UNREAD - 1:
+        flow.overflows += 1
+        count_offered(flow, message.written, message.kind)
+        count_lost(flow, message.written, message.kind)
+        return False
+    flow.message, flow.kind = message.length, message.kind
+    return True
 
 
 @kernel()

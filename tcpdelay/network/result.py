@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from tcpdelay.models.simulator.batches import (
     to_digits,
 )
 from tcpdelay.models.tcp import SECOND
-from tcpdelay.network.records import DELAY_BITS
+from tcpdelay.network.records import DELAY_BITS, KIND_BITS
 
 MOST_VALUES = 1 << 17
 """Largest number of different delays in one slice that are kept to the microsecond; more are rounded."""
@@ -48,7 +48,7 @@ class SlicedDelays:
 
     @property
     def current_slice(self) -> Histogram:
-        """Keys of the delays in the current slice, each with its flow's number above the delay, and their counts."""
+        """Keys of the delays in the current slice, each with flow and kind above the delay, and their counts."""
         return self._keys, self._counts
 
     def end_slice(self) -> None:
@@ -56,30 +56,34 @@ class SlicedDelays:
         self._slices.append((self._keys, self._counts))
         self._keys, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
 
-    def _slices_of(self, number: int) -> list[Histogram]:
-        """Return the histograms of the delays [us] of a flow in all slices; they may be empty."""
+    def _slices_of(self, number: int, kind: int | None = None) -> list[Histogram]:
+        """Return the histograms of the delays [us] of a flow, of all kinds or one, in all slices; they may be empty."""
+        first, kinds = (0, 1 << KIND_BITS) if kind is None else (kind, 1)
+        first += number << KIND_BITS
         result = []
         for keys, counts in self._slices:
-            low, high = np.searchsorted(keys, [number << DELAY_BITS, (number + 1) << DELAY_BITS])
-            result.append((keys[low:high] - (number << DELAY_BITS), counts[low:high]))
+            low, high = np.searchsorted(keys, [first << DELAY_BITS, (first + kinds) << DELAY_BITS])
+            histogram = keys[low:high] & _DELAY_MASK, counts[low:high]
+            several = low < high and keys[low] >> DELAY_BITS < keys[high - 1] >> DELAY_BITS
+            result.append(merge([histogram]) if several else histogram)
         return result
 
-    def _of(self, number: int) -> list[Histogram]:
+    def _of(self, number: int, kind: int | None) -> list[Histogram]:
         """Return the histograms of the slices in which a flow has delays [us]."""
-        return [histogram for histogram in self._slices_of(number) if histogram[0].size]
+        return [histogram for histogram in self._slices_of(number, kind) if histogram[0].size]
 
-    def histogram(self, number: int) -> Histogram:
-        """Return the delays [us] of a flow, ascending, and how often each occurred."""
-        return merge(self._of(number))
+    def histogram(self, number: int, kind: int | None = None) -> Histogram:
+        """Return the delays [us] of a flow, of all kinds or of one, ascending, and how often each occurred."""
+        return merge(self._of(number, kind))
 
-    def mean(self, number: int) -> Interval:
+    def mean(self, number: int, kind: int | None = None) -> Interval:
         """Return the mean delay [s] of a flow with its 95 % interval; NaN ends if all slices are correlated."""
-        parts = self._of(number)
+        parts = self._of(number, kind)
         return self._interval(parts, mean_of) if parts else UNKNOWN
 
-    def quantile(self, number: int, probability: float) -> Interval:
+    def quantile(self, number: int, probability: float, kind: int | None = None) -> Interval:
         """Return a quantile of the delay [s] of a flow with its 95 % interval; see `mean`."""
-        parts = self._of(number)
+        parts = self._of(number, kind)
         return (
             self._interval(parts, lambda batches: quantile_of(batches, merge(parts), probability)) if parts else UNKNOWN
         )
@@ -126,7 +130,7 @@ def _share_error(counts: NDArray[np.float64], sizes: NDArray[np.float64]) -> flo
 
 
 def rounded(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return keys with their delays rounded by `to_digits`; the numbers of the flows are kept.
+    """Return keys with their delays rounded by `to_digits`; flows and kinds are kept.
 
     Examples
     --------
@@ -138,69 +142,29 @@ def rounded(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class FlowResult:
-    """The results of one flow.
+class MessageResult:
+    """What becomes of the messages of a flow, or of one kind of them.
 
     Attributes
     ----------
-    name : str
-        The classes of its source and of its stack.
     delays : DelayDistribution or None
-        Delays of the delivered messages from write to in-order read; None if no message was delivered. A message is a
-        packet, or a whole file.
+        Delays of the delivered messages from write to in-order read of the last byte; None if no message was delivered.
+        A message is a packet, or a whole file.
     mean_interval, p95_interval : Interval
         Mean and 95th percentile of the delays [s] with their 95 % intervals; the ends are NaN if the delays are
         correlated over the whole simulation.
-    sender_delay, network_delay, receiver_delay : float
-        Parts of the mean delay [s]: from the write to the first transmission of the message's last byte; from there
-        to its first arrival, including retransmissions; and from there to the read, which waits for lost packets.
     offered, delivered, lost, unfinished : int
         Messages written in the time that counts, and the numbers of these that were read, were lost, and were in
         transit when the simulation ended: `offered` = `delivered` + `lost` + `unfinished`.
-    throughput : float
-        Bits of messages read per second, in the time that counts.
-    sustainable : bool
-        False where it is certain that the flow offers more than it can send, so that its backlog grows.
-    settled : bool
-        False if the delays depend on the length of the simulation: they are correlated over the whole simulation, the
-        95th percentile is not known to 100 %, or the backlog was longer than the simulator can record.
-    late_errors : tuple of ndarray
-        Delays [s], ascending, and half the 95 % interval of the share of packets lost or later than each; NaN where
-        this share depends on the length of the simulation.
-    carried : Interval
-        Rate that is read or given up, relative to the rate of a source of constant rate, with the interval of
-        `tcpdelay.models.simulator.batches.carried_share`; NaN for other sources.
-    segments_sent, segments_lost, segments_dropped, segments_carried : int
-        Packets sent, lost at random, dropped by the queue, and carried by the link, over the whole simulation.
-    retransmissions, timeouts, marks : int
-        Segments sent again, retransmission timeouts, and packets marked by the queue, over the whole simulation.
     """
 
-    name: str
     delays: DelayDistribution | None = field(repr=False)
     mean_interval: Interval
     p95_interval: Interval
-    sender_delay: float
-    network_delay: float
-    receiver_delay: float
     offered: int
     delivered: int
     lost: int
     unfinished: int
-    throughput: float
-    sustainable: bool
-    settled: bool
-    carried: Interval
-    segments_sent: int
-    segments_lost: int
-    segments_dropped: int
-    segments_carried: int
-    retransmissions: int
-    timeouts: int
-    marks: int
-    late_errors: tuple[NDArray[np.float64], NDArray[np.float64]] = field(
-        default_factory=lambda: (np.empty(0), np.empty(0)), repr=False, compare=False
-    )
 
     @property
     def delivered_fraction(self) -> float:
@@ -224,6 +188,59 @@ class FlowResult:
         """Return the share of the offered messages not read within a playout delay [s]; nan if none is offered."""
         on_time = 0.0 if self.delays is None else self.delivered * self.delays.cdf(playout_delay)
         return 1 - on_time / self.offered if self.offered else float("nan")
+
+
+@dataclass(frozen=True)
+class FlowResult(MessageResult):
+    """The results of one flow; see also `MessageResult`.
+
+    Attributes
+    ----------
+    name : str
+        The classes of its source and of its stack.
+    sender_delay, network_delay, receiver_delay : float
+        Parts of the mean delay [s]: from the write to the first transmission of the message's last byte; from there
+        to its first arrival, including retransmissions; and from there to the read, which waits for lost packets.
+    throughput : float
+        Bits of messages read per second, in the time that counts.
+    sustainable : bool
+        False where it is certain that the flow offers more than it can send, so that its backlog grows.
+    settled : bool
+        False if the delays depend on the length of the simulation: they are correlated over the whole simulation, the
+        95th percentile is not known to 100 %, or the backlog was longer than the simulator can record.
+    late_errors : tuple of ndarray
+        Delays [s], ascending, and half the 95 % interval of the share of packets lost or later than each; NaN where
+        this share depends on the length of the simulation.
+    by_kind : mapping of str to MessageResult
+        The messages by kind, such as "key frame", of a source with several kinds.
+    carried : Interval
+        Rate that is read or given up, relative to the rate of a source of constant rate, with the interval of
+        `tcpdelay.models.simulator.batches.carried_share`; NaN for other sources.
+    segments_sent, segments_lost, segments_dropped, segments_carried : int
+        Packets sent, lost at random, dropped by the queue, and carried by the link, over the whole simulation.
+    retransmissions, timeouts, marks : int
+        Segments sent again, retransmission timeouts, and packets marked by the queue, over the whole simulation.
+    """
+
+    name: str
+    sender_delay: float
+    network_delay: float
+    receiver_delay: float
+    throughput: float
+    sustainable: bool
+    settled: bool
+    carried: Interval
+    segments_sent: int
+    segments_lost: int
+    segments_dropped: int
+    segments_carried: int
+    retransmissions: int
+    timeouts: int
+    marks: int
+    late_errors: tuple[NDArray[np.float64], NDArray[np.float64]] = field(
+        default_factory=lambda: (np.empty(0), np.empty(0)), repr=False, compare=False
+    )
+    by_kind: Mapping[str, MessageResult] = field(default_factory=dict, repr=False)
 
     def late_error(self, playout_delay: float) -> float:
         """Return half the 95 % interval of `late_fraction`; NaN if this share depends on the length of the simulation.

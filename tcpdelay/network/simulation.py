@@ -13,7 +13,8 @@ from tcpdelay.models.simulator.batches import UNKNOWN, is_settled, read_share
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.network.bottleneck import LINK_RING, NANOSECONDS, Bottleneck, check_range
 from tcpdelay.network.preparation import Network, prepare
-from tcpdelay.network.result import FlowResult, NetworkResult, QueueStatistics, SlicedDelays
+from tcpdelay.network.records import SCHEDULED
+from tcpdelay.network.result import FlowResult, MessageResult, NetworkResult, QueueStatistics, SlicedDelays
 from tcpdelay.network.sources import ConstantRate, Sections, Source
 from tcpdelay.scenario.fields import InvalidValueError
 
@@ -40,6 +41,8 @@ def simulate_network(
     """Simulate sources that share one link, packet by packet.
 
     Packets written from `warm_up` to `duration` count. Then all sources stop, and packets in transit may still arrive.
+    Equal seeds give equal messages: the first source with messages of a video, speech or a trace writes those of
+    `messages(duration, seed)`, and each further one has a seed of its own.
 
     Parameters
     ----------
@@ -76,6 +79,14 @@ def simulate_network(
     >>> result = simulate_network([voice, bulk], Bottleneck(rate=3e6, capacity=50), duration=60, warm_up=10)
     >>> result.flows[0].offered, result.queue.utilization > 0.9
     (2500, True)
+
+    A video beside a long transfer, and its key frames:
+
+    >>> from tcpdelay.scenario.sources.video import Video
+    >>> video = ConstantRate(flow=Video(500_000), path=path, stack=Stack.linux())
+    >>> result = simulate_network([video, bulk], Bottleneck(rate=3e6, capacity=50), duration=60, warm_up=10)
+    >>> {kind: messages.offered for kind, messages in result.flows[0].by_kind.items()}
+    {'other frame': 1475, 'key frame': 25}
     """
     if not 1 <= len(sources) <= MOST_FLOWS:
         raise InvalidValueError("sources", len(sources), f"be 1 to {MOST_FLOWS}")
@@ -152,7 +163,7 @@ def _progress(network: Network, sources: int) -> NDArray[np.int64]:
             # Packets beyond the records are given up because of the backlog: they are not carried.
             result[number] = d.accepted, d.released - d.overflows, flow.lost
         else:
-            result[number] = flow.packets_written, flow.packets_read, flow.lost
+            result[number] = flow.packets_written + flow.overflows, flow.packets_read, flow.lost
     return result
 
 
@@ -177,31 +188,45 @@ def _flow_result(
     for member in members:
         if (end := network.transports[member].end) is not None:
             end(network.flows[member], network.connections[member])
-    totals = {name: int(network.flows[members][name].sum()) for name in TOTALS}
-    delivered = int(flow.delivered)
-    overflows = network.dispatchers[flow.dispatcher - 1].overflows if flow.dispatcher else 0
-    share = 1 / (SECOND * delivered) if delivered else float("nan")
-    values, counts = delays.histogram(number)
-    distribution = None
-    if delivered:
-        distribution = DelayDistribution(values / SECOND, counts / counts.sum(), source.path.there)
-    p95 = delays.quantile(number, 0.95)
+    totals = {name: int(network.flows[name][members].sum()) for name in TOTALS}
+    overflows = network.dispatchers[flow.dispatcher - 1].overflows if flow.dispatcher else flow.overflows
+    messages = _message_result(delays, number, flow.offered, flow.lost, source.path.there)
+    share = 1 / (SECOND * messages.delivered) if messages.delivered else float("nan")
+    scheduled = source.flow if isinstance(source, ConstantRate) and flow.application == SCHEDULED else None
+    kinds = scheduled.kinds if scheduled and len(scheduled.kinds) > 1 else ()
     return FlowResult(
-        name=f"{type(source).__name__} over {type(source.stack).__name__}",
-        delays=distribution,
-        mean_interval=delays.mean(number),
-        p95_interval=p95,
+        **vars(messages) | totals,
+        name=f"{type(scheduled or source).__name__} over {type(source.stack).__name__}",
         sender_delay=float(flow.sender_delay) * share,
         network_delay=float(flow.network_delay) * share,
         receiver_delay=float(flow.receiver_delay) * share,
-        offered=int(flow.offered),
-        delivered=delivered,
-        lost=int(flow.lost),
-        unfinished=int(flow.offered - flow.delivered - flow.lost),
         throughput=8 * int(flow.bytes_read) / time,
         sustainable=not carried.high < 1,
-        settled=not overflows and (not delivered or is_settled(p95)),
+        settled=not overflows and (not messages.delivered or is_settled(messages.p95_interval)),
         carried=carried,
         late_errors=delays.late_errors(number, lost),
-        **totals,
+        by_kind={
+            name: _message_result(
+                delays, number, flow.offered_by_kind[kind], flow.lost_by_kind[kind], source.path.there, kind
+            )
+            for kind, name in enumerate(kinds)
+            if flow.offered_by_kind[kind]
+        },
+    )
+
+
+def _message_result(
+    delays: SlicedDelays, number: int, offered: int, lost: int, one_way_delay: float, kind: int | None = None
+) -> MessageResult:
+    """Return the result of the messages of a flow, of all kinds or of one."""
+    values, counts = delays.histogram(number, kind)
+    delivered = int(counts.sum())
+    return MessageResult(
+        delays=DelayDistribution(values / SECOND, counts / delivered, one_way_delay) if delivered else None,
+        mean_interval=delays.mean(number, kind),
+        p95_interval=delays.quantile(number, 0.95, kind),
+        offered=int(offered),
+        delivered=delivered,
+        lost=int(lost),
+        unfinished=int(offered - delivered - lost),
     )

@@ -1,4 +1,4 @@
-"""The sources that share a link: constant bit rate, sections, bulk data, file transfers, and web users."""
+"""The sources that share a link: messages of an application, sections, bulk data, file transfers, and web users."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tcpdelay.network.transport import Feature, Transport, segment_size
 from tcpdelay.network.transports import stacks_with, transport_of
 from tcpdelay.scenario.fields import InvalidValueError, require_flag
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Stack
 
 Opener = Literal["receiver", "sender"]
@@ -89,12 +90,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantRate(Source):
-    """One packet of constant size per interval; see also `Source`.
+    """The messages of an application, at a constant rate or as of a video, speech or a trace; see also `Source`.
+
+    A packet of a `Flow` is a message. A message is sent in as many segments or datagrams as it needs.
 
     Parameters
     ----------
-    flow : Flow
-        Size and interval of the packets. With `Classic` a packet must fit a segment, and each is sent in a segment.
+    flow : Flow, Video, Speech, Utterances, Messages, Trace or another source
+        The messages, from the time `start` on. With `Classic` a packet must fit a segment, and each is sent in a
+        segment. Only `Linux` and `Udp` carry a source that is no `Flow`; the parameters below then have no meaning, and
+        are refused.
     pieces : int
         Number of writes of equal size into which each packet is split, 1 to 64. All pieces are written at once, and
         the packet is read with its last piece. With `Classic` each piece is a segment.
@@ -122,6 +127,11 @@ class ConstantRate(Source):
         three mean times between arrivals, it hands a forged packet to the application and goes on; the packet counts
         as lost. Only with a `Classic` that acknowledges at once.
 
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range, or cannot be combined with the source or the stack; a ValueError.
+
     References
     ----------
     Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
@@ -136,7 +146,7 @@ class ConstantRate(Source):
 
     feature: ClassVar[Feature | None] = "constant rate"
 
-    flow: Flow
+    flow: MessageSource
     pieces: int = 1
     connections: int = 1
     scheduling: Scheduling = "blind"
@@ -150,10 +160,14 @@ class ConstantRate(Source):
     def __post_init__(self) -> None:
         # `super()` without arguments does not work in a dataclass with slots.
         Source.__post_init__(self)
-        size = self.flow.packet_size
-        largest = segment_size(self.stack) if self.transport.segment_per_write else LARGEST_MESSAGE
-        check_range("packet_size", size, 1, largest, "bytes")
-        check_range("pieces", self.pieces, 1, min(MOST_PIECES, size), "writes")
+        if not isinstance(self.flow, MessageSource):
+            raise InvalidValueError("flow", self.flow, "be a Flow or another source of messages")
+        pieces = MOST_PIECES
+        if isinstance(self.flow, Flow):
+            largest = segment_size(self.stack) if self.transport.segment_per_write else LARGEST_MESSAGE
+            check_range("packet_size", self.flow.packet_size, 1, largest, "bytes")
+            pieces = min(pieces, self.flow.packet_size)
+        check_range("pieces", self.pieces, 1, pieces, "writes")
         check_range("connections", self.connections, 1, MOST_CONNECTIONS, "connections")
         if self.scheduling not in get_args(Scheduling):
             raise InvalidValueError("scheduling", self.scheduling, "be 'blind' or 'intelligent'")
@@ -165,7 +179,10 @@ class ConstantRate(Source):
         for name, mean in (("talk", self.talk), ("silence", self.silence)):
             if mean is not None:
                 check_range(name, mean, 0.001, 1000, "s")
-        self._check_keepalive()
+        if not isinstance(self.flow, Flow):
+            self._check_messages()
+            return
+        self._check_keepalive(self.flow.packet_size)
         require_flag("forging", self.forging)
         acknowledges_at_once = getattr(self.stack, "ack_delay", 0.0) == 0
         if self.forging and not (self.supports("forging") and acknowledges_at_once and not self.dispatched):
@@ -177,14 +194,23 @@ class ConstantRate(Source):
             allowed = f"be {names} where packets are split, discarded, suppressed or use parallel connections"
             raise InvalidValueError("stack", self.stack, allowed)
 
-    def _check_keepalive(self) -> None:
+    def _check_messages(self) -> None:
+        """Raise InvalidValueError if a source that is no `Flow` cannot be carried in this way."""
+        if not self.supports("messages"):
+            allowed = f"be {' or '.join(stacks_with('messages'))} with a source that is no Flow"
+            raise InvalidValueError("stack", self.stack, allowed)
+        if self.dispatched or self.keepalive_size is not None or self.forging:
+            allowed = "be a Flow where packets are split, discarded, suppressed, forged or use parallel connections"
+            raise InvalidValueError("flow", self.flow, allowed)
+
+    def _check_keepalive(self, packet_size: int) -> None:
         """Raise InvalidValueError if `keepalive_size` is given and out of its range."""
         if self.keepalive_size is None:
             return
         if self.silence is None:
             raise InvalidValueError("keepalive_size", self.keepalive_size, "go with talk and silence")
-        check_range("keepalive_size", self.keepalive_size, 1, self.flow.packet_size, "bytes")
-        piece = -(-self.flow.packet_size // self.pieces)
+        check_range("keepalive_size", self.keepalive_size, 1, packet_size, "bytes")
+        piece = -(-packet_size // self.pieces)
         if self.transport.segment_per_write and self.keepalive_size != piece:
             allowed = f"be the size of a piece, {piece} bytes, with {type(self.stack).__name__}"
             raise InvalidValueError("keepalive_size", self.keepalive_size, allowed)

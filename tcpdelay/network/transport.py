@@ -27,7 +27,16 @@ from tcpdelay.network.records import COUNTERS, FLOW, NETWORK_WIRE
 from tcpdelay.scenario.stack import Stack
 
 Feature = Literal[
-    "constant rate", "sections", "bulk", "transfers", "dispatching", "ecn", "send buffer", "notsent_lowat", "forging"
+    "constant rate",
+    "messages",
+    "sections",
+    "bulk",
+    "transfers",
+    "dispatching",
+    "ecn",
+    "send buffer",
+    "notsent_lowat",
+    "forging",
 ]
 """A kind of source that a transport can carry, or an option of a source that it honours."""
 Kernel = Callable[..., Any]

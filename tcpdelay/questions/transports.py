@@ -18,6 +18,7 @@ from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.heuristics import parallel_delay, split_delay
 from tcpdelay.models.interface import unknown_fields
 from tcpdelay.models.predict import predict_delay
+from tcpdelay.models.simulator.simulation import segments_per_message
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.result import FlowResult, NetworkResult
@@ -27,10 +28,11 @@ from tcpdelay.network.sources import ConstantRate, Source
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
 from tcpdelay.network.transport import TCP_HEADER, TIMESTAMPS, UDP_HEADER
 from tcpdelay.quality.experience import Call, call_experience
-from tcpdelay.scenario.applications import APPLICATIONS, Application, flow_of, target_of
+from tcpdelay.scenario.applications import APPLICATIONS, Application, source_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
@@ -105,13 +107,13 @@ def shared_path(path: Path) -> SharedPath:
     )
 
 
-def contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: int = 0) -> tuple[Contender, ...]:
+def contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, parity: int = 0) -> tuple[Contender, ...]:
     """Return all ways to carry a flow, plain TCP of the kernel first and datagrams last.
 
     Parameters
     ----------
-    flow : Flow
-        The flow.
+    flow : Flow, Video, Speech, Utterances, Messages, Trace or another source
+        The flow. The kernel's TCP and datagrams carry any source, all other contenders only a `Flow`.
     path : Path
         The path; if there is a shared link, packets are lost before they reach it.
     stack : Linux
@@ -131,7 +133,7 @@ def contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: int
     return tuple(_contenders(flow, path, stack, target, parity))
 
 
-def _contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: int) -> Iterator[Contender]:
+def _contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, parity: int) -> Iterator[Contender]:
     carry = partial(ConstantRate, flow=flow, path=shared_path(path))
 
     yield Contender(
@@ -148,6 +150,30 @@ def _contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: in
             carry(stack=bbr),
             partial(predict_delay, flow, path, bbr),
         )
+    if isinstance(flow, Flow):
+        yield from _by_the_application(carry, flow, path, stack, target)
+        if flow.packet_size <= stack.mss:
+            yield from _published(carry, path, target, max(stack.mss, Classic().mss))
+    payload = stack.mss + TCP_HEADER + TIMESTAMPS - UDP_HEADER
+    datagrams = {"udp": "datagrams without retransmissions; a packet is lost if any of its datagrams is"}
+    if parity:
+        datagrams[f"udp-parity-{parity}"] = (
+            f"datagrams without retransmissions, and {parity} parity datagram{'s' if parity > 1 else ''} for each "
+            f"packet (forward error correction); a packet is lost if more than {parity} of all these datagrams are"
+        )
+    for (name, title), added in zip(datagrams.items(), (0, parity), strict=False):
+        yield Contender(
+            name,
+            title,
+            carry(stack=Udp(largest_payload=payload, parity=added)),
+            lambda: DelayDistribution(np.array([path.forward_delay]), np.ones(1), path.forward_delay),
+        )
+
+
+def _by_the_application(
+    carry: Callable[..., ConstantRate], flow: Flow, path: Path, stack: Linux, target: Target
+) -> Iterator[Contender]:
+    """Yield what an application can do with packets of one size on top of the kernel's TCP."""
     for pieces in (2, 4):
         yield Contender(
             f"split-{pieces}",
@@ -180,22 +206,6 @@ def _contenders(flow: Flow, path: Path, stack: Linux, target: Target, parity: in
             "packet that finds no room (Goel et al. 2002)",
             carry(stack=stack, min_buf=SendBufferLimit(1, extra)),
         )
-    if flow.packet_size <= stack.mss:
-        yield from _published(carry, path, target, max(stack.mss, Classic().mss))
-    payload = stack.mss + TCP_HEADER + TIMESTAMPS - UDP_HEADER
-    datagrams = {"udp": "datagrams without retransmissions; a packet is lost if any of its datagrams is"}
-    if parity:
-        datagrams[f"udp-parity-{parity}"] = (
-            f"datagrams without retransmissions, and {parity} parity datagram{'s' if parity > 1 else ''} for each "
-            f"packet (forward error correction); a packet is lost if more than {parity} of all these datagrams are"
-        )
-    for (name, title), added in zip(datagrams.items(), (0, parity), strict=False):
-        yield Contender(
-            name,
-            title,
-            carry(stack=Udp(largest_payload=payload, parity=added)),
-            lambda: DelayDistribution(np.array([path.forward_delay]), np.ones(1), path.forward_delay),
-        )
 
 
 def _published(carry: Callable[..., ConstantRate], path: Path, target: Target, mss: int) -> Iterator[Contender]:
@@ -219,7 +229,8 @@ def _published(carry: Callable[..., ConstantRate], path: Path, target: Target, m
 
 
 PACKETS = 1_000_000
-"""Packets of the flow that each contender carries, unless the simulation of a shared link would take too long."""
+"""Packets of a `Flow`, or segments of another source, that each contender carries by default. They are fewer where the
+simulation of a shared link would take too long."""
 LINK_PACKETS = 2_000_000
 """Largest number of full packets that a shared link can send in the time simulated."""
 FULL_PACKET = 1500
@@ -280,7 +291,7 @@ class Comparison:
         The contenders, in their order.
     """
 
-    flow: Flow
+    flow: MessageSource
     path: Path
     stack: Linux
     target: Target
@@ -334,9 +345,9 @@ class Comparison:
     def call(self, row: Carried) -> Call | None:
         """Return the ratings of a call over a contender; a lost packet is a late packet.
 
-        None if the application is not a call, or if the delays depend on the length of the simulation.
+        None if the application is not a call of constant rate, or if the delays depend on the length of the simulation.
         """
-        if self.unsettled(row):
+        if self.unsettled(row) or not isinstance(self.flow, Flow):
             return None
         delays = row.result.all_delays if row.result.sustainable else None
         never = DelayDistribution.unsustainable(self.path.forward_delay)
@@ -375,7 +386,7 @@ class Comparison:
         if not self.none_on_time(row):
             return (_ranked_digits(self.missed(row)),)
         p95 = result.p95_interval.value if result.sustainable and result.delivered else math.inf
-        return 1.0, -_ranked_digits(result.throughput / self.flow.bitrate), _ranked_digits(p95)
+        return 1.0, -_ranked_digits(result.throughput / self.flow.mean_bitrate), _ranked_digits(p95)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the delays of all contenders into the given axes, by default the current axes of pyplot."""
@@ -400,7 +411,7 @@ def _ranked_digits(figure: float) -> float:
 
 
 def compare(
-    flow: Flow | str,
+    flow: MessageSource | str,
     path: Path,
     stack: Linux | None = None,
     target: Target | None = None,
@@ -417,9 +428,10 @@ def compare(
 
     Parameters
     ----------
-    flow : Flow or str
-        The flow, or the name of an application in `tcpdelay.scenario.applications`; all contenders send the same
-        packets.
+    flow : Source or str
+        A `Flow` or any other source, or the name of an application in `tcpdelay.scenario.applications`; all contenders
+        send the same packets or messages. Ways that are defined for packets of one size are left out with a source that
+        is no `Flow`.
     path : Path
         The path. Its losses are random or in bursts. Packets are lost before they reach the link.
     stack : Linux, optional
@@ -432,7 +444,7 @@ def compare(
         The other sources on the link.
     duration : float, optional
         Time to simulate [s], up to 1e7, for at least 100 packets and ten round trips. By default the time of a million
-        packets, or less with a fast link.
+        packets of a `Flow`, or of a million segments of another source, or less with a fast link or if a trace ends.
     seed : int
         Seed of all random numbers, 0 or more; the same seed gives the same result.
     parity : int
@@ -463,11 +475,11 @@ def compare(
         raise ValueError("others need a link that they share with the flow")
     if application is None and isinstance(flow, str):
         application = APPLICATIONS.get(flow)
-    flow, stack, target = flow_of(flow), stack or Linux(), target_of(flow, target)
+    flow, stack, target = source_of(flow), stack or Linux(), target_of(flow, target)
     entered = contenders(flow, path, stack, target, parity)
     if duration is None:
-        duration = default_duration(flow, link)
-    shortest = FEWEST_PACKETS * flow.interval + FEWEST_ROUND_TRIPS * path.rtt
+        duration = default_duration(flow, link, stack)
+    shortest = FEWEST_PACKETS * flow.mean_interval + FEWEST_ROUND_TRIPS * path.rtt
     if is_number(duration) and 0 < duration < shortest:
         raise InvalidValueError("duration", duration, f"be at least {shortest:g} s, for {FEWEST_PACKETS} packets")
     simulated = [[contender.source, *others] for contender in entered]
@@ -484,17 +496,20 @@ def compare(
     )
 
 
-def default_duration(flow: Flow, link: Bottleneck | None) -> float:
+def default_duration(flow: MessageSource, link: Bottleneck | None, stack: Linux) -> float:
     """Return the time [s] for which a comparison simulates by default.
 
     Examples
     --------
-    >>> default_duration(Flow(174, 0.020), None)
+    >>> default_duration(Flow(174, 0.020), None, Linux())
     20000.0
-    >>> default_duration(Flow(174, 0.020), Bottleneck(rate=30e6, capacity=100))
+    >>> default_duration(Flow(174, 0.020), Bottleneck(rate=30e6, capacity=100), Linux())
     800.0
     """
-    duration = PACKETS * flow.interval
+    packets = PACKETS if isinstance(flow, Flow) else PACKETS // segments_per_message(flow, stack)
+    if flow.message_count is not None:
+        packets = min(packets, flow.message_count)
+    duration = packets * flow.mean_interval
     return duration if link is None else min(duration, 8 * FULL_PACKET * LINK_PACKETS / link.rate)
 
 

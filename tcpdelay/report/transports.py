@@ -13,7 +13,7 @@ from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, 
 from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME, current_axes
 from tcpdelay.report.html import environment, inline_svg
 from tcpdelay.report.notebook import html_table
-from tcpdelay.report.prediction import scenario_in_words
+from tcpdelay.report.prediction import scenario_in_words, scenario_record
 from tcpdelay.report.result_table import Cell, Column, ResultTable, as_text, facts_table
 from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_rate, format_time, quantile_name
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tcpdelay.network.sources import Source
     from tcpdelay.quality.experience import Call
     from tcpdelay.scenario.path import Path
-    from tcpdelay.scenario.source import Flow
+    from tcpdelay.scenario.sources.message_stream import Source as MessageSource
     from tcpdelay.scenario.stack import Linux
     from tcpdelay.scenario.target import Target
 
@@ -78,7 +78,7 @@ class Comparison(Protocol):
     """All contenders on one path: a `tcpdelay.questions.transports.Comparison`."""
 
     @property
-    def flow(self) -> Flow:
+    def flow(self) -> MessageSource:
         """The flow."""
         ...
 
@@ -315,7 +315,7 @@ def conclusion(comparison: Comparison) -> str:
     if comparison.unsettled(best):
         said.append("No delays have settled.")
     elif comparison.none_on_time(best):
-        share = format_fraction(min(best.result.throughput / comparison.flow.bitrate, 1.0))
+        share = format_fraction(min(best.result.throughput / comparison.flow.mean_bitrate, 1.0))
         said.append(
             f"No way has packets on time; most arrive over {best.contender.name} ({best.contender.title}): {share}."
         )
@@ -381,13 +381,10 @@ def to_markdown(comparison: Comparison) -> str:
 
 def to_json(comparison: Comparison) -> str:
     """Return the comparison as JSON: seconds, bytes, bit/s and fractions; null where a value is infinite or unknown."""
-    flow, path, target, link = comparison.flow, comparison.path, comparison.target, comparison.link
+    path, target, link = comparison.path, comparison.target, comparison.link
     record: dict[str, Any] = {
         "scenario": {
-            "packet_size": flow.packet_size,
-            "interval": flow.interval,
-            "rtt": path.rtt,
-            "loss": path.loss,
+            **scenario_record(comparison.flow, path),
             "loss_burst": path.loss_burst,
             "bad_time": path.bad_time,
             "bad_loss": path.bad_loss,

@@ -12,22 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.records import MESSAGES, NEVER, Wire
+from tcpdelay.models.simulator.records import NEVER, Wire
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.sources.message_stream import MESSAGE, Source
 
-MESSAGE_MASK = MESSAGES - 1
-"""Message number n is at index `n & MESSAGE_MASK` of the ring."""
-
-
 _NO_MESSAGES: NDArray[np.void] = np.empty(0, MESSAGE)
+
+
+@kernel()
+def message_record(wire: Any, number: int) -> Any:
+    """Return the record of a message; the ring has a power of two of them."""
+    return wire.messages[number & (wire.messages.shape[0] - 1)]
 
 
 @kernel()
 def written_at(c: Any, wire: Any, number: int) -> int:
     """Return the time of a message's write [us]."""
     if c.scheduled:
-        return int(wire.messages[number & MESSAGE_MASK].written)
+        return int(message_record(wire, number).written)
     return int(number * c.interval)
 
 
@@ -35,7 +37,7 @@ def written_at(c: Any, wire: Any, number: int) -> int:
 def message_end(c: Any, wire: Any, number: int) -> int:
     """Return the position in the stream at which a message ends [bytes]."""
     if c.scheduled:
-        return int(wire.messages[number & MESSAGE_MASK].end)
+        return int(message_record(wire, number).end)
     return int((number + 1) * c.packet_size)
 
 
@@ -45,9 +47,9 @@ def ends_message(c: Any, wire: Any, position: int) -> bool:
     if not c.scheduled:
         return bool(position % c.packet_size == 0)
     number = c.packets_read - 1
-    while number >= 0 and wire.messages[number & MESSAGE_MASK].end > position:
+    while number >= 0 and message_record(wire, number).end > position:
         number -= 1
-    return bool(number >= 0 and wire.messages[number & MESSAGE_MASK].end == position)
+    return bool(number >= 0 and message_record(wire, number).end == position)
 
 
 @kernel()
@@ -72,7 +74,7 @@ def write_next(c: Any, wire: Any) -> None:
             c.bytes_dropped += end - c.written
             end = c.written
             _mark_dropped(c, wire)
-        wire.messages[c.packets_written & MESSAGE_MASK].end = end
+        message_record(wire, c.packets_written).end = end
     c.written = end
     c.packets_written += 1
     # A message that is due already has waited for room behind another.
@@ -83,7 +85,7 @@ def write_next(c: Any, wire: Any) -> None:
 @kernel()
 def _mark_dropped(c: Any, wire: Any) -> None:
     """Make the message that is due one without bytes, which is read with the message before, at a negative delay."""
-    wire.messages[c.packets_written & MESSAGE_MASK].written = NEVER
+    message_record(wire, c.packets_written).written = NEVER
     if c.packets_read == c.packets_written:
         # The message before has been read.
         wire.delays[0, c.packets_read % wire.delays.shape[1]] = -NEVER
@@ -146,13 +148,13 @@ class WriteSchedule:
             connection.messages_known, self._count = NEVER, known
             return self._count
         # The receiver may still ask for the end of the last message that it has read.
-        if known + block.size > connection.packets_read - 1 + MESSAGES:
+        if known + block.size > connection.packets_read - 1 + wire.record.messages.size:
             self._unwritten, self.backlogged = block, True
             return int(connection.packets_read)
         self._unwritten = _NO_MESSAGES
         if self._origin is None:
             self._origin = float(block["time"][0])
-        places = np.arange(known, known + block.size) & MESSAGE_MASK
+        places = np.arange(known, known + block.size) % wire.record.messages.size
         ends = self._end + np.cumsum(block["size"])
         wire.record.messages["written"][places] = np.rint((block["time"] - self._origin) * SECOND)
         wire.record.messages["end"][places] = ends
