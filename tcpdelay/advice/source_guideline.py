@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,8 +33,6 @@ from tcpdelay.units import quantile_name
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
 
-FEWEST_LATER = 10
-"""Smallest expected number of messages of a kind beyond a quantile that is reported."""
 NOT_FOR_SOURCES = (
     "the fair TCP rate",
     "the time with a backlog",
@@ -113,9 +110,7 @@ class SourceFindings(JudgedDelays):
 
     def quantile_of_kind(self, kind: str, share: float) -> float:
         """Return the delay [s] within which a share of the messages of a kind arrives; NaN if these are too few."""
-        delays = self.by_kind[kind]
-        enough = (1 - share) * getattr(delays, "packets", 0) >= FEWEST_LATER
-        return delays.quantile(share) if enough else math.nan
+        return self.by_kind[kind].known_quantile(share)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the findings as plain numbers, strings, lists and dictionaries.
@@ -135,7 +130,7 @@ class SourceFindings(JudgedDelays):
         shares = dict.fromkeys((*REPORTED_QUANTILES, self.target.quantile))
         by_kind = {
             kind: {
-                "messages": getattr(delays, "packets", 0),
+                "messages": delays.packets,
                 "mean": delays.mean,
                 **{quantile_name(share): self.quantile_of_kind(kind, share) for share in shares},
                 "late_fraction": delays.late_fraction(self.target.limit),

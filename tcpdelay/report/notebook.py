@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from tcpdelay.units import NOT_CARRIED, format_fraction, format_time, quantile_name
+from tcpdelay.units import NOT_CARRIED, format_fraction, format_known_time, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.report.charts import Boundary, Delays
+    from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.report.charts import Boundary
 
 QUANTILES = (0.5, 0.95, 0.99)
 
@@ -32,7 +33,7 @@ def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str
     return f"<table><caption>{escape(caption)}</caption>{head}<tbody>{body}</tbody></table>{below}"
 
 
-def distribution_html(distribution: Delays, method: str) -> str:
+def distribution_html(distribution: DelayDistribution, method: str) -> str:
     r"""Return mean, jitter and quantiles of the delay; `method` names the model.
 
     Examples
@@ -43,12 +44,12 @@ def distribution_html(distribution: Delays, method: str) -> str:
     True
     """
     delays = [("mean", distribution.mean), ("jitter", distribution.jitter)]
-    delays += [(quantile_name(q), distribution.quantile(q)) for q in QUANTILES]
-    rows = [(name, format_time(delay)) for name, delay in delays]
+    delays += [(quantile_name(q), distribution.known_quantile(q)) for q in QUANTILES]
+    rows = [(name, format_known_time(delay)) for name, delay in delays]
     return html_table(f"Delay from write to in-order read, by {method}", ("", ""), rows, _carried(distribution))
 
 
-def _carried(distribution: Delays) -> str:
+def _carried(distribution: DelayDistribution) -> str:
     return "" if distribution.sustainable else NOT_CARRIED
 
 

@@ -249,6 +249,22 @@ def _trace_file(values: Mapping[str, Any], folder: Path) -> TraceFile:
     return TraceFile(path.name, _digest(path), period, path)
 
 
+def source_parameters(source: Source) -> dict[str, Any]:
+    """Return the kind and the parameters of a source, as values of JSON; of a trace its extent.
+
+    Examples
+    --------
+    >>> source_parameters(Trace([0.0, 0.5], [100, 200], period=1.0))
+    {'kind': 'trace', 'messages': 2, 'duration': 1.0, 'period': 1.0}
+    >>> source_parameters(Speech(174, 0.020))
+    {'kind': 'speech', 'packet_size': 174, 'interval': 0.02, 'talk': 1.0, 'silence': 1.35}
+    """
+    kind = {"kind": type(source).__name__.lower()}
+    if isinstance(source, Trace):
+        return {**kind, "messages": source.times.size, "duration": source.duration, "period": source.period}
+    return {**kind, **(_parameters(source) if type(source) in KINDS.values() else {})}
+
+
 def _parameters(described: object) -> dict[str, Any]:
     """Return the parameters of a source or a distribution, as values of JSON."""
     found: dict[str, Any] = {}
