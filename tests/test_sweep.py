@@ -121,6 +121,10 @@ def test_refused_points_say_why_and_stop_nothing():
 BAD = [
     ({"flows": {}}, "unknown table [flows]; allowed are [flow], [path], [stack], [heuristics], [source], [grid]"),
     ({"flow": 3}, "flow must be a table, got 3"),
+    ({"method": "simulation"}, "method: belongs in the table [evaluate]"),
+    ({"rtt": 0.1}, "rtt: belongs in the table [path]"),
+    ({"key_ratio": 8}, "key_ratio: belongs in the table [source]"),
+    ({"path": {"packets": 5000}}, "[path] packets: belongs in the table [evaluate]"),
     ({"flow": {"size": 3}}, "[flow] unknown key 'size'; allowed are packet_size, interval, bitrate"),
     ({"grid": {"rrt": [1]}}, "[grid] unknown key 'rrt'; did you mean rtt?"),
     ({"flow": {"packet_size": 174, "interval": "20"}}, "[flow] interval: '20' has no unit; write 20ms or 20s"),
