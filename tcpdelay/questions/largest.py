@@ -30,13 +30,12 @@ from tcpdelay.questions.quantities import (
     Growth,
     Quantity,
     at_rtt,
-    averaged_axis,
     bitrate_axis,
     loss_axis,
     packet_rate_axis,
     rtt_axis,
 )
-from tcpdelay.questions.search import edge_of, edges_within_error
+from tcpdelay.questions.search import edge_of, edges_within_error, likely_edge
 from tcpdelay.scenario.applications import flow_of, source_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path, checked_path
@@ -199,10 +198,7 @@ def _searched(
     on_progress: Callable[[int, int], None] | None,
 ) -> Edge | None:
     """Return the largest value on an axis that meets a target by one model; None if no value does."""
-    start = axis.highest
-    averaged = averaged_axis(axis)
-    if model != "chain" and not supports(Scenario(*averaged.place(axis.lowest), stack)).refused:
-        start = edge_of(averaged, stack, target, start).inside or start
+    start = axis.highest if model == "chain" else likely_edge(axis, stack, target)
     found = edge_of(axis, stack, target, start, model, on_progress)
     if found.inside is None:
         return None

@@ -87,16 +87,6 @@ def average_flow(source: Source) -> Flow:
     return Flow(size, min(max(source.mean_interval, MIN_INTERVAL), MAX_INTERVAL))
 
 
-def averaged_axis(axis: Axis) -> Axis:
-    """Return the axis with the average flow in place of a source."""
-
-    def place(value: float) -> tuple[Source, Path]:
-        source, path = axis.place(value)
-        return average_flow(source), path
-
-    return replace(axis, place=place)
-
-
 def at_bitrate(flow: Flow, bitrate: float, mss: int) -> Flow:
     """Return the flow at another bitrate [bit/s]: packets grow up to one segment, and then become more frequent.
 
