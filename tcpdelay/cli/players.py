@@ -102,11 +102,9 @@ def solve_player(
             raise typer.BadParameter(f"--{name}: does not go with solve {question}, which has its own demand")
     scenario = read_scenario(options, source)
     if question != "startup" and not isinstance(scenario.source, Speech | Utterances):
-        given = type(scenario.source).__name__.lower()
+        other = type(scenario.source).__name__.lower()
         kinds = "speech (--talk, --silence) or a voice agent's replies (--speed, --length, --pause)"
-        raise typer.BadParameter(
-            f"solve {question}: is for {kinds}, not for a {type(scenario.source).__name__.lower()}"
-        )
+        raise typer.BadParameter(f"solve {question}: is for {kinds}, not for a {other}")
     names = [name.removeprefix("--").replace("-", "_") for name in given]
     own = {ARGUMENTS.get(name, name): value for name, value in zip(names, given.values(), strict=True)}
     try:
