@@ -90,7 +90,7 @@ def test_a_playout_buffer_for_the_frames_of_a_video(run, tmp_path):
         ),
         (["startup", *VIDEO, "--stalls", "-1"], "--stalls: must be a number from 0 on"),
         (["startup", *VIDEO, "--hours", "1", "--session", "300s"], "--session: must lie between 1 s and 225 s"),
-        (["gaps", *VIDEO], "solve gaps: is for speech (--talk, --silence) or a voice agent's replies"),
+        (["gaps", *VIDEO], "gaps is for speech (--talk, --silence) or a voice agent's replies"),
         (
             ["interruption", *REPLIES, "--playout-buffer", "2e9s"],
             "--playout-buffer: must be a number of seconds from 0 to 3600",

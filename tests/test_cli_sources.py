@@ -99,6 +99,8 @@ def test_a_trace_is_simulated_and_shown_by_kind(run, trace, tmp_path):
     [
         (("--app", "voice-agent-reply", "--fps", "25"), "--fps: does not go with --app voice-agent-reply"),
         (("--key-ratio", "8"), "--key-ratio: needs --bitrate, or --app of a video"),
+        (("--bitrate", "1Mbit/s", "--key-ratio", "8", "--fps", "0"), "--fps: must lie between 0.1 and 1000 1/s, got 0"),
+        (("--bitrate", "100Gbit/s", "--key-ratio", "8"), "--rtt: must span less than .* segments of the flow .*"),
         (("--app", "voip", "--key-ratio", "8"), "--key-ratio: needs --bitrate, or --app of a video"),
         (("--bitrate", "1Mbit/s", "--key-ratio", "0.5"), "--key-ratio: must lie between 1 and 1000 times, got 0.5"),
         (("--bitrate", "100bit/s", "--key-ratio", "8"), "--bitrate: must be 268 bit/s or more, so that a frame .*"),
@@ -160,6 +162,17 @@ def test_solve_needs_no_bitrate_of_a_video_whose_bitrate_is_asked(run):
     assert status == 0
     found = json.loads(printed)
     assert found["source"] == source_parameters(td.Video(found["value"], 10, key_ratio=6))
+
+
+@pytest.mark.parametrize(
+    "command", [("predict",), ("solve", "loss"), ("relay", "--second-rtt", "9ms", "--second-loss", "0")]
+)
+def test_a_trace_without_a_rate_is_refused_in_one_line(run, tmp_path, command):
+    (tmp_path / "one.csv").write_text("time,size\n5,100\n")
+    status, printed, errors = run(*command, *PATH, "--source", str(tmp_path / "one.csv"))
+    assert (status, printed) == (2, "")
+    said = "--source: must have a message later than the time 0, or a period, got Trace(1 messages in 0 s)"
+    assert errors == f"tcpdelay {command[0]}: {said}\n"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_times_of_a_clock_count_from_the_first_message(tmp_path):
 
 def test_blanks_in_a_file_belong_to_no_name(tmp_path):
     file = tmp_path / "trace.csv"
-    file.write_text("time, size , kind, note\n0.0, 9000, key, a\n0.5, 1200,other,b\n")
+    file.write_text("time, size , kind, note\n0.0, 9000.0, key, a\n0.5, 1200,other,b\n")
     trace = Trace.read(file)
     assert (trace.times.tolist(), trace.sizes.tolist(), trace.kinds) == ([0.0, 0.5], [9000, 1200], ("key", "other"))
 
@@ -151,10 +151,11 @@ def test_a_faulty_trace_is_refused_in_one_line(make, message):
     [
         (b"", "is no trace: Empty CSV file"),
         (b"time,size,size\n0,1,1\n", "has more than one column 'size'"),
-        (b"time,bytes\n0,1\n", "lacks a column 'size'; required are time and size"),
-        (b"time,size\n", "times must be a list or array of one or more times in seconds, got"),
+        (b"time,bytes\n0,1\n", "lacks a column 'size'; required are time and size, it has 'time, bytes'"),
+        (b"time,size\n", "has no messages"),
+        (b"time,size\n0,1.5\n", "is no trace: Float value 1.500000 was truncated"),
         (b"time,size\n0,1\n1,\n", "column 'size' has empty cells"),
-        (b"time,size\n0,x\n", "is no trace: In CSV column #1: .*conversion error to int64: invalid value 'x'"),
+        (b"time,size\n0,x\n", "is no trace: In CSV column #1: .*conversion error to double: invalid value 'x'"),
         (b"time,size\n0,1\n1\n", "is no trace: CSV parse error: Expected 2 columns, got 1"),
         (b"time,size\n1,1\n0,1\n", r"times\[1\] must be 1 s or later"),
         (b"time,size\n1700000000000,1\n1700000000033,1\n", r"times\[0\] must .*; the unit is probably milliseconds"),

@@ -11,6 +11,7 @@ from tcpdelay import guideline
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
@@ -161,3 +162,8 @@ def test_a_path_of_the_wrong_type_gets_one_line(ask, flow):
     for path in (0.1, Stack.linux()):
         with pytest.raises(ValueError, match=r"^(flow must be a Flow|path must be a Path, got).*$"):
             ask(flow, path)
+
+
+def test_a_scenario_needs_a_source_with_a_rate():
+    with pytest.raises(ValueError, match=r"^source must have a message later than the time 0, or a period, got Trace"):
+        Scenario(td.Trace([0.0, 0.0], [9, 9]), Path(0.1, 0.02))

@@ -104,7 +104,7 @@ def solve_player(
     if question != "startup" and not isinstance(scenario.source, Speech | Utterances):
         other = type(scenario.source).__name__.lower()
         kinds = "speech (--talk, --silence) or a voice agent's replies (--speed, --length, --pause)"
-        raise typer.BadParameter(f"solve {question}: is for {kinds}, not for a {other}")
+        raise typer.BadParameter(f"{question} is for {kinds}, not for a {other}")
     names = [name.removeprefix("--").replace("-", "_") for name in given]
     own = {ARGUMENTS.get(name, name): value for name, value in zip(names, given.values(), strict=True)}
     try:

@@ -54,6 +54,8 @@ class Scenario:
     def __post_init__(self) -> None:
         if not isinstance(self.source, Source):
             raise InvalidValueError("source", self.source, "be a Flow or another Source")
+        # Refuses a source without a rate.
+        source_of(self.source)
         checked_path(self.path)
         checked_profile(self.stack)
 

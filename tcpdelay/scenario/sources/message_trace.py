@@ -266,7 +266,9 @@ def _content_of(path: FilePath) -> tuple[NDArray[np.float64], NDArray[np.int64],
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
     except pa.ArrowException as error:
-        raise ValueError(f"{path}: is no trace: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{path}: is no trace: {str(error).splitlines()[0]:.200}") from None
+    if not any(part.size for part in times):
+        raise ValueError(f"{path}: has no messages")
     labels = Labels(tuple(names), _joined(codes)) if names else None
     return _joined(times), _joined(sizes), labels
 
@@ -297,7 +299,7 @@ def _batches(path: FilePath) -> Iterator[Any]:
             parquet = pq.ParquetFile(opened)
             yield from parquet.iter_batches(columns=_required_columns(path, parquet.schema_arrow.names))
         else:
-            types = {"time": pa.float64(), "size": pa.int64(), LABEL_COLUMN: pa.string()}
+            types = {"time": pa.float64(), "size": pa.float64(), LABEL_COLUMN: pa.string()}
             # The header is read first, because blanks about a name belong to the name.
             given = pyarrow.csv.open_csv(opened).schema.names
             names = [name.strip() for name in given]
@@ -314,7 +316,8 @@ def _required_columns(path: FilePath, names: list[str]) -> list[str]:
     """Return the columns of a file that a trace uses; raise ValueError if one is missing or not unique."""
     for name in COLUMNS:
         if name not in names:
-            raise ValueError(f"{path}: lacks a column {name!r}; required are {' and '.join(COLUMNS)}")
+            found = shown(", ".join(names))
+            raise ValueError(f"{path}: lacks a column {name!r}; required are {' and '.join(COLUMNS)}, it has {found}")
     for name in (*COLUMNS, LABEL_COLUMN):
         if names.count(name) > 1:
             raise ValueError(f"{path}: has more than one column {name!r}")

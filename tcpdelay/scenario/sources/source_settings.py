@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, declarations, is_number
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
@@ -162,9 +163,8 @@ class SourceSettings:
 
     def check_rate(self, highest: float) -> None:
         """Raise ValueError if the mean number of messages per second [1/s] is too large or not known."""
-        rate = self.source.message_rate
-        # One message at the time 0 has no rate, which is NaN.
-        if not rate <= highest:
+        rate = source_of(self.source).message_rate
+        if rate > highest:
             raise ValueError(f"at most {highest:g} messages per second are allowed in the mean, got {rate:.6g}")
 
     @property
