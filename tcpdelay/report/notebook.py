@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from tcpdelay.units import NOT_CARRIED, format_fraction, format_known_time, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.report.charts import Boundary
+    from tcpdelay.report.charts import Boundary, Delays
 
 QUANTILES = (0.5, 0.95, 0.99)
 
@@ -33,7 +32,7 @@ def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str
     return f"<table><caption>{escape(caption)}</caption>{head}<tbody>{body}</tbody></table>{below}"
 
 
-def distribution_html(distribution: DelayDistribution, method: str) -> str:
+def distribution_html(distribution: Delays, method: str) -> str:
     r"""Return mean, jitter and quantiles of the delay; `method` names the model.
 
     Examples
@@ -49,7 +48,7 @@ def distribution_html(distribution: DelayDistribution, method: str) -> str:
     return html_table(f"Delay from write to in-order read, by {method}", ("", ""), rows, _carried(distribution))
 
 
-def _carried(distribution: DelayDistribution) -> str:
+def _carried(distribution: Delays) -> str:
     return "" if distribution.sustainable else NOT_CARRIED
 
 
