@@ -45,7 +45,7 @@ test: $(STAMPS)/dev ## lint, check types and run the tests
 	$(BIN)/python -m pytest -n logical --dist loadfile
 
 docs: $(STAMPS)/dev ## build the documentation into docs/_build/html
-	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	$(BIN)/sphinx-build -q -W --keep-going -j auto -b html docs docs/_build/html
 	@echo "The documentation: $(CURDIR)/docs/_build/html/index.html"
 
 notebooks: $(STAMPS)/dev ## run every notebook from its first cell to its last

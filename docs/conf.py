@@ -66,3 +66,5 @@ def links_from_the_notebooks(app: Sphinx, docname: str, source: list[str]) -> No
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", links_from_the_notebooks)
+    # It copies files at the end of a build, but does not declare that it is safe for pages that are read in parallel.
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True

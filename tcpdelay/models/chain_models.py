@@ -62,11 +62,7 @@ class _ChainModel(ABC):
         if not isinstance(scenario.source, Flow):
             allowed = "be a Flow, which has a constant rate, in the chain"
             return Support(frozenset(), refused=(UnsupportedError("source", scenario.source, allowed, SIMULATED),))
-        ignored = {
-            name: declarations(self.stack)[name].written(value)
-            for name, value in self.assumed.items()
-            if getattr(scenario.stack, name) != value
-        }
+        ignored = ignored_settings(scenario.stack, self.assumed)
         return Support(self._honoured, ignored, tuple(self._refusals(scenario)))
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
@@ -133,6 +129,21 @@ class _ChainModel(ABC):
             return _capacity(scenario.flow, scenario.path, scenario.stack)
         except TooLargeError:
             return np.nan
+
+
+def ignored_settings(stack: Stack, assumed: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a stack that differ from what a chain assumes, with the assumed values as text.
+
+    Examples
+    --------
+    >>> ignored_settings(Linux(delayed_ack=True), LinuxChain.assumed)
+    {'delayed_ack': 'off'}
+    """
+    return {
+        name: declarations(type(stack))[name].written(value)
+        for name, value in assumed.items()
+        if getattr(stack, name) != value
+    }
 
 
 def _compilation(stack: Stack) -> tuple[Callable[..., Any], Callable[[], object] | None]:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tcpdelay.models.validity import validated_range, warn_outside
+from tcpdelay.models.validity import beyond_chain, warn_outside
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, scenario_from_options
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.speech import Speech
-from tcpdelay.scenario.stack import Linux, Stack, checked_profile
+from tcpdelay.scenario.stack import Linux, Stack
 from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
 def packets_to_count(scenario: Scenario, packets: int) -> int:
     """Return the number of packets of a simulation that takes about as long as one of `packets` small packets.
 
-    It is the same for a flow of constant rate. Of messages of several segments there are fewer, and a trace that ends
-    has no more than its own.
+    It is the same for a flow of constant rate, and for a stack other than that of Linux, which is not simulated. Of
+    messages of several segments there are fewer, and a trace that ends has no more than its own.
 
     Examples
     --------
@@ -126,15 +126,14 @@ def packets_to_count(scenario: Scenario, packets: int) -> int:
     [200000, 55603]
     """
     source = scenario.source
-    if isinstance(source, Flow):
+    if isinstance(source, Flow) or not isinstance(scenario.stack, Linux):
         return packets
-    from tcpdelay.models.simulator.connections import WARM_UP
-    from tcpdelay.models.simulator.simulation import FEWEST_PACKETS, countable
+    from tcpdelay.models.simulator.model import at_hand
+    from tcpdelay.models.simulator.simulation import FEWEST_PACKETS
 
-    segments = source.mean_size / checked_profile(scenario.stack).mss
+    segments = source.mean_size / scenario.stack.mss
     fewer = min(packets, int(SEGMENTS_PER_PACKET * packets / segments))
-    written = countable(source, WARM_UP)
-    return max(fewer if written is None else min(fewer, written), FEWEST_PACKETS)
+    return at_hand(source, scenario.stack, max(fewer, FEWEST_PACKETS))
 
 
 def model_to_compare(
@@ -331,8 +330,7 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
         return _simulated(scenario, asked, why_simulated(scenario, solved=False))
     if simulator().supports(scenario).refused:
         return chain.answer(scenario, asked)
-    speech = isinstance(scenario.source, Speech)
-    outside = validated_range(scenario.stack, speech).exceeded_by(_packets_of(scenario), scenario.path)
+    outside = beyond_chain(scenario.source, scenario.path, scenario.stack)
     if outside:
         return _simulated(scenario, asked, f"the chain is not checked here: {outside[0]}")
     answer = chain.answer(scenario, asked)
@@ -345,12 +343,6 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
         error = format_fraction(LARGEST_CHAIN_ERROR)
         return _simulated(scenario, asked, f"the chain's expected error is {error} or more")
     return answer
-
-
-def _packets_of(scenario: Scenario) -> Flow:
-    """Return the flow with the packets of a source that a chain answers: those of a talk spurt, if it is speech."""
-    source = scenario.source
-    return Flow(source.packet_size, source.interval) if isinstance(source, Speech) else scenario.flow
 
 
 def _simulated(scenario: Scenario, asked: Requested, because: str = "") -> Answer:
@@ -467,11 +459,11 @@ def predict_with_warning(
         raise InvalidValueError("packets", packets, "be left out unless something is simulated (method 'chain')")
     if method == "chain" and isinstance(scenario.source, Flow | Speech):
         # Before the chain is solved, which may take long.
-        warn_outside(_packets_of(scenario), scenario.path, scenario.stack, isinstance(scenario.source, Speech))
+        warn_outside(scenario.source, scenario.path, scenario.stack)
     with single_prediction():
         answer = predict(scenario, Requested(packets=packets, on_progress=on_progress), method)
     if method == "auto" and answer.method == "chain":
-        warn_outside(_packets_of(scenario), scenario.path, scenario.stack, isinstance(scenario.source, Speech))
+        warn_outside(scenario.source, scenario.path, scenario.stack)
     return answer
 
 

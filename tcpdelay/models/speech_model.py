@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import speech_error
-from tcpdelay.models.chain_models import LinuxChain
+from tcpdelay.models.chain_models import LinuxChain, ignored_settings
 from tcpdelay.models.compilation import interpreted_first
 from tcpdelay.models.interface import SIMULATED, Answer, Requested, Support, TooLargeError, UnsupportedError
 from tcpdelay.models.linux.delays import delay_bins, filled_bins
@@ -59,11 +59,6 @@ class SpeechDelays(DelayDistribution):
     by_kind: Mapping[str, DelayDistribution] = field(default_factory=dict, repr=False, compare=False)
 
 
-def talk_flow(speech: Speech) -> Flow:
-    """Return the flow that never stops talking."""
-    return Flow(speech.packet_size, speech.interval)
-
-
 class SpeechModel:
     """The Markov chain of a Linux kernel for speech: talk spurts and silences."""
 
@@ -75,12 +70,8 @@ class SpeechModel:
             return Support(frozenset(), refused=(UnsupportedError("source", scenario.source, "be Speech", SIMULATED),))
         assumed = LinuxChain.assumed
         fields = {name for part in (Speech, Linux) for name in declarations(part)}
-        ignored = {
-            name: declarations(Linux)[name].written(value)
-            for name, value in assumed.items()
-            if getattr(scenario.stack, name) != value
-        }
         refused = tuple(_refusals(scenario.source, scenario.path, scenario.stack))
+        ignored = ignored_settings(scenario.stack, assumed)
         return Support(frozenset(fields - set(assumed)) | PATH_FIELDS, ignored, refused)
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
@@ -116,7 +107,7 @@ class SpeechModel:
 
 def _refusals(source: Speech, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
     """Yield an error for each field of a scenario that the chain of speech refuses."""
-    flow = talk_flow(source)
+    flow = source.without_silence
     if stack.congestion_control == "bbr":
         yield UnsupportedError("congestion_control", "bbr", "be cubic or reno in the chain of speech", SIMULATED)
         return
@@ -154,7 +145,7 @@ def _delays(source: Speech, path: Path, stack: Linux, ignored: Mapping[str, str]
         source.talk / (source.talk + source.silence), source.interval * (1 / source.talk + 1 / source.silence)
     )
     following = math.exp(-source.interval / source.talk)
-    flow = talk_flow(source)
+    flow = source.without_silence
     p = linux_parameters(flow, path, stack)._replace(continuation=following)
     chain = speech_chain(p, alternation)
     start, bound = start_phase(p, make_layout(p)), first_bound(p)

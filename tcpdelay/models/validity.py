@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.speech import Speech
 from tcpdelay.scenario.stack import Linux, Stack, checked_profile
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class ValidatedRange:
     lost_rounds: float = 1.0
 
     def exceeded_by(self, source: Source, path: Path) -> list[str]:
-        """Return one sentence for each input outside the range; of a source whose rate is not constant, of the path.
+        """Return one sentence for each input outside the range.
+
+        The packet size and the interval are compared for a `Flow` and for `Speech`. Other sources have neither.
 
         Examples
         --------
@@ -54,7 +57,7 @@ class ValidatedRange:
         ['loss 0.02 lies outside the validated range: 30% of the rounds lose packets, and at most 10% are validated']
         """
         inputs = [("rtt", path.rtt, self.rtt, " s"), ("loss", path.loss, self.loss, "")]
-        if isinstance(source, Flow):
+        if isinstance(source, Flow | Speech):
             inputs += [
                 ("packet_size", source.packet_size, self.packet_size, " bytes"),
                 ("interval", source.interval, self.interval, " s"),
@@ -86,7 +89,7 @@ class ValidatedRange:
         rtts, losses = np.asarray(rtt, np.float64), np.asarray(loss, np.float64)
         known = (rtts >= self.rtt[0]) & (rtts <= self.rtt[1])
         known &= ((losses >= self.loss[0]) & (losses <= self.loss[1])) | (losses == 0)
-        if isinstance(source, Flow):
+        if isinstance(source, Flow | Speech):
             known &= self.packet_size[0] <= source.packet_size <= self.packet_size[1]
             known &= self.interval[0] <= source.interval <= self.interval[1]
         return ~known
@@ -117,24 +120,31 @@ SPEECH_RANGE = ValidatedRange(
 )
 
 
-def validated_range(stack: Stack, speech: bool = False) -> ValidatedRange:
-    """Return the range in which the profile of `stack` has been checked; with `speech`, its chain of speech.
+def validated_range(stack: Stack) -> ValidatedRange:
+    """Return the range in which the profile of `stack` has been checked.
 
     Raises
     ------
     ValueError
         If `stack` is of no known profile.
     """
-    if not isinstance(checked_profile(stack), Linux):
-        return PUBLISHED_RANGE
-    return SPEECH_RANGE if speech else LINUX_RANGE
+    return LINUX_RANGE if isinstance(checked_profile(stack), Linux) else PUBLISHED_RANGE
 
 
-def warn_outside(flow: Flow, path: Path, stack: Stack, speech: bool = False) -> None:
-    """Issue a `ValidityWarning` if the scenario lies outside the validated range of its stack.
+def beyond_chain(source: Source, path: Path, stack: Stack) -> list[str]:
+    """Return one sentence for each input outside the range in which the chain that answers has been checked.
 
-    With `speech`, the flow is that of the packets of a talk spurt.
+    Examples
+    --------
+    >>> beyond_chain(Speech(174, 0.020), Path(rtt=0.100, loss=0.08), Stack.linux())
+    ['loss 0.08 lies outside the validated range of 0.0005 to 0.05']
     """
-    beyond = validated_range(stack, speech).exceeded_by(flow, path)
+    known = SPEECH_RANGE if isinstance(source, Speech) else validated_range(stack)
+    return known.exceeded_by(source, path)
+
+
+def warn_outside(source: Source, path: Path, stack: Stack) -> None:
+    """Issue a `ValidityWarning` if the chain that answers has not been checked in this scenario."""
+    beyond = beyond_chain(source, path, stack)
     if beyond:
         warnings.warn("; ".join(beyond), ValidityWarning, stacklevel=3)

@@ -90,10 +90,10 @@ class Simulator:
             on_progress=requested.on_progress or self.on_progress,
             quantile=(requested.target or Target(DEFAULT_LIMIT)).quantile,
         )
-        packets = None if self.packets is None else _at_hand(source, stack, self.packets)
+        packets = None if self.packets is None else at_hand(source, stack, self.packets)
         found = simulated(packets=requested.packets or packets)
         if not found.settled and requested.packets is None and packets is not None:
-            longer = _at_hand(source, stack, PROLONGED * packets // segments_per_message(source, stack))
+            longer = at_hand(source, stack, PROLONGED * packets // segments_per_message(source, stack))
             found = simulated(packets=longer) if longer > packets else found
         if not found.settled:
             return answered("not settled", refusal=NotSettledError(found.packets, found.carried))
@@ -118,8 +118,8 @@ class Simulator:
         return np.nan
 
 
-def _at_hand(source: Source, stack: Linux, packets: int) -> int:
-    """Return a number of packets, at most as many as a source that ends has."""
+def at_hand(source: Source, stack: Linux, packets: int) -> int:
+    """Return the smaller of `packets` and of the packets that the source has after the warm-up, if it ends."""
     available = countable(source, warm_up(source, stack))
     return packets if available is None else min(packets, max(available, FEWEST_PACKETS))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Annotated, Self
 
 from tcpdelay.scenario.fields import Quantity, described
+from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Blocks, Source, message_array
 
 BURSTS = 256
@@ -142,6 +143,11 @@ class Speech(_Bursts):
     def kinds(self) -> tuple[str, ...]:
         """Packets, and the first packets of talk spurts."""
         return ("packet", "first packet")
+
+    @property
+    def without_silence(self) -> Flow:
+        """The flow that sends a packet in every interval: the speech of a party that never stops talking."""
+        return Flow(self.packet_size, self.interval)
 
     @property
     def _mean_length(self) -> float:
