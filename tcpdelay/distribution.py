@@ -16,6 +16,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.units import TOO_FEW, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +28,8 @@ LONGEST_PLAYOUT = 1.001 * bounds(Path, "rtt")[1]
 """Playout delay above which the unit is probably wrong [s]: the longest round-trip time, and what searches add."""
 WEIGHT_SUM_TOLERANCE = 1e-9
 """Largest difference between the sum of the weights and 1."""
+FEWEST_BEYOND = 10
+"""Smallest expected number of sampled packets beyond a quantile that counts as known."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ class DelayDistribution:
         Fields of the scenario that the model ignored, and the values that it assumed instead.
     look_up_error : callable, optional
         Returns the expected error of a prediction.
+    packets : int
+        Number of packets or messages whose delays were simulated or measured; 0 if the distribution was computed.
 
     Raises
     ------
@@ -122,6 +127,7 @@ class DelayDistribution:
     scenario: tuple[Source, Path, Stack] | None = field(default=None, repr=False, compare=False)
     ignored: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     look_up_error: Callable[[float], ExpectedError] | None = field(default=None, repr=False, compare=False)
+    packets: int = field(default=0, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         values, weights = self.values, self.weights
@@ -171,7 +177,7 @@ class DelayDistribution:
         values, counts = np.unique(np.asarray(samples, np.float64), return_counts=True)
         if values.size == 0:
             raise InvalidValueError("samples", samples, "hold at least one delay")
-        return cls(values, counts / counts.sum(), one_way_delay)
+        return cls(values, counts / counts.sum(), one_way_delay, packets=int(counts.sum()))
 
     @cached_property
     def _cumulative(self) -> NDArray[np.float64]:
@@ -256,6 +262,26 @@ class DelayDistribution:
         result = self.values[np.minimum(places, self.values.size - 1)]
         return float(result) if probabilities.ndim == 0 else result
 
+    def known_quantile(self, probability: float) -> float:
+        """Return a quantile [s]; NaN if fewer than ten of the simulated or measured packets are expected beyond it.
+
+        The largest of few delays say little of a high quantile. An infinite quantile is known in any case.
+
+        Parameters
+        ----------
+        probability : float
+            Probability, 0 to 1.
+
+        Examples
+        --------
+        >>> d = DelayDistribution.from_samples([0.05] * 95 + [0.15] * 5, one_way_delay=0.05)
+        >>> d.known_quantile(0.9), d.known_quantile(0.95)
+        (0.05, nan)
+        """
+        delay = self.quantile(probability)
+        beyond = round((1 - probability) * self.packets, 6)
+        return delay if not self.packets or beyond >= FEWEST_BEYOND or np.isinf(delay) else float("nan")
+
     @overload
     def late_fraction(self, playout_delay: float) -> float: ...
     @overload
@@ -328,6 +354,7 @@ class DelayDistribution:
     def __repr__(self) -> str:
         if not self.sustainable and not np.isfinite(self.mean):
             return f"DelayDistribution(unsustainable, one_way_delay={self.one_way_delay:.4g} s)"
-        p50, p95, p99 = self.quantile([0.5, 0.95, 0.99])
+        known = ((quantile_name(q), self.known_quantile(q)) for q in (0.5, 0.95, 0.99))
+        quantiles = ", ".join(f"{name}={TOO_FEW if np.isnan(delay) else f'{delay:.4g} s'}" for name, delay in known)
         note = "" if self.sustainable else ", unsustainable"
-        return f"DelayDistribution(mean={self.mean:.4g} s, p50={p50:.4g} s, p95={p95:.4g} s, p99={p99:.4g} s{note})"
+        return f"DelayDistribution(mean={self.mean:.4g} s, {quantiles}{note})"

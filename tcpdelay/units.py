@@ -283,6 +283,19 @@ NEVER_SETTLES = "never settles"
 NOT_SETTLED = "not settled"
 """Text for a figure that depends on the length of the simulation."""
 NOT_CARRIED = f"{NEVER_SETTLES}: TCP cannot carry this flow"
+TOO_FEW = "too few messages"
+"""Text for a quantile that the number of simulated or measured messages does not show."""
+
+
+def format_known_time(seconds: float) -> str:
+    """Return a time [s] with its unit; "too few messages" if it is not known, which is NaN.
+
+    Examples
+    --------
+    >>> format_known_time(0.138), format_known_time(float("nan"))
+    ('138 ms', 'too few messages')
+    """
+    return TOO_FEW if math.isnan(seconds) else format_time(seconds)
 
 
 def format_delay(seconds: float) -> str:

@@ -47,7 +47,10 @@ def test_a_guideline_by_name_rates_the_call():
 
 @pytest.mark.parametrize("ask", [*QUESTIONS.values(), lambda flow: td.predict_delay(flow, PATH)])
 def test_an_unknown_name_is_refused_with_the_known_ones(ask):
-    with pytest.raises(InvalidValueError, match=r"flow must be a Flow or one of voip, opus, .*, got 'chess'"):
+    with pytest.raises(
+        InvalidValueError,
+        match=r"flow must be a Source, .*, or one of voip, opus, .*, got 'chess'",
+    ):
         ask("chess")
 
 

@@ -329,7 +329,11 @@ def test_what_comes_back_is_of_the_kind_that_was_given():
         ({"rtt": [0.1], "loss": [0.0]}, {"quantile": "95%"}, "^quantile must lie between 0 and 1, got '95%'$"),
         ({"rtt": [0.1], "loss": [0.0]}, {"prefix": 3}, "^prefix must be a text, got 3$"),
         ({"rtt": [0.1], "loss": [0.0]}, {"cached": "no"}, "^cached must be True or False, got 'no'$"),
-        ({"rtt": [0.1], "loss": [0.0]}, {"flow": "tv"}, "^flow must be a Flow or one of voip, .*, got 'tv'$"),
+        (
+            {"rtt": [0.1], "loss": [0.0]},
+            {"flow": "tv"},
+            "^flow must be a Source, .*, or one of voip, .*, got 'tv'$",
+        ),
     ],
 )
 def test_tables_that_make_no_sense_are_refused(table, options, message):

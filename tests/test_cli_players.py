@@ -84,7 +84,17 @@ def test_a_playout_buffer_for_the_frames_of_a_video(run, tmp_path):
         (["startup", *VIDEO, "--stalls", "1", "--startup", "2s"], "--startup and --stalls: give one of them"),
         (["startup", *VIDEO, "--method", "chain"], "--method: solve startup needs a simulation"),
         (["startup", *VIDEO, "--hours", "0"], "--hours: must lie above 0"),
-        (["gaps", *VIDEO], "must be Speech or Utterances"),
+        (
+            ["startup", *VIDEO, "--hours", "0.2"],
+            "--hours: must lie between 2.67 and 185.2, 16 sessions of 600 s",
+        ),
+        (["startup", *VIDEO, "--stalls", "-1"], "--stalls: must be a number from 0 on"),
+        (["startup", *VIDEO, "--hours", "1", "--session", "300s"], "--session: must lie between 1 s and 225 s"),
+        (["gaps", *VIDEO], "gaps is for speech (--talk, --silence) or a voice agent's replies"),
+        (
+            ["interruption", *REPLIES, "--playout-buffer", "2e9s"],
+            "--playout-buffer: must be a number of seconds from 0 to 3600",
+        ),
         (["gaps", *REPLIES, "--gap-fraction", "0%"], "--gap-fraction"),
         (["interruption", *REPLIES, "--bursts", "7"], "--bursts: must be a whole number between 1000"),
         (

@@ -1,6 +1,9 @@
 """The command `tcpdelay relay`: its text, its records, its chart, and its errors."""
 
+import csv
+import io
 import json
+import re
 
 import pytest
 
@@ -33,6 +36,24 @@ def test_text_names_legs_losses_and_kinds(run, tmp_path):
     assert {"key frame", "other frame"} <= lines.keys()
     assert lines["key frame"].endswith(", 0 % dropped")
     assert chart.read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_csv_has_a_row_for_all_messages_and_for_each_kind(run):
+    options = ["--bitrate", "1Mbit/s", "--key-ratio", "8", "--rtt", "20ms", "--loss", "0", "--second-rtt", "60ms"]
+    asked = ["--second-loss", "0", "--packets", "2000", "--quantile", "90%"]
+    status, printed, _ = run("relay", *options, *asked, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert status == 0
+    assert [row["kind"] for row in rows] == ["all", "other frame", "key frame"]
+    assert int(rows[0]["offered"]) == 2000 == sum(int(row["offered"]) for row in rows[1:])
+    # Without loss, the delay is half of both round-trip times.
+    assert [float(row["mean"]) for row in rows] == pytest.approx([0.04] * 3)
+    assert {row["second_rtt"] for row in rows} == {"0.06"}
+    assert rows[0]["source"].startswith("kind=video; bitrate=1000000.0; ")
+    # Of 33 key frames, three are expected beyond the 90th percentile.
+    assert (rows[2]["target_quantile"], rows[2]["p50"] == "") == ("", False)
+    _, printed, _ = run("relay", *options, *asked)
+    assert re.search(r"^key frame +90 %: too few messages, 0 % dropped$", printed, flags=re.M)
 
 
 @pytest.mark.parametrize(

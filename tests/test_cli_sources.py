@@ -1,6 +1,7 @@
 """`tcpdelay predict` of a source whose rate is not constant."""
 
 import json
+import math
 import re
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import tcpdelay as td
 from tcpdelay.cli.source_options import SOURCE_OPTIONS
 from tcpdelay.scenario.scenario import SOURCE_FIELDS
+from tcpdelay.scenario.sources.source_settings import source_parameters
 
 PATH = ("--rtt", "60ms", "--loss", "0.5%")
 
@@ -45,17 +47,30 @@ def test_options_make_the_source_that_python_makes(run, arguments, source):
     assert (status, errors) == (0, "")
     found = json.loads(printed)
     expected = td.simulate(source, td.Path(0.060, 0.005), packets=20_000)
-    assert found["source"] == repr(source)
+    assert found["source"] == source_parameters(source)
     assert (found["mean"], found["p95"]) == pytest.approx((expected.mean, expected.quantile(0.95)))
     target = found["quantile"]
     assert found.get("target_quantile_by_kind", {}) == {
-        kind: pytest.approx(delays.quantile(target)) for kind, delays in expected.by_kind.items()
+        kind: None if math.isnan(known := delays.known_quantile(target)) else pytest.approx(known)
+        for kind, delays in expected.by_kind.items()
     }
     assert found["bitrate"] == pytest.approx(source.mean_bitrate)
     assert (found["method"], found["simulated_because"]) == (
         "simulation",
         None if speech else "the chain does not model this scenario (source)",
     )
+
+
+def test_a_quantile_that_few_key_frames_do_not_show_is_not_given(run):
+    video = ("--bitrate", "300kbit/s", "--key-ratio", "8", "--packets", "20000", "--quantile", "99%")
+    status, printed, _ = run("predict", *PATH, *video)
+    assert status == 0
+    assert re.search(r"^key frame +99 %: too few messages$", printed, flags=re.M)
+    assert re.search(r"^other frame +99 % within [\d.]+ ms$", printed, flags=re.M)
+    _, printed, _ = run("predict", *PATH, *video, "--format", "json")
+    by_kind = json.loads(printed)["target_quantile_by_kind"]
+    assert by_kind["key frame"] is None
+    assert by_kind["other frame"] > 0
 
 
 def test_speech_is_answered_by_the_chain(run):
@@ -84,6 +99,8 @@ def test_a_trace_is_simulated_and_shown_by_kind(run, trace, tmp_path):
     [
         (("--app", "voice-agent-reply", "--fps", "25"), "--fps: does not go with --app voice-agent-reply"),
         (("--key-ratio", "8"), "--key-ratio: needs --bitrate, or --app of a video"),
+        (("--bitrate", "1Mbit/s", "--key-ratio", "8", "--fps", "0"), "--fps: must lie between 0.1 and 1000 1/s, got 0"),
+        (("--bitrate", "100Gbit/s", "--key-ratio", "8"), "--rtt: must span less than .* segments of the flow .*"),
         (("--app", "voip", "--key-ratio", "8"), "--key-ratio: needs --bitrate, or --app of a video"),
         (("--bitrate", "1Mbit/s", "--key-ratio", "0.5"), "--key-ratio: must lie between 1 and 1000 times, got 0.5"),
         (("--bitrate", "100bit/s", "--key-ratio", "8"), "--bitrate: must be 268 bit/s or more, so that a frame .*"),
@@ -144,7 +161,18 @@ def test_solve_needs_no_bitrate_of_a_video_whose_bitrate_is_asked(run):
     status, printed, _ = run("solve", "bitrate", "--rtt", "60ms", "--loss", "3%", *arguments)
     assert status == 0
     found = json.loads(printed)
-    assert found["source"].startswith(f"Video(bitrate={found['value']!r}, frame_rate=10.0,")
+    assert found["source"] == source_parameters(td.Video(found["value"], 10, key_ratio=6))
+
+
+@pytest.mark.parametrize(
+    "command", [("predict",), ("solve", "loss"), ("relay", "--second-rtt", "9ms", "--second-loss", "0")]
+)
+def test_a_trace_without_a_rate_is_refused_in_one_line(run, tmp_path, command):
+    (tmp_path / "one.csv").write_text("time,size\n5,100\n")
+    status, printed, errors = run(*command, *PATH, "--source", str(tmp_path / "one.csv"))
+    assert (status, printed) == (2, "")
+    said = "--source: must have a message later than the time 0, or a period, got Trace(1 messages in 0 s)"
+    assert errors == f"tcpdelay {command[0]}: {said}\n"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +208,7 @@ def test_an_application_without_a_constant_rate_is_a_source_for_solve_and_for_a_
     status, printed, _ = run("solve", "bitrate", *PATH, "--app", "remote-desktop", "--limit", "5s", "--format", "json")
     assert status == 0
     found = json.loads(printed)
-    assert (found["source"].partition("(")[0], found["method"]) == ("Messages", "simulation")
+    assert (found["source"]["kind"], found["method"]) == ("messages", "simulation")
     table = tmp_path / "paths.csv"
     table.write_text("rtt,loss\n0.06,0.001\n")
     status, _, _ = run("batch", str(table), "--app", "voice-agent-reply", "-o", str(tmp_path / "answers.csv"))

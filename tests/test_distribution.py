@@ -31,6 +31,22 @@ def test_quantile_and_late_fraction_are_inverse(delays, share):
     assert distribution.cdf(reached) == 1 - distribution.late_fraction(reached)
 
 
+@pytest.mark.parametrize(("count", "share", "known"), [(100, 0.9, True), (99, 0.9, False), (10_000, 0.999, True)])
+def test_a_quantile_is_known_if_ten_samples_are_expected_beyond_it(count, share, known):
+    distribution = DelayDistribution.from_samples(np.arange(count) / 1000, one_way_delay=0.0)
+    assert distribution.known_quantile(share) == (
+        distribution.quantile(share) if known else pytest.approx(np.nan, nan_ok=True)
+    )
+    assert ("p99=too few messages" in repr(distribution)) == (count < 1000)
+
+
+def test_every_quantile_of_a_computed_or_endless_delay_is_known():
+    computed = DelayDistribution(np.array([0.05, 0.15]), np.array([0.9, 0.1]), one_way_delay=0.05)
+    assert computed.known_quantile(0.999) == 0.15
+    assert DelayDistribution.unsustainable(0.05).known_quantile(0.999) == np.inf
+    assert DelayDistribution.from_samples([0.1, np.inf], one_way_delay=0.05).known_quantile(0.999) == np.inf
+
+
 def test_arrays_keep_their_shape():
     distribution = DelayDistribution.from_samples([0.1, 0.2, 0.3, 0.4], one_way_delay=0.1)
     assert distribution.quantile([0.25, 0.5]).tolist() == [0.1, 0.2]

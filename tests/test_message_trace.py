@@ -91,6 +91,21 @@ def test_a_trace_is_read_from_a_file(tmp_path, suffix, columns):
     assert kinds == (["key", "other", "other"] if "kind" in columns else ["message"] * 3)
 
 
+def test_times_of_a_clock_count_from_the_first_message(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text("time,size\n1700000000.25,9000\n1700000000.5,1200\n1700000001.25,1100\n")
+    trace = Trace.read(file, period=2)
+    assert trace.times.tolist() == [0.0, 0.25, 1.0]
+    assert Trace.read(file).mean_bitrate == 8 * 11300 / 1.5
+
+
+def test_blanks_in_a_file_belong_to_no_name(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text("time, size , kind, note\n0.0, 9000.0, key, a\n0.5, 1200,other,b\n")
+    trace = Trace.read(file)
+    assert (trace.times.tolist(), trace.sizes.tolist(), trace.kinds) == ([0.0, 0.5], [9000, 1200], ("key", "other"))
+
+
 def test_kinds_are_the_same_across_batches(tmp_path):
     file = tmp_path / "trace.parquet"
     kinds = [["other", "other"], ["key", "other"], ["audio", "key"]]
@@ -110,6 +125,10 @@ def test_kinds_are_the_same_across_batches(tmp_path):
         (lambda: Trace([[0.0]], [1]), "times must be a list or array of one or more times"),
         (lambda: Trace([-1.0], [1]), r"times\[0\] must lie between 0 and 1e.09 s, got -1"),
         (lambda: Trace([0, math.nan], [1, 1]), r"times\[1\] must lie between 0 and 1e.09 s, got nan"),
+        (
+            lambda: Trace([1.7e9], [1]),
+            r"times\[0\] must lie between 0 and 1e.09 s, got 1700000000; subtract the first time",
+        ),
         (lambda: Trace([0, 2, 1], [1, 1, 1]), r"times\[2\] must be 2 s or later, as the time before, got 1; sort"),
         (lambda: Trace([0, 1], [1, 0]), r"sizes\[1\] must be a whole number of bytes from 1 to 1000000000, got 0"),
         (lambda: Trace([0, 1], [1, 2.5]), r"sizes\[1\] must be a whole number of bytes .*, got 2.5"),
@@ -132,12 +151,16 @@ def test_a_faulty_trace_is_refused_in_one_line(make, message):
     [
         (b"", "is no trace: Empty CSV file"),
         (b"time,size,size\n0,1,1\n", "has more than one column 'size'"),
-        (b"time,bytes\n0,1\n", "lacks a column 'size'; required are time and size"),
-        (b"time,size\n", "times must be a list or array of one or more times in seconds, got"),
+        (b"time,bytes\n0,1\n", "lacks a column 'size'; required are time and size, it has 'time, bytes'"),
+        (b"time,size\n", "has no messages"),
+        (b"time,size\n0,1.5\n", "is no trace: Float value 1.500000 was truncated"),
         (b"time,size\n0,1\n1,\n", "column 'size' has empty cells"),
-        (b"time,size\n0,x\n", "is no trace: In CSV column #1: .*conversion error to int64: invalid value 'x'"),
+        (b"time,size\n0,x\n", "is no trace: In CSV column #1: .*conversion error to double: invalid value 'x'"),
         (b"time,size\n0,1\n1\n", "is no trace: CSV parse error: Expected 2 columns, got 1"),
         (b"time,size\n1,1\n0,1\n", r"times\[1\] must be 1 s or later"),
+        (b"time,size\n1700000000000,1\n1700000000033,1\n", r"times\[0\] must .*; the unit is probably milliseconds"),
+        (b"time, size\n-2,1\n0,1\n", r"times\[0\] must lie between 0 and 1e.09 s, got -2"),
+        (b"time,size\n1700000001,1\n1700000000,1\n", r"times\[1\] must be 1700000001 s or later"),
         (b"PAR1 and nothing else", "is no trace: "),
     ],
 )
@@ -161,10 +184,11 @@ print(trace.times.size, count, trace.message_rate, resource.getrusage(resource.R
 """
 
 
-def test_a_long_trace_is_read_in_bounded_memory(tmp_path):
-    file = tmp_path / "long.parquet"
+@pytest.mark.parametrize("write", [pyarrow.csv.write_csv, pq.write_table])
+def test_a_long_trace_is_read_in_bounded_memory(tmp_path, write):
+    file = tmp_path / "long"
     times = np.arange(ROWS) * 0.02
-    pq.write_table(pa.table({"time": times, "size": np.full(ROWS, 174), "note": np.full(ROWS, 7)}), file)
+    write(pa.table({"time": times, "size": np.full(ROWS, 174), "note": np.full(ROWS, 7)}), file)
     del times
     done = subprocess.run([sys.executable, "-c", READ, file], capture_output=True, text=True, check=True)
     rows, count, rate, grown = map(float, done.stdout.split())

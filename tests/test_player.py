@@ -135,7 +135,8 @@ def test_the_smallest_startup_buffer_suffices_and_one_frame_less_does_not():
     ("change", "words"),
     [
         ({"hours": 0}, "hours must lie above 0"),
-        ({"session": 600, "hours": 1}, "session must lie between 1 s and 225 s"),
+        ({"session": 300, "hours": 1}, "session must lie between 1 s and 225 s"),
+        ({"hours": 1}, "hours must lie between 2.67 and .*, 16 sessions of 600 s"),
         ({"stalls_per_hour": -1}, "stalls_per_hour must be a number from 0 on"),
         ({"rebuffer": 1e9}, "rebuffer"),
         ({"catch_up": -0.1}, "catch_up"),

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tcpdelay as td
 from tcpdelay import guideline
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
@@ -54,8 +56,14 @@ def test_wrong_values_are_named(make, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("chess", Path(0.1, 0.02)), "flow must be a Flow or one of voip, .*, game, got 'chess'"),
-        ((0, Path(0.1, 0.02)), "flow must be a Flow or one of voip, .*, game, got 0"),
+        (
+            ("chess", Path(0.1, 0.02)),
+            "flow must be a Source, .*, or one of voip, .*, game, got 'chess'",
+        ),
+        (
+            (0, Path(0.1, 0.02)),
+            "flow must be a Source, .*, or one of voip, .*, game, got 0",
+        ),
         ((Flow(174, 0.02), 0.1), "path must be a Path, got 0.1"),
     ],
 )
@@ -131,3 +139,31 @@ def test_any_scenario_is_answered_or_refused_in_one_line(
         return
     assert "\n" not in message
     assert len(message) < 300
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        td.simulate,
+        td.predict_delay,
+        td.guideline,
+        td.largest_bitrate,
+        td.largest_loss,
+        td.largest_rtt,
+        td.loss_rtt_frontier,
+        td.largest_packet_rate,
+        td.sensitivities,
+        td.video_stalls,
+        td.best_split,
+    ],
+)
+@pytest.mark.parametrize("flow", [Flow(174, 0.020), td.Trace([0.0, 1.0], [9, 9], period=2.0)])
+def test_a_path_of_the_wrong_type_gets_one_line(ask, flow):
+    for path in (0.1, Stack.linux()):
+        with pytest.raises(ValueError, match=r"^(flow must be a Flow|path must be a Path, got).*$"):
+            ask(flow, path)
+
+
+def test_a_scenario_needs_a_source_with_a_rate():
+    with pytest.raises(ValueError, match=r"^source must have a message later than the time 0, or a period, got Trace"):
+        Scenario(td.Trace([0.0, 0.0], [9, 9]), Path(0.1, 0.02))

@@ -231,6 +231,14 @@ def test_a_trace_that_ends_gives_all_but_its_first_messages():
     assert found.mean == pytest.approx(simulate(flow, td.Path(0.1, 0.02), packets=4000).mean, rel=0.01)
 
 
+def test_a_trace_that_ends_long_before_its_last_message_is_read_has_finite_delays():
+    # TCP carries a small part of the rate: everything is written before the first counted message is read.
+    trace = td.Trace(np.arange(4000) * 1e-3, np.full(4000, 5000))
+    delays = td.simulate(trace, td.Path(rtt=0.060, loss=0.02))
+    assert 1900 < delays.packets <= 2000
+    assert 4 < delays.quantile(0.5) < delays.worst < np.inf
+
+
 def test_a_connection_of_bbr_continues_where_the_last_has_stopped():
     flow = td.Flow(1000, 0.050)
     rising = td.Trace(next(flow.blocks(size=20_000))["time"], 1 + np.arange(20_000) % 1400, period=1000.0)

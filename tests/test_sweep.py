@@ -19,7 +19,7 @@ from tcpdelay.questions.execution import Executor, SweepFailedError, work_throug
 from tcpdelay.questions.grid import run_seed
 from tcpdelay.questions.schedule import Results, Schedule
 from tcpdelay.questions.sweep.point import PARAMETERS, read_value
-from tcpdelay.questions.sweep.run import SWEPT, row_type, sweep_runs
+from tcpdelay.questions.sweep.run import SWEPT, kind_variables, row_type, sweep_runs
 from tcpdelay.questions.sweep.specification import Evaluation, read_sweep
 from tcpdelay.scenario.fields import Quantity
 from tcpdelay.scenario.stack import Linux, NewReno2008
@@ -122,6 +122,10 @@ def test_refused_points_say_why_and_stop_nothing():
 BAD = [
     ({"flows": {}}, "unknown table [flows]; allowed are [flow], [path], [stack], [heuristics], [source], [grid]"),
     ({"flow": 3}, "flow must be a table, got 3"),
+    ({"method": "simulation"}, "method: belongs in the table [evaluate]"),
+    ({"rtt": 0.1}, "rtt: belongs in the table [path]"),
+    ({"key_ratio": 8}, "key_ratio: belongs in the table [source]"),
+    ({"path": {"packets": 5000}}, "[path] packets: belongs in the table [evaluate]"),
     ({"flow": {"size": 3}}, "[flow] unknown key 'size'; allowed are packet_size, interval, bitrate"),
     ({"grid": {"rrt": [1]}}, "[grid] unknown key 'rrt'; did you mean rtt?"),
     ({"flow": {"packet_size": 174, "interval": "20"}}, "[flow] interval: '20' has no unit; write 20ms or 20s"),
@@ -444,7 +448,17 @@ def test_fields_of_a_source_can_be_swept_and_agree_with_simulate():
     again = td.simulate(video, td.Path(0.05, 0.01), packets=3000, seed=int(point.seed))
     assert point.mean_delay == again.mean
     assert point.delay.sel(quantile=0.95) == again.quantile(0.95)
+    assert point.delay_key_frame.sel(quantile=0.5) == again.by_kind["key frame"].quantile(0.5)
+    assert point.delay_other_frame.sel(quantile=0.95) == again.by_kind["other frame"].quantile(0.95)
+    # Three of 60 key frames are expected beyond the 95th percentile.
+    assert np.isnan(point.delay_key_frame.sel(quantile=0.95))
+    assert (point.delay_key_frame.units, "'key frame'" in point.delay_key_frame.long_name) == ("s", True)
     assert json.loads(result.attrs["specification"])["source"]["kind"] == "video"
+
+
+def test_kinds_whose_labels_differ_in_a_sign_have_variables_of_their_own():
+    trace = td.Trace([0.0, 1.0, 2.0], [1, 1, 1], labels=["I-frame", "I frame", "P"])
+    assert sorted(kind_variables(trace).values()) == ["delay_I_frame_0", "delay_I_frame_1", "delay_P"]
 
 
 def test_the_bitrate_axis_scales_a_trace_whose_file_is_beside_the_specification(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,6 @@ from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import quantile_name
 
-FEWEST_LATER = 10
-"""A quantile is reported if at least this number of simulated messages is expected to be later than the quantile."""
 NOT_FOR_SOURCES = (
     "the fair TCP rate",
     "the time with a backlog",
@@ -51,10 +48,8 @@ class SourceFindings(JudgedDelays):
     )
 
     def quantile_of_kind(self, kind: str, share: float) -> float:
-        """Return the delay [s] within which a share of the messages of a kind arrives; NaN for too few messages."""
-        delays = self.by_kind[kind]
-        enough = (1 - share) * getattr(delays, "packets", 0) >= FEWEST_LATER
-        return delays.quantile(share) if enough else math.nan
+        """Return the delay [s] within which a share of the messages of a kind arrives; NaN if these are too few."""
+        return self.by_kind[kind].known_quantile(share)
 
     def other_entries(self) -> dict[str, Any]:
         """Return the rates and sizes of the source as its entry, and the delays of each kind of message."""
@@ -69,7 +64,7 @@ class SourceFindings(JudgedDelays):
         shares = dict.fromkeys((*REPORTED_QUANTILES, self.target.quantile))
         by_kind = {
             kind: {
-                "messages": getattr(delays, "packets", 0),
+                "messages": delays.packets,
                 "mean": delays.mean,
                 **{quantile_name(share): self.quantile_of_kind(kind, share) for share in shares},
                 "late_fraction": delays.late_fraction(self.target.limit),

@@ -180,6 +180,7 @@ _OPTIONS = {
     "capacity": "--queue",
     "quantiles": "--quantile",
     "late_after": "--limit",
+    "frame_rate": "--fps",
 }
 """The options of arguments that have another name on the command line."""
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from tcpdelay.cli.errors import counting
 from tcpdelay.cli.options import ScenarioOptions, number, quantity
-from tcpdelay.cli.scenario import read_scenario
+from tcpdelay.cli.scenario import RequestedScenario, read_scenario
 from tcpdelay.cli.source_options import SourceOptions
+from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.sources.speech import Speech, Utterances
 
 if TYPE_CHECKING:
     from tcpdelay.questions.playback import StartupBuffer, VideoStalls
     from tcpdelay.questions.replies import GaplessPlayout, UnstoppableAudio
 
+PlayerAnswer: TypeAlias = "StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio"
 PlayerQuestion = Literal["startup", "gaps", "interruption"]
 
 PANEL = "Details of a player"
@@ -72,6 +75,8 @@ GOES_WITH: Mapping[str, tuple[PlayerQuestion, ...]] = {
     "--bursts": ("gaps", "interruption"),
 }
 """The questions for which each option can be given."""
+ARGUMENTS = {"stalls": "stalls_per_hour", "gap_fraction": "gap_share", "playout_buffer": "buffer"}
+"""The arguments of the library that have another name than their option."""
 EXAMPLES = """\
   tcpdelay solve startup --rtt 60ms --loss 0.5% --bitrate 1Mbit/s \\
       --key-ratio 8 --hours 4
@@ -84,7 +89,7 @@ EXAMPLES = """\
 
 def solve_player(
     question: PlayerQuestion, options: ScenarioOptions, source: SourceOptions, given: Mapping[str, Any]
-) -> StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio:
+) -> PlayerAnswer:
     """Return the answer to a question about a player; `given` has the details by their option.
 
     Raises
@@ -92,29 +97,37 @@ def solve_player(
     typer.BadParameter, ValueError
         If an option is missing, has a value out of its range or does not go with the question.
     """
-    from tcpdelay.quality.player import Player
-    from tcpdelay.questions.playback import startup_for_stalls, video_stalls
-    from tcpdelay.questions.replies import audio_not_stoppable, playout_without_gaps
-
     for name in ("limit", "quantile"):
         if options[name] is not None:
             raise typer.BadParameter(f"--{name}: does not go with solve {question}, which has its own demand")
     scenario = read_scenario(options, source)
+    if question != "startup" and not isinstance(scenario.source, Speech | Utterances):
+        other = type(scenario.source).__name__.lower()
+        kinds = "speech (--talk, --silence) or a voice agent's replies (--speed, --length, --pause)"
+        raise typer.BadParameter(f"{question} is for {kinds}, not for a {other}")
+    names = [name.removeprefix("--").replace("-", "_") for name in given]
+    own = {ARGUMENTS.get(name, name): value for name, value in zip(names, given.values(), strict=True)}
+    try:
+        return _answer(question, scenario, own | {"on_progress": counting("Simulating", "messages")})
+    except InvalidValueError as error:
+        option = next((name for name, argument in ARGUMENTS.items() if argument == error.name), error.name)
+        raise InvalidValueError(option, error.value, error.allowed, error.hint) from error
+
+
+def _answer(question: PlayerQuestion, scenario: RequestedScenario, own: dict[str, Any]) -> PlayerAnswer:
+    """Return the answer to a question, given the details by the names of the library."""
+    from tcpdelay.quality.player import Player
+    from tcpdelay.questions.playback import startup_for_stalls, video_stalls
+    from tcpdelay.questions.replies import audio_not_stoppable, playout_without_gaps
+
     asked = (scenario.source, scenario.path, scenario.stack)
-    own = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items()}
-    own["on_progress"] = counting("Simulating", "messages")
     if question == "gaps":
-        return playout_without_gaps(*asked, **_renamed(own, gap_fraction="gap_share"))
+        return playout_without_gaps(*asked, **own)
     if question == "interruption":
-        return audio_not_stoppable(*asked, **_renamed(own, playout_buffer="buffer"))
+        return audio_not_stoppable(*asked, **own)
     if "startup" not in own:
-        return startup_for_stalls(*asked, **_renamed(own, stalls="stalls_per_hour"))
-    if "stalls" in own:
+        return startup_for_stalls(*asked, **own)
+    if "stalls_per_hour" in own:
         raise typer.BadParameter("--startup and --stalls: give one of them, a buffer or a demand")
     player = Player(**{name: own.pop(name) for name in ("startup", "rebuffer", "catch_up") if name in own})
     return video_stalls(*asked, player, **own)
-
-
-def _renamed(values: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """Return values with some names changed."""
-    return {names.get(name, name): value for name, value in values.items()}

@@ -25,8 +25,8 @@ from tcpdelay.cli.predict import FORMAT_HELP, Format
 from tcpdelay.cli.scenario import measurements, read_scenario
 from tcpdelay.cli.source_options import SourceOptions, with_source
 from tcpdelay.report.prediction import draw_prediction
-from tcpdelay.report.relayed_messages import relay_record, relay_text
-from tcpdelay.report.result_table import record_text
+from tcpdelay.report.relayed_messages import relay_record, relay_rows, relay_text
+from tcpdelay.report.result_table import to_csv, to_json
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.stack import Linux
 
@@ -112,4 +112,5 @@ def relay(
     if output_format == "text":
         print(relay_text(scenario.source, *legs, scenario.target, result), end="")
     else:
-        print(record_text(relay_record(scenario.source, *legs, scenario.target, result), output_format), end="")
+        record = relay_record(scenario.source, *legs, scenario.target, result)
+        print(to_json(record) if output_format == "json" else to_csv(relay_rows(record)), end="")

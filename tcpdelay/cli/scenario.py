@@ -74,7 +74,8 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -
         estimate = None
     if estimate is not None and options["rtt"] is not None:
         estimate = replace(estimate, rtt_interval=None)
-    return RequestedScenario(source, path, stack, target, estimate, options.app)
+    with argument_errors():
+        return RequestedScenario(source, path, stack, target, estimate, options.app)
 
 
 def read_source(

@@ -323,10 +323,13 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
     if method == "simulation":
         return _simulated(scenario, asked)
     chain = model_for(scenario, method)
-    if method != "auto" or simulator().supports(scenario).refused:
+    if method != "auto":
         return chain.answer(scenario, asked)
-    if chain.supports(scenario).refused and not isinstance(scenario.source, Flow):
+    if not isinstance(scenario.source, Flow) and chain.supports(scenario).refused:
+        # Also if the simulator refuses it: the limits of the simulator are what the user can change.
         return _simulated(scenario, asked, why_simulated(scenario, solved=False))
+    if simulator().supports(scenario).refused:
+        return chain.answer(scenario, asked)
     outside = beyond_chain(scenario.source, scenario.path, scenario.stack)
     if outside:
         return _simulated(scenario, asked, f"the chain is not checked here: {outside[0]}")

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.scenario.fields import InvalidValueError, is_number
+from tcpdelay.quality.player import Player
+from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
+
+LONGEST_BUFFER = bounds(Player, "startup")[1]
+"""Largest playout buffer [s], as of a video player."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ def play_bursts(
     interval : float
         Length Δ of the audio in a chunk [s], above 0.
     buffer : float
-        Time B from the arrival of the first chunk of a burst to its playout [s], 0 or more.
+        Time B from the arrival of the first chunk of a burst to its playout [s], 0 to 3600.
 
     Returns
     -------
@@ -75,8 +79,8 @@ def play_bursts(
     """
     if not is_number(interval) or not 0 < interval < np.inf:
         raise InvalidValueError("interval", interval, "be a number of seconds above 0")
-    if not is_number(buffer) or not 0 <= buffer < np.inf:
-        raise InvalidValueError("buffer", buffer, "be a number of seconds from 0 on")
+    if not is_number(buffer) or not 0 <= buffer <= LONGEST_BUFFER:
+        raise InvalidValueError("buffer", buffer, f"be a number of seconds from 0 to {LONGEST_BUFFER:g}")
     if not starts.size or starts[0] != 0 or np.any(np.diff(starts) <= 0) or starts[-1] >= read.size:
         raise InvalidValueError("starts", starts, "ascend from 0 to below the number of chunks")
     lengths = np.diff(np.append(starts, read.size))

@@ -21,8 +21,8 @@ from tcpdelay.models.predict import (
     why_simulated,
 )
 from tcpdelay.models.validity import validated_range
-from tcpdelay.questions.quantities import FORMATS, Axis, Quantity, averaged_axis
-from tcpdelay.questions.search import edge_of, edges_within_error
+from tcpdelay.questions.quantities import FORMATS, Axis, Quantity
+from tcpdelay.questions.search import edge_of, edges_within_error, likely_edge
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.sources.message_stream import Source
@@ -183,10 +183,7 @@ def _searched(
     on_progress: Callable[[int, int], None] | None,
 ) -> Edge | None:
     """Return the largest value on an axis that meets a target by one model; None if no value meets it."""
-    start = axis.highest
-    averaged = averaged_axis(axis)
-    if model != "chain" and not supports(Scenario(*averaged.place(axis.lowest), stack)).refused:
-        start = edge_of(averaged, stack, target, start).inside or start
+    start = axis.highest if model == "chain" else likely_edge(axis, stack, target)
     found = edge_of(axis, stack, target, start, model, on_progress)
     if found.inside is None:
         return None

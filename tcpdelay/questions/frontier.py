@@ -13,7 +13,7 @@ from tcpdelay.questions.edge import Edge, largest_or_none, nothing_meets
 from tcpdelay.questions.quantities import MAX_RTT, at_rtt, loss_axis
 from tcpdelay.scenario.applications import source_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack, checked_profile
@@ -119,7 +119,7 @@ def loss_rtt_frontier(
 
 def _default_rtts(path: Path, target: Target) -> tuple[float, ...]:
     """Return round-trip times in equal ratios [s]."""
-    share = path.forward_delay / path.rtt
+    share = checked_path(path).forward_delay / path.rtt
     longest = min(MAX_RTT, FARTHEST_SHARE * target.limit / share if share > 0 else math.inf)
     shortest = min(SHORTEST_RTT, longest / 2)
     return tuple(float(f"{rtt:.3g}") for rtt in np.geomspace(shortest, longest, POINTS))

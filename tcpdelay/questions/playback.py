@@ -245,6 +245,11 @@ class _Viewing:
         most = MOST_MESSAGES / self.source.message_rate / HOUR
         if not is_number(hours) or not 0 < hours <= most:
             raise InvalidValueError("hours", hours, f"lie above 0 and up to {most:.4g}, {MOST_MESSAGES} frames")
+        fewest = FEWEST_BLOCKS * SESSION / HOUR
+        if session == SESSION and hours < fewest:
+            # The session is probably the default, so the hours are at fault.
+            allowed = f"lie between {fewest:.3g} and {most:.4g}, {FEWEST_BLOCKS} sessions of {SESSION:g} s or more"
+            raise InvalidValueError("hours", hours, allowed, "a shorter session needs fewer hours")
         longest = hours * HOUR / FEWEST_BLOCKS
         if not is_number(session) or not 1 <= session <= longest:
             allowed = f"lie between 1 s and {longest:.4g} s, a share 1/{FEWEST_BLOCKS} of the simulated time"

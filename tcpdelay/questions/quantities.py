@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from tcpdelay.scenario.fields import InvalidValueError, bounds
-from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
@@ -87,16 +87,6 @@ def average_flow(source: Source) -> Flow:
     return Flow(size, min(max(source.mean_interval, MIN_INTERVAL), MAX_INTERVAL))
 
 
-def averaged_axis(axis: Axis) -> Axis:
-    """Return the axis with the average flow in place of a source."""
-
-    def place(value: float) -> tuple[Source, Path]:
-        source, path = axis.place(value)
-        return average_flow(source), path
-
-    return replace(axis, place=place)
-
-
 def at_bitrate(flow: Flow, bitrate: float, mss: int) -> Flow:
     """Return the flow at another bitrate [bit/s]: packets grow up to one segment, and then become more frequent.
 
@@ -140,6 +130,7 @@ def bitrate_axis(flow: Source, path: Path, stack: Stack, grow: Growth = "segment
     """
     if grow not in get_args(Growth):
         raise InvalidValueError("grow", grow, f"be one of {', '.join(map(repr, get_args(Growth)))}")
+    path = checked_path(path)
     if not isinstance(flow, Flow):
         return _scaled_axis(flow, path, stack, grow)
     size, interval = flow.packet_size, flow.interval
@@ -202,7 +193,7 @@ def loss_axis(flow: Source, path: Path) -> Axis:
     >>> loss_axis(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)).place(0.01)[1].loss
     0.01
     """
-    highest = max(LARGEST_LOSS, path.loss)
+    highest = max(LARGEST_LOSS, checked_path(path).loss)
     return Axis("loss", lambda loss: (flow, replace(path, loss=loss)), SMALLEST_LOSS, highest)
 
 
@@ -227,5 +218,5 @@ def rtt_axis(flow: Source, path: Path) -> Axis:
     >>> rtt_axis(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)).highest
     4.0
     """
-    longest = max(path.rtt, min(MAX_RTT, LARGEST_LOAD * flow.mean_interval))
+    longest = max(checked_path(path).rtt, min(MAX_RTT, LARGEST_LOAD * flow.mean_interval))
     return Axis("rtt", lambda rtt: (flow, at_rtt(path, rtt)), min(SMALLEST_RTT, path.rtt), longest)

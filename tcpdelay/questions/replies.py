@@ -221,7 +221,7 @@ def audio_not_stoppable(
     path, stack, bursts, seed, on_progress
         As for `playout_without_gaps`.
     buffer : float
-        Playout buffer of the reader [s], 0 or more.
+        Playout buffer of the reader [s], 0 to 3600.
     notsent_lowat : int, optional
         TCP_NOTSENT_LOWAT [bytes], 1 or more; by default it is not set. The kernel reports the socket as writable only
         while less than half of this limit is unsent (`tcp_stream_memory_free`). So the unsent bytes given here are an

@@ -10,6 +10,7 @@ from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import Answer, Model, Requested
 from tcpdelay.models.predict import AnsweredBy, capacity, predict
+from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.verdict import late_range, longer_limit, relative_error
 from tcpdelay.questions.quantities import Axis
 from tcpdelay.scenario.scenario import Scenario
@@ -22,6 +23,9 @@ RELATIVE_TOLERANCE = 0.01
 SMALLEST_SHARE = 1e-3
 """Smallest share of late packets, relative to the share that a target allows, that the search distinguishes."""
 ALL_LATE = 1.0
+STARTING_UTILIZATION = 0.5
+"""Share of the fair TCP rate at which a search by simulations starts."""
+STARTING_TOLERANCE = 0.1
 NEAR, CLOSING = 0.6, 0.99
 """A value this near the predicted root needs a partner across the root, and the partner's distance; in tolerances."""
 SMALLEST_EXCESS = 1e-9
@@ -227,6 +231,32 @@ def edge_of(
         return found
 
     return bracket(excess, start, axis.lowest, axis.highest, tolerance)
+
+
+def likely_edge(axis: Axis, stack: KnownStack, target: Target) -> float:
+    """Return the value at which a search by simulations starts, from closed forms alone.
+
+    There, the mean rate of the source is half of the fair TCP rate, or the network alone takes the target's limit. A
+    chain would know it better. But to compile the chain takes far longer than the simulations that this saves.
+
+    Examples
+    --------
+    >>> from tcpdelay.questions.quantities import loss_axis
+    >>> from tcpdelay.scenario.path import Path
+    >>> from tcpdelay.scenario.sources.video import Video
+    >>> from tcpdelay.scenario.stack import Linux
+    >>> axis = loss_axis(Video(1e6), Path(rtt=0.060, loss=0))
+    >>> 0.004 < likely_edge(axis, Linux(), Target(0.2)) < 0.008
+    True
+    """
+
+    def excess(value: float) -> float:
+        source, path = axis.place(value)
+        if not target.is_met_by(path.forward_delay):
+            return ALL_LATE
+        return connection_utilization(source, path, stack) - STARTING_UTILIZATION
+
+    return bracket(excess, axis.highest, axis.lowest, axis.highest, STARTING_TOLERANCE).inside or axis.lowest
 
 
 def most_values(axis: Axis) -> int:

@@ -182,13 +182,13 @@ def sensitivities(
     if not 0.001 <= step <= LARGEST_STEP:
         raise InvalidValueError("step", step, f"lie between 0.001 and {LARGEST_STEP:g}")
     flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
+    model = model_to_compare(Scenario(flow, path, stack), method)
     places: dict[Input, tuple[float, Callable[[float], tuple[Flow, Path]]]] = {
         "rtt": (path.rtt, lambda value: (flow, at_rtt(path, value))),
         "loss": (path.loss, lambda value: (flow, replace(path, loss=value))),
         "packet_size": (flow.packet_size, lambda value: (replace(flow, packet_size=max(1, round(value))), path)),
         "interval": (flow.interval, lambda value: (replace(flow, interval=value), path)),
     }
-    model = model_to_compare(Scenario(flow, path, stack), method)
     total = 1 + 2 * len(places)
     done = 0
 

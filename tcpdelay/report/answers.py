@@ -356,8 +356,12 @@ def _data_bitrate(edge: Edge, over: Encapsulation) -> float:
 
 
 def _method(name: str) -> str:
-    """Return a model in words; simulations that are compared have a fixed number of packets."""
-    return name if name == "chain" else f"simulations of {COMPARED_PACKETS} packets, all with the same random numbers"
+    """Return a model in words; simulations that are compared have the same number of packets."""
+    return (
+        name
+        if name == "chain"
+        else f"simulations of up to {COMPARED_PACKETS} packets, all with the same random numbers"
+    )
 
 
 def _edges_in_words(edge: Edge) -> str:

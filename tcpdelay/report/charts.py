@@ -55,6 +55,10 @@ class Delays(Protocol):
         """Return the quantile of a probability [s]."""
         ...
 
+    def known_quantile(self, probability: float) -> float:
+        """Return the quantile of a probability [s]; NaN if it rests on too few packets."""
+        ...
+
     def late_fraction(self, playout_delay: Any) -> Any:
         """Return the share of packets later than each delay [s]."""
         ...

@@ -18,6 +18,7 @@ from tcpdelay.units import (
     format_delay,
     format_fraction,
     format_fraction_range,
+    format_known_time,
     format_rate,
     format_time,
     quantile_name,
@@ -137,7 +138,7 @@ def delays_table(guideline: JudgedDelays) -> Table:
         if q == target.quantile:
             emphasis = len(rows)
             arrived += f"; the limit is {format_time(target.limit)}"
-        rows.append((quantile_name(q), format_time(distribution.quantile(q)), arrived))
+        rows.append((quantile_name(q), format_known_time(distribution.known_quantile(q)), arrived))
     late, allowed = format_fraction(guideline.late_fraction), phrases.allowed_lateness(guideline)
     rows.append(("late", late, f"come later than {format_time(target.limit)}{allowed}"))
     return Table(("Delay", "Value", "What it is"), tuple(rows), numeric=(1,), emphasis=emphasis)

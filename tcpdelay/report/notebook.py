@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from tcpdelay.scenario.target import REPORTED_QUANTILES
-from tcpdelay.units import NOT_CARRIED, format_fraction, format_time, quantile_name
+from tcpdelay.units import NOT_CARRIED, format_fraction, format_known_time, format_time, quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.report.charts import Boundary, Delays
@@ -42,8 +42,8 @@ def distribution_html(distribution: Delays, method: str) -> str:
     True
     """
     delays = [("mean", distribution.mean), ("jitter", distribution.jitter)]
-    delays += [(quantile_name(q), distribution.quantile(q)) for q in REPORTED_QUANTILES]
-    rows = [(name, format_time(delay)) for name, delay in delays]
+    delays += [(quantile_name(q), distribution.known_quantile(q)) for q in REPORTED_QUANTILES]
+    rows = [(name, format_known_time(delay)) for name, delay in delays]
     return html_table(f"Delay from write to in-order read, by {method}", ("", ""), rows, _carried(distribution))
 
 

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.source_settings import source_parameters
 from tcpdelay.scenario.target import REPORTED_QUANTILES
-from tcpdelay.units import format_fraction, format_fraction_range, format_rate, format_time, quantile_name
+from tcpdelay.units import (
+    format_fraction,
+    format_fraction_range,
+    format_known_time,
+    format_rate,
+    format_time,
+    quantile_name,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,10 +34,10 @@ if TYPE_CHECKING:
 def scenario_record(source: Source, path: Path) -> dict[str, Any]:
     """Return source and path as entries of a record, in seconds, bytes, bit/s and fractions.
 
-    A source whose rate is not constant has the means, and its text.
+    A source whose rate is not constant has the means, and its parameters.
     """
     sent: dict[str, Any] = {
-        "source": f"{source!r}",
+        "source": source_parameters(source),
         "packet_size": source.mean_size,
         "interval": source.mean_interval,
         "bitrate": source.mean_bitrate,
@@ -121,10 +129,24 @@ def prediction_record(
     }
 
 
+def quantile_in_words(distribution: DelayDistribution, share: float) -> str:
+    """Return the delay within which a share of the messages arrives.
+
+    Examples
+    --------
+    >>> from tcpdelay.distribution import DelayDistribution
+    >>> delays = DelayDistribution.from_samples([0.05] * 200, one_way_delay=0.05)
+    >>> quantile_in_words(delays, 0.95), quantile_in_words(delays, 0.99)
+    ('95 % within 50 ms', '99 %: too few messages')
+    """
+    delay = distribution.known_quantile(share)
+    return f"{format_fraction(share)}{':' if math.isnan(delay) else ' within'} {format_known_time(delay)}"
+
+
 def _kinds_record(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
     """Return the target's quantile by kind of message as an entry of a record; nothing for messages of one kind."""
     by_kind = _by_kind(distribution)
-    quantiles = {kind: delays.quantile(target.quantile) for kind, delays in by_kind.items()}
+    quantiles = {kind: delays.known_quantile(target.quantile) for kind, delays in by_kind.items()}
     return {"target_quantile_by_kind": quantiles} if by_kind else {}
 
 
@@ -152,8 +174,8 @@ def _figures(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
     return {
         "mean": distribution.mean,
         "jitter": distribution.jitter,
-        **{quantile_name(q): distribution.quantile(q) for q in REPORTED_QUANTILES},
-        "target_quantile": distribution.quantile(target.quantile),
+        **{quantile_name(q): distribution.known_quantile(q) for q in REPORTED_QUANTILES},
+        "target_quantile": distribution.known_quantile(target.quantile),
         "late_fraction": distribution.late_fraction(target.limit),
         **dict(zip(("late_fraction_low", "late_fraction_high"), _late_range(target, distribution), strict=True)),
         "sustainable": distribution.sustainable,
@@ -201,14 +223,11 @@ def prediction_text(
         ("mean", format_time(distribution.mean)),
         ("jitter", format_time(distribution.jitter)),
         *(
-            (f"{format_fraction(q)} come within", format_time(distribution.quantile(q)))
+            (f"{format_fraction(q)} come within", format_known_time(distribution.known_quantile(q)))
             for q in sorted({*REPORTED_QUANTILES, target.quantile})
         ),
         (f"later than {format_time(target.limit)}", late),
-        *(
-            (kind, f"{format_fraction(target.quantile)} within {format_time(delays.quantile(target.quantile))}")
-            for kind, delays in _by_kind(distribution).items()
-        ),
+        *((kind, quantile_in_words(delays, target.quantile)) for kind, delays in _by_kind(distribution).items()),
         ("sustainable", "yes" if distribution.sustainable else "no: the backlog grows for ever"),
         ("method", _method(distribution.method, simulated_because)),
         ("expected error", "not known" if error is None else in_words(error, target.quantile)),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tcpdelay.report.prediction import scenario_in_words, scenario_record
+from tcpdelay.report.prediction import quantile_in_words, scenario_in_words, scenario_record
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.scenario.target import REPORTED_QUANTILES
-from tcpdelay.units import format_fraction, format_time, quantile_name
+from tcpdelay.units import format_fraction, format_known_time, format_time, quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.network.relay import Leg, RelayedMessages, RelayResult
@@ -36,6 +37,12 @@ def relay_record(source: Source, first: Leg, second: Leg, target: Target, result
     }
 
 
+def relay_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a record of `relay_record` as a table: a row for all messages, and a row for each kind of message."""
+    whole = {key: value for key, value in record.items() if key != "by_kind"}
+    return [{"kind": kind, **whole, **figures} for kind, figures in (("all", {}), *record["by_kind"].items())]
+
+
 def _figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
     """Return numbers and shares of messages, the delay through the relay, and the mean delay of each leg."""
     delays, parts = messages.delays, (messages.first, messages.second)
@@ -45,8 +52,8 @@ def _figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
         "lost_share": messages.lost_share,
         "dropped_share": messages.dropped_share,
         "mean": delays and delays.mean,
-        **{quantile_name(q): delays and delays.quantile(q) for q in REPORTED_QUANTILES},
-        "target_quantile": delays and delays.quantile(target.quantile),
+        **{quantile_name(q): delays and delays.known_quantile(q) for q in REPORTED_QUANTILES},
+        "target_quantile": delays and delays.known_quantile(target.quantile),
         "late_fraction": delays and delays.late_fraction(target.limit),
         **{f"mean_{name}": part and part.mean for name, part in zip(("first", "second"), parts, strict=True)},
     }
@@ -54,7 +61,6 @@ def _figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
 
 def relay_text(source: Source, first: Leg, second: Leg, target: Target, result: RelayResult) -> str:
     """Return as text how many messages are delivered and lost, and how late."""
-    share = f"{format_fraction(target.quantile)} within"
     facts = [
         ("first leg", f"{_transport(first).upper()}, round-trip time and loss as above"),
         ("second leg", _leg_in_words(second)),
@@ -66,17 +72,13 @@ def relay_text(source: Source, first: Leg, second: Leg, target: Target, result: 
         facts += [
             ("mean", f"{format_time(result.delays.mean)}: {parts}"),
             *(
-                (f"{format_fraction(q)} come within", format_time(result.delays.quantile(q)))
+                (f"{format_fraction(q)} come within", format_known_time(result.delays.known_quantile(q)))
                 for q in sorted({*REPORTED_QUANTILES, target.quantile})
             ),
             (f"later than {format_time(target.limit)}", format_fraction(result.delays.late_fraction(target.limit))),
         ]
     for kind, messages in result.by_kind.items():
-        within = (
-            "none delivered"
-            if messages.delays is None
-            else (f"{share} {format_time(messages.delays.quantile(target.quantile))}")
-        )
+        within = "none delivered" if messages.delays is None else quantile_in_words(messages.delays, target.quantile)
         facts.append((kind, f"{within}, {format_fraction(messages.dropped_share)} dropped"))
     backlog = "yes" if result.sustainable else "no: the backlog grows for ever"
     facts += [

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,9 +51,10 @@ def to_csv(rows: Sequence[Mapping[str, Any]], keys: Sequence[str] | None = None)
 
     Examples
     --------
-    >>> print(to_csv([{"p95": float("inf"), "mos": None, "notes": ("a", "b")}]), end="")
-    p95,mos,notes
-    inf,,a; b
+    >>> record = {"p95": float("inf"), "mos": None, "notes": ("a", "b"), "sent": {"rate": 9, "sizes": {"mean": 5}}}
+    >>> print(to_csv([record]), end="")
+    p95,mos,notes,sent
+    inf,,a; b,rate=9; sizes.mean=5
     """
     page = io.StringIO()
     columns = keys or list(dict.fromkeys(key for row in rows for key in row))
@@ -67,8 +68,17 @@ def _csv_cell(value: Any) -> Any:
     if value is None or value != value:
         return ""
     if isinstance(value, Mapping):
-        return "; ".join(f"{key}={entry}" for key, entry in value.items())
+        return "; ".join(_entries(value))
     return "; ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the entries of a mapping, and of the mappings in it, as texts such as "sizes.mean=1000"."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _entries(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={_csv_cell(value)}"
 
 
 def record_text(record: Mapping[str, Any], chosen: Literal["json", "csv"]) -> str:

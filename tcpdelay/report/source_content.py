@@ -29,13 +29,19 @@ from tcpdelay.report.content import (
     rules_section,
 )
 from tcpdelay.scenario.fields import declarations
-from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
+from tcpdelay.units import (
+    TOO_FEW,
+    format_fraction,
+    format_known_time,
+    format_rate,
+    format_time,
+    quantile_name,
+)
 
 if TYPE_CHECKING:
     from tcpdelay.advice.source_guideline import SourceFindings
     from tcpdelay.scenario.sources.message_stream import Source
 
-TOO_FEW = "too few"
 ALWAYS_SHOWN = ("rtt", "one_way_delay", "bottleneck")
 """Fields of a path that always have a row; other fields have a row if their value is not the default."""
 
@@ -141,8 +147,7 @@ def _kinds_table(found: SourceFindings) -> Table:
     shares = sorted({0.5, 0.95, target.quantile})
     rows = []
     for kind, delays in found.by_kind.items():
-        quantiles = (found.quantile_of_kind(kind, share) for share in shares)
-        shown = (TOO_FEW if math.isnan(delay) else format_time(delay) for delay in quantiles)
+        shown = (format_known_time(found.quantile_of_kind(kind, share)) for share in shares)
         late = format_fraction(delays.late_fraction(target.limit))
         rows.append((kind, format_time(delays.mean), *shown, late))
     columns = ("Kind", "Mean", *map(quantile_name, shares), f"Later than {format_time(target.limit)}")
@@ -155,7 +160,7 @@ def _remark_on_kinds(found: SourceFindings) -> tuple[str, ...]:
     if not any(map(math.isnan, quantiles)):
         return ()
     name = quantile_name(found.target.quantile)
-    return (f"“{TOO_FEW}”: the simulation has too few messages of this kind for {name}.",)
+    return (f"“{TOO_FEW}”: the simulation has fewer than ten messages of this kind beyond {name}.",)
 
 
 def _margins(found: SourceFindings) -> Section:

@@ -215,7 +215,8 @@ def source_of(flow: Source | str) -> Source:
     if preset is not None:
         return preset.source
     if not isinstance(flow, Source):
-        raise InvalidValueError("flow", flow, f"be a Flow or one of {', '.join(APPLICATIONS)}")
+        sources = "a Source, such as a Flow, a Video or a Trace"
+        raise InvalidValueError("flow", flow, f"be {sources}, or one of {', '.join(APPLICATIONS)}")
     # A trace whose messages all have the time 0 has no rate, and no model answers without one.
     if math.isnan(flow.message_rate):
         raise InvalidValueError("source", flow, "have a message later than the time 0, or a period")

@@ -226,3 +226,17 @@ class Path:
         Infinite without loss.
         """
         return math.inf if self.loss == 0 else self.bad_time * (self.bad_loss / self.loss - 1)
+
+
+def checked_path(path: object) -> Path:
+    """Return an argument that must be a `Path`; raise InvalidValueError if it is not.
+
+    Examples
+    --------
+    >>> checked_path(0.1)
+    Traceback (most recent call last):
+    tcpdelay.scenario.fields.InvalidValueError: path must be a Path, got 0.1
+    """
+    if not isinstance(path, Path):
+        raise InvalidValueError("path", path, "be a Path")
+    return path

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tcpdelay.scenario.applications import constant_rate, source_of
 from tcpdelay.scenario.fields import Content, Field, InvalidValueError, declarations
-from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.message_trace import Trace
@@ -54,8 +54,9 @@ class Scenario:
     def __post_init__(self) -> None:
         if not isinstance(self.source, Source):
             raise InvalidValueError("source", self.source, "be a Flow or another Source")
-        if not isinstance(self.path, Path):
-            raise InvalidValueError("path", self.path, "be a Path")
+        # Refuses a source without a rate.
+        source_of(self.source)
+        checked_path(self.path)
         checked_profile(self.stack)
 
     @property

@@ -227,8 +227,12 @@ def carried_share(written_per_read: Sequence[float]) -> Interval:
     """
     # Packets are written at a constant rate: this is also the time in which a packet is read, in intervals.
     time, half_width = _certain_mean(np.array(written_per_read, np.float64))
-    high = (1 + SIMULATED_RATE_ERROR) / (time - half_width) if time > half_width else np.inf
-    return Interval(1 / time, 1 / (time + half_width), high)
+    # A trace may have ended before its messages are read; then nothing is written meanwhile, and the share is infinite.
+    high, value, low = (
+        rate / each if each > 0 else np.inf
+        for rate, each in ((1 + SIMULATED_RATE_ERROR, time - half_width), (1, time), (1, time + half_width))
+    )
+    return Interval(value, low, high)
 
 
 def read_share(read_per_written: Sequence[float]) -> Interval:

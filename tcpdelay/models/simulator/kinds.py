@@ -23,8 +23,6 @@ class DelaysOfKind(DelayDistribution):
 
     Attributes
     ----------
-    packets : int
-        Number of messages of this kind.
     mean_interval, quantile_interval : Interval
         Mean delay and requested quantile [s] with their 95 % intervals; NaN if the delays are correlated over the whole
         simulation, or the messages are too few.
@@ -33,7 +31,6 @@ class DelaysOfKind(DelayDistribution):
     """
 
     method: str = "simulation"
-    packets: int = 0
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
     probability: float = 0.95

@@ -32,7 +32,7 @@ from tcpdelay.models.simulator.writes import message_end
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
-from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import MESSAGE, Source
 from tcpdelay.scenario.stack import CongestionControl, Linux, Stack, checked_profile
@@ -57,8 +57,6 @@ class Simulation(DelayDistribution):
 
     Attributes
     ----------
-    packets : int
-        Number of packets or messages counted.
     seed : int
         Seed of all random numbers.
     settled : bool
@@ -101,7 +99,6 @@ class Simulation(DelayDistribution):
     """
 
     method: str = "simulation"
-    packets: int = 0
     seed: int = 0
     settled: bool = True
     carried: Interval = UNKNOWN
@@ -238,7 +235,7 @@ def simulate(
     0.128 s: retransmitted
     0.228 s: acknowledged
     """
-    source, stack = source_of(flow), checked_profile(stack)
+    source, path, stack = source_of(flow), checked_path(path), checked_profile(stack)
     if not isinstance(stack, Linux):
         raise InvalidValueError("stack", stack, "be one of Stack.linux(...)")
     for name, share in (("quantile", quantile), ("half_width", half_width)):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 ENGINE: Final = "scipy"
 """Library that writes netCDF version 3; other versions need another library."""
 _CONSTANT, _MESSAGES = "constant-bit-rate flows", "the messages of a source"
-SWEPT: Mapping[str, Meaning] = {
+SWEPT: dict[str, Meaning] = {
     "mean_delay": MEANINGS["mean_delay"],
     "standard_deviation": Meaning("s", "standard deviation of the delay"),
     "delay": MEANINGS["delay"],
@@ -51,8 +52,26 @@ SWEPT: Mapping[str, Meaning] = {
 """Units and meanings of the variables."""
 
 
-def row_type(asked: Evaluation) -> np.dtype[np.void]:
-    """Return the type of the results of one run.
+def kind_variables(source: Source | None) -> dict[str, str]:
+    """Return the variable with the delays of each kind of message; nothing for messages of one kind.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.sources.video import Video
+    >>> kind_variables(Video(1e6))
+    {'other frame': 'delay_other_frame', 'key frame': 'delay_key_frame'}
+    """
+    kinds = () if source is None or len(source.kinds) == 1 else source.kinds
+    names = [f"delay_{re.sub(r'[^A-Za-z0-9]+', '_', kind)}" for kind in kinds]
+    # The labels of a trace may differ in other characters only; their variables are numbered.
+    return {
+        kind: name if names.count(name) == 1 else f"{name}_{number}"
+        for number, (kind, name) in enumerate(zip(kinds, names, strict=True))
+    }
+
+
+def row_type(asked: Evaluation, kinds: Iterable[str] = ()) -> np.dtype[np.void]:
+    """Return the type of the results of one run; `kinds` are the variables of kinds of messages.
 
     Examples
     --------
@@ -63,6 +82,7 @@ def row_type(asked: Evaluation) -> np.dtype[np.void]:
         ("mean_delay", np.float64),
         ("standard_deviation", np.float64),
         ("delay", np.float64, (len(asked.quantiles),)),
+        *((name, np.float64, (len(asked.quantiles),)) for name in kinds),
         ("late_fraction", np.float64, (len(asked.late_after),)),
         ("sustainable", np.bool_),
         ("utilization", np.float64),
@@ -87,12 +107,17 @@ def sweep_runs(specification: SweepSpecification) -> GridWork:
     asked, fixed, source = specification.evaluation, dict(specification.fixed), specification.messages
     simulated = asked.method == "simulation"
     requested = Requested(packets=asked.packets if simulated else None, seed=asked.seed)
-    fields = row_type(asked)
+    of_kinds = {
+        name: Meaning("s", f"delay within which a share of the kind {kind!r} arrives")
+        for kind, name in kind_variables(source).items()
+    }
+    fields = row_type(asked, of_kinds)
+    dimensions = delay_dimensions(asked.quantiles, asked.late_after)
     variables = Variables(
         fields,
         partial(_fill, asked, fixed, source),
-        {name: SWEPT[name] for name in fields.names or ()},
-        delay_dimensions(asked.quantiles, asked.late_after),
+        {name: (SWEPT | of_kinds)[name] for name in fields.names or ()},
+        dimensions | dict.fromkeys(of_kinds, dimensions["delay"]),
     )
     axes = {axis.name: axis.values for axis in specification.axes}
     meanings = {name: parameters_with(source)[name].declaration for name in axes}
@@ -141,6 +166,10 @@ def _fill(
     row["sustainable"] = delays.sustainable
     row["delay"] = delays.quantile(np.array(asked.quantiles))
     row["late_fraction"] = delays.late_fraction(np.array(asked.late_after))
+    by_kind: Mapping[str, DelayDistribution] = getattr(delays, "by_kind", {})
+    for kind, name in kind_variables(source).items():
+        known = by_kind.get(kind, delays).known_quantile
+        row[name] = [known(share) if kind in by_kind else np.nan for share in asked.quantiles]
 
 
 def sweep(

@@ -96,6 +96,15 @@ class Evaluation:
     replications: int = 1
 
 
+HOMES: Mapping[str, str] = {
+    **{name: "source" for kind in KINDS.values() for name in ("kind", *declarations(kind))},
+    **{name: parameter.table for name, parameter in PARAMETERS.items()},
+    **dict.fromkeys(asdict(Evaluation()), "evaluate"),
+    "file": "output",
+}
+"""The table in which each key belongs; a key of `[source]` that other tables have too belongs there."""
+
+
 @dataclass(frozen=True)
 class SweepSpecification:
     """A sweep: its fixed parameters, its axes, and the figures that are predicted.
@@ -198,6 +207,8 @@ def read_sweep(source: str | os.PathLike[str] | Mapping[str, Any]) -> SweepSpeci
 def _specification(content: Mapping[str, Any], folder: FilePath) -> SweepSpecification:
     allowed = (*TABLES, "source", "grid", "evaluate", "output")
     for key, held in content.items():
+        if key in HOMES:
+            raise ValueError(f"{key}: belongs in the table [{HOMES[key]}]")
         if key not in allowed:
             raise ValueError(f"unknown table [{key:.64}]; allowed are {', '.join(f'[{name}]' for name in allowed)}")
         if not isinstance(held, Mapping):
@@ -263,6 +274,8 @@ def _in_table(name: str) -> Iterator[None]:
 def _require_keys(table: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
     for key in table:
         if key not in allowed:
+            if HOMES.get(key) in ("evaluate", "output"):
+                raise ValueError(f"{key}: belongs in the table [{HOMES[key]}]")
             near = get_close_matches(str(key), allowed, n=1)
             meant = f"; did you mean {near[0]}?" if near else f"; allowed are {', '.join(allowed)}"
             raise ValueError(f"unknown key {key!r:.64}{meant}")

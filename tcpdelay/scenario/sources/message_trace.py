@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LATEST = 1e9
 """Largest time of a trace [s]."""
+LATEST_CLOCK = 1e11
+"""Largest time of a clock in seconds, of some year beyond 5000; the time since 1970 in milliseconds is larger."""
 COLUMNS = ("time", "size")
 """Required columns of a file."""
 LABEL_COLUMN = "kind"
@@ -67,14 +69,17 @@ def checked_times(times: Any) -> NDArray[np.float64]:
         values = np.empty((0, 0))
     if values.ndim != 1 or values.size == 0:
         raise InvalidValueError("times", times, "be a list or array of one or more times in seconds")
-    good = (values >= 0) & (values <= LATEST)
-    if not good.all():
-        place = int(np.argmin(good))
-        raise InvalidValueError(f"times[{place}]", values[place], f"lie between 0 and {LATEST:g} s")
     if (descents := values[1:] < values[:-1]).any():
         place = int(np.argmax(descents)) + 1
         allowed = f"be {shown(values[place - 1])} s or later, as the time before"
         raise InvalidValueError(f"times[{place}]", values[place], allowed, "sort the messages by time")
+    good = (values >= 0) & (values <= LATEST)
+    if not good.all():
+        place = int(np.argmin(good))
+        hint = "subtract the first time" if LATEST < values[place] <= LATEST_CLOCK else ""
+        if LATEST_CLOCK < values[place] < np.inf:
+            hint = "the unit is probably milliseconds or less, such as since 1970: write seconds"
+        raise InvalidValueError(f"times[{place}]", values[place], f"lie between 0 and {LATEST:g} s", hint)
     values.setflags(write=False)
     return values
 
@@ -140,7 +145,8 @@ class Trace(Source):
     def read(cls, file: str | os.PathLike[str], period: float | None = None) -> Trace:
         """Return the trace in a CSV or Parquet file.
 
-        The file is read in batches. Memory holds the times, sizes and kinds, some 40 bytes for each message.
+        Times count from the first message: a file may have the times of any clock in seconds, such as since 1970. The
+        file is read in batches. Memory holds the times, sizes and kinds, some 40 bytes for each message.
 
         Parameters
         ----------
@@ -165,6 +171,9 @@ class Trace(Source):
         path = FilePath(file)
         try:
             times, sizes, labels = _content_of(path)
+            # Other times are refused, with their values in the file.
+            if times.size and times[0] >= 0 and times[-1] <= LATEST_CLOCK and (times[1:] >= times[:-1]).all():
+                times -= times[0]
             return cls(times, sizes, period, labels)
         except InvalidValueError as error:
             raise ValueError(f"{path}: {error}") from None
@@ -244,10 +253,12 @@ def _content_of(path: FilePath) -> tuple[NDArray[np.float64], NDArray[np.int64],
             for name in batch.schema.names:
                 if batch.column(name).null_count:
                     raise ValueError(f"{path}: column {name!r} has empty cells")
-            times.append(pc.cast(batch.column("time"), pa.float64()).to_numpy(zero_copy_only=False))
-            sizes.append(pc.cast(batch.column("size"), pa.int64()).to_numpy(zero_copy_only=False))
+            # Copies, because PyArrow's buffers are larger than their content.
+            for parts, name, kind in ((times, "time", pa.float64()), (sizes, "size", pa.int64())):
+                parts.append(pc.cast(batch.column(name), kind).to_numpy(zero_copy_only=False).copy())
             if LABEL_COLUMN in batch.schema.names:
-                coded = pc.dictionary_encode(pc.cast(batch.column(LABEL_COLUMN), pa.string()))
+                texts = pc.utf8_trim_whitespace(pc.cast(batch.column(LABEL_COLUMN), pa.string()))
+                coded = pc.dictionary_encode(texts)
                 numbers = [names.setdefault(text, len(names)) for text in coded.dictionary.to_pylist()]
                 if len(names) > MOST_KINDS:
                     raise ValueError(f"{path}: column {LABEL_COLUMN!r} has more than {MOST_KINDS} different kinds")
@@ -255,9 +266,24 @@ def _content_of(path: FilePath) -> tuple[NDArray[np.float64], NDArray[np.int64],
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
     except pa.ArrowException as error:
-        raise ValueError(f"{path}: is no trace: {str(error).splitlines()[0]}") from None
-    labels = Labels(tuple(names), np.concatenate(codes)) if names else None
-    return np.concatenate(times), np.concatenate(sizes), labels
+        raise ValueError(f"{path}: is no trace: {str(error).splitlines()[0]:.200}") from None
+    if not any(part.size for part in times):
+        raise ValueError(f"{path}: has no messages")
+    labels = Labels(tuple(names), _joined(codes)) if names else None
+    return _joined(times), _joined(sizes), labels
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return the parts as one array; the list is empty then, so that memory does not hold them twice."""
+    import numpy as np
+
+    result = np.empty(sum(part.size for part in parts), parts[0].dtype)
+    end = result.size
+    while parts:
+        part = parts.pop()
+        result[end - part.size : end] = part
+        end -= part.size
+    return result
 
 
 def _batches(path: FilePath) -> Iterator[Any]:
@@ -273,17 +299,25 @@ def _batches(path: FilePath) -> Iterator[Any]:
             parquet = pq.ParquetFile(opened)
             yield from parquet.iter_batches(columns=_required_columns(path, parquet.schema_arrow.names))
         else:
-            read = {"time": pa.float64(), "size": pa.int64(), LABEL_COLUMN: pa.string()}
-            convert = pyarrow.csv.ConvertOptions(column_types=read)
+            types = {"time": pa.float64(), "size": pa.float64(), LABEL_COLUMN: pa.string()}
+            # The header is read first, because blanks about a name belong to the name.
+            given = pyarrow.csv.open_csv(opened).schema.names
+            names = [name.strip() for name in given]
+            wanted = [given[names.index(name)] for name in _required_columns(path, names)]
+            convert = pyarrow.csv.ConvertOptions(
+                include_columns=wanted, column_types={name: types[name.strip()] for name in wanted}
+            )
+            opened.seek(0)
             for batch in pyarrow.csv.open_csv(opened, convert_options=convert):
-                yield batch.select(_required_columns(path, batch.schema.names))
+                yield batch.rename_columns([name.strip() for name in wanted])
 
 
 def _required_columns(path: FilePath, names: list[str]) -> list[str]:
     """Return the columns of a file that a trace uses; raise ValueError if one is missing or not unique."""
     for name in COLUMNS:
         if name not in names:
-            raise ValueError(f"{path}: lacks a column {name!r}; required are {' and '.join(COLUMNS)}")
+            found = shown(", ".join(names))
+            raise ValueError(f"{path}: lacks a column {name!r}; required are {' and '.join(COLUMNS)}, it has {found}")
     for name in (*COLUMNS, LABEL_COLUMN):
         if names.count(name) > 1:
             raise ValueError(f"{path}: has more than one column {name!r}")

@@ -179,11 +179,13 @@ def checked_sizes(sizes: Any) -> NDArray[np.int64]:
     if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iuf":
         raise InvalidValueError("sizes", sizes, "be a list or array of one or more sizes in bytes")
     # Also false for NaN.
-    good = (values >= 1) & (values <= LARGEST_SIZE) & (values == np.floor(values))
+    good = (values >= 1) & (values <= LARGEST_SIZE)
+    if values.dtype.kind == "f":
+        good &= values == np.floor(values)
     if not good.all():
         place = int(np.argmin(good))
         raise InvalidValueError(f"sizes[{place}]", values[place], "be a whole number of bytes from 1 to 1000000000")
-    whole = values.astype(np.int64)
+    whole = values.astype(np.int64, copy=False)
     whole.setflags(write=False)
     return whole
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, declarations, is_number
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
@@ -162,9 +163,8 @@ class SourceSettings:
 
     def check_rate(self, highest: float) -> None:
         """Raise ValueError if the mean number of messages per second [1/s] is too large or not known."""
-        rate = self.source.message_rate
-        # One message at the time 0 has no rate, which is NaN.
-        if not rate <= highest:
+        rate = source_of(self.source).message_rate
+        if rate > highest:
             raise ValueError(f"at most {highest:g} messages per second are allowed in the mean, got {rate:.6g}")
 
     @property
@@ -247,6 +247,22 @@ def _trace_file(values: Mapping[str, Any], folder: Path) -> TraceFile:
         return TraceFile(Path(file).name, str(values["digest"]), period)
     path = folder / file
     return TraceFile(path.name, _digest(path), period, path)
+
+
+def source_parameters(source: Source) -> dict[str, Any]:
+    """Return the kind and the parameters of a source, as values of JSON; of a trace its extent.
+
+    Examples
+    --------
+    >>> source_parameters(Trace([0.0, 0.5], [100, 200], period=1.0))
+    {'kind': 'trace', 'messages': 2, 'duration': 1.0, 'period': 1.0}
+    >>> source_parameters(Speech(174, 0.020))
+    {'kind': 'speech', 'packet_size': 174, 'interval': 0.02, 'talk': 1.0, 'silence': 1.35}
+    """
+    kind = {"kind": type(source).__name__.lower()}
+    if isinstance(source, Trace):
+        return {**kind, "messages": source.times.size, "duration": source.duration, "period": source.period}
+    return {**kind, **(_parameters(source) if type(source) in KINDS.values() else {})}
 
 
 def _parameters(described: object) -> dict[str, Any]:
