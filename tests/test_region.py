@@ -282,7 +282,7 @@ def test_progress_counts_every_round_trip_time():
         ({"limit": True}, "limit must be a number of seconds above 0, got True"),
         ({"quantile": "95%"}, "quantile must lie between 0 and 1, got '95%'"),
         ({"quantile": [0.9, 0.95]}, "quantile must lie between 0 and 1, got [0.9, 0.95]"),
-        ({"flow": "tv"}, "flow must be a Source, .*, or one of voip, opus, "),
+        ({"flow": "tv"}, "flow must be a Source, such as a Flow, a Video or a Trace, or one of voip, opus, "),
         ({"flow": 174}, "remote-control, remote-desktop, game, got 174"),
         ({"codec": "mp3"}, "codec must be one of"),
         ({"playout_delay": 0}, "playout_delay must be a number of seconds above 0, 'limit' or 'best', got 0"),
