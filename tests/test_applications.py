@@ -86,7 +86,7 @@ def test_applications_whose_rate_is_not_constant_are_the_sources_that_they_are()
     assert APPLICATIONS["remote-desktop"].source.mean_bitrate == pytest.approx(1e6)
 
 
-ASKING_FOR_A_FLOW = ("largest_packet_rate", "sensitivities", "best_split", "best_connections", "compare")
+ASKING_FOR_A_FLOW = ("largest_packet_rate", "sensitivities", "best_split", "best_connections")
 
 
 @pytest.mark.parametrize("name", OTHER_SOURCES)
