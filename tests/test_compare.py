@@ -433,7 +433,8 @@ def test_a_source_is_carried_by_the_ways_that_are_defined_for_it():
     assert udp.by_kind["key frame"].lost / udp.by_kind["key frame"].offered > 5 * lost
     assert rows["udp-parity-1"].result.lost < 0.2 * udp.lost
     record = json.loads(to_json(comparison))
-    assert record["scenario"]["source"] == f"{video!r}"
+    assert record["scenario"]["source"]["kind"] == "video"
+    assert record["scenario"]["source"]["key_ratio"] == 10
     assert to_text(comparison, 140).startswith("video of 500 kbit/s in the mean")
     assert comparison.call(comparison.rows[0]) is None
 

@@ -186,7 +186,7 @@ def test_the_buffer_holds_what_is_not_acknowledged():
         ({"second": (path(0.1, reordering=0.1), UDP)}, "reordering of the second leg must be 0 with UDP"),
         ({"second": (path(0.1), UDP), "buffer": 1000}, "buffer must be left out with UDP on the second leg"),
         ({"source": td.Trace([0.0, 1.0], [10, 10])}, "have at least 3000 messages"),
-        ({"source": "nothing"}, "flow must be a Source, .*, or one of"),
+        ({"source": "nothing"}, "flow must be a Source, such as a Flow, a Video or a Trace, or one of"),
     ],
 )
 def test_a_wrong_argument_gets_one_line(change, message):
