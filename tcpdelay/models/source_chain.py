@@ -20,6 +20,7 @@ from tcpdelay.models.validity import compared_flow
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Linux
 
@@ -64,6 +65,10 @@ class SourceChain(ABC):
     largest_utilization: float
     table: str
 
+    def busiest(self, source: Any, stack: Linux) -> Flow:
+        """Return the flow whose rate is compared with the fair rate of TCP."""
+        return compared_flow(source)
+
     @abstractmethod
     def refusals(self, source: Any, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
         """Yield an error for each field that only this chain refuses."""
@@ -97,10 +102,12 @@ class SourceChain(ABC):
             if getattr(path, name) != value:
                 yield UnsupportedError(name, getattr(path, name), f"be {value!r} {where}", SIMULATED)
                 return
-        flow = compared_flow(source)
-        yield from linux_refusals(flow, path, stack)
+        yield from linux_refusals(compared_flow(source), path, stack)
         yield from self.refusals(source, path, stack)
-        if path.loss > 0 and connection_utilization(flow, path, stack) > self.largest_utilization:
+        if (
+            path.loss > 0
+            and connection_utilization(self.busiest(source, stack), path, stack) > self.largest_utilization
+        ):
             limit = f"{self.largest_utilization:.0%} of the fair rate of TCP"
             yield UnsupportedError("loss", path.loss, f"be smaller {where}: {self.busy} exceed {limit}", SIMULATED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -16,6 +17,7 @@ from tcpdelay.models.linux.video_frames import (
     flights,
     growing_windows,
     key_sizes,
+    mean_segments,
     repaired_in_time,
     segment_shares,
     video_parameters,
@@ -25,13 +27,14 @@ from tcpdelay.models.solver.gth import gth_solve
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.models.source_chain import SourceChain, SourceDelays
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Linux
 
-LARGEST_UTILIZATION = 0.3
-"""Largest mean rate of a video, relative to the fair rate of TCP: above it, the window also limits other frames."""
-LARGEST_WINDOW = 80
-"""Largest window that the chain follows: key frames of more segments are refused."""
+LARGEST_UTILIZATION = 0.35
+"""Largest rate of a video's segments, relative to the fair rate of TCP: above it, backlogs of other frames grow."""
+LARGEST_NEED = 80.0
+"""Largest mean number of segments of a key frame and of the frames in flight."""
 MOST_FRAMES = 300
 """Largest number of frames from a key frame to the next."""
 LARGEST_VARIATION = 0.6
@@ -49,9 +52,14 @@ class VideoModel(SourceChain):
 
     source = Video
     subject = "video"
-    busy = "frames"
+    busy = "segments"
     largest_utilization = LARGEST_UTILIZATION
     table = VIDEO_TABLE
+
+    def busiest(self, source: Video, stack: Linux) -> Flow:
+        """Return the flow of the mean number of segments, with full segments: windows count segments."""
+        segments = (source.group - 1) * mean_segments(source, stack.mss) + source.mean_sizes[1] / stack.mss
+        return Flow(math.ceil(segments / source.group * stack.mss), source.mean_interval)
 
     def refusals(self, source: Video, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
         """Yield an error for each field that only the chain of video refuses."""
@@ -68,8 +76,8 @@ class VideoModel(SourceChain):
             allowed = f"be 2 to {MOST_FRAMES} frames {where}"
             yield UnsupportedError("key_interval", source.key_interval, allowed, SIMULATED)
         needed = source.mean_sizes[1] / stack.mss + path.rtt * source.bitrate / 8 / stack.mss
-        if needed > LARGEST_WINDOW / 2:
-            allowed = f"be smaller {where}: a key frame and the flight need a window of {needed:.0f} segments"
+        if needed > LARGEST_NEED:
+            allowed = f"be smaller {where}: a key frame and the flight have {needed:.0f} segments"
             yield UnsupportedError("bitrate", source.bitrate, allowed, SIMULATED)
 
     def solve(self, source: Video, path: Path, stack: Linux, ignored: Mapping[str, str]) -> SourceDelays:

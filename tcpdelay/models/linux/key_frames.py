@@ -57,8 +57,6 @@ class VideoParameters(NamedTuple):
         Number of states of this clock: key frames since a loss.
     reordering_timer : float
         Time from the sending of a segment to RACK's timer, if fewer than three later segments have arrived.
-    probe_timer : float
-        Time from the sending of a segment to the tail loss probe, if no later frame is written.
     """
 
     load: float
@@ -73,7 +71,6 @@ class VideoParameters(NamedTuple):
     clock: int
     periods: int
     reordering_timer: float
-    probe_timer: float
 
 
 @kernel()
@@ -123,17 +120,34 @@ def _growth(v: VideoParameters, window: int, origin: float, time: float) -> floa
 
 @kernel()
 def _add_frame(
-    v: VideoParameters, bins: NDArray[np.float64], wait: float, together: float, earlier: float, weight: float
+    v: VideoParameters,
+    bins: NDArray[np.float64],
+    wait: float,
+    silent: float,
+    together: float,
+    earlier: float,
+    weight: float,
 ) -> None:
     """Add a frame that leaves after a wait, delayed by losses in the round-trip time before.
 
     `together` segments leave at the same time as the frame's last one, which is among them, and `earlier` segments
     leave in the frame intervals before. A retransmission arrives one round-trip time after a lost segment would have.
+    If no data follows at once, the loss of the last segment is detected by the next frame, written after `silent`, and
+    that of the two before it by RACK's timer at the latest.
     """
     rest = weight
-    for age in range(v.flight + 1):
-        left = v.load - age
-        segments = together if age == 0 else earlier / v.flight
+    for part in range(v.flight + tcp.DUPLICATE_THRESHOLD):
+        age = part - tcp.DUPLICATE_THRESHOLD + 1
+        left = v.load - max(age, 0)
+        if age > 0:
+            segments = earlier / v.flight
+        elif age == 0:
+            segments = together - tcp.DUPLICATE_THRESHOLD
+        elif part == 0:
+            segments, left = min(together, 1.0), v.load + silent
+        else:
+            segments = min(together - 1.0, tcp.DUPLICATE_THRESHOLD - 1.0)
+            left = v.load + min(silent, v.reordering_timer - v.load)
         if segments <= 0 or left <= 0:
             continue
         late = rest * (1 - (1 - v.loss) ** segments)
@@ -220,7 +234,8 @@ def follow_key_frame(
                         break
                     together = float(index - flying if index > flying else index)
                     earlier = min(float(w), float(index)) - together if rounds == 0 else w - together
-                    _add_frame(v, bins[1 if frame == 0 else 0], max(leaves - frame, 0.0), together, earlier, chance)
+                    wait, silent = max(leaves - frame, 0.0), max(frame + 1 - leaves, 0.0)
+                    _add_frame(v, bins[1 if frame == 0 else 0], wait, silent, together, earlier, chance)
                 frame += 1
                 if frame >= v.group:
                     done, segments = True, 0.0

@@ -49,6 +49,18 @@ def segment_shares(video: Video, mss: int) -> NDArray[np.float64]:
     return np.diff(np.concatenate([[0.0, 0.0], shares]))
 
 
+def mean_segments(video: Video, mss: int) -> float:
+    """Return the mean number of segments of other frames.
+
+    Examples
+    --------
+    >>> mean_segments(Video(300_000, key_ratio=1, variation=0), mss=1448)
+    1.0
+    """
+    shares = segment_shares(video, mss)
+    return float(shares @ np.arange(shares.size))
+
+
 def key_sizes(video: Video, mss: int) -> NDArray[np.float64]:
     """Return equally likely sizes of key frames [segments]: the means of parts of their distribution.
 
@@ -82,8 +94,7 @@ def video_parameters(video: Video, path: Path, stack: Linux) -> VideoParameters:
     """Return the parameters of the chain of video."""
     load = path.rtt * video.frame_rate
     flight = math.floor(load + SAME_TIME)
-    shares = segment_shares(video, stack.mss)
-    segments = float(shares @ np.arange(shares.size))
+    segments = mean_segments(video, stack.mss)
     cubic = stack.congestion_control == "cubic"
     clock = cubic and flight > 0
     needed = math.ceil(key_sizes(video, stack.mss)[-1]) + math.ceil(segments * flight)
@@ -97,12 +108,11 @@ def video_parameters(video: Video, path: Path, stack: Linux) -> VideoParameters:
         video.group,
         video.mean_sizes[0] / stack.mss,
         segments,
-        max(needed + 3, shares.size, tcp.INITIAL_WINDOW),
+        max(needed + 3, segment_shares(video, stack.mss).size, tcp.INITIAL_WINDOW),
         int(cubic),
         int(clock),
         CLOCK_PERIODS if clock else 1,
         load * (1 + 1 / tcp.REORDERING_SHARE) + slack * video.frame_rate,
-        load * (1 + tcp.PROBE_ROUND_TRIPS) + slack * video.frame_rate,
     )
 
 
@@ -126,9 +136,6 @@ def lone_loss(v: VideoParameters, segments: int, lost: int, frame_segments: int)
         shown = frames + v.load
         if arrived > 0 and shown > v.reordering_timer:
             detected, credit = v.reordering_timer, 1
-            break
-        if arrived == 0 and shown > v.probe_timer:
-            detected, credit = v.probe_timer, 1
             break
         before = arrived
         arrived += frame_segments
