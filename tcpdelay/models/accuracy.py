@@ -29,8 +29,8 @@ CORRELATED_TABLE = "linux-errors-correlated.csv"
 
 `validation/drop_tail_patterns.py` writes it.
 """
-SPEECH_TABLE = "linux-errors-speech.csv"
-"""File with the errors of the chain of speech; `validation/speech.py` writes it."""
+SPEECH_TABLE, VIDEO_TABLE = "linux-errors-speech.csv", "linux-errors-video.csv"
+"""Files with the errors of the chains of speech and video, from `validation/speech.py` and `validation/video.py`."""
 BBR_TABLE = "linux-errors-bbr.csv"
 """File with the errors of the chain of BBR; `validation/bbr_chain.py` writes it."""
 SIMULATED_RATE_ERROR = 0.047
@@ -309,22 +309,24 @@ def expected_error(
 
 
 @cache
-def _speech_table() -> ErrorTable:
-    return ErrorTable.read(speech_table_file())
+def _source_table(name: str) -> ErrorTable:
+    return ErrorTable.read(source_table_file(name))
 
 
-def speech_table_file() -> FilePath:
-    """Return the file with the errors of the chain of speech."""
-    return linux_table_file().with_name(SPEECH_TABLE)
+def source_table_file(name: str) -> FilePath:
+    """Return the file with the errors of the chain of a source, by its name."""
+    return linux_table_file().with_name(name)
 
 
-def speech_error(talk: Flow, path: Path, stack: Linux, quantile: float = USUAL_QUANTILE) -> ExpectedError:
-    """Return the expected error of the chain of speech.
+def source_error(table: str, flow: Flow, path: Path, stack: Linux, quantile: float = USUAL_QUANTILE) -> ExpectedError:
+    """Return the expected error of the chain of a source that is no constant rate.
 
     Parameters
     ----------
-    talk : Flow
-        The packets of a talk spurt.
+    table : str
+        File with the errors of the chain.
+    flow : Flow
+        The flow by which its scenarios are compared: the packets of a talk spurt, or the mean frames of a video.
     path, stack
         The rest of the scenario.
     quantile : float
@@ -332,11 +334,11 @@ def speech_error(talk: Flow, path: Path, stack: Linux, quantile: float = USUAL_Q
 
     Examples
     --------
-    >>> speech_error(Flow(174, 0.020), Path(rtt=0.100, loss=0.01), Linux()).mean < 0.05
+    >>> source_error(SPEECH_TABLE, Flow(174, 0.020), Path(rtt=0.100, loss=0.01), Linux()).mean < 0.05
     True
     """
     cubic = stack.congestion_control == "cubic"
-    found = _speech_table().expected(features_of(talk, path, stack), cubic, True, quantile)
+    found = _source_table(table).expected(features_of(flow, path, stack), cubic, True, quantile)
     return _no_less(found, SIMULATOR_ERROR)
 
 

@@ -17,6 +17,7 @@ from tcpdelay.scenario.scenario import Scenario, scenario_from_options
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.speech import Speech
+from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Linux, Stack
 from tcpdelay.units import format_fraction
 
@@ -36,15 +37,19 @@ LARGEST_CHAIN_ERROR = 0.10
 
 
 @cache
-def chain_model(linux: bool, speech: bool = False) -> Model:
-    """Return the chain for the stack of a Linux kernel, or for the published one; the former has one for speech."""
+def chain_model(linux: bool, source: type[Source] = Flow) -> Model:
+    """Return the chain for the stack of a Linux kernel, or for the published one; the former has some for sources."""
     # Imported when first needed: the compiler that the chains use takes a second.
     from tcpdelay.models.chain_models import LinuxChain, PublishedChain
 
-    if linux and speech:
+    if linux and source is Speech:
         from tcpdelay.models.speech_model import SpeechModel
 
         return SpeechModel()
+    if linux and source is Video:
+        from tcpdelay.models.video_model import VideoModel
+
+        return VideoModel()
     return LinuxChain() if linux else PublishedChain()
 
 
@@ -110,7 +115,7 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
         raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(AnsweredBy)))}")
     if method == "simulation":
         return simulator()
-    return chain_model(isinstance(scenario.stack, Linux), isinstance(scenario.source, Speech))
+    return chain_model(isinstance(scenario.stack, Linux), type(scenario.source))
 
 
 def packets_to_count(scenario: Scenario, packets: int) -> int:
@@ -180,7 +185,7 @@ def model_to_compare(
     can_simulate = not simulator().supports(scenario).refused
     because = why_simulated(scenario, solved) if method == "auto" and can_simulate else ""
     if not isinstance(scenario.source, Flow):
-        # The chain of speech has no capacity and is checked at single points, not along a search.
+        # The chains of speech and video have no capacity and are checked at single points, not along a search.
         if method == "chain":
             raise InvalidValueError("source", scenario.source, "be a Flow, which has a constant rate, in this question")
         because = because or "the chain does not model this scenario (source)"
@@ -373,7 +378,8 @@ def predict_delay(
     flow : Source or str, optional
         A `Flow` of a packet size [bytes] and an interval [s], or the name of an application in
         `tcpdelay.scenario.applications`, such as "voip"; instead, give `packet_size` and `interval`. The chain also
-        knows `Speech`. Any other source, such as a `Video`, is simulated: the method must be "simulation" or "auto".
+        knows `Speech` and `Video`, within limits. Any other source is simulated: the method must be "simulation" or
+        "auto".
     path : Path, optional
         Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.
     stack : Stack, optional
@@ -457,7 +463,7 @@ def predict_with_warning(
 
     if method == "chain" and packets is not None:
         raise InvalidValueError("packets", packets, "be left out unless something is simulated (method 'chain')")
-    if method == "chain" and isinstance(scenario.source, Flow | Speech):
+    if method == "chain" and isinstance(scenario.source, Flow | Speech | Video):
         # Before the chain is solved, which may take long.
         warn_outside(scenario.source, scenario.path, scenario.stack)
     with single_prediction():

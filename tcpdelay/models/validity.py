@@ -6,10 +6,13 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tcpdelay.scenario.applications import constant_rate
+from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.speech import Speech
+from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Linux, Stack, checked_profile
 
 if TYPE_CHECKING:
@@ -118,17 +121,49 @@ SPEECH_RANGE = ValidatedRange(
     interval=(0.010, 0.100),
     source="simulations of random scenarios, validation/speech.py",
 )
+VIDEO_RANGE = ValidatedRange(
+    rtt=(0.010, 0.300),
+    loss=(0.0005, 0.02),
+    packet_size=(100, 30_000),
+    interval=(1 / 60, 1 / 10),
+    source="simulations of random scenarios, validation/video.py",
+)
 
 
-def validated_range(stack: Stack) -> ValidatedRange:
-    """Return the range in which the profile of `stack` has been checked.
+LARGEST_PACKET = bounds(Flow, "packet_size")[1]
+
+
+def compared_flow(source: Source) -> Flow:
+    """Return the flow by which the scenarios of a chain are compared: packets of a talk spurt, or mean frames.
+
+    Raises
+    ------
+    InvalidValueError
+        If the source has no chain; a ValueError.
+
+    Examples
+    --------
+    >>> compared_flow(Video(1_200_000, frame_rate=30))
+    Flow(packet_size=5000, interval=0.03333333333333333)
+    """
+    if isinstance(source, Speech):
+        return source.without_silence
+    if isinstance(source, Video):
+        return Flow(min(max(round(source.mean_size), 1), int(LARGEST_PACKET)), source.mean_interval)
+    return constant_rate(source)
+
+
+def validated_range(stack: Stack, source: type[Source] = Flow) -> ValidatedRange:
+    """Return the range in which the chain of the profile of `stack` has been checked for a class of sources.
 
     Raises
     ------
     ValueError
         If `stack` is of no known profile.
     """
-    return LINUX_RANGE if isinstance(checked_profile(stack), Linux) else PUBLISHED_RANGE
+    if not isinstance(checked_profile(stack), Linux):
+        return PUBLISHED_RANGE
+    return {Speech: SPEECH_RANGE, Video: VIDEO_RANGE}.get(source, LINUX_RANGE)
 
 
 def beyond_chain(source: Source, path: Path, stack: Stack) -> list[str]:
@@ -139,8 +174,7 @@ def beyond_chain(source: Source, path: Path, stack: Stack) -> list[str]:
     >>> beyond_chain(Speech(174, 0.020), Path(rtt=0.100, loss=0.08), Stack.linux())
     ['loss 0.08 lies outside the validated range of 0.0005 to 0.05']
     """
-    known = SPEECH_RANGE if isinstance(source, Speech) else validated_range(stack)
-    return known.exceeded_by(source, path)
+    return validated_range(stack, type(source)).exceeded_by(compared_flow(source), path)
 
 
 def warn_outside(source: Source, path: Path, stack: Stack) -> None:

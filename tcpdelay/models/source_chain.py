@@ -1,0 +1,151 @@
+"""What the chains of sources that are no constant rate share: the interface of a model, refusals, delays by kind."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tcpdelay.distribution import DelayDistribution, ExpectedError
+from tcpdelay.models.accuracy import source_error
+from tcpdelay.models.chain_models import LinuxChain, ignored_settings
+from tcpdelay.models.interface import SIMULATED, Answer, Requested, Support, TooLargeError, UnsupportedError
+from tcpdelay.models.linux.parameters import PATH_FIELDS, linux_refusals
+from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.models.validity import compared_flow
+from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.stack import Linux
+
+SHARE_ERROR = 0.05
+"""Relative error of a share of late messages: where it would move p95 by 5 % or more, half of the p95 were so wrong."""
+
+
+@dataclass(frozen=True, repr=False)
+class SourceDelays(DelayDistribution):
+    """The delays of the messages of a source.
+
+    Attributes
+    ----------
+    by_kind : mapping of str to DelayDistribution
+        Delays of the messages of each kind.
+    """
+
+    by_kind: Mapping[str, DelayDistribution] = field(default_factory=dict, repr=False, compare=False)
+
+
+class SourceChain(ABC):
+    """The Markov chain of a Linux kernel for one class of sources.
+
+    Attributes
+    ----------
+    source : type of Source
+        The class.
+    subject : str
+        The name of its sources in refusals.
+    busy : str
+        The part of such a source whose rate is compared with the fair rate of TCP.
+    largest_utilization : float
+        Largest rate of this part, relative to the fair rate of TCP.
+    table : str
+        File with the errors of the chain.
+    """
+
+    name = "chain"
+    source: type[Source]
+    subject: str
+    busy: str
+    largest_utilization: float
+    table: str
+
+    def busiest(self, source: Any, stack: Linux) -> Flow:
+        """Return the flow whose rate is compared with the fair rate of TCP."""
+        return compared_flow(source)
+
+    @abstractmethod
+    def refusals(self, source: Any, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+        """Yield an error for each field that only this chain refuses."""
+
+    @abstractmethod
+    def solve(self, source: Any, path: Path, stack: Linux, ignored: Mapping[str, str]) -> SourceDelays:
+        """Solve the chain; TooLargeError if it would be too large."""
+
+    def supports(self, scenario: Scenario) -> Support:
+        """Return which fields the chain honours, ignores and refuses."""
+        if not isinstance(scenario.source, self.source) or not isinstance(scenario.stack, Linux):
+            allowed = f"be {self.source.__name__}"
+            return Support(frozenset(), refused=(UnsupportedError("source", scenario.source, allowed, SIMULATED),))
+        assumed = LinuxChain.assumed
+        fields = {name for part in (self.source, Linux) for name in declarations(part)}
+        refused = tuple(self._refused(scenario.source, scenario.path, scenario.stack))
+        ignored = ignored_settings(scenario.stack, assumed)
+        return Support(frozenset(fields - set(assumed)) | PATH_FIELDS, ignored, refused)
+
+    def _refused(self, source: Source, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+        """Yield an error for each field of a scenario that the chain refuses."""
+        where = f"in the chain of {self.subject}"
+        if stack.congestion_control == "bbr":
+            yield UnsupportedError("congestion_control", "bbr", f"be cubic or reno {where}", SIMULATED)
+            return
+        for name, value in (("loss_pattern", "random"), ("loss_burst", 1.0), ("bottleneck", "packets")):
+            if getattr(path, name) != value:
+                yield UnsupportedError(name, getattr(path, name), f"be {value!r} {where}", SIMULATED)
+                return
+        yield from linux_refusals(compared_flow(source), path, stack)
+        yield from self.refusals(source, path, stack)
+        if (
+            path.loss > 0
+            and connection_utilization(self.busiest(source, stack), path, stack) > self.largest_utilization
+        ):
+            limit = f"{self.largest_utilization:.0%} of the fair rate of TCP"
+            yield UnsupportedError("loss", path.loss, f"be smaller {where}: {self.busy} exceed {limit}", SIMULATED)
+
+    def answer(self, scenario: Scenario, requested: Requested) -> Answer:
+        """Return the chain's answer."""
+        support = self.supports(scenario)
+        answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
+        if support.refused:
+            return answered("unsupported", refusal=support.refused[0])
+        assert isinstance(scenario.stack, Linux)
+        try:
+            solved = self.solve(scenario.source, scenario.path, scenario.stack, support.ignored)
+        except TooLargeError as error:
+            return answered("too large", refusal=error)
+        found = replace(solved, look_up_error=partial(self._expected_error, solved))
+        target = requested.target
+        return answered(
+            "exact",
+            found.quantile(np.array(requested.quantiles)),
+            found.late_fraction(np.array(requested.late_after)),
+            found.mean,
+            True,
+            found.truncated_mass,
+            distribution=found,
+            lateness=np.nan if target is None else found.late_fraction(target.latest),
+        )
+
+    def capacity(self, scenario: Scenario) -> float:
+        """Return NaN: the chain answers only far below the capacity."""
+        return np.nan
+
+    def _expected_error(self, delays: SourceDelays, quantile: float) -> ExpectedError:
+        """Return the expected error of a quantile.
+
+        The delays are a comb. At the edge of a tooth, a small error of the share of late messages moves a quantile by a
+        whole tooth. So the error is at least half of this distance in the mean, and the distance in nine of ten.
+        """
+        assert delays.scenario is not None
+        source, path, stack = delays.scenario
+        assert isinstance(stack, Linux)
+        found = source_error(self.table, compared_flow(source), path, stack, quantile)
+        at = delays.quantile(quantile)
+        late = (1 - quantile) * np.array([1 - SHARE_ERROR, 1 + SHARE_ERROR])
+        moved = float(np.abs(delays.quantile(1 - late) / at - 1).max())
+        return replace(found, mean=max(found.mean, moved / 2), p90=max(found.p90, moved))
