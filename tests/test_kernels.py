@@ -94,11 +94,14 @@ def test_the_first_prediction_needs_no_compiled_kernel(tmp_path):
 FIRST_REPORT = """
 import json
 from tcpdelay.advice.guideline import findings
+from tcpdelay.advice.request import GuidelineRequest
 from tcpdelay.models.linux import delays, phases, profile, transitions
 from tcpdelay.models.solver import stationary
 from tcpdelay.scenario import Flow, Path
 from tcpdelay.scenario.scenario import Scenario
-found = findings(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)))
+from tcpdelay.scenario.target import Target
+scenario = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))
+found = findings(GuidelineRequest(scenario, Target(0.15)))
 kernels = (transitions.linux_transitions, delays.delay_bins, stationary.iterate_sweeps)
 print(json.dumps({
     "from the cache": [len(kernel.stats.cache_hits) for kernel in kernels],

@@ -1,6 +1,7 @@
 """A relay between two legs: closed forms of delays, losses and a full buffer; every message counts once."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -98,6 +99,22 @@ def test_back_pressure_bounds_the_rate_to_one_buffer_per_round_trip_time():
     legs = (path(0.040), TCP), (path(0.050), TCP)
     assert not td.simulate_relay(td.Flow(100, 0.045), *legs, buffer=100, packets=20_000).sustainable
     assert td.simulate_relay(td.Flow(100, 0.055), *legs, buffer=100, packets=20_000).sustainable
+
+
+def test_the_buffer_that_is_needed_is_the_smallest_that_drops_nothing():
+    # Within the round-trip time of 50 ms three messages of 100 bytes arrive.
+    legs = (path(0.040), UDP), (path(0.050), TCP)
+    assert td.simulate_relay(VOICE, *legs, packets=2000).buffer_needed == 300
+    legs = (path(0.020), UDP), (path(0.060, 0.01), TCP)
+    relay = partial(td.simulate_relay, td.Video(600_000), *legs, packets=5000, seed=4)
+    free = relay()
+    needed = {kind: messages.buffer_needed for kind, messages in free.by_kind.items()}
+    assert free.buffer_needed == max(needed.values())
+    assert relay(buffer=free.buffer_needed).dropped == 0 < relay(buffer=free.buffer_needed - 1).dropped
+    of_key_frames = relay(buffer=needed["key frame"])
+    assert of_key_frames.by_kind["key frame"].dropped == 0
+    assert of_key_frames.buffer_needed is None
+    assert td.simulate_relay(VOICE, legs[1], (path(0.020), UDP), packets=2000).buffer_needed is None
 
 
 def test_a_buffer_that_never_fills_changes_nothing():

@@ -38,6 +38,8 @@ def as_trace(flow, messages=60_000):
         (td.Flow(20_000, 0.1), td.Path(0.03, 0.002, bad_time=0.05, bad_loss=0.3), td.Stack.linux(), Rules()),
         (td.Flow(1448, 0.010), td.Path(0.06, 0.005), td.Stack.linux("bbr"), Rules()),
         (td.Flow(6000, 0.020), td.Path(0.2, 0.01), td.Stack.linux(), Rules()),
+        # Each message meets a window that has been idle for longer than the timeout.
+        (td.Flow(60_000, 1.0), td.Path(0.05, 0.01), td.Stack.linux(), Rules()),
     ],
 )
 def test_a_trace_of_a_flow_has_the_delays_of_the_flow(flow, path, stack, rules):
@@ -148,7 +150,8 @@ def test_every_message_is_read_once_in_order_and_none_is_faster_than_the_network
     schedule = WriteSchedule(trace, 0)
     schedule.begin(connection)
     advance(connection, wire, len(times), schedule)
-    delays, waits = wire.delays[:, : len(times)]
+    delays, waits, held = wire.delays[:, : len(times)]
+    assert (held >= sizes).all()
     assert connection.packets_read == connection.packets_written == len(times)
     assert connection.rcv_nxt == connection.written == sum(sizes)
     assert delays.min() >= connection.one_way_delay

@@ -159,9 +159,9 @@ def transmit(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
 def _write(flow: Any, c: Any, wire: Any) -> None:
     """Write a message."""
     note_write(flow, c.now)
+    restart_after_idle(c)
+    expect_after_idle(c)
     if flow.application == SCHEDULED:
-        restart_after_idle(c)
-        expect_after_idle(c)
         # The receiver asks for the ends of messages.
         message = message_record(wire, c.packets_written)
         message.written, message.end = c.now, c.written + flow.message

@@ -88,7 +88,7 @@ A scheduled application has two rings in its place. `schedule` has the messages 
 of which `messages_taken` have come due. `unread` has the messages that are written and not yet read. `message` and
 `kind` are those of the message written last. `overflows` messages were not written because `unread` was full.
 """
-_SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (2, 1)), "messages": (WRITTEN_MESSAGE, (UNREAD,))}
+_SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (3, 1)), "messages": (WRITTEN_MESSAGE, (UNREAD,))}
 NETWORK_WIRE = np.dtype([(name, *_SHORTENED.get(name, (WIRE[name],))) for name in WIRE.names or ()])
 """The segments and acknowledgements in transit of one flow: `WIRE` without room for a packet trace and delays, and with
 room for fewer messages."""

@@ -55,6 +55,9 @@ class RelayedMessages:
         Parts of these delays: from the write to the read by the relay, and from there to the end.
     relay_delay : float
         Mean of the part of `second` in which messages wait at the relay for transmission [s].
+    buffer_needed : int or None
+        Smallest buffer of the relay that would have had room for each of these messages at once [bytes]: none is
+        dropped, and none waits before the relay. None with a limited buffer, or with UDP on the second leg.
     mean_interval, quantile_interval : Interval
         Mean delay and requested quantile [s] with their 95 % intervals; NaN if the delays are correlated over the whole
         simulation, or the messages are too few.
@@ -68,6 +71,7 @@ class RelayedMessages:
     first: DelayDistribution | None
     second: DelayDistribution | None
     relay_delay: float = np.nan
+    buffer_needed: int | None = None
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
 
@@ -192,16 +196,19 @@ def simulate_relay(
     drops = isinstance(first[1], Udp)
     onward = _carry(reached[arrived], messages["size"][arrived], second, int(seeds[1]), buffer, drops)
     fates = _Fates.of(arrival, onward, arrived)
+    unlimited = buffer is None and isinstance(second[1], Linux)
     counted = np.arange(messages.size) >= WARM_UP
     if _carried(written, fates).high < 1:
         return _unsustainable(fates.only(counted), first, second, quantile, seed)
-    overall = _relayed(fates.only(counted), first, second, quantile)
+    overall = _relayed(fates.only(counted), first, second, quantile, unlimited)
     kinds = source.kinds if len(source.kinds) > 1 else ()
     of_kind = {kind: counted & (messages["kind"] == number) for number, kind in enumerate(kinds)}
     return RelayResult(
         **vars(overall),
         by_kind={
-            kind: _relayed(fates.only(some), first, second, quantile) for kind, some in of_kind.items() if some.any()
+            kind: _relayed(fates.only(some), first, second, quantile, unlimited)
+            for kind, some in of_kind.items()
+            if some.any()
         },
         settled=overall.delays is None or is_settled(overall.quantile_interval),
         probability=quantile,
@@ -236,7 +243,7 @@ def _carry(
     """Carry messages that enter a leg at times [us]."""
     path, stack = leg
     if not times.size:
-        return Carried(np.empty(0, np.int64), np.empty(0, np.int64))
+        return Carried(*np.empty((3, 0), np.int64))
     if isinstance(stack, Udp):
         return over_udp(times, sizes, path, stack, seed)
     assert isinstance(stack, Linux)
@@ -244,21 +251,22 @@ def _carry(
 
 
 class _Fates(NamedTuple):
-    """What becomes of each message, in the order of writing: delays [us], or `NOT_READ`.
+    """What becomes of each message, in the order of writing: delays [us] or `NOT_READ`, and bytes in the relay.
 
-    `second` and `waited` are of no meaning for a message that is lost on the first leg.
+    `second`, `waited` and `held` are of no meaning for a message that is lost on the first leg.
     """
 
     first: NDArray[np.int64]
     second: NDArray[np.int64]
     waited: NDArray[np.int64]
+    held: NDArray[np.int64]
 
     @classmethod
     def of(cls, arrival: Carried, onward: Carried, arrived: NDArray[np.int64]) -> _Fates:
         """Return the fates, given the numbers of the messages that arrive at the relay."""
-        second, waited = np.full_like(arrival.delays, NOT_READ), np.zeros_like(arrival.delays)
-        second[arrived], waited[arrived] = onward.delays, onward.waited
-        return cls(arrival.delays, second, waited)
+        second, waited, held = np.full_like(arrival.delays, NOT_READ), *np.zeros((2, arrival.delays.size), np.int64)
+        second[arrived], waited[arrived], held[arrived] = onward
+        return cls(arrival.delays, second, waited, held)
 
     def only(self, chosen: NDArray[np.bool_]) -> _Fates:
         """Return the fates of some messages."""
@@ -285,8 +293,8 @@ def _counts(fates: _Fates, second: Leg) -> dict[str, Any]:
     return {"offered": fates.first.size, "delivered": delivered, **ends}
 
 
-def _relayed(fates: _Fates, first: Leg, second: Leg, quantile: float) -> RelayedMessages:
-    """Return the counts and the delays of messages."""
+def _relayed(fates: _Fates, first: Leg, second: Leg, quantile: float, unlimited: bool) -> RelayedMessages:
+    """Return the counts and the delays of messages, and the buffer that they need if the relay's has no limit."""
     counts = _counts(fates, second)
     delivered = fates.only(fates.second != NOT_READ)
     if not delivered.first.size:
@@ -300,6 +308,7 @@ def _relayed(fates: _Fates, first: Leg, second: Leg, quantile: float) -> Relayed
         first=DelayDistribution.from_samples(delivered.first / SECOND, there),
         second=DelayDistribution.from_samples(delivered.second / SECOND, onward),
         relay_delay=float(delivered.waited.mean() / SECOND),
+        buffer_needed=int(delivered.held.max()) if unlimited else None,
         mean_interval=mean_interval,
         quantile_interval=quantile_interval,
     )

@@ -32,10 +32,13 @@ class Carried(NamedTuple):
         Time of each message from its entry to its read at the end of the leg [us], or `NOT_READ`.
     waited : ndarray of int64
         Part of this time before the first transmission of the message's last byte [us].
+    held : ndarray of int64
+        Bytes that the send buffer of a leg over TCP holds when it has taken the message.
     """
 
     delays: NDArray[np.int64]
     waited: NDArray[np.int64]
+    held: NDArray[np.int64]
 
 
 def over_tcp(
@@ -84,8 +87,8 @@ def over_tcp(
         connection.tick_phase += int(wire.random.integers(connection.tick))
         advance(connection, wire, min(first + CHUNK, times.size), schedule)
         parts.append(wire.delays_of(first, int(connection.packets_read) - first))
-    delays, waited = np.concatenate(parts, axis=1)
-    return Carried(np.maximum(delays, NOT_READ), waited)
+    delays, waited, held = np.concatenate(parts, axis=1)
+    return Carried(np.maximum(delays, NOT_READ), waited, held)
 
 
 def over_udp(times: NDArray[np.int64], sizes: NDArray[np.int64], path: Path, stack: Udp, seed: int) -> Carried:
@@ -117,7 +120,7 @@ def over_udp(times: NDArray[np.int64], sizes: NDArray[np.int64], path: Path, sta
     ordered = delays[np.lexsort((delays, message))]
     completed = ordered[starts + required - 1]
     read = np.where(np.isinf(completed), NOT_READ, completed).astype(np.int64)
-    return Carried(read, np.zeros_like(times))
+    return Carried(read, np.zeros_like(times), np.zeros_like(times))
 
 
 @kernel()

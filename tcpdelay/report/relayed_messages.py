@@ -56,6 +56,7 @@ def _figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
         "target_quantile": delays and delays.known_quantile(target.quantile),
         "late_fraction": delays and delays.late_fraction(target.limit),
         **{f"mean_{name}": part and part.mean for name, part in zip(("first", "second"), parts, strict=True)},
+        "buffer_needed": messages.buffer_needed,
     }
 
 
@@ -80,6 +81,10 @@ def relay_text(source: Source, first: Leg, second: Leg, target: Target, result: 
     for kind, messages in result.by_kind.items():
         within = "none delivered" if messages.delays is None else quantile_in_words(messages.delays, target.quantile)
         facts.append((kind, f"{within}, {format_fraction(messages.dropped_share)} dropped"))
+    if result.buffer_needed is not None:
+        needs = {"message": result.buffer_needed}
+        needs |= {kind: messages.buffer_needed for kind, messages in result.by_kind.items() if messages.buffer_needed}
+        facts.append(("room at the relay", ", ".join(f"{needed} B for every {kind}" for kind, needed in needs.items())))
     backlog = "yes" if result.sustainable else "no: the backlog grows for ever"
     facts += [
         ("sustainable", backlog),

@@ -176,9 +176,8 @@ def _advance(c: Any, wire: Any, packets: int) -> None:
             if c.leaping and _is_quiet(c, wire):
                 _leap(c, wire, min(c.until_loss - 1, packets - c.packets_read - 1))
             c.now = c.next_write
-            if c.scheduled:
-                restart_after_idle(c)
-                expect_after_idle(c)
+            restart_after_idle(c)
+            expect_after_idle(c)
             if c.bbr:
                 check_application_limited(c)
             write_next(c, wire)

@@ -7,7 +7,7 @@ from typing import Any
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import MASK, NEVER, fires_at, ticks_at, uniform
-from tcpdelay.models.simulator.writes import ends_message, message_end, written_at
+from tcpdelay.models.simulator.writes import ends_message, message_end, message_record, written_at
 
 EVERYTHING = -1
 """Value in place of a segment's number: the ACK reports all segments that have arrived."""
@@ -52,6 +52,8 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
         while c.packets_read < c.packets_written and message_end(c, wire, c.packets_read) <= c.rcv_nxt:
             delay = arrival - written_at(c, wire, c.packets_read)
             wire.delays[0, c.packets_read % wire.delays.shape[1]] = delay
+            if c.scheduled:
+                wire.delays[2, c.packets_read % wire.delays.shape[1]] = message_record(wire, c.packets_read).held
             c.packets_read += 1
     if c.delayed_ack:
         if in_order:

@@ -213,8 +213,9 @@ TRANSIT = np.dtype([(name, np.int64) for name in ("arrival", "segment", "followi
 time at which it was sent."""
 EVENT = np.dtype([(name, np.int64) for name in ("time", "kind", "start", "end", "cwnd", "in_flight")])
 """An event of the packet trace."""
-WRITTEN_MESSAGE = np.dtype([(name, np.int64) for name in ("written", "end")])
-"""A message of a source: the time of its write [us], and the position in the stream at which it ends [bytes]."""
+WRITTEN_MESSAGE = np.dtype([(name, np.int64) for name in ("written", "end", "held")])
+"""A message of a source: the time of its write [us], the position in the stream at which it ends [bytes], and how much
+the send buffer holds when it has taken the message [bytes]."""
 MESSAGES = 1 << 20
 """Number of messages between write and read that are kept."""
 MOST_EVENTS = 100_000
@@ -227,7 +228,7 @@ WIRE = np.dtype(
         ("snapshots", SNAPSHOT, RING),
         ("acknowledgements", ACKNOWLEDGEMENT, RING),
         ("transit", TRANSIT, RING),
-        ("delays", np.int64, (2, KEPT)),
+        ("delays", np.int64, (3, KEPT)),
         ("messages", WRITTEN_MESSAGE, MESSAGES),
         ("events", EVENT, MOST_EVENTS),
         ("next_double", np.int64),
@@ -239,8 +240,8 @@ WIRE = np.dtype(
 All are in one record, because compiled code would count references to separate arrays. `segments`, `snapshots`,
 `acknowledgements` and `transit` are rings; only BBR uses `snapshots`, and `transit` is used only where arrivals are
 deferred. `delays` has an entry per packet, at its number modulo `KEPT`: the time from write to read, and from write to
-first transmission [us]. `messages` is a ring of the messages of a source whose rate is not constant. `events` is the
-packet trace. `next_double` and `random_state` are the arguments of `uniform`.
+first transmission [us], and `held` of its message. `messages` is a ring of the messages of a source whose rate is not
+constant. `events` is the packet trace. `next_double` and `random_state` are the arguments of `uniform`.
 """
 
 
@@ -260,11 +261,11 @@ class Wire:
 
     @property
     def delays(self) -> NDArray[np.int64]:
-        """The record's delays [us], shape (2, KEPT)."""
+        """The record's delays [us] and its bytes in the send buffer, shape (3, KEPT)."""
         return np.asarray(self.record.delays)
 
     def delays_of(self, first: int, packets: int) -> NDArray[np.int64]:
-        """Return a copy of the delays [us] of packets from number `first` on, shape (2, packets).
+        """Return a copy of the `delays` of packets from number `first` on, shape (3, packets).
 
         Examples
         --------

@@ -76,6 +76,8 @@ def write_next(c: Any, wire: Any) -> None:
             _mark_dropped(c, wire)
         message_record(wire, c.packets_written).end = end
     c.written = end
+    if c.scheduled:
+        message_record(wire, c.packets_written).held = end - c.snd_una
     c.packets_written += 1
     # A message that is due already has waited for room behind another.
     due = written_at(c, wire, c.packets_written) if c.packets_written < c.messages_known else NEVER
