@@ -20,10 +20,12 @@ LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-
 
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
+SOURCES := $(shell find tcpdelay -name '*.py')
+KERNELS := $(STAMPS)/kernels.json
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help report testbed test docs notebooks bench lock clean
+.PHONY: help report testbed lint test docs notebooks bench lock clean
 
 help: ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12]"
@@ -38,10 +40,17 @@ testbed: $(STAMPS)/package ## build the guest kernel with virtual time at 250 Hz
 	@$(BIN)/tcpdelay testbed build-kernel --hz 250
 	@$(BIN)/tcpdelay testbed check
 
-test: $(STAMPS)/dev ## lint, check types and run the tests
+lint: $(STAMPS)/dev ## lint, and check types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Two processes that run the tests would both compile every kernel.
+$(KERNELS): tests/kernel_runs.py $(SOURCES) $(STAMPS)/dev
+	@echo "Compiling the kernels ..."
+	@$(BIN)/python tests/kernel_runs.py variants >$@
+
+test: lint $(KERNELS) ## lint, check types and run the tests; --jobs=2 compiles the kernels meanwhile
 	$(BIN)/python -m pytest -n logical --dist loadfile
 
 docs: $(STAMPS)/dev ## build the documentation into docs/_build/html

@@ -1,4 +1,8 @@
-"""Runs of all models in a process of their own: `python kernel_runs.py figures` or `variants` prints JSON."""
+"""Runs of all models in a process of their own: `python kernel_runs.py figures` or `variants` prints JSON.
+
+`variants` prints nothing if kernels were in the cache: those do not say for which types the kernels were compiled that
+they call.
+"""
 
 import importlib
 import json
@@ -12,7 +16,18 @@ from numba.core.dispatcher import Dispatcher
 
 import tcpdelay.models
 import tcpdelay.network
-from tcpdelay import DelayModel, Flow, Path, Stack, Video, predict_delay, simulate, simulate_network, simulate_relay
+from tcpdelay import (
+    DelayModel,
+    Flow,
+    Path,
+    Speech,
+    Stack,
+    Video,
+    predict_delay,
+    simulate,
+    simulate_network,
+    simulate_relay,
+)
 from tcpdelay.models.chain_models import LinuxChain, PublishedChain
 from tcpdelay.models.interface import Requested
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
@@ -92,6 +107,8 @@ def call_all_kernels():
     # A decision that asks how the backlog decays.
     heavy = Scenario(Flow(1200, 0.02), Path(rtt=0.15, loss=0.015), STACKS[0])
     LinuxChain().answer(heavy, Requested(precision="decision", target=Target(1, 0.99)))
+    for source in (Speech(174, 0.020), Video(500_000)):
+        predict_delay(source, Path(rtt=0.02, loss=0.005), STACKS[0])
     simulate(VOICE, bursts, packets=2000, trace=True)
     simulate(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated", bottleneck="bytes"), packets=2000)
     simulate(Video(500_000), bursts, packets=2000, trace=True)
@@ -115,9 +132,13 @@ def without_record_types(signature):
 
 
 def variants():
-    """Of each kernel, the types for which it was compiled, and the number of its variants for different records."""
+    """Of each kernel, the types for which it was compiled, and the number of its variants for different records.
+
+    None if a kernel was in the cache.
+    """
     call_all_kernels()
     found = {}
+    cached = 0
     for package in (tcpdelay.models, tcpdelay.network):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for value in vars(importlib.import_module(module.name)).values():
@@ -127,8 +148,11 @@ def variants():
                     signatures = sorted({without_record_types(signature) for signature in compiled})
                     name = f"{value.py_func.__module__}.{value.py_func.__name__}"
                     found[name] = [signatures, len(compiled)]
-    return found
+                    cached += len(value.stats.cache_hits)
+    return None if cached else found
 
 
 if __name__ == "__main__":
-    print(json.dumps({"figures": figures, "variants": variants}[sys.argv[1]]()))
+    result = {"figures": figures, "variants": variants}[sys.argv[1]]()
+    if result is not None:
+        print(json.dumps(result))

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from tcpdelay import guideline, largest_bitrate, largest_loss, simulate
+from tcpdelay.advice.loss_curve import loss_curve
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.interface import NotSettledError
 from tcpdelay.models.predict import COMPARED_PACKETS, model_to_compare, predict
-from tcpdelay.models.verdict import Judgement
-from tcpdelay.questions.margins import margins
+from tcpdelay.models.verdict import Judgement, judge
+from tcpdelay.questions.margins import Margin, margins
 from tcpdelay.report.against import differences_table
 from tcpdelay.report.content import content
 from tcpdelay.report.guideline import compare_guidelines
@@ -28,6 +29,27 @@ NEAR_CAPACITY = Path(rtt=0.080, loss=0.004, jitter=0.005)
 """TCP carries about the rate of live video here, and the chain does not know jitter."""
 
 
+FEW = 20_000
+"""Packets of the simulations for margins, where only the words of a report are in question."""
+
+
+@pytest.fixture
+def few_packets(monkeypatch):
+    """Let the margins of reports be simulated with few packets."""
+    monkeypatch.setattr("tcpdelay.models.predict.COMPARED_PACKETS", FEW)
+
+
+@pytest.fixture
+def no_search(monkeypatch):
+    """Take the scenario itself for each margin, where the question is about other parts of a report."""
+
+    def at_hand(scenario, target, model, on_margin=None):
+        now = {"loss": scenario.path.loss, "rtt": scenario.path.rtt, "bitrate": scenario.source.bitrate}
+        return tuple(Margin(quantity, value, value) for quantity, value in now.items())
+
+    monkeypatch.setattr("tcpdelay.advice.judged_delays.margins", at_hand)
+
+
 def live_video(path, **options):
     """Return the guideline for live video as a flow of constant rate."""
     return guideline(path=path, application=application("live-video").at_constant_rate, **options)
@@ -36,6 +58,7 @@ def live_video(path, **options):
 @pytest.fixture(scope="module")
 def unsettled():
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tcpdelay.models.predict.COMPARED_PACKETS", FEW)
         patched.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (COMPARED_PACKETS,))
         return live_video(NEAR_CAPACITY)
 
@@ -81,7 +104,7 @@ def test_report_that_has_not_settled_in_all_formats(unsettled):
         _ = unsettled.distribution
 
 
-def test_a_chain_in_the_place_of_an_unsettled_simulation_says_so(monkeypatch):
+def test_a_chain_in_the_place_of_an_unsettled_simulation_says_so(no_search, few_packets, monkeypatch):
     monkeypatch.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (COMPARED_PACKETS,))
     found = live_video(Path(rtt=0.080, loss=0.005))
     assert (found.verdict, found.answer.method) == ("uncertain", "chain")
@@ -111,8 +134,10 @@ def test_the_range_of_a_margin_agrees_with_a_verdict_that_is_certain(monkeypatch
 
 def test_the_loss_curve_ends_where_the_chain_has_no_finite_delay():
     """At 0.42 % of loss, TCP carries the flow, but the backlog is too large for the chain."""
+    video = application("live-video").at_constant_rate
     for loss in (0.003, 0.005):
-        curve = live_video(Path(rtt=0.080, loss=loss), method="chain").loss_curve
+        scenario = Scenario(video.flow, Path(rtt=0.080, loss=loss))
+        curve = loss_curve(scenario, video.target, Margin("loss", loss, 0.004))
         assert curve.quantile.size
         assert np.isfinite(curve.quantile).all()
 
@@ -131,7 +156,7 @@ def test_margins_say_how_many_are_found():
         (Path(rtt=0.080, loss=0.005), "chain", "In some similar scenarios, TCP carries the flow in a simulation;"),
     ],
 )
-def test_the_error_of_an_endless_delay_is_in_words(path, method, said):
+def test_the_error_of_an_endless_delay_is_in_words(no_search, few_packets, path, method, said):
     found = guideline(Flow(1448, 0.0046336), path, method=method)
     assert said in " ".join(content(found).explanation)
 
@@ -148,7 +173,8 @@ def test_margins_are_prolonged_until_they_settle():
     assert bitrate.edge == pytest.approx(largest_bitrate(flow, path, stack, Target(0.3)).value, rel=0.15)
 
 
-def test_comparison_with_a_report_that_has_not_settled(unsettled):
+def test_comparison_with_a_report_that_has_not_settled(unsettled, few_packets, monkeypatch):
+    monkeypatch.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (FEW,))
     calm = live_video(Path(rtt=0.020, loss=0.001, jitter=0.001))
     for before, after in ((calm, unsettled), (unsettled, calm)):
         compared = compare_guidelines(before, after)
@@ -159,17 +185,19 @@ def test_comparison_with_a_report_that_has_not_settled(unsettled):
         assert json.loads(compared.to_json())["differs"]
 
 
-def test_comparison_with_a_field_that_the_chain_refuses():
+def test_comparison_with_a_field_that_the_chain_refuses(no_search, few_packets):
     without, jittery = (guideline("voip", Path(rtt=0.100, loss=0.01, jitter=jitter)) for jitter in (0.0, 0.005))
     (row,) = differences_table(compare_guidelines(without, jittery)).rows
     assert row == ("Jitter", "–", "up to 5 ms per segment, 2.5 ms in the mean")
 
 
-def test_longer_simulation_decides_a_report():
+def test_longer_simulation_decides_a_verdict():
     # 200 000 packets leave it open whether TCP carries the flow; 1.6 million do not.
-    found = live_video(Path(rtt=0.080, loss=0.005, jitter=0.005))
+    video = application("live-video").at_constant_rate
+    found = judge(Scenario(video.flow, Path(rtt=0.080, loss=0.005, jitter=0.005)), video.target)
     assert found.verdict == "fails"
-    assert not found.distribution.sustainable
+    assert not found.answer.distribution.sustainable
+    assert found.answer.distribution.packets > COMPARED_PACKETS
 
 
 def test_effects_name_their_model_where_the_verdict_is_simulated():
@@ -191,8 +219,9 @@ def test_effects_name_their_model_where_the_verdict_is_simulated():
             assert rule.effect.with_rule == found.distribution.late_fraction(rule.effect.at)
 
 
-def test_effects_start_from_the_delay_of_the_report_where_all_is_simulated():
-    # 200 000 packets do not decide, so that the report's delays are those of a longer simulation.
+def test_effects_start_from_the_delay_of_the_report_where_all_is_simulated(few_packets, monkeypatch):
+    # The report's delays are those of a longer simulation than those of the margins.
+    monkeypatch.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (2 * COMPARED_PACKETS,))
     found = guideline("voip", Path(rtt=0.100, loss=0.02, jitter=0.005), target=Target(0.1463))
     assert found.distribution.packets > COMPARED_PACKETS
     effects = [rule.effect for rule in found.recommendations if rule.effect is not None]

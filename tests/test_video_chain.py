@@ -98,7 +98,7 @@ def test_every_course_of_events_leads_to_the_next_key_frame(control, rtt):
     moves, delays, written, _ = key_frame_chain(p, key_sizes(VIDEO, 1448), flights(shares, p.flight), growing, 4000)
     assert moves.sum(axis=1) == pytest.approx(np.ones(moves.shape[0]))
     used = np.arange(moves.shape[0]) % (p.largest_window + 1) >= 2
-    # Rare courses of events end before the key frame has left, and a frame at the edge of a round with a loss is in both
+    # Rare courses of events end before the key frame has left, and a frame at the edge of a round with a loss is in two
     # rounds. The distribution has weights that sum to 1 all the same.
     assert delays[used, 1].sum(axis=1) == pytest.approx(np.ones(used.sum()), abs=0.03)
     frames = delays[used, 0].sum(axis=1) + written[used].sum(axis=1)
