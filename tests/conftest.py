@@ -16,6 +16,7 @@ from hypothesis import settings
 from browser_page import FLAGS, Elements
 from report_cases import guidelines
 from tcpdelay.models import compilation
+from tcpdelay.questions.margins import Margin
 
 # No deadline: the first call of a compiled kernel takes seconds, every later one microseconds.
 settings.register_profile("local", deadline=None, print_blob=True)
@@ -44,6 +45,17 @@ def pytest_configure() -> None:
             cached.unlink(missing_ok=True)
     # Which test is the first to call a kernel depends on the tests that run: none may find the notice in its output.
     compilation.QUIET_TIME = 1e6
+
+
+@pytest.fixture
+def no_search(monkeypatch):
+    """Take the scenario itself for each margin, where the question is about other parts of a report."""
+
+    def at_hand(scenario, target, model, on_margin=None):
+        now = {"loss": scenario.path.loss, "rtt": scenario.path.rtt, "bitrate": scenario.source.bitrate}
+        return tuple(Margin(quantity, value, value) for quantity, value in now.items())
+
+    monkeypatch.setattr("tcpdelay.advice.judged_delays.margins", at_hand)
 
 
 @pytest.fixture

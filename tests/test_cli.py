@@ -165,12 +165,13 @@ def test_any_two_of_size_interval_and_bitrate_make_a_flow(predicted, options, pa
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_an_application_brings_its_flow_and_its_target(predicted, name):
     preset = APPLICATIONS[name]
-    row = predicted(*PATH, "--app", name)
+    few = () if preset.constant_rate else ("--packets", "5000")
+    row = predicted(*PATH, "--app", name, *few)
     sent = (preset.source.mean_size, pytest.approx(1 / preset.source.message_rate))
     assert (row["packet_size"], row["interval"], row["bitrate"]) == (*sent, pytest.approx(preset.source.mean_bitrate))
     assert ("source" in row) == (not preset.constant_rate)
     assert (row["limit"], row["quantile"]) == (preset.target.limit, preset.target.quantile)
-    row = predicted(*PATH, "--app", name, "--limit", "1s")
+    row = predicted(*PATH, "--app", name, "--limit", "1s", *few)
     assert (row["limit"], row["quantile"]) == (1.0, preset.target.quantile)
 
 

@@ -25,7 +25,8 @@ CALL = ("--rtt", "100ms", "--loss", "2%", "--app", "voip")
         ("--rtt", "60ms", "--loss", "1%", "--bad-time", "60ms", "--app", "opus", "--over", "turn-tcp"),
     ],
 )
-def test_a_report_simulates_what_the_chain_refuses(run, options):
+def test_a_report_simulates_what_the_chain_refuses(run, options, monkeypatch):
+    monkeypatch.setattr("tcpdelay.models.predict.COMPARED_PACKETS", 20_000)
     status, printed, _ = run("report", *options, "--format", "json")
     assert status == 0
     found = json.loads(printed)
@@ -42,26 +43,30 @@ def test_a_report_simulates_what_the_chain_refuses(run, options):
     assert (found["backlogged_time_fraction"], found["loss_curve"]["critical"]) == (None, None)
 
 
-def test_a_simulated_report_says_so_in_words():
-    found = td.guideline("voip", JITTERY)
-    page = found.to_markdown()
+@pytest.fixture(scope="module")
+def jittery():
+    """Return a report whose figures are all simulated."""
+    return td.guideline("voip", JITTERY)
+
+
+def test_a_simulated_report_says_so_in_words(jittery):
+    page = jittery.to_markdown()
     assert (
         f"The chain does not model this scenario (jitter), so all figures are simulated: each margin "
         f"with {COMPARED_PACKETS} packets." in " ".join(page.split())
     )
     assert "Jitter | up to 5 ms per segment" in page
     assert "Timeouts" not in page
-    assert "timeouts" not in found.to_html().partition("Parts of the mean delay")[2].partition("</figure>")[0]
+    assert "timeouts" not in jittery.to_html().partition("Parts of the mean delay")[2].partition("</figure>")[0]
     with pytest.raises(UnsupportedError, match="jitter must be 0 in the chain"):
         td.guideline("voip", JITTERY, method="chain")
 
 
-def test_margins_of_a_simulated_report_agree_with_the_search():
-    found = td.guideline("voip", JITTERY)
+def test_margins_of_a_simulated_report_agree_with_the_search(jittery):
     edge = td.largest_loss("voip", JITTERY)
-    assert found.margins[0].edge == pytest.approx(edge.value, rel=0.05)
-    assert found.refused == ("jitter",)
-    assert found.largest_sustainable_rate.edge > VOIP.bitrate
+    assert jittery.margins[0].edge == pytest.approx(edge.value, rel=0.05)
+    assert jittery.refused == ("jitter",)
+    assert jittery.largest_sustainable_rate.edge > VOIP.bitrate
 
 
 @pytest.mark.parametrize("options", [("--jitter", "5ms"), ("--ack-loss", "5%"), ("--bad-time", "40ms")])

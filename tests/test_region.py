@@ -313,7 +313,7 @@ def test_a_wrong_argument_of_the_search_is_named_in_one_line(arguments, message)
 
 def test_verdicts_of_cells_are_those_of_a_prediction_near_the_capacity_too():
     flow, target = td.Flow(1448, 0.010), td.Target(0.4)
-    region = td.working_region(flow, rtt=[0.05, 0.1, 0.2], loss=np.geomspace(0.001, 0.1, 25), limit=0.4, beyond="exact")
+    region = td.working_region(flow, rtt=[0.05, 0.1], loss=np.geomspace(0.001, 0.1, 19), limit=0.4, beyond="exact")
     verdicts = [
         [verdict_of(predict(Scenario(flow, td.Path(rtt, loss)), method="chain"), target) for loss in region.loss.values]
         for rtt in region.rtt.values

@@ -259,7 +259,7 @@ def test_wideband_speech_is_not_rated_by_a_narrowband_codec():
     assert "MOS" not in found.to_markdown()
 
 
-def test_videos_are_played():
+def test_videos_are_played(no_search):
     video = dataclasses.replace(
         application("live-video"), content=Flow(1448, 0.020), over="tcp", target=Target(0.3, 0.99)
     )
@@ -341,7 +341,7 @@ def test_an_ignored_field_is_reported_beside_the_answer(name, value, assumed):
     assert guideline(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)).ignored == {}
 
 
-def test_what_is_not_computed_is_said_and_not_promised():
+def test_what_is_not_computed_is_said_and_not_promised(no_search):
     # The worst case of this measurement needs a chain beyond the memory limit.
     estimate = PathEstimate(source="ping", rtt=0.1, sent=1000, lost=1, rtt_interval=(0.098, 60.0))
     found = guideline(Flow(174, 0.001), Path(rtt=0.100, loss=0.0001), estimate=estimate)

@@ -39,17 +39,6 @@ def few_packets(monkeypatch):
     monkeypatch.setattr("tcpdelay.models.predict.COMPARED_PACKETS", FEW)
 
 
-@pytest.fixture
-def no_search(monkeypatch):
-    """Take the scenario itself for each margin, where the question is about other parts of a report."""
-
-    def at_hand(scenario, target, model, on_margin=None):
-        now = {"loss": scenario.path.loss, "rtt": scenario.path.rtt, "bitrate": scenario.source.bitrate}
-        return tuple(Margin(quantity, value, value) for quantity, value in now.items())
-
-    monkeypatch.setattr("tcpdelay.advice.judged_delays.margins", at_hand)
-
-
 def live_video(path, **options):
     """Return the guideline for live video as a flow of constant rate."""
     return guideline(path=path, application=application("live-video").at_constant_rate, **options)
