@@ -40,9 +40,9 @@ def trace(tmp_path):
     ],
 )
 def test_options_make_the_source_that_python_makes(run, arguments, source):
-    # The chain knows speech on this path, so a simulation has to be asked for.
-    speech = isinstance(source, td.Speech)
-    asked = ("--packets", "20000", "--format", "json", *(("--method", "simulation") if speech else ()))
+    # The chain may know speech and video on this path, so a simulation has to be asked for.
+    chain = isinstance(source, td.Speech | td.Video)
+    asked = ("--packets", "20000", "--format", "json", *(("--method", "simulation") if chain else ()))
     status, printed, errors = run("predict", *PATH, *arguments, *asked)
     assert (status, errors) == (0, "")
     found = json.loads(printed)
@@ -57,12 +57,13 @@ def test_options_make_the_source_that_python_makes(run, arguments, source):
     assert found["bitrate"] == pytest.approx(source.mean_bitrate)
     assert (found["method"], found["simulated_because"]) == (
         "simulation",
-        None if speech else "the chain does not model this scenario (source)",
+        None if chain else "the chain does not model this scenario (source)",
     )
 
 
 def test_a_quantile_that_few_key_frames_do_not_show_is_not_given(run):
-    video = ("--bitrate", "300kbit/s", "--key-ratio", "8", "--packets", "20000", "--quantile", "99%")
+    video = ("--bitrate", "300kbit/s", "--key-ratio", "8", "--quantile", "99%")
+    video += ("--method", "simulation", "--packets", "20000")
     status, printed, _ = run("predict", *PATH, *video)
     assert status == 0
     assert re.search(r"^key frame +99 %: too few messages$", printed, flags=re.M)
@@ -71,6 +72,16 @@ def test_a_quantile_that_few_key_frames_do_not_show_is_not_given(run):
     by_kind = json.loads(printed)["target_quantile_by_kind"]
     assert by_kind["key frame"] is None
     assert by_kind["other frame"] > 0
+
+
+def test_video_is_answered_by_the_chain(run):
+    arguments = ("--bitrate", "300kbit/s", "--key-ratio", "8", "--format", "json")
+    status, printed, errors = run("predict", *PATH, *arguments)
+    assert (status, errors) == (0, "")
+    found = json.loads(printed)
+    expected = td.predict_delay(td.Video(3e5, key_ratio=8), td.Path(0.060, 0.005))
+    assert (found["method"], found["p95"]) == ("chain", pytest.approx(expected.quantile(0.95)))
+    assert set(found["target_quantile_by_kind"]) == {"other frame", "key frame"}
 
 
 def test_speech_is_answered_by_the_chain(run):

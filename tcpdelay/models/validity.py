@@ -133,6 +133,11 @@ VIDEO_RANGE = ValidatedRange(
 LARGEST_PACKET = bounds(Flow, "packet_size")[1]
 
 
+def packet_size(size: float) -> int:
+    """Return a mean size [bytes] as the size of a packet, which is whole and within the range of `Flow`."""
+    return int(min(max(round(size), 1), LARGEST_PACKET))
+
+
 def compared_flow(source: Source) -> Flow:
     """Return the flow by which the scenarios of a chain are compared: packets of a talk spurt, or mean frames.
 
@@ -149,7 +154,7 @@ def compared_flow(source: Source) -> Flow:
     if isinstance(source, Speech):
         return source.without_silence
     if isinstance(source, Video):
-        return Flow(min(max(round(source.mean_size), 1), int(LARGEST_PACKET)), source.mean_interval)
+        return Flow(packet_size(source.mean_size), source.mean_interval)
     return constant_rate(source)
 
 

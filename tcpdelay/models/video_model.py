@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -26,6 +25,7 @@ from tcpdelay.models.linux.video_frames import (
 from tcpdelay.models.solver.gth import gth_solve
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.models.source_chain import SourceChain, SourceDelays
+from tcpdelay.models.validity import packet_size
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.video import Video
@@ -61,7 +61,7 @@ class VideoModel(SourceChain):
     def busiest(self, source: Video, stack: Linux) -> Flow:
         """Return the flow of the mean number of segments, with full segments: windows count segments."""
         segments = (source.group - 1) * mean_segments(source, stack.mss) + source.mean_sizes[1] / stack.mss
-        return Flow(math.ceil(segments / source.group * stack.mss), source.mean_interval)
+        return Flow(packet_size(segments / source.group * stack.mss), source.mean_interval)
 
     def refusals(self, source: Video, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
         """Yield an error for each field that only the chain of video refuses."""
