@@ -172,6 +172,7 @@ def simulate_relay(
     source = source_of(source)
     for name, leg in (("first", first), ("second", second)):
         _check_leg(source, name, leg)
+    unlimited = buffer is None and not isinstance(second[1], Udp)
     if buffer is not None:
         if not is_number(buffer) or not 1 <= buffer <= LARGEST_BUFFER or buffer != int(buffer):
             raise InvalidValueError("buffer", buffer, f"be a whole number from 1 to {LARGEST_BUFFER:g} bytes")
@@ -196,7 +197,6 @@ def simulate_relay(
     drops = isinstance(first[1], Udp)
     onward = _carry(reached[arrived], messages["size"][arrived], second, int(seeds[1]), buffer, drops)
     fates = _Fates.of(arrival, onward, arrived)
-    unlimited = buffer is None and isinstance(second[1], Linux)
     counted = np.arange(messages.size) >= WARM_UP
     if _carried(written, fates).high < 1:
         return _unsustainable(fates.only(counted), first, second, quantile, seed)
