@@ -99,9 +99,9 @@ def test_questions_about_a_constant_rate_refuse_the_others_in_one_line(question,
 
 def test_a_chain_refuses_and_auto_simulates():
     with pytest.raises(ValueError, match="must be a Flow, which has a constant rate, in the chain"):
-        td.predict_delay("live-video", PATH)
-    found = td.predict_delay("live-video", PATH, method="auto", packets=2000)
-    assert found.mean == td.simulate(td.Video(2_500_000), PATH, packets=2000).mean
+        td.predict_delay("remote-desktop", PATH)
+    found = td.predict_delay("remote-desktop", PATH, method="auto", packets=2000)
+    assert found.mean == td.simulate(APPLICATIONS["remote-desktop"].source, PATH, packets=2000).mean
 
 
 def test_an_application_at_constant_rate_has_the_mean_and_says_so():

@@ -424,6 +424,7 @@ def test_values_are_read_by_their_kind():
 
 
 VIDEO = {"kind": "video", "frame_rate": 25, "variation": 0.2}
+REPLIES = {"kind": "utterances", "packet_size": 964, "interval": "20ms"}
 SIMULATED = {"method": "simulation", "packets": 3000, "seed": 5}
 SOURCE_SWEEP = {
     "source": VIDEO,
@@ -496,7 +497,10 @@ def test_a_source_of_constant_rate_has_the_figures_of_a_flow():
         ({"grid": {"key_ratio": [4]}}, "source: bitrate missing for 'video'"),
         ({"grid": {"bitrate": [3e5], "pieces": [1, 2]}}, r"\[grid\] unknown key 'pieces'"),
         ({"grid": {"bitrate": [3e5], "key_ratio": [0.5]}}, r"\[grid\] key_ratio must lie between 1 and 1000 times"),
-        ({"evaluate": {}}, r"\[evaluate\] method: the chain does not model this source; write method = 'simulation'"),
+        (
+            {"source": REPLIES, "grid": {"speed": [2, 4]}, "evaluate": {}},
+            r"\[evaluate\] method: the chain does not model this source; write method = 'simulation'",
+        ),
     ],
 )
 def test_a_wrong_sweep_of_a_source_is_refused_in_one_line(changes, message):
