@@ -67,7 +67,7 @@ def key_sizes(video: Video, mss: int) -> NDArray[np.float64]:
     Examples
     --------
     >>> sizes = key_sizes(Video(600_000), mss=1448)
-    >>> round(sizes.mean() * 1448 / Video(600_000).mean_sizes[1], 6)
+    >>> round(float(sizes.mean()) * 1448 / Video(600_000).mean_sizes[1], 6)
     1.0
     """
     from scipy.stats import norm
