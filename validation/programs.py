@@ -4,7 +4,7 @@ Each case runs a server and a client in the guest in virtual time, over 60 ms an
 the same seed. It works if the client ends with status 0 and prints what it should. The table has the virtual time until
 the client's end, the time that this took here, and whether the packets of both runs are alike to the last byte.
 
-It needs Debian's packages iperf3, nginx-light, libnginx-mod-rtmp, curl, ffmpeg, coturn, mosquitto, mosquitto-clients and
+It needs Debian's packages iperf3, nginx-light, libnginx-mod-rtmp, curl, ffmpeg, coturn, mosquitto, mosquitto-clients,
 python3-websockets, a Node with npm, a Go compiler, and `tcpdelay testbed build-kernel --hz 250`. FOLDER keeps what is
 built, and the runs. The script writes `results/programs.md`.
 """
