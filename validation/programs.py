@@ -74,7 +74,10 @@ def cases(folder: Path) -> list[Case]:
     picture = ["-f", "lavfi", "-i", "testsrc2=size=640x360:rate=30"]
     encoder = ["-c:v", "libx264", "-preset", "veryfast", "-tune", "zerolatency", "-b:v", "1M", "-g", "60"]
     stream = ["ffmpeg", "-nostdin", "-loglevel", "error", "-re", *picture, "-t", "20", *encoder]
-    turn = "-n --no-cli --no-tls --no-dtls --lt-cred-mech --user u:p --realm testbed --log-file stdout"
+    # The threads of relays would wait for each other without sleeping.
+    turn = (
+        "-n --relay-threads 0 --no-cli --no-tls --no-dtls --lt-cred-mech --user u:p --realm testbed --log-file stdout"
+    )
     peer = "turnutils_peer -L 127.0.0.1"
     publish = "for i in $(seq 100); do echo message $i; sleep 0.1; done | mosquitto_pub -h server -t speech -q 1 -l"
     return [
