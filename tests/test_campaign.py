@@ -15,11 +15,12 @@ from tcpdelay import __version__
 from tcpdelay.capture.flow_capture import NOT_READ, SAMPLE_FIELDS, read_capture, write_capture
 from tcpdelay.testbed import campaign
 from tcpdelay.testbed.backends import HostBackend, SessionFailedError, UmlBackend, VirtualTimeBackend
-from tcpdelay.testbed.campaign import Progress, parent_of_workplaces, run_campaign, targets_of
+from tcpdelay.testbed.campaign import Progress, run_campaign, targets_of
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.flow_log import FlowRecord, TcpInfo, read_records, write_records
 from tcpdelay.testbed.session import Plan
 from tcpdelay.testbed.specification import Precision, Specification
+from tcpdelay.testbed.workplaces import parent_of_workplaces
 
 STARTED = 5_000_000_000
 EPOCH = 1_700_000_000_000_000_000

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
 
 UNDERSTOOD_ONLY = {
+    "run": "boots a kernel",
     "testbed": "boots a kernel, or reads what such a run has left",
     "explore": "takes minutes",
     "prepare": "takes minutes",

@@ -25,8 +25,9 @@ from cli_process import process
 from guest_requirements import require
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.models.predict import predict_delay
-from tcpdelay.testbed.backends import UmlBackend, VirtualTimeBackend, guests_of
+from tcpdelay.testbed.backends import UmlBackend, VirtualTimeBackend
 from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.workplaces import guests_of
 
 HZ = 250
 BACKENDS = {"uml": (UmlBackend(), "TESTBED"), "uml-virtual": (VirtualTimeBackend(HZ), "VIRTUAL")}

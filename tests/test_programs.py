@@ -6,14 +6,14 @@ import pytest
 
 from guest_requirements import require
 from tcpdelay.capture.pcap.analysis import analyze_captures
+from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.testbed import backends
 from tcpdelay.testbed.backends import SessionFailedError, VirtualTimeBackend
-from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import read_program_run, run_programs
 
 GUEST = VirtualTimeBackend(250)
-PATH = Experiment(rtt=0.06, loss=0.02, congestion_control="reno", duration=30)
+PATH = EmulatedPath(rtt=0.06, loss=0.02, server_loss=0)
 WRITES = """
 import os, pathlib, socket, sys, time
 try:
@@ -43,6 +43,7 @@ def python(code, *arguments):
 
 def run(directory, client, server, **settings):
     require(GUEST.problems(), "VIRTUAL")
+    settings = {"congestion_control": "reno", "duration": 30, **settings}
     return run_programs(client, server, PATH, directory, GUEST, **settings)
 
 
@@ -55,7 +56,7 @@ def finished(tmp_path_factory):
 def test_exit_status_output_and_files_are_handed_over(finished):
     found, outside = finished
     assert found.status == {"client": 3, "server": 0}
-    assert (found.directory / "client.stdout").read_text().splitlines() == ["Read-only file system", "reno", "True"]
+    assert found.output("client").splitlines() == ["Read-only file system", "reno", "True"]
     assert (found.directory / "scratch" / "received").stat().st_size == 300 * 500
     assert list(outside.iterdir()) == []
     assert read_program_run(found.directory) == found
@@ -81,6 +82,95 @@ def test_equal_seeds_give_equal_traces(finished, tmp_path):
     assert traces[0] == traces[1] != traces[2]
 
 
+def test_lines_have_the_virtual_time_at_which_they_were_written(tmp_path):
+    seen = []
+    client = ["sh", "-c", "echo begin; sleep 20; printf 'a\\rb' >&2; exit 4"]
+    found = run(tmp_path, client, ["sh", "-c", "echo ready; sleep 100"], linger=5, on_line=seen.append)
+    assert [(line.end, line.stream, line.text) for line in seen] == [
+        ("server", "stdout", "ready"),
+        ("client", "stdout", "begin"),
+        ("client", "stderr", "a"),
+        ("client", "stderr", "b"),
+    ]
+    assert [line.time for line in seen[:3]] == pytest.approx([-1, 0, 20], abs=0.05)
+    assert found.lines() == seen
+    assert found.status == {"client": 4, "server": None}
+
+
+def test_traces_are_pcapng_files_with_the_lengths_on_the_wire(finished):
+    found, _ = finished
+    for trace in found.traces:
+        assert trace.read_bytes()[:4] == bytes.fromhex("0a0d0d0a")
+        packets = list(CaptureFile(trace))
+        assert 500 + 66 <= max(packet.wire_length for packet in packets) <= 1514
+        assert max(len(packet.data) for packet in packets) == 128
+
+
+ATTACK = """
+import ctypes, os, pathlib, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+outside, own = sys.argv[1:]
+
+def checked(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+
+def attempt(name, action):
+    try:
+        action()
+        print("DONE", name)
+    except OSError:
+        print("refused", name)
+
+def mounted(kind, options, flags=0):
+    checked(libc.mount(b"none", b"/mnt", kind.encode(), flags, options.encode()))
+
+MS_REMOUNT, MS_BIND, NEWUSER, NEWNS, NEWNET = 32, 4096, 0x10000000, 0x20000, 0x40000000
+attempt("write a new file", lambda: pathlib.Path(outside, "new").write_text("x"))
+attempt("write an old file", lambda: pathlib.Path(outside, "old").write_text("x"))
+attempt("remove", lambda: pathlib.Path(outside, "old").unlink())
+attempt("chmod", lambda: pathlib.Path(outside, "old").chmod(0o777))
+attempt("link", lambda: os.link(pathlib.Path(outside, "old"), pathlib.Path(outside, "link")))
+attempt("write /etc", lambda: pathlib.Path("/etc/tcpdelay-intruder").write_text("x"))
+attempt("write /mnt", lambda: pathlib.Path("/mnt/tcpdelay-intruder").write_text("x"))
+attempt("remount", lambda: checked(libc.mount(b"none", b"/", None, MS_REMOUNT, None)))
+attempt("mount hostfs", lambda: mounted("hostfs", outside))
+attempt("bind", lambda: checked(libc.mount(outside.encode(), b"/mnt", None, MS_BIND, None)))
+attempt("user namespace", lambda: checked(libc.unshare(NEWUSER | NEWNS)))
+attempt("network namespace", lambda: checked(libc.unshare(NEWNET)))
+attempt("mknod", lambda: os.mknod(pathlib.Path(own, "memory"), 0o20666, os.makedev(1, 1)))
+attempt("chroot", lambda: os.chroot("/"))
+attempt("/dev/mem", lambda: os.open("/dev/mem", os.O_RDWR))
+attempt("/proc/kcore", lambda: os.open("/proc/kcore", os.O_RDONLY))
+attempt("core_pattern", lambda: pathlib.Path("/proc/sys/kernel/core_pattern").write_text("|/bin/sh"))
+attempt("sysctl", lambda: pathlib.Path("/proc/sys/net/ipv4/tcp_sack").write_text("0"))
+attempt("sysrq", lambda: pathlib.Path("/proc/sysrq-trigger").write_text("b"))
+attempt("session's root", lambda: os.listdir("/proc/1/root/mnt"))
+attempt("session's memory", lambda: os.open("/proc/1/mem", os.O_RDWR))
+attempt("ptrace", lambda: checked(libc.ptrace(16, 1, 0, 0)))
+attempt("kill", lambda: os.kill(1, 9))
+attempt("setuid", lambda: os.setuid(0))
+attempt("reboot", lambda: checked(libc.reboot(0x4321FEDC)))
+attempt("module", lambda: checked(libc.syscall(175, b"", 0, b"")))
+attempt("write scratch", lambda: pathlib.Path(own, "kept").write_text("x"))
+attempt("read", lambda: pathlib.Path(outside, "old").read_text())
+"""
+
+
+def test_programs_cannot_write_outside_their_own_directory(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "old").write_text("old")
+    attack = [sys.executable, "-c", ATTACK, str(outside), "."]
+    found = run(tmp_path / "run", ["true"], attack)
+    lines = found.output("server").splitlines()
+    assert len(lines) == ATTACK.count("\nattempt("), (found.directory / "server.stderr").read_text()
+    assert [line for line in lines if line.startswith("DONE")] == ["DONE write scratch", "DONE read"]
+    assert [file.name for file in outside.iterdir()] == ["old"]
+    assert (outside / "old").read_text() == "old"
+    assert [file.name for file in (found.directory / "scratch").iterdir()] == ["kept"]
+
+
 def test_programs_that_go_on_are_ended_after_the_duration(tmp_path):
     found = run(tmp_path, ["sh", "-c", "sleep 1000 & trap 'echo ended; exit' TERM; wait"], ["true"])
     assert found.status == {"client": None, "server": 0}
@@ -88,14 +178,26 @@ def test_programs_that_go_on_are_ended_after_the_duration(tmp_path):
 
 
 def test_a_program_that_polls_the_clock_does_not_stop_virtual_time(tmp_path):
-    poll = "import time\nend = time.monotonic() + 0.05\nwhile time.monotonic() < end: pass"
+    poll = "import time\nend = time.monotonic() + 0.01\nwhile time.monotonic() < end: pass"
     assert run(tmp_path, python(poll), ["true"]).status["client"] == 0
 
 
-def test_a_program_that_only_spins_is_given_up_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(backends, "SILENCE", 20)
-    with pytest.raises(SessionFailedError, match=r"given up at .* waits without sleeping") as failure:
-        run(tmp_path, python("while True: pass"), ["true"])
+def test_work_takes_time_if_it_is_charged(tmp_path):
+    require(GUEST.problems(), "VIRTUAL")
+    work = python("import time\nwhile time.process_time() < 0.5: sum(range(10000))\ntime.sleep(30)")
+    guest = VirtualTimeBackend(250, charges_work=True)
+    found = run_programs(work, ["true"], PATH, tmp_path, guest, duration=60)
+    assert 30.4 < found.ended["client"] < 59
+
+
+def test_a_program_that_only_spins_is_given_up_in_one_line(tmp_path):
+    require(GUEST.problems(), "VIRTUAL")
+    guest = VirtualTimeBackend(250, patience=4)
+    spin = python("print('before', flush=True)\nwhile True: pass")
+    with pytest.raises(
+        SessionFailedError, match=r"virtual time stood still for 4 s .* waits without sleeping"
+    ) as failure:
+        run_programs(spin, ["true"], PATH, tmp_path / "run", guest)
     assert "\n" not in str(failure.value)
 
 

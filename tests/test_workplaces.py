@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tcpdelay.testbed import campaign
-from tcpdelay.testbed.backends import guests_of
-from tcpdelay.testbed.campaign import parent_of_workplaces, remove_leftovers, workplace
+from tcpdelay.testbed import workplaces
+from tcpdelay.testbed.workplaces import guests_of, parent_of_workplaces, remove_leftovers, workplace
 
 pytestmark = pytest.mark.usefixtures("temporary_directory")
 
@@ -40,7 +39,7 @@ def test_a_workplace_in_use_is_left_alone():
 
 HOLDER = """
 import subprocess, sys, time
-from tcpdelay.testbed.campaign import workplace
+from tcpdelay.testbed.workplaces import workplace
 with workplace() as place:
     session = place / "session"
     session.mkdir()
@@ -57,9 +56,22 @@ def ended(process):
         return True
 
 
+def kill_keeper(place):
+    """Kill the process that waits for the end of a run."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if str(place).encode() in command:
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
 @pytest.mark.parametrize("linked", [False, True], ids=["plain", "linked"])
-def test_the_workplace_and_the_guests_of_a_killed_run_are_removed_by_the_next(
-    tmp_path, temporary_directory, monkeypatch, linked
+@pytest.mark.parametrize("keeper", ["alive", "killed"])
+def test_the_workplace_and_the_guests_of_a_killed_run_are_removed_at_once_or_by_the_next(
+    tmp_path, temporary_directory, monkeypatch, linked, keeper
 ):
     if linked:
         # A directory for temporary files may be reached by a symbolic link.
@@ -74,15 +86,17 @@ def test_the_workplace_and_the_guests_of_a_killed_run_are_removed_by_the_next(
         assert parent_of_workplaces() == Path(place).parent
         assert guests_of(Path(place)) == [guest]
         assert remove_leftovers() == []
+        if keeper == "killed":
+            kill_keeper(Path(place))
         holder.kill()
         holder.wait()
-        assert Path(place).is_dir()
-        assert not ended(guest)
-        with workplace():
-            pass
-        assert not Path(place).exists()
+        if keeper == "killed":
+            assert Path(place).is_dir()
+            assert not ended(guest)
+            with workplace():
+                pass
         deadline = time.monotonic() + 10
-        while not ended(guest):
+        while not ended(guest) or Path(place).exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
@@ -118,6 +132,6 @@ def test_a_workplace_of_somebody_else_is_not_used(temporary_directory, tmp_path,
     parent_of_workplaces().unlink()
     another = os.getuid() + 1
     (temporary_directory / f"tcpdelay-testbed-{another}").mkdir()
-    monkeypatch.setattr(campaign.os, "getuid", lambda: another)
+    monkeypatch.setattr(workplaces.os, "getuid", lambda: another)
     with pytest.raises(PermissionError, match="belongs to another user"), workplace():
         pass

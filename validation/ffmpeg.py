@@ -35,7 +35,7 @@ from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.program_session import RESULT
 from tcpdelay.testbed.programs import ProgramRun, read_program_run, run_programs
 
@@ -138,9 +138,10 @@ def run(folder: FilePath, video: FilePath, case: Case, duration: float, seed: in
         run_programs(
             [*traced, "trace=sendto", "-o", "writes", *program, *send, to],
             [*traced, "trace=recvfrom", "-o", "reads", *program, *receive],
-            Experiment(rtt=case.rtt, loss=case.loss, duration=duration + 30),
+            EmulatedPath(rtt=case.rtt, loss=case.loss, server_loss=0.0),
             directory,
             VirtualTimeBackend(HZ),
+            duration=duration + 30,
             seed=seed,
         )
     found = read_program_run(directory)

@@ -26,7 +26,7 @@ import tcpdelay as td
 from tcpdelay.confidence import Interval, mean_interval, quantile_interval
 from tcpdelay.network.relay import RelayResult
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import run_programs
 
 HZ = 250
@@ -117,9 +117,10 @@ def measured(case: Case, trace: td.Trace, duration: float, seed: int) -> NDArray
             "".join(f"{time:.6f},{size}\n" for time, size in zip(trace.times, trace.sizes, strict=True))
         )
         reads = "relay" if case.sends == "client" else "client"
-        experiment = Experiment(rtt=case.rtt, loss=case.loss, duration=duration + SET_UP)
+        path, limit = EmulatedPath(rtt=case.rtt, loss=case.loss, server_loss=0.0), duration + SET_UP
         sender, reader = command(case.sends, "send", messages), command(reads, "read", messages)
-        run = run_programs(sender, reader, experiment, Path(place, "run"), VirtualTimeBackend(HZ), seed=seed)
+        guest, directory = VirtualTimeBackend(HZ), Path(place, "run")
+        run = run_programs(sender, reader, path, directory, guest, duration=limit, seed=seed, trusted=True)
         if any(run.status.values()):
             raise RuntimeError(
                 (run.directory / "client.stderr").read_text() + (run.directory / "server.stderr").read_text()

@@ -22,6 +22,7 @@ from tcpdelay.cli import (
     region,
     relay,
     report,
+    run,
     solve,
     sweep,
     testbed,
@@ -67,6 +68,14 @@ for _command, _summary, _examples in (
     (validate.validate, validate.SUMMARY, validate.EXAMPLES),
 ):
     app.command(_command.__name__, cls=GroupedHelp, epilog=_examples, short_help=_summary)(_command)
+# The options of the two programs are no options of this one.
+app.command(
+    "run",
+    cls=GroupedHelp,
+    epilog=run.EXAMPLES,
+    short_help=run.SUMMARY,
+    context_settings={"allow_interspersed_args": False},
+)(run.run)
 app.add_typer(testbed.app, name="testbed", short_help=testbed.SUMMARY)
 
 

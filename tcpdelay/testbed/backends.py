@@ -241,26 +241,12 @@ def stop_guest(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def guests_of(directory: Path) -> list[int]:
-    """Return the processes whose working directory is `directory` or below it; each guest has such a directory."""
-    processes = []
-    # /proc shows paths without symbolic links.
-    directory = directory.resolve()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError):
-                # The kernel appends a remark to the path of a removed directory.
-                place = Path(str((entry / "cwd").readlink()).removesuffix(" (deleted)"))
-                if place.is_relative_to(directory):
-                    processes.append(int(entry.name))
-    return processes
-
-
 class UmlBackend:
     """A guest of Debian's package user-mode-linux, in real time."""
 
     name: BackendName = "uml"
     real_time = True
+    patience = SILENCE
 
     def problems(self) -> list[str]:
         """Return the packages that are missing to run here."""
@@ -313,15 +299,19 @@ class UmlBackend:
     def _wait(
         self, guest: subprocess.Popen[bytes], plan: Plan | ProgramPlan, directory: Path, on_progress: OnProgress
     ) -> None:
+        # The first progress is the end of the boot.
         allowed = plan.duration + GRACE if self.real_time else SILENCE
         done = 0.0
         deadline = time.monotonic() + allowed
         while guest.poll() is None:
             now = session_progress(directory)
             if now > done and not self.real_time:
-                deadline = time.monotonic() + SILENCE
+                deadline = time.monotonic() + self.patience
             done = now
             on_progress(done)
+            if time.monotonic() > deadline and done > 0 and not self.real_time:
+                stood = f"virtual time stood still for {self.patience:g} s at {done:.0%} of the run"
+                raise SessionFailedError(f"{stood}; a program computes for long, or waits without sleeping")
             if time.monotonic() > deadline:
                 raise SessionFailedError(f"the guest was given up at {done:.0%} of its run; {_console(directory)}")
             time.sleep(POLL_INTERVAL)
@@ -336,13 +326,19 @@ class VirtualTimeBackend(UmlBackend):
     ----------
     hz : int
         Timer interrupts per second of the kernel, 100 to 1000.
+    patience : float
+        Time of this machine without progress after which a guest is stopped [s], above 0.
+    charges_work : bool
+        Whether computation takes as long in virtual time as on this machine. Runs are then not repeatable.
     """
 
     name: BackendName = "uml-virtual"
     real_time = False
 
-    def __init__(self, hz: int) -> None:
+    def __init__(self, hz: int, *, patience: float = SILENCE, charges_work: bool = False) -> None:
+        self.patience = patience
         self._hz = hz
+        self._charges_work = charges_work
 
     def _kernel(self) -> Path | None:
         return find_kernel(self._hz)
@@ -352,7 +348,8 @@ class VirtualTimeBackend(UmlBackend):
 
     def _arguments(self, plan: Plan | ProgramPlan) -> list[str]:
         # A seed of 0 would select the host's entropy.
-        return ["time-travel=inf-cpu", f"time-travel-start={VIRTUAL_TIME_START}", f"rngseed={plan.seed + 1}"]
+        mode = "time-travel" if self._charges_work else "time-travel=inf-cpu"
+        return [mode, f"time-travel-start={VIRTUAL_TIME_START}", f"rngseed={plan.seed + 1}"]
 
     def hz(self) -> int:
         """Return the kernel's tick."""

@@ -1,22 +1,17 @@
 """A campaign: run the experiments of a specification, and write a capture as soon as an experiment is finished.
 
-A session runs experiments side by side in its own directory. Finished captures are not made again. A campaign removes
-the directories and guests that a killed run has left behind.
+A session runs experiments side by side in its own directory. Finished captures are not made again.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
 import os
 import shutil
-import signal
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,13 +37,13 @@ from tcpdelay.testbed.backends import (
     SessionFailedError,
     UmlBackend,
     VirtualTimeBackend,
-    guests_of,
 )
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.flow_log import FlowRecord, read_records
 from tcpdelay.testbed.message_source import first_messages, message_file, write_messages
 from tcpdelay.testbed.session import Plan
 from tcpdelay.testbed.specification import Specification
+from tcpdelay.testbed.workplaces import workplace
 
 MICROSECOND = 1000
 SAMPLES = {
@@ -66,66 +61,6 @@ SAMPLES = {
 TRACES = ("sender", "receiver")
 LOWEST_BITRATE = 1000.0
 """Bitrate below which a source takes no noticeable share of the fair TCP rate [bit/s]."""
-
-
-def parent_of_workplaces() -> Path:
-    """Return the directory of this user in which sessions run."""
-    return Path(tempfile.gettempdir(), f"tcpdelay-testbed-{os.getuid()}")
-
-
-@contextmanager
-def workplace() -> Iterator[Path]:
-    """Provide an empty directory for sessions, locked while in use, and remove it at the end.
-
-    Raises
-    ------
-    OSError
-        If the directory cannot be made, or belongs to another user.
-    """
-    parent = _own_parent()
-    gate = os.open(parent, os.O_RDONLY)
-    try:
-        # The gate admits one run at a time: until a new directory is locked, another run would remove it as a leftover.
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        remove_leftovers()
-        directory = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
-        lock = os.open(directory, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    finally:
-        os.close(gate)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        os.close(lock)
-
-
-def remove_leftovers() -> list[Path]:
-    """End the guests of killed runs, remove the directories of these runs, and return the directories."""
-    removed = []
-    parent = _own_parent()
-    for directory in sorted(parent.glob("run-*")):
-        lock = None
-        with suppress(OSError):
-            lock = os.open(directory, os.O_RDONLY)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for process in guests_of(directory):
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-            shutil.rmtree(directory, ignore_errors=True)
-            removed.append(directory)
-        if lock is not None:
-            os.close(lock)
-    return removed
-
-
-def _own_parent() -> Path:
-    parent = parent_of_workplaces()
-    parent.mkdir(mode=0o700, exist_ok=True)
-    # All users may write to the parent directory, so another user could have made this directory first.
-    if parent.is_symlink() or parent.stat().st_uid != os.getuid():
-        raise PermissionError(f"{parent} belongs to another user; set TMPDIR to a directory of yours")
-    return parent
 
 
 class Origin(NamedTuple):

@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable
 
 CLONE_NEWNET = 0x40000000
+CLONE_NEWNS = 0x00020000
 MS_BIND = 4096
+MNT_DETACH = 2
 CLOCK_MONOTONIC = 1
 TIMER_ABSOLUTE = 1
 PR_SET_PDEATHSIG = 1
@@ -27,6 +29,7 @@ NANOSECONDS = 1_000_000_000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
+_libc.umount2.argtypes = [ctypes.c_char_p, ctypes.c_int]
 _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
 _libc.personality.argtypes = [ctypes.c_ulong]
 _libc.reboot.argtypes = [ctypes.c_int]
@@ -55,6 +58,16 @@ def enter_network(namespace: int) -> None:
 def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0) -> None:
     """Mount a filesystem (mount(2))."""
     _checked(_libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode()))
+
+
+def unshare_mounts() -> None:
+    """Give this process mounts of its own, at first a copy of the present ones (unshare(2)); needs CAP_SYS_ADMIN."""
+    _checked(_libc.unshare(CLONE_NEWNS))
+
+
+def unmount(target: str) -> None:
+    """Detach a filesystem, also if it is in use (umount2(2))."""
+    _checked(_libc.umount2(target.encode(), MNT_DETACH))
 
 
 def power_off() -> None:

@@ -2,9 +2,6 @@
 
 The namespaces have no names. Only open descriptors hold them, so the kernel removes the namespaces, their devices and
 their queues at any end of this process.
-
-pyroute2 does not support the loss models of netem, and supports tbf only with a string for every number. This module
-therefore fills the option blocks of both; pyroute2 does the rest.
 """
 
 from __future__ import annotations
@@ -18,29 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
 
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ethtool import Ethtool
-from pyroute2.netlink import nla
-from pyroute2.netlink.rtnl.tcmsg import plugins, sched_netem, sched_pfifo, sched_tbf
 
-from tcpdelay.models.tcp import gilbert_probabilities
 from tcpdelay.testbed.event_loop import die_with_parent, enter_network, unshare_network
 from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.link import Link
+from tcpdelay.testbed.queues import add_bottleneck, packet_counts, set_netem
 
-TICK = 64
-"""Unit in which netem and tbf count time [ns] (include/net/pkt_sched.h, PSCHED_SHIFT)."""
-CERTAIN = 2**32 - 1
-NETEM_LIMIT = 200_000
-"""Limit of netem's queue [packets]: far above the number of packets in flight, so that the queue is never full."""
-ROOT_HANDLE = 0x10000
-TBF_BURST = 2000
-"""Token bucket of the rate limit [bytes]: one packet, so that packets leave at the link's rate and not in bursts."""
 PORT = 5001
 OFFLOADS = ("tx-tcp-segmentation", "tx-generic-segmentation", "rx-gro")
 COMMON_SYSCTLS = {
+    "net.ipv4.ip_forward": "1",
     # Otherwise a flow inherits slow-start threshold and RTT from an earlier flow to the same address.
     "net.ipv4.tcp_no_metrics_save": "1",
     # Router solicitations and similar packets would be counted as packets of the flow.
@@ -49,99 +36,6 @@ COMMON_SYSCTLS = {
 }
 SNAP_LENGTH = 128
 """Number of captured bytes of each packet: all headers and the options of TCP."""
-
-
-class NetemOptions(sched_netem.options):  # type: ignore[misc]
-    """netem's options with the Gilbert-Elliott loss model of linux/pkt_sched.h (NETEM_LOSS_GE)."""
-
-    nla_map = (*sched_netem.options.nla_map[:5], ("TCA_NETEM_LOSS", "loss_model"), *sched_netem.options.nla_map[6:])
-
-    class loss_model(nla):  # type: ignore[misc]  # noqa: N801, D106 - pyroute2 finds it by this name
-        nla_map = (("NETEM_LOSS_UNSPEC", "none"), ("NETEM_LOSS_GI", "hex"), ("NETEM_LOSS_GE", "gilbert_elliott"))
-
-        class gilbert_elliott(nla):  # type: ignore[misc]  # noqa: N801, D106
-            fields: ClassVar[Any] = (("p", "I"), ("r", "I"), ("h", "I"), ("k1", "I"))
-
-
-def _passed_on(options: dict[str, Any]) -> Any:
-    return options["block"]
-
-
-_OURS = {
-    "netem": SimpleNamespace(parent=sched_netem.parent, options=NetemOptions, get_parameters=_passed_on),
-    "tbf": SimpleNamespace(parent=sched_tbf.parent, options=sched_tbf.options, get_parameters=_passed_on),
-    "bfifo": sched_pfifo,
-}
-plugins.update(_OURS)
-
-
-def set_netem(
-    netlink: IPRoute, command: Literal["add", "change"], device: int, delay: float, loss: float, loss_burst: float = 1.0
-) -> None:
-    """Delay and drop the packets that a device sends.
-
-    Parameters
-    ----------
-    netlink : IPRoute
-        A netlink socket in the device's namespace.
-    command : {"add", "change"}
-        Whether to add the queueing discipline, or to change it; a change keeps the packets in its queue.
-    device : int
-        Index of the device.
-    delay : float
-        Constant delay [s], 0 to 274.
-    loss : float
-        Probability that a packet is dropped, 0 to 1.
-    loss_burst : float
-        Mean number of packets dropped in a row, 1 or more; above 1 the losses follow a Gilbert model.
-    """
-    block: dict[str, Any] = {
-        "delay": round(delay * 1e9 / TICK),
-        "limit": NETEM_LIMIT,
-        "loss": 0 if loss_burst > 1 else round(loss * CERTAIN),
-        "gap": 0,
-        "duplicate": 0,
-        "jitter": 0,
-        "attrs": [],
-    }
-    if loss_burst > 1:
-        # In the bad state, no packet passes (h = 0). It is left with probability r = 1 / burst, and entered with the
-        # probability p at which its share of the packets is `loss`.
-        enter, leave = gilbert_probabilities(loss, loss_burst)
-        model = {"p": round(enter * CERTAIN), "r": round(leave * CERTAIN), "h": 0, "k1": 0}
-        block["attrs"].append(("TCA_NETEM_LOSS", {"attrs": [("NETEM_LOSS_GE", model)]}))
-    netlink.tc(command, "netem", device, handle=ROOT_HANDLE, block=block)
-
-
-def add_bottleneck(
-    netlink: IPRoute, device: int, rate: float, queue_packets: int | None, queue_bytes: int | None
-) -> None:
-    """Limit the rate [bit/s] of a device, with a drop-tail queue limited in packets or in bytes."""
-    bytes_per_second = round(rate / 8)
-    parameters = {
-        "rate_cell_log": 3,
-        "rate___reserved": 1,  # the link layer: Ethernet
-        "rate": bytes_per_second,
-        "limit": 2**31,
-        "buffer": round(TBF_BURST * 1e9 / bytes_per_second / TICK),
-    }
-    # pyroute2 fills the rate table from the parameters.
-    block = {"attrs": [("TCA_TBF_PARMS", parameters), ("TCA_TBF_RTAB", True)]}
-    netlink.tc("add", "tbf", device, handle=ROOT_HANDLE, block=block)
-    kind, limit = ("pfifo", queue_packets) if queue_packets is not None else ("bfifo", queue_bytes)
-    netlink.tc("replace", kind, device, handle=2 * ROOT_HANDLE, parent=ROOT_HANDLE + 1, limit=limit)
-
-
-def packet_counts(netlink: IPRoute, device: int) -> dict[str, int]:
-    """Return the numbers of packets that the device's root discipline has sent and dropped."""
-    for message in netlink.get_qdiscs(device):
-        if message["parent"] == sched_netem.parent:
-            statistics = message.get_attr("TCA_STATS2")
-            return {
-                "sent": statistics.get_attr("TCA_STATS_BASIC")["packets"],
-                "dropped": statistics.get_attr("TCA_STATS_QUEUE")["drops"],
-            }
-    raise OSError(f"device {device} has no queueing discipline")
 
 
 @dataclass
@@ -199,7 +93,7 @@ class Network:
     receiver: Node
     receiver_address: str
     sender_address: str
-    _delay: float
+    _forward: Link
     _queues: dict[str, tuple[Node, int]]
     _nodes: list[Node]
     _ends: tuple[tuple[Node, int], tuple[Node, int]]
@@ -213,6 +107,36 @@ class Network:
         experiment : Experiment
             The experiment whose path is built.
         traced : bool
+            Whether packets will be traced at both ends, as in `join`.
+
+        Raises
+        ------
+        OSError, pyroute2.NetlinkError
+            If the kernel refuses because a privilege or a module is missing.
+        """
+        loss = 0.0 if experiment.bad_time > 0 else experiment.loss
+        delay = experiment.rtt / 2
+        forward = Link(
+            delay,
+            loss,
+            experiment.loss_burst,
+            rate=experiment.bottleneck_rate,
+            queue_packets=experiment.queue_packets,
+            queue_bytes=experiment.queue_bytes,
+        )
+        return cls.join(forward, Link(delay, experiment.ack_loss), _sysctls(experiment), traced)
+
+    @classmethod
+    def join(cls, forward: Link, backward: Link, sysctls: dict[str, str], traced: bool = False) -> Network:
+        """Return the namespaces, devices and queues of a path; needs root.
+
+        Parameters
+        ----------
+        forward, backward : Link
+            The way from the sender to the receiver, and the way back.
+        sysctls : dict
+            Settings of the kernel for all namespaces, beside those that all networks have.
+        traced : bool
             Whether packets will be traced at both ends. A trace shows the packets that leave a device's queue, so a
             separate node between the ends then applies delay and loss.
 
@@ -223,26 +147,25 @@ class Network:
         """
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         nodes: list[Node] = []
+        routed = forward.rate is not None or backward.rate is not None
         try:
-            for _ in range(2 + traced + experiment.routed):
-                nodes.append(Node.create(_sysctls(experiment)))
-            forward, backward = _chain(nodes)
+            for _ in range(2 + traced + routed):
+                nodes.append(Node.create(COMMON_SYSCTLS | sysctls))
+            onward, back = _chain(nodes)
             sender, receiver = nodes[0], nodes[-1]
             queues = {
-                "data": (nodes[1], forward[1]) if traced else (sender, forward[0]),
-                "ack": (nodes[1], backward[1]) if traced else (receiver, backward[-1]),
+                "data": (nodes[1], onward[1]) if traced else (sender, onward[0]),
+                "ack": (nodes[1], back[1]) if traced else (receiver, back[-1]),
             }
-            delay = experiment.rtt / 2
-            loss = 0.0 if experiment.bad_time > 0 else experiment.loss
-            for queue, settings in (("data", (loss, experiment.loss_burst)), ("ack", (experiment.ack_loss,))):
+            for queue, link in (("data", forward), ("ack", backward)):
                 netlink, device = _device(queues[queue])
-                set_netem(netlink, "add", device, delay, *settings)
-            if experiment.bottleneck_rate is not None:
-                queues["bottleneck"] = (nodes[-2], forward[-2])
-                limits = experiment.queue_packets, experiment.queue_bytes
-                add_bottleneck(*_device(queues["bottleneck"]), experiment.bottleneck_rate, *limits)
-            ends = (sender, forward[0]), (receiver, backward[-1])
-            return cls(sender, receiver, f"10.0.{len(nodes) - 1}.2", "10.0.1.1", delay, queues, nodes, ends)
+                set_netem(netlink, "add", device, link)
+            for queue, link, device in (("bottleneck", forward, onward[-2]), ("bottleneck_back", backward, back[-2])):
+                if link.rate is not None:
+                    queues[queue] = (nodes[-2], device)
+                    add_bottleneck(nodes[-2].netlink, device, link)
+            ends = (sender, onward[0]), (receiver, back[-1])
+            return cls(sender, receiver, f"10.0.{len(nodes) - 1}.2", "10.0.1.1", forward, queues, nodes, ends)
         except BaseException:
             for node in nodes:
                 node.close()
@@ -259,7 +182,7 @@ class Network:
     def set_loss(self, loss: float) -> None:
         """Change the probability that a packet from the sender to the receiver is dropped, 0 to 1."""
         netlink, device = _device(self._queues["data"])
-        set_netem(netlink, "change", device, self._delay, loss)
+        set_netem(netlink, "change", device, Link(self._forward.delay, loss))
 
     def packet_counts(self) -> dict[str, int]:
         """Return the numbers of packets that each queue has sent and dropped, by names such as "data_dropped"."""
@@ -276,8 +199,7 @@ class Network:
 
 
 def _sysctls(experiment: Experiment) -> dict[str, str]:
-    return COMMON_SYSCTLS | {
-        "net.ipv4.ip_forward": "1",
+    return {
         "net.ipv4.tcp_sack": str(int(experiment.sack)),
         "net.ipv4.tcp_recovery": str(experiment.recovery),
         "net.ipv4.tcp_early_retrans": str(experiment.early_retrans),

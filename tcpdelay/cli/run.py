@@ -1,0 +1,316 @@
+"""`tcpdelay run`: two unmodified programs at the two ends of an emulated path, in a guest in virtual time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tcpdelay.cli.errors import ERASE_LINE, argument_errors, erase_progress, predicting, printable
+from tcpdelay.cli.options import (
+    OUTPUT,
+    PATH,
+    TCP,
+    declared_option,
+    described,
+    make_option,
+    number,
+    quantity,
+)
+from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.stack import Linux
+from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.link import QueueKind
+from tcpdelay.units import format_duration
+
+if TYPE_CHECKING:
+    from tcpdelay.testbed.backends import UmlBackend
+    from tcpdelay.testbed.program_output import Line
+    from tcpdelay.testbed.programs import ProgramRun
+
+GUEST = "The guest"
+SEPARATOR = "--client"
+LONGEST, PATIENCE = 600.0, 60.0
+"""Defaults of --for and --patience [s]."""
+LINGER = 5.0
+"""Time that the server has to end by itself when the client has ended [s]."""
+STILL = 10.0
+"""Time after which a standstill of virtual time is reported [s]."""
+STILL_RUNNING, GUEST_FAILED, SIGNALLED = 124, 125, 128
+"""Exit statuses: of a client that --for ended, as of timeout; of a guest that failed; the first of signals."""
+SUMMARY = "Run two unmodified programs over an emulated path, in virtual time."
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay run --rtt 100ms --loss 1% -- iperf3 -s -1 --client iperf3 -c server
+  tcpdelay run --rtt 60ms --rate 5Mbit/s --queue fq_codel -o out -- \\
+      python3 -m http.server 80 --client curl -sO http://server/big.bin
+  tcpdelay run --rtt 80ms --loss 2% --seed 7 --for 10min -- \\
+      node server.js --client node client.js
+"""
+
+
+def _path_option(name: str) -> Any:
+    declaration = declarations(EmulatedPath)[name]
+    shown: str | bool = declaration.default_words
+    if not shown:
+        shown = False if declaration.default is None else declaration.written(declaration.default).replace(" ", "")
+    return declared_option(name, declaration, PATH, described(declaration), shown)
+
+
+def run(
+    commands: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SERVER ... --client CLIENT ...",
+            help="The command line of the server, --client, and the command line of the client. The client finds the "
+            "server by the name server.",
+        ),
+    ],
+    rtt: Annotated[float, _path_option("rtt")],
+    loss: Annotated[float | None, _path_option("loss")] = None,
+    server_loss: Annotated[float | None, _path_option("server_loss")] = None,
+    loss_burst: Annotated[float | None, _path_option("loss_burst")] = None,
+    jitter: Annotated[float | None, _path_option("jitter")] = None,
+    rate: Annotated[float | None, _path_option("rate")] = None,
+    queue: Annotated[QueueKind | None, _path_option("queue")] = None,
+    queue_packets: Annotated[int | None, _path_option("queue_packets")] = None,
+    congestion_control: Annotated[
+        Literal["cubic", "reno", "bbr", "vegas", "westwood"],
+        make_option("--congestion-control", TCP, "Congestion control of both ends, unless a program sets its own."),
+    ] = "cubic",
+    sysctl: Annotated[
+        list[str] | None,
+        make_option(
+            "--sysctl",
+            TCP,
+            "Setting of the kernel at both ends. Example: net.ipv4.tcp_sack=0. May be repeated.",
+            False,
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    hz: Annotated[int, number("--hz", GUEST, declarations(Linux)["hz"].meaning)] = 250,
+    backend: Annotated[
+        Literal["uml-virtual", "uml"],
+        make_option("--backend", GUEST, "A guest in virtual time, or Debian's guest in real time."),
+    ] = "uml-virtual",
+    seed: Annotated[int, number("--seed", GUEST, "Seed of the losses. The same seed gives the same packets.")] = 0,
+    longest: Annotated[
+        float | None,
+        quantity(
+            "--for",
+            "time",
+            GUEST,
+            "End the programs at this time after the client's start.",
+            format_duration(LONGEST),
+        ),
+    ] = None,
+    charge_cpu: Annotated[
+        bool,
+        make_option(
+            "--charge-cpu",
+            GUEST,
+            "Let computation take as long in virtual time as it does here. A run is then not repeatable.",
+        ),
+    ] = False,
+    patience: Annotated[
+        float | None,
+        quantity(
+            "--patience",
+            "time",
+            GUEST,
+            "Give up if virtual time stands still for this time of the machine.",
+            format_duration(PATIENCE),
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="New or empty directory for the packets (pcapng), the output and the files of the programs.",
+            rich_help_panel=OUTPUT,
+            show_default="none is kept",
+        ),
+    ] = None,
+    analysis: Annotated[
+        bool,
+        make_option(
+            "--analysis/--no-analysis", OUTPUT, "Measure path and delays of the connection, and predict the delays."
+        ),
+    ] = True,
+) -> None:
+    """Run a server and a client at the two ends of an emulated path, in a guest of this machine.
+
+    The programs are unmodified, and see the files of this machine. They can write only into the directory that SCRATCH
+    and HOME name in their environment. They have no network to the outside. Their lines are printed with the time since
+    the client's start. The exit status is that of the client, or of a server that failed.
+    """
+    if sys.platform != "linux":
+        raise typer.BadParameter(f"the guest runs on Linux only, not on {sys.platform!r}")
+    if find_spec("pyroute2") is None:
+        raise typer.BadParameter("the guest needs the package pyroute2; run: pip install 'tcpdelay[testbed]'")
+    server, client = split_commands(commands)
+    settings = read_settings(sysctl or [])
+    if seed < 0:
+        raise typer.BadParameter(f"--seed: must be 0 or more, got {seed}")
+    from tcpdelay.testbed.backends import SessionFailedError
+    from tcpdelay.testbed.programs import run_programs
+
+    longest = LONGEST if longest is None else longest
+    given: dict[str, Any] = {
+        "loss": loss,
+        "server_loss": server_loss,
+        "loss_burst": loss_burst,
+        "jitter": jitter,
+        "rate": rate,
+        "queue": queue,
+        "queue_packets": queue_packets,
+    }
+    with ExitStack() as stack:
+        directory = output or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tcpdelay-run-")))
+        with argument_errors():
+            path = EmulatedPath(rtt, **{name: value for name, value in given.items() if value is not None})
+            guest = _guest(backend, hz, PATIENCE if patience is None else patience, charge_cpu)
+        try:
+            with argument_errors():
+                found = run_programs(
+                    client,
+                    server,
+                    path,
+                    directory,
+                    guest,
+                    duration=longest,
+                    seed=seed,
+                    congestion_control=congestion_control,
+                    sysctls=settings,
+                    environment={"PATH": os.environ.get("PATH", os.defpath)},
+                    working_directory=Path.cwd(),
+                    linger=LINGER,
+                    on_progress=standstill_reports(longest),
+                    on_line=print_line,
+                )
+        except (SessionFailedError, OSError) as error:
+            raise GuestFailedError(f"guest: {error}") from error
+        print(ends_in_words(found))
+        if analysis:
+            print(analysed(found), end="")
+    raise typer.Exit(exit_status(found))
+
+
+class GuestFailedError(typer.BadParameter):
+    """The guest did not finish; the exit status is none of the programs'."""
+
+    exit_code = GUEST_FAILED
+
+
+def split_commands(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the command lines of the server and of the client.
+
+    Examples
+    --------
+    >>> split_commands(["iperf3", "-s", "--client", "iperf3", "-c", "server"])
+    (['iperf3', '-s'], ['iperf3', '-c', 'server'])
+    """
+    if SEPARATOR not in words:
+        raise typer.BadParameter(f"{SEPARATOR}: is missing; write -- SERVER ... {SEPARATOR} CLIENT ...")
+    place = words.index(SEPARATOR)
+    server, client = words[:place], words[place + 1 :]
+    for name, command in (("SERVER", server), ("CLIENT", client)):
+        if not command:
+            raise typer.BadParameter(f"{name}: is missing; write -- SERVER ... {SEPARATOR} CLIENT ...")
+    return server, client
+
+
+def read_settings(texts: list[str]) -> dict[str, str]:
+    """Return settings of the kernel, from texts like NAME=VALUE."""
+    settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.startswith("net.") or "/" in name:
+            raise typer.BadParameter(f"--sysctl: must be like net.ipv4.tcp_sack=0, got {text!r}")
+        settings[name] = value
+    return settings
+
+
+def _guest(backend: Literal["uml-virtual", "uml"], hz: int, patience: float, charge_cpu: bool) -> UmlBackend:
+    from tcpdelay.testbed.backends import UmlBackend, VirtualTimeBackend
+
+    return UmlBackend() if backend == "uml" else VirtualTimeBackend(hz, patience=patience, charges_work=charge_cpu)
+
+
+def print_line(line: Line) -> None:
+    """Print a line of a program with its time and its end."""
+    stream = sys.stdout if line.stream == "stdout" else sys.stderr
+    print(f"{line.time:10.3f} s  {line.end}  {printable(line.text)}", file=stream, flush=True)
+
+
+def standstill_reports(longest: float) -> Callable[[float], None]:
+    """Return a function that reports, once for each standstill, that virtual time stands still.
+
+    It takes the share of `longest` that is over.
+    """
+    done, since, reported = 0.0, time.monotonic(), False
+
+    def progressed(share: float) -> None:
+        nonlocal done, since, reported
+        if share != done:
+            done, since, reported = share, time.monotonic(), False
+        elif done > 0 and not reported and time.monotonic() - since >= STILL:
+            reported = True
+            before = ERASE_LINE if sys.stderr.isatty() else ""
+            where = f"virtual time stands still near {done * longest:.1f} s"
+            print(f"{before}tcpdelay run: {where}: a program computes, or waits without sleeping", file=sys.stderr)
+
+    return progressed
+
+
+def ends_in_words(found: ProgramRun) -> str:
+    """Return how the programs ended."""
+    parts = []
+    for end in ("client", "server"):
+        status = found.status[end]
+        if status is None:
+            parts.append(f"the {end} was still running")
+        else:
+            how = f"status {status}" if status >= 0 else f"signal {-status}"
+            parts.append(f"the {end} ended at {found.ended[end]:.3f} s with {how}")
+    return f"{parts[0]}; {parts[1]}".capitalize()
+
+
+def exit_status(found: ProgramRun) -> int:
+    """Return the exit status of a run.
+
+    It is the client's, or the server's if the client succeeded and the server failed before it was stopped.
+    """
+    client, server = found.status["client"], found.status["server"]
+    if client is None:
+        return STILL_RUNNING
+    status = client or server or 0
+    return status if status >= 0 else SIGNALLED - status
+
+
+def analysed(found: ProgramRun) -> str:
+    """Return the measured and the predicted delays of the connection with the most payload, or why there are none."""
+    from tcpdelay.capture.pcap.analysis import analyze_directions
+    from tcpdelay.cli.analyze import find_expected, find_target
+    from tcpdelay.report.analysis import analysis_text
+
+    try:
+        analyses = analyze_directions(found.traces, same_clock=True)
+        with predicting():
+            target = find_target(None, None, None)
+            return "".join("\n" + analysis_text(each, find_expected(each, None, target)) for each in analyses)
+    except ValueError as error:
+        return f"No analysis: {error}\n"
+    finally:
+        erase_progress()

@@ -1,0 +1,174 @@
+"""The path between two programs in a guest, alike in both directions unless told otherwise."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
+from tcpdelay.testbed.link import Link, QueueKind
+
+
+@described
+class EmulatedPath:
+    """The path between a client and a server in a guest. All values hold for each direction.
+
+    Parameters
+    ----------
+    rtt : float
+        Round-trip time without queueing [s], 1e-6 to 10; each direction has half of this delay.
+    loss : float
+        Probability that a packet is lost, a fraction from 0 to 0.5.
+    server_loss : float, optional
+        Probability that a packet from the server is lost, a fraction from 0 to 0.5; `loss` by default.
+    loss_burst : float
+        Mean number of packets lost in a row, 1 to 100; above 1 the losses follow netem's Gilbert model.
+    jitter : float
+        Largest additional delay of a packet [s], 0 to 1. Each is drawn uniformly from 0 to this value, so packets may
+        overtake each other.
+    rate : float, optional
+        Rate of a bottleneck [bit/s], 1e4 to 1e9; no limit by default.
+    queue : {"fifo", "codel", "fq_codel"}
+        Queue before the bottleneck: first in, first out, or one of the kernel's disciplines that keep it short.
+    queue_packets : int, optional
+        Limit of this queue [packets], 1 to 100 000. By default, a fifo has 1000, and the other queues have the
+        kernel's limit.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is not a number, is out of its range or contradicts another value; a ValueError.
+
+    Examples
+    --------
+    >>> path = EmulatedPath(rtt=0.1, loss=0.01, server_loss=0)
+    >>> path.forward.loss, path.backward.loss, path.backward.delay
+    (0.01, 0.0, 0.05)
+    """
+
+    rtt: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Round-trip time.",
+            low=1e-6,
+            high=10.0,
+            unit="s",
+            example="100ms",
+            hint="the round-trip time is given in seconds: 100 ms is 0.100",
+        ),
+    ]
+    loss: Annotated[
+        float,
+        Quantity(
+            kind="fraction",
+            meaning="Probability that a packet is lost, in each direction.",
+            low=0.0,
+            high=0.5,
+            unit="fraction of packets",
+            example="1%",
+            allowed="be a fraction from 0 to 0.5",
+        ),
+    ] = 0.0
+    server_loss: (
+        Annotated[
+            float,
+            Quantity(
+                kind="fraction",
+                meaning="Probability that a packet from the server is lost.",
+                low=0.0,
+                high=0.5,
+                unit="fraction of packets",
+                example="0%",
+                allowed="be a fraction from 0 to 0.5",
+                default_words="that of --loss",
+            ),
+        ]
+        | None
+    ) = None
+    loss_burst: Annotated[
+        float,
+        Quantity(
+            kind="number",
+            meaning="Mean number of packets lost in a row: netem's Gilbert model.",
+            low=1.0,
+            high=100.0,
+            unit="packets",
+            example="2",
+        ),
+    ] = 1.0
+    jitter: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Largest additional delay of a packet in each direction: each delay is drawn uniformly from 0 to "
+            "this maximum, so packets may overtake each other.",
+            low=0.0,
+            high=1.0,
+            unit="s",
+            example="5ms",
+            hint="the jitter is given in seconds: 5 ms is 0.005",
+        ),
+    ] = 0.0
+    rate: (
+        Annotated[
+            float,
+            Quantity(
+                kind="rate",
+                meaning="Rate of a bottleneck in each direction.",
+                low=1e4,
+                high=1e9,
+                unit="bit/s",
+                example="5Mbit/s",
+                default_words="no limit",
+            ),
+        ]
+        | None
+    ) = None
+    queue: Annotated[
+        QueueKind,
+        Choice(meaning="Queue before the bottleneck: fifo, or codel or fq_codel, which keep it short."),
+    ] = "fifo"
+    queue_packets: (
+        Annotated[
+            int,
+            Quantity(
+                kind="count",
+                meaning="Limit of this queue in packets.",
+                low=1,
+                high=100_000,
+                unit="packets",
+                example="100",
+                default_words="1000 for a fifo, or the kernel's",
+            ),
+        ]
+        | None
+    ) = None
+
+    def __post_init__(self) -> None:
+        for loss in (self.loss, self.forward.loss, self.backward.loss):
+            largest = self.loss_burst / (1 + self.loss_burst)
+            if self.loss_burst > 1 and loss > largest:
+                raise InvalidValueError(
+                    "loss", loss, f"be at most {largest:g} with a loss_burst of {self.loss_burst:g}"
+                )
+        if self.rate is None and (self.queue != "fifo" or self.queue_packets is not None):
+            name = "queue" if self.queue != "fifo" else "queue_packets"
+            raise InvalidValueError(name, getattr(self, name), "go with a rate")
+
+    @property
+    def forward(self) -> Link:
+        """The way from the client to the server."""
+        return self._link(self.loss)
+
+    @property
+    def backward(self) -> Link:
+        """The way from the server to the client."""
+        return self._link(self.loss if self.server_loss is None else self.server_loss)
+
+    def _link(self, loss: float) -> Link:
+        limit = FIFO_LIMIT if self.queue_packets is None and self.queue == "fifo" else self.queue_packets
+        return Link(self.rtt / 2, loss, self.loss_burst, self.jitter, self.rate, self.queue, limit)
+
+
+FIFO_LIMIT = 1000
+"""Length of the queue of a device in Linux [packets]."""

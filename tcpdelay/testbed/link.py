@@ -1,0 +1,40 @@
+"""One direction of an emulated path: delay, losses, and a rate with a queue before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+QueueKind = Literal["fifo", "codel", "fq_codel"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of an emulated path.
+
+    Attributes
+    ----------
+    delay : float
+        Constant delay [s], 0 to 274.
+    loss : float
+        Probability that a packet is dropped, 0 to 1.
+    loss_burst : float
+        Mean number of packets dropped in a row, 1 or more; above 1 the losses follow a Gilbert model.
+    jitter : float
+        Largest additional delay [s]; each is drawn uniformly from 0 to this, so packets may overtake each other.
+    rate : float, optional
+        Rate of a bottleneck [bit/s]; None: no limit.
+    queue : {"fifo", "codel", "fq_codel"}
+        Queue before the bottleneck.
+    queue_packets, queue_bytes : int, optional
+        Limit of the queue. A fifo has one of the two; the other queues may have a limit in packets.
+    """
+
+    delay: float
+    loss: float = 0.0
+    loss_burst: float = 1.0
+    jitter: float = 0.0
+    rate: float | None = None
+    queue: QueueKind = "fifo"
+    queue_packets: int | None = None
+    queue_bytes: int | None = None

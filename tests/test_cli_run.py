@@ -1,0 +1,119 @@
+"""`tcpdelay run`: its refusals, its exit status, and runs that are killed."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cli_process import process
+from guest_requirements import require
+from tcpdelay.cli.run import exit_status, split_commands
+from tcpdelay.testbed.backends import VirtualTimeBackend
+from tcpdelay.testbed.programs import ProgramRun
+from tcpdelay.testbed.workplaces import guests_of
+
+GUEST = VirtualTimeBackend(250)
+SERVER = """
+import socket
+stream, _ = socket.create_server(("", 80)).accept()
+while data := stream.recv(4096):
+    stream.sendall(data)
+"""
+CLIENT = """
+import socket, sys, time
+stream = socket.create_connection(("server", 80))
+for _ in range(300):
+    stream.sendall(bytes(200))
+    time.sleep(0.02)
+print("sent", flush=True)
+print("to errors", file=sys.stderr)
+sys.exit(3)
+"""
+BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CLIENT]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rtt", "100ms", "--", "true"], "--client: is missing"),
+        (["--rtt", "100ms", "--", "--client", "true"], "SERVER: is missing"),
+        (["--rtt", "100ms", "--", "true", "--client"], "CLIENT: is missing"),
+        (
+            ["--rtt", "100ms", "--loss", "60%", "--", "true", "--client", "true"],
+            "--loss: must be a fraction from 0 to 0.5",
+        ),
+        (["--rtt", "100s", "--", "true", "--client", "true"], "--rtt: must lie between 1e-06 and 10 s, got 100"),
+        (["--rtt", "1s", "--queue", "codel", "--", "true", "--client", "true"], "--queue: must go with a rate"),
+        (["--rtt", "1s", "--seed", "-1", "--", "true", "--client", "true"], "--seed: must be 0 or more, got -1"),
+        (["--rtt", "1s", "--sysctl", "kernel.panic=1", "--", "true", "--client", "true"], "--sysctl: must be like"),
+        (["--rtt", "1s", "--", "true", "--client", "no-such-program"], "--client: must begin with a program"),
+        (["--rtt", "1s", "--hz", "999", "--", "true", "--client", "true"], "no kernel with virtual time at 999 Hz"),
+    ],
+)
+def test_a_wrong_command_is_refused_in_one_line(run, arguments, said):
+    status, printed, errors = run("run", *arguments)
+    assert (status, printed) == (2, "")
+    (line,) = errors.splitlines()
+    assert line.startswith("tcpdelay run: ")
+    assert said in line
+
+
+def test_options_behind_the_server_are_those_of_the_programs():
+    words = ["iperf3", "--rtt", "-s", "--client", "iperf3", "--client", "server"]
+    assert split_commands(words) == (["iperf3", "--rtt", "-s"], ["iperf3", "--client", "server"])
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "expected"),
+    [(0, 0, 0), (0, None, 0), (3, 0, 3), (0, 4, 4), (3, 4, 3), (-9, 0, 137), (0, -11, 139), (None, None, 124)],
+)
+def test_the_exit_status_is_the_clients_or_that_of_a_server_that_failed(client, server, expected):
+    assert exit_status(ProgramRun(Path(), {"client": client, "server": server}, {}, {}, {})) == expected
+
+
+def test_lines_have_times_the_delays_are_predicted_and_the_status_is_passed_on(tmp_path):
+    require(GUEST.problems(), "VIRTUAL")
+    options = ["--rtt", "100ms", "--loss", "2%", "--seed", "5", "-o", str(tmp_path / "out")]
+    with process("run", *options, *BOTH, stdout=subprocess.PIPE) as started:
+        printed, errors = started.communicate()
+    assert started.returncode == 3, errors
+    lines = printed.splitlines()
+    assert lines[0].split()[1:] == ["s", "client", "sent"]
+    assert float(lines[0].split()[0]) == pytest.approx(6.1, abs=0.1)
+    assert [line.split()[1:] for line in errors.splitlines() if "client" in line] == [["s", "client", "to", "errors"]]
+    assert "The client ended at 6.1" in printed
+    (measured,) = [line for line in lines if line.startswith("round-trip time")]
+    assert "100 ms" in measured
+    (p95, *_) = [line for line in lines if line.startswith("95 % within")]
+    assert "predicted" in p95
+    kept = {file.name for file in (tmp_path / "out").iterdir()}
+    assert kept >= {"client.pcapng", "server.pcapng", "client.stdout", "server.stderr", "output.jsonl", "scratch"}
+
+
+@pytest.mark.parametrize("what", ["the run", "the guest"])
+def test_nothing_is_left_when_the_run_or_the_guest_is_killed(tmp_path, monkeypatch, what):
+    require(GUEST.problems(), "VIRTUAL")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    forever = ["--", "sleep", "100000", "--client", "sh", "-c", "while sleep 0.01; do :; done"]
+    with process("run", "--rtt", "10ms", "--for", "60000s", *forever, stdout=subprocess.PIPE) as started:
+        deadline = time.monotonic() + 60
+        while not (guests := guests_of(tmp_path)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        # Any moment will do: the boot, or the run of the programs.
+        time.sleep(random.uniform(0, 3))
+        (kernel,) = [guest for guest in guests if os.getpgid(guest) == guest]
+        os.kill(started.pid if what == "the run" else kernel, signal.SIGKILL)
+        _, errors = started.communicate()
+    if what == "the guest":
+        assert started.returncode == 125
+        assert "the guest ended with SIGKILL" in errors
+    deadline = time.monotonic() + 20
+    while guests_of(tmp_path) or list(tmp_path.glob("tcpdelay-testbed-*/run-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
