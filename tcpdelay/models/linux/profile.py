@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import compiled_elsewhere, interpreted, kernel
-from tcpdelay.models.linux.delays import delay_bins, filled_bins, sums
+from tcpdelay.models.linux.delays import delay_bins, filled_bins, packets_leaving, sums
 from tcpdelay.models.linux.parameters import LinuxParameters, linux_parameters
 from tcpdelay.models.linux.phases import KIND_NAMES, Layout, Sending, backlogged_phase, start_phase
 from tcpdelay.models.linux.rtt_probes import with_rtt_probes
@@ -68,7 +68,8 @@ def _summed_up(p: LinuxParameters, forward_delay: float, figures: RequestedFigur
     )
     values = weights = probability
     if probability.size > 0:
-        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
+        opened, limited = packets_leaving(p, phases, transitions, 1.0, sending, rows, probability)
+        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p), opened, limited)
         values, weights = filled_bins(with_rtt_probes(p, bins) if p.bbr else bins)
         for i in range(values.size):
             values[i] = forward_delay + values[i] * p.interval
@@ -95,7 +96,9 @@ def compile_kernels() -> None:
         rows = reachable_rows(phases, transitions, start, first_bound(p))
         solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
     with compiled_elsewhere(compile_transitions):
-        filled_bins(delay_bins(p, phases, sending, rows, solution.probability, beyond))
+        probability = solution.probability
+        packets = packets_leaving(p, phases, transitions, 1.0, sending, rows, probability)
+        filled_bins(delay_bins(p, phases, sending, rows, probability, beyond, *packets))
         solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
 
 
@@ -141,9 +144,10 @@ class LinuxProfile:
         return backlogged_phase(self._made[3])
 
     def bins(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the bins of all delays without the one-way delay, not normalised."""
-        p, (phases, _, sending, _) = self.parameters, self._made
-        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
+        """Return the bins of all delays without the one-way delay; their weight is the packets written per step."""
+        p, (phases, transitions, sending, _) = self.parameters, self._made
+        packets = packets_leaving(p, phases, transitions, 1 / p.interval, sending, rows, probability)
+        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p), *packets)
         return with_rtt_probes(p, bins) if p.bbr else bins
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
