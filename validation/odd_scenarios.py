@@ -61,7 +61,6 @@ def _work(asked: Connection, method: Method) -> None:
     """Answer numbers of scenarios until the connection ends."""
     limit = _memory(os.getpid(), "VmSize") + MOST_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     while True:
         try:
             number = asked.recv()
