@@ -28,8 +28,9 @@ from tcpdelay.models.accuracy import (
     in_words,
     statistical_error,
 )
+from tcpdelay.models.budget import TooLargeError
 from tcpdelay.models.error_table import FEATURES, NEIGHBOURS, QUANTILES, ErrorTable, spread_of
-from tcpdelay.models.interface import Requested, TooLargeError
+from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import predict, predict_delay
 from tcpdelay.models.simulator import simulation
 from tcpdelay.models.simulator.simulation import simulate

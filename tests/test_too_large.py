@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.interface import TooLargeError
+from tcpdelay.models.budget import TooLargeError
 from tcpdelay.models.predict import predict
 from tcpdelay.quality.voice import CallTarget
 from tcpdelay.report.region_table import Edge, edge_table

@@ -67,6 +67,14 @@ def predict(
             "until the 95th percentile is known to 2 %, at most 20 million",
         ),
     ] = None,
+    max_seconds: Annotated[
+        float,
+        number("--max-seconds", OUTPUT, "Processor time of the answer in seconds, by an estimate.", "10"),
+    ] = 10.0,
+    max_memory: Annotated[
+        float | None,
+        number("--max-memory", OUTPUT, "Memory of the chain in bytes.", "1 GiB"),
+    ] = None,
     chart: Annotated[Path | None, chart_option("the distribution")] = None,
 ) -> None:
     """Predict the delay from write to in-order read: mean, jitter, quantiles, and the share of late packets."""
@@ -82,7 +90,12 @@ def predict(
     with argument_errors():
         with predicting():
             answer = predict_with_warning(
-                Scenario(scenario.source, scenario.path, scenario.stack), method, packets, progress
+                Scenario(scenario.source, scenario.path, scenario.stack),
+                method,
+                packets,
+                progress,
+                max_seconds,
+                max_memory,
             )
         if packets is not None and answer.method == "chain":
             allowed = "be left out unless something is simulated (method 'chain')"

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.interface import DelayParts, TooLargeError
+from tcpdelay.models.budget import MOST_MEMORY, MOST_SECONDS, SECONDS_PER_UPDATE, SLICE, Budget
+from tcpdelay.models.interface import DelayParts
 from tcpdelay.models.linux.profile import LinuxProfile
 from tcpdelay.models.published.delays import PublishedProfile
-from tcpdelay.models.solver.aggregation import backlog_drift
+from tcpdelay.models.solver.aggregation import MAX_SWEEPS as MAX_SWEEPS_OF_PHASES
+from tcpdelay.models.solver.aggregation import backlog_drift, drift_after
 from tcpdelay.models.solver.measures import probability_at_bound
 from tcpdelay.models.solver.narrow import (
     CARRIED,
@@ -37,9 +39,11 @@ from tcpdelay.models.solver.stationary import (
     ACCEPTED_RESIDUAL,
     MAX_SWEEPS,
     TOLERANCE,
+    UPDATES_PER_MOVE,
     Solution,
     from_start,
-    solve_by_sweeps,
+    iterate_sweeps,
+    updates_per_sweep,
 )
 from tcpdelay.models.solver.widening import UNDISTURBED_DELAYS, decay, doublings, late_share, tail_decay, widen
 from tcpdelay.scenario.fields import InvalidValueError
@@ -51,13 +55,17 @@ from tcpdelay.scenario.target import Target
 if TYPE_CHECKING:
     import scipy.sparse
 
-LARGEST_MEMORY = 4 * 2**30
-"""Memory that one chain may take [bytes]."""
+LARGEST_MEMORY = MOST_MEMORY
+"""Memory that one chain may take unless a `Budget` is given [bytes]."""
+SWEEPS_PER_CALL = 60
+"""Sweeps that one call of the solver makes at least: fewer would not converge."""
 LARGEST_GROWN_CHAIN = 3_000_000
 LARGEST_GROWTH = 4
 """Cells, or factor of the published ones, up to which a bound grows; a backlog that needs more is endless to us."""
 PHASES_WORTH_A_LOOK = 1_000
 """Phases from which on the drift is looked at first of all: even finding the backlogs of each takes longer."""
+FEWEST_SWEEPS_OF_DRIFT = 500
+"""Sweeps over the phases that one call makes at least to find the drift."""
 MOST_DOUBLINGS = 2
 """Doublings of the bound at a time: how far the decay of a backlog that is cut off can be trusted."""
 SETTLED = 1e-3
@@ -78,6 +86,17 @@ TOLERANCE_OF_LATENESS = 1e-4
 TOLERANCE_OF_CUT = 1e-7
 """Change per sweep at which the probability at the bound is good enough to compare."""
 STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
+
+
+def budget_for(max_seconds: float, max_memory: float | None) -> Budget:
+    """Return what a chain may take: this time [s], and this memory [bytes] or the default.
+
+    Examples
+    --------
+    >>> budget_for(5.0, None).max_memory == LARGEST_MEMORY
+    True
+    """
+    return Budget(max_seconds, LARGEST_MEMORY if max_memory is None else max_memory)
 
 
 class DelaySummary(NamedTuple):
@@ -159,11 +178,13 @@ class DelayModel:
         Round-trip time [s], loss and queue.
     stack : Stack
         The TCP implementation: `Stack.linux(...)` or `Stack.newreno_2008(...)`.
+    budget : Budget, optional
+        The time and the memory that the chain may take; by default 10 s and 1 GiB.
 
     Raises
     ------
     TooLargeError
-        If the chain would need more than 4 GiB of memory; a ValueError.
+        If the chain would need more, when it is made or later; a ValueError.
     ValueError
         If the flow does not go with the path.
 
@@ -180,26 +201,21 @@ class DelayModel:
     0.19
     """
 
-    def __init__(self, flow: Flow, path: Path, stack: Stack) -> None:
+    def __init__(self, flow: Flow, path: Path, stack: Stack, budget: Budget | None = None) -> None:
         self.flow = flow
         self.path = path
         self.stack = stack
         self._profile = _profile(flow, path, stack)
+        self._budget = budget_for(MOST_SECONDS, None) if budget is None else budget
+        self._budget.load = f"{self.load:.4g} packets per round-trip time"
         # The phases have to fit before they are made; their backlogs are looked at once the drift has spoken.
-        self._require_memory(self._profile.least_memory)
+        self._budget.require_memory(self._profile.least_memory)
+        self._budget.spend(self._profile.least_seconds)
 
     @property
     def load(self) -> float:
         """Load r: packets written per round-trip time; a whole number in the published chain."""
         return self._profile.load
-
-    def _require_memory(self, needed: float) -> None:
-        if needed > LARGEST_MEMORY:
-            raise TooLargeError(
-                f"the chain needs about {needed / 2**30:.1f} GiB for {self.load:.4g} packets per round-trip time, "
-                f"and at most {LARGEST_MEMORY / 2**30:.0f} GiB are allowed; "
-                "use a longer interval, larger packets or a shorter rtt"
-            )
 
     @property
     def _structure(self) -> tuple[Phases, Transitions]:
@@ -218,7 +234,23 @@ class DelayModel:
         if self._profile.lossless:
             return -np.inf
         phases, transitions = self._structure
-        return backlog_drift(phases, transitions, self._profile.backlogged)
+        if phases.size <= PHASES_WORTH_A_LOOK:
+            return backlog_drift(phases, transitions, self._profile.backlogged)
+        inflow = np.zeros(phases.size - 1)
+        inflow[self._profile.backlogged] = 1.0
+        seconds = UPDATES_PER_MOVE * transitions.size * SECONDS_PER_UPDATE
+        most, left = max(int(SLICE / seconds), FEWEST_SWEEPS_OF_DRIFT), MAX_SWEEPS_OF_PHASES
+        while True:
+            drift, sweeps = drift_after(phases, transitions, inflow, min(most, left))
+            self._budget.spend(sweeps * seconds)
+            left -= sweeps
+            if sweeps < most or left <= 0:
+                return drift
+
+    @property
+    def known_capacity(self) -> float | None:
+        """The `capacity` if it has been computed."""
+        return self.capacity if self._profile.lossless or "backlog_drift" in self.__dict__ else None
 
     @property
     def capacity(self) -> float:
@@ -245,7 +277,7 @@ class DelayModel:
         rows = self._rows_within(bound)
         if self._profile.grows and rows["offset"][-1] > CELLS_WORTH_A_LOOK and self.backlog_drift >= 0:
             return
-        self._require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
+        self._budget.require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
         inflow = from_start(rows, self._profile.start)
         narrowest = True
         while True:
@@ -268,7 +300,7 @@ class DelayModel:
                     break
             else:
                 return
-            self._require_memory(float(wider["offset"][-1]) * BYTES_PER_CELL)
+            self._budget.require_memory(float(wider["offset"][-1]) * BYTES_PER_CELL)
             inflow = widen(rows, inflow, wider, factor)
             rows, bound, narrowest = wider, bound * 2**step, False
 
@@ -288,6 +320,9 @@ class DelayModel:
     def _distribution(self, rows: Rows, solution: Solution) -> DelayDistribution:
         phases, _ = self._structure
         cut = probability_at_bound(phases, rows, solution.probability)
+        seconds, memory = self._profile.cost_of_delays(rows, solution.probability)
+        self._budget.require_memory(memory)
+        self._budget.spend(seconds)
         values, weights = self._profile.delays(rows, solution.probability)
         if values.size == 0:
             # Packets so large that no window ever holds a whole one.
@@ -431,7 +466,7 @@ class DelayModel:
         if self._profile.lossless:
             # Nothing is ever lost: the chain stays where it starts.
             return Solution(np.ones(1), 0.0, 0)
-        solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut, tolerance)
+        solution = self._swept(rows, inflow, largest_cut, tolerance)
         if solution.residual > max(ACCEPTED_RESIDUAL, tolerance):
             if probability_at_bound(phases, rows, solution.probability) > largest_cut:
                 return solution
@@ -439,6 +474,21 @@ class DelayModel:
 
             return solve_directly(phases, transitions, rows, start)
         return solution
+
+    def _swept(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float, tolerance: float) -> Solution:
+        """Iterate sweeps from `inflow` on, in calls that let an interrupt through, as long as the budget allows."""
+        phases, transitions = self._structure
+        of_sweep = updates_per_sweep(phases, transitions, rows)
+        most, done = max(SLICE / SECONDS_PER_UPDATE, SWEEPS_PER_CALL * of_sweep), 0
+        while True:
+            # The kernel returns a plain tuple: making a named one, it would crash on an interrupt that came meanwhile.
+            probability, residual, sweeps, updates = iterate_sweeps(
+                phases, transitions, rows, self._profile.start, MAX_SWEEPS - done, inflow, largest_cut, tolerance, most
+            )
+            done += sweeps
+            if updates < most or done >= MAX_SWEEPS:
+                return Solution(probability, residual, done)
+            self._budget.spend(updates * SECONDS_PER_UPDATE)
 
     def _finite(self) -> tuple[Rows, Solution]:
         if self._solved is None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import expected_error
-from tcpdelay.models.chain import DelayModel, DelaySummary, summary
+from tcpdelay.models.budget import TooLargeError
+from tcpdelay.models.chain import DelayModel, DelaySummary, budget_for, summary
 from tcpdelay.models.compilation import interpreted_first, single_prediction
 from tcpdelay.models.interface import (
     SIMULATED,
@@ -20,7 +21,6 @@ from tcpdelay.models.interface import (
     Requested,
     Status,
     Support,
-    TooLargeError,
     UnsupportedError,
 )
 from tcpdelay.models.linux import parameters as linux
@@ -84,10 +84,10 @@ class _ChainModel(ABC):
         if decided is not None and not decided.is_met_by(scenario.path.forward_delay):
             return answered("bound", lateness=1.0)
         try:
-            model = DelayModel(*parts)
+            model = DelayModel(*parts, budget_for(requested.max_seconds, requested.max_memory))
             if decided is not None:
                 late = model.lateness(decided.latest, decided.quantile)
-                error = partial(_expected_error, *parts, late < 1)
+                error = partial(_expected_error, *parts, late < 1, model.known_capacity)
                 return answered("bound", lateness=late, sustainable=late < 1, look_up_error=error)
             return self._figures(model, answered, requested, ignored)
         except TooLargeError as error:
@@ -107,7 +107,7 @@ class _ChainModel(ABC):
         else:
             found = model.summary_up_to(figures)
             parts = (model.flow, model.path, model.stack)
-            more["look_up_error"] = partial(_expected_error, *parts, found.sustainable)
+            more["look_up_error"] = partial(_expected_error, *parts, found.sustainable, model.known_capacity)
         if requested.parts:
             more |= {"parts": model.delay_parts, "backlogged_time_fraction": model.backlogged_time_fraction}
         answer: Answer = answered(
@@ -125,10 +125,7 @@ class _ChainModel(ABC):
         """Return the largest packet rate [1/s] that TCP carries; infinite without loss, NaN where it is unknown."""
         if self.supports(scenario).refused:
             return np.nan
-        try:
-            return _capacity(scenario.flow, scenario.path, scenario.stack)
-        except TooLargeError:
-            return np.nan
+        return _capacity(scenario.flow, scenario.path, scenario.stack)
 
 
 def ignored_settings(stack: Stack, assumed: Mapping[str, Any]) -> dict[str, str]:
@@ -152,8 +149,11 @@ def _compilation(stack: Stack) -> tuple[Callable[..., Any], Callable[[], object]
 
 
 def _capacity(flow: Flow, path: Path, stack: Stack) -> float:
-    """Return the largest packet rate [1/s] that TCP carries, by a chain of its own."""
-    return interpreted_first(lambda: DelayModel(flow, path, stack).capacity, *_compilation(stack))
+    """Return the largest packet rate [1/s] that TCP carries, by a chain of its own; NaN if that is too large."""
+    try:
+        return interpreted_first(lambda: DelayModel(flow, path, stack).capacity, *_compilation(stack))
+    except TooLargeError:
+        return np.nan
 
 
 def _requested_figures(requested: Requested) -> RequestedFigures:
@@ -174,11 +174,17 @@ def _status(found: DelaySummary, precision: Precision) -> Status:
     return "bound" if precision == "bound" and found.truncated_mass >= NEGLIGIBLE_TRUNCATION else "exact"
 
 
-def _expected_error(flow: Flow, path: Path, stack: Stack, carried: bool, quantile: float) -> ExpectedError:
-    """Return the expected error of a quantile; the capacity is computed here, as few predictions are asked for it."""
+def _expected_error(
+    flow: Flow, path: Path, stack: Stack, carried: bool, known_capacity: float | None, quantile: float
+) -> ExpectedError:
+    """Return the expected error of a quantile.
+
+    A capacity that is not known yet is computed here, as few predictions are asked for their error.
+    """
     # An error is looked up after its prediction: if the prediction had to be compiled, the kernels are compiled now.
     with single_prediction():
-        return expected_error(flow, path, stack, carried, _capacity(flow, path, stack), quantile)
+        capacity = _capacity(flow, path, stack) if known_capacity is None else known_capacity
+        return expected_error(flow, path, stack, carried, capacity, quantile)
 
 
 def _error_unsolved(flow: Flow, path: Path, stack: Stack, quantile: float) -> ExpectedError:
@@ -189,7 +195,7 @@ def _error_unsolved(flow: Flow, path: Path, stack: Stack, quantile: float) -> Ex
 def _predicted(solved: DelayDistribution, model: DelayModel, ignored: Mapping[str, str]) -> DelayDistribution:
     """Return a distribution with its scenario, the fields that the chain ignored, and its expected error."""
     scenario = (model.flow, model.path, model.stack)
-    error = partial(_expected_error, *scenario, solved.sustainable)
+    error = partial(_expected_error, *scenario, solved.sustainable, model.known_capacity)
     return DelayDistribution(
         solved.values,
         solved.weights,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import USUAL_QUANTILE, DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import CAPACITY_ERROR, is_near_capacity
+from tcpdelay.models.budget import MOST_SECONDS, checked_budget
 from tcpdelay.scenario.fields import InvalidValueError, declarations, shown
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -32,7 +33,7 @@ Status = Literal["exact", "bound", "estimated", "not carried", "not settled", "t
 "exact": the figures of the model, to rounding error. "bound": lower bounds of delays that certainly miss the target.
 "estimated": simulated, with a statistical error. "not carried": the backlog grows as long as the flow sends, and
 delays are infinite. "not settled": simulated, but the delays depend on the length of the simulation. "too large": the
-scenario needs more memory than the model may use. "unsupported": the model refuses a field.
+scenario needs more time or memory than the model may use. "unsupported": the model refuses a field.
 """
 Precision = Literal["exact", "bound", "decision"]
 
@@ -43,10 +44,6 @@ class UnsupportedError(InvalidValueError):
 
 SIMULATED = "tcpdelay.simulate takes it into account"
 """Hint of a chain's `UnsupportedError` at the simulator."""
-
-
-class TooLargeError(ValueError):
-    """A scenario needs more memory than a model may use."""
 
 
 MOST_CARRIED = 10.0
@@ -196,6 +193,11 @@ class Requested:
         Whether the parts of the mean delay are needed.
     packets, seed, on_progress
         For a model that simulates, as in `tcpdelay.simulate`.
+    max_seconds : float
+        Processor time that the answer may take [s], 0.01 to 1e6, by the model's own estimate. A chain that needs more
+        is "too large"; a simulation ends, unless `packets` are given. The time for compiling does not count.
+    max_memory : float, optional
+        Memory that the answer may take [bytes], 2**20 to 2**50; by default 1 GiB.
     """
 
     quantiles: tuple[float, ...] = ()
@@ -207,8 +209,11 @@ class Requested:
     packets: int | None = None
     seed: int = 0
     on_progress: Callable[[int, int], None] | None = None
+    max_seconds: float = MOST_SECONDS
+    max_memory: float | None = None
 
     def __post_init__(self) -> None:
+        checked_budget(self.max_seconds, self.max_memory)
         if self.precision != "exact" and self.target is None:
             raise InvalidValueError("target", None, f"be given with precision {self.precision!r}")
 
@@ -343,6 +348,7 @@ class Answer:
             return self
         asked, found = self.requested, self.distribution
         too_large = self.status == "too large" and asked.precision == requested.precision == "exact"
+        too_large &= (asked.max_seconds, asked.max_memory) == (requested.max_seconds, requested.max_memory)
         if self.status == "unsupported" or too_large:
             return replace(self, requested=requested)
         if found is None or asked.precision != "exact" or (requested.parts and self.parts is None):

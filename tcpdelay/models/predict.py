@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.validity import beyond_chain, warn_outside
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
@@ -369,6 +370,8 @@ def predict_delay(
     method: AnsweredBy = "chain",
     packets: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    max_seconds: float = MOST_SECONDS,
+    max_memory: float | None = None,
     **options: Any,
 ) -> DelayDistribution:
     """Predict the delay from write to in-order read of a flow over TCP.
@@ -393,6 +396,11 @@ def predict_delay(
         Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".
     on_progress : callable, optional
         Called in a simulation with the packets that are done and the most that there will be.
+    max_seconds : float
+        Processor time that the answer may take [s], 0.01 to 1e6, by an estimate that does not depend on the machine. A
+        chain that needs more is too large: "auto" simulates then. A simulation without `packets` ends after this time.
+    max_memory : float, optional
+        Memory that the chain may take [bytes], 2**20 to 2**50; by default 1 GiB.
     **options
         The parameters of `Flow` and `Path` by name.
 
@@ -407,6 +415,8 @@ def predict_delay(
     NotSettledError
         If the delays of a simulation depend on its length, because the load is close to the rate that TCP carries; a
         ValueError.
+    TooLargeError
+        If the chain needs more time or memory than it may take; a ValueError.
     ValueError
         If an argument is missing, unknown or out of its range, or the method does not go with the scenario.
 
@@ -424,7 +434,7 @@ def predict_delay(
     ('chain', True)
     """
     scenario = scenario_from_options(flow, path, stack, options)
-    return predict_with_warning(scenario, method, packets, on_progress).require()
+    return predict_with_warning(scenario, method, packets, on_progress, max_seconds, max_memory).require()
 
 
 def predict_with_warning(
@@ -432,6 +442,8 @@ def predict_with_warning(
     method: AnsweredBy,
     packets: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    max_seconds: float = MOST_SECONDS,
+    max_memory: float | None = None,
 ) -> Answer:
     """Return the answer with the whole distribution; warn if the chain answers outside its validated range.
 
@@ -439,7 +451,7 @@ def predict_with_warning(
     ----------
     scenario : Scenario
         What is asked about.
-    method, packets, on_progress
+    method, packets, on_progress, max_seconds, max_memory
         As for `predict_delay`.
 
     Returns
@@ -467,7 +479,8 @@ def predict_with_warning(
         # Before the chain is solved, which may take long.
         warn_outside(scenario.source, scenario.path, scenario.stack)
     with single_prediction():
-        answer = predict(scenario, Requested(packets=packets, on_progress=on_progress), method)
+        requested = Requested(packets=packets, on_progress=on_progress, max_seconds=max_seconds, max_memory=max_memory)
+        answer = predict(scenario, requested, method)
     if method == "auto" and answer.method == "chain":
         warn_outside(scenario.source, scenario.path, scenario.stack)
     return answer

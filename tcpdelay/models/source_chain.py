@@ -12,8 +12,9 @@ import numpy as np
 
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import source_error
+from tcpdelay.models.budget import TooLargeError
 from tcpdelay.models.chain_models import LinuxChain, ignored_settings
-from tcpdelay.models.interface import SIMULATED, Answer, Requested, Support, TooLargeError, UnsupportedError
+from tcpdelay.models.interface import SIMULATED, Answer, Requested, Support, UnsupportedError
 from tcpdelay.models.linux.parameters import PATH_FIELDS, linux_refusals
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.validity import compared_flow

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.accuracy import SPEECH_TABLE
+from tcpdelay.models.budget import TooLargeError
 from tcpdelay.models.compilation import interpreted_first
-from tcpdelay.models.interface import SIMULATED, TooLargeError, UnsupportedError
+from tcpdelay.models.interface import SIMULATED, UnsupportedError
 from tcpdelay.models.linux.delays import delay_bins, filled_bins
 from tcpdelay.models.linux.departures import WEIGHT
 from tcpdelay.models.linux.parameters import linux_parameters

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.accuracy import VIDEO_TABLE
-from tcpdelay.models.interface import SIMULATED, TooLargeError, UnsupportedError
+from tcpdelay.models.budget import TooLargeError
+from tcpdelay.models.interface import SIMULATED, UnsupportedError
 from tcpdelay.models.linux.key_frames import BINS, VideoParameters, key_frame_chain
 from tcpdelay.models.linux.parameters import SMALLEST_WINDOW
 from tcpdelay.models.linux.video_frames import (

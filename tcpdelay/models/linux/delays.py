@@ -64,6 +64,8 @@ LARGEST_ACK_OFFSET = 0.5
 An ACK that arrives shortly before a write finds no packet. Whether this packet waits for a whole slot depends on ACKs
 of retransmissions, which arrive between the other ACKs. The chain does not follow them.
 """
+NUMBER = 8
+"""Memory of a number [bytes]."""
 BACKLOGS_PER_PATTERN = 64
 """Number of backlogs that outlast a phase from which on one of them serves as a pattern for all."""
 
@@ -289,6 +291,48 @@ def packets_leaving(
     return opened, limited
 
 
+@kernel()
+def _extent(p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, beyond: int) -> tuple[int, int, int, int]:
+    """Return the most ACKs of a phase, the most slots of one, the largest backlog, and the slots of a pattern."""
+    openings, time, highest = 0, 0.0, 0
+    for phase in range(phases.size - 1):
+        if rows.offset[phase] == rows.offset[phase + 1]:
+            continue
+        count = math.ceil(sending.openings[phase])
+        openings, highest = max(openings, count), max(highest, rows.high[phase])
+        spacing = max(sending.spacing_in_run[phase], sending.spacing_after_run[phase])
+        time = max(time, count * spacing, sending.duration[phase])
+    # A pattern serves for backlogs that outlast a phase: see `_add_phase`.
+    most = int(min(openings * max(p.packets_per_segment, 1.0), highest)) + beyond
+    return openings, int(time) + 3, highest, most
+
+
+@kernel()
+def cost_of_bins(
+    p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, probability: NDArray[np.float64], beyond: int
+) -> tuple[float, float]:
+    """Return how many numbers `delay_bins` adds, roughly, and how much memory it takes [bytes]."""
+    openings, time, _, most = _extent(p, phases, sending, rows, beyond)
+    slots = 2.0 * (rows[0].bound + beyond + most)
+    memory = NUMBER * (2 * (BINS_PER_SLOT + 1) * slots + float(openings + 2) * (time + openings))
+    updates, needed = (BINS_PER_SLOT + 1) * slots, open_window(p).needed
+    for phase in range(phases.size - 1):
+        begin, end = rows.offset[phase], rows.offset[phase + 1]
+        kind = sending.kind[phase]
+        if begin == end or kind == TIMEOUT or _is_open(kind, phases.window[phase], needed):
+            continue
+        weight = total(probability[begin:end])
+        if weight > NEGLIGIBLE:
+            count = float(math.ceil(sending.openings[phase]))
+            backlogs = min(float(end - begin), count * p.packets_per_segment + BACKLOGS_PER_PATTERN)
+            added = count * (backlogs + time)
+            if kind not in (ROUND, REPAIR, REPAIR_OPEN):
+                # Each segment that left before may be lost as well.
+                added *= 1 + min(count, math.log(max(weight * p.loss / NEGLIGIBLE, 1.0)))
+            updates += added if weight < SINGLE_WRITE_PHASE else WRITE_PHASES * added
+    return updates, memory
+
+
 @kernel(nogil=True)
 def delay_bins(
     p: LinuxParameters,
@@ -310,15 +354,11 @@ def delay_bins(
     waiting = new_bins(rows[0].bound + beyond)
     o = open_window(p)
     begins, listed = _by_repair(p, phases, sending, rows, o.needed)
-    openings, time, highest = 0, 0.0, 0
+    openings, time, highest, most = _extent(p, phases, sending, rows, beyond)
     for phase in range(phases.size - 1):
         begin, end = rows.offset[phase], rows.offset[phase + 1]
         if begin == end:
             continue
-        count = math.ceil(sending.openings[phase])
-        openings, highest = max(openings, count), max(highest, rows.high[phase])
-        spacing = max(sending.spacing_in_run[phase], sending.spacing_after_run[phase])
-        time = max(time, count * spacing, sending.duration[phase])
         kind, window = sending.kind[phase], phases.window[phase]
         if _is_open(kind, window, o.needed):
             weight = total(probability[begin:end])
@@ -326,9 +366,8 @@ def delay_bins(
                 add_open_phase(p, o, bins, window, sending[phase], weight)
     counted = in_open_window + in_limiting_window > 0.0
     limited = new_bins(rows[0].bound + beyond) if counted else bins
-    most = int(openings * max(p.packets_per_segment, 1.0)) + beyond
     pattern, pattern_waiting = new_bins(most), new_bins(most)
-    workspace = new_workspace(openings + 1, int(time) + 3, highest + 2)
+    workspace = new_workspace(openings + 1, time, highest + 2)
     for group in range(begins.size - 1):
         if begins[group] < begins[group + 1]:
             _add_group(

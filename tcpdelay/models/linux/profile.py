@@ -7,8 +7,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.models.budget import SECONDS_PER_UPDATE
 from tcpdelay.models.compilation import compiled_elsewhere, interpreted, kernel
-from tcpdelay.models.linux.delays import delay_bins, filled_bins, packets_leaving, sums
+from tcpdelay.models.linux.delays import cost_of_bins, delay_bins, filled_bins, packets_leaving, sums
 from tcpdelay.models.linux.parameters import LinuxParameters, linux_parameters
 from tcpdelay.models.linux.phases import KIND_NAMES, Layout, Sending, backlogged_phase, start_phase
 from tcpdelay.models.linux.rtt_probes import with_rtt_probes
@@ -18,7 +19,7 @@ from tcpdelay.models.solver.measures import after_timeout
 from tcpdelay.models.solver.narrow import RequestedFigures, solve_narrow, sum_up
 from tcpdelay.models.solver.profile import BYTES_PER_CELL, BYTES_PER_PHASE
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions, reachable_rows
-from tcpdelay.models.solver.stationary import MAX_SWEEPS, solve_by_sweeps
+from tcpdelay.models.solver.stationary import MAX_SWEEPS, solve_by_sweeps, updates_per_sweep
 from tcpdelay.models.solver.widening import tail_decay
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -54,6 +55,8 @@ def beyond_backlog(p: LinuxParameters) -> int:
 
 PHASES_PER_WINDOW = 20
 """Approximate number of phases per window."""
+SECONDS_PER_SEGMENT = 2.5e-6
+"""Time in which the phases of a window are made, for each segment of a packet [s]."""
 MOST_WINDOWS = 5_000
 """Largest window whose phases are made within seconds. Up to it, the drift shows whether TCP carries the flow."""
 
@@ -99,6 +102,8 @@ def compile_kernels() -> None:
         probability = solution.probability
         packets = packets_leaving(p, phases, transitions, 1.0, sending, rows, probability)
         filled_bins(delay_bins(p, phases, sending, rows, probability, beyond, *packets))
+        cost_of_bins(p, phases, sending, rows, probability, beyond)
+        updates_per_sweep(phases, transitions, rows)
         solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
 
 
@@ -114,6 +119,7 @@ class LinuxProfile:
         self.first_bound = first_bound(p)
         backlogs = self.first_bound * BYTES_PER_CELL if p.largest_window > MOST_WINDOWS else BYTES_PER_PHASE
         self.least_memory = float(PHASES_PER_WINDOW * p.largest_window * backlogs)
+        self.least_seconds = SECONDS_PER_SEGMENT * p.largest_window * p.segments_per_packet
 
     @cached_property
     def _made(self) -> tuple[Phases, Transitions, Sending, Layout]:
@@ -149,6 +155,12 @@ class LinuxProfile:
         packets = packets_leaving(p, phases, transitions, 1 / p.interval, sending, rows, probability)
         bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p), *packets)
         return with_rtt_probes(p, bins) if p.bbr else bins
+
+    def cost_of_delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float]:
+        """Return the estimated time [s] and memory [bytes] that `delays` takes."""
+        p, (phases, _, sending, _) = self.parameters, self._made
+        updates, memory = cost_of_bins(p, phases, sending, rows, probability, beyond_backlog(p))
+        return updates * SECONDS_PER_UPDATE, memory
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ascending delays [s] and their weights."""

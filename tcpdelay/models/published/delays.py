@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.models.budget import SECONDS_PER_UPDATE
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.published.transitions import (
     BACKLOG_PER_LOAD,
@@ -30,6 +31,7 @@ from tcpdelay.models.solver.state_space import (
     Transitions,
     packets_leaving,
 )
+from tcpdelay.models.solver.stationary import updates_per_sweep
 from tcpdelay.models.solver.sweeps import scale, total
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 from tcpdelay.scenario.path import Path
@@ -38,6 +40,10 @@ from tcpdelay.scenario.stack import NewReno2008
 
 SUMMATION_NOISE = 1e-17
 """Weight below which an entry of the lattice is a rounding residue of rises and falls that cancel."""
+SECONDS_PER_PHASE = 1e-6
+"""Time in which a phase is made [s]."""
+BYTES_PER_SLOT = 24
+"""Memory of a delay, its weight and its place in a lattice [bytes]."""
 SAME_LATTICE = 1e-9
 """Distance, in packet intervals, below which the two lattices coincide."""
 
@@ -179,6 +185,7 @@ class PublishedProfile:
         self.grows = stack.backlog_bound == "grow"
         self.first_bound = BACKLOG_PER_LOAD * self.load
         self.least_memory = float(phase_count(self.load) * BYTES_PER_PHASE)
+        self.least_seconds = phase_count(self.load) * SECONDS_PER_PHASE
         self.start: int = start_phase(self.load)
         self.backlogged: int = backlogged_phase(self.load)
 
@@ -191,6 +198,11 @@ class PublishedProfile:
     def kinds(self) -> NDArray[np.str_]:
         """Kind of each phase."""
         return np.array(phase_kinds(self.load))
+
+    def cost_of_delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float]:
+        """Return the estimated time [s] and memory [bytes] that `delays` takes: both lattices, and their union."""
+        slots = 2 * int(rows["bound"][0]) + self.load
+        return updates_per_sweep(*self.structure, rows) * SECONDS_PER_UPDATE, float(BYTES_PER_SLOT * slots)
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ascending delays [s] and their weights."""

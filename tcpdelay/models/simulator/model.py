@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tcpdelay.models.budget import TooLargeError
 from tcpdelay.models.interface import (
     Answer,
     DelayParts,
@@ -88,13 +89,19 @@ class Simulator:
             stack,
             seed=requested.seed,
             on_progress=requested.on_progress or self.on_progress,
+            max_seconds=requested.max_seconds,
             quantile=(requested.target or Target(DEFAULT_LIMIT)).quantile,
         )
         packets = None if self.packets is None else at_hand(source, stack, self.packets)
-        found = simulated(packets=requested.packets or packets)
-        if not found.settled and requested.packets is None and packets is not None:
-            longer = at_hand(source, stack, PROLONGED * packets // segments_per_message(source, stack))
-            found = simulated(packets=longer) if longer > packets else found
+        try:
+            found = simulated(packets=requested.packets or packets)
+            if not found.settled and requested.packets is None and packets is not None:
+                longer = at_hand(source, stack, PROLONGED * packets // segments_per_message(source, stack))
+                found = simulated(packets=longer) if longer > packets else found
+        except TooLargeError as error:
+            return answered("too large", refusal=error)
+        except MemoryError:
+            return answered("too large", refusal=TooLargeError("the simulation needs more memory than there is"))
         if not found.settled:
             return answered("not settled", refusal=NotSettledError(found.packets, found.carried))
         found = replace(found, scenario=(source, path, stack))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import simulator_error, statistical_error
+from tcpdelay.models.budget import MOST_SECONDS, TooLargeError, checked_budget
 from tcpdelay.models.interface import UnsupportedError
 from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share, is_settled
 from tcpdelay.models.simulator.connections import (
@@ -40,7 +42,11 @@ from tcpdelay.scenario.stack import CongestionControl, Linux, Stack, checked_pro
 CHUNK = 50_000
 """Packets that one call of the compiled code simulates."""
 MOST_PACKETS, MOST_SEGMENTS = 20_000_000, 100_000_000
-"""Packets, and segments, after which a simulation ends at any precision; this takes some ten seconds."""
+"""Packets, and segments, after which a simulation of ten seconds ends at any precision; it takes about that."""
+SLOWEST = 1.5
+"""Multiple of this time after which it ends in any case: the rare losses or timers of a scenario may make it slow."""
+SEGMENTS_PER_CHUNK = 2_000_000
+"""Segments that one call of the compiled code simulates at most."""
 HALF_WIDTH = 0.02
 """Half width of the confidence interval of the quantile by default, relative to the quantile."""
 FEWEST_PACKETS = 1000
@@ -149,6 +155,7 @@ def simulate(
     trace: bool = False,
     connection_time: float = CONNECTION_TIME,
     on_progress: Callable[[int, int], None] | None = None,
+    max_seconds: float = MOST_SECONDS,
 ) -> Simulation:
     """Simulate the messages of a source over Linux TCP, ACK by ACK.
 
@@ -166,8 +173,8 @@ def simulate(
         `Stack.linux(...)`, its defaults if left out.
     packets : int, optional
         Number of packets or messages counted, 1000 to 1e9. The first 2000, or with BBR those of a connection's first
-        ten seconds, are not counted. By default as many as `half_width` requires, but at most 20 million
-        packets or 100 million segments; `quantile_interval` has the precision reached.
+        ten seconds, are not counted. By default as many as `half_width` requires, but at most two million packets or
+        ten million segments for each of `max_seconds`; `quantile_interval` has the precision reached.
     seed : int
         Seed of all random numbers, 0 or more; the same seed gives the same result.
     quantile : float
@@ -195,6 +202,10 @@ def simulate(
         connection: they forget its start within seconds.
     on_progress : callable, optional
         Function that is called with the number of packets simulated and the largest number of packets.
+    max_seconds : float
+        Processor time that a simulation without `packets` may take, roughly [s], 0.01 to 1e6. It determines the most
+        packets, so that the result is the same on every machine. After 1.5 times this time, the simulation ends with
+        the packets that it has.
 
     Returns
     -------
@@ -204,6 +215,8 @@ def simulate(
 
     Raises
     ------
+    TooLargeError
+        If not enough packets for any statement fit into `max_seconds`; a ValueError.
     ValueError
         If a value is out of its range, the flow needs more segments in flight than the simulator can hold, or a trace
         has too few messages.
@@ -255,12 +268,26 @@ def simulate(
     for refused in source_refusals(source, path, stack):
         raise refused
     connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time)
-    most = min(MOST_PACKETS, MOST_SEGMENTS // segments_per_message(source, stack)) if packets is None else packets
+    checked_budget(max_seconds, None)
+    most = packets_within(max_seconds, source, stack) if packets is None else packets
     available = available_messages(source, connections.warm_up, packets)
     if available is not None:
         most = min(most, available)
     sought = half_width if packets is None else None
-    return _run(connections, most, seed, quantile, sought, trace, on_progress)
+    ends = math.inf if packets is not None else time.thread_time() + SLOWEST * max_seconds
+    return _run(connections, most, seed, quantile, sought, trace, on_progress, ends)
+
+
+def packets_within(max_seconds: float, source: Source, stack: Linux) -> int:
+    """Return the most packets of a simulation that takes a time [s], but at least the fewest that it can have.
+
+    Examples
+    --------
+    >>> packets_within(10.0, Flow(174, 0.020), Linux()), packets_within(10.0, Flow(1_000_000, 1.0), Linux())
+    (20000000, 144717)
+    """
+    segments = segments_per_message(source, stack)
+    return max(int(max_seconds / MOST_SECONDS * min(MOST_PACKETS, MOST_SEGMENTS // segments)), FEWEST_PACKETS)
 
 
 def available_messages(source: Source, warm_up: int, packets: int | None) -> int | None:
@@ -308,13 +335,18 @@ def _run(
     half_width: float | None,
     trace: bool,
     on_progress: Callable[[int, int], None] | None,
+    ends: float,
 ) -> Simulation:
-    """Simulate until `most_packets` are counted or the quantile's interval is narrow enough; return the result."""
+    """Simulate until `most_packets` are counted or the quantile's interval is narrow enough; return the result.
+
+    It also ends once the processor time of this thread is later than `ends` [s].
+    """
     batches, sums, kept = Batches(), np.zeros(2), []
     kinds = KindsInBatches(connections.source.kinds)
     written_per_read: list[float] = []
     carried = UNKNOWN
-    chunk = connections.chunk(min(CHUNK, -(-most_packets // 20)))
+    short = max(SEGMENTS_PER_CHUNK // segments_per_message(connections.source, connections.stack), 1)
+    chunk = connections.chunk(min(CHUNK, short, -(-most_packets // 20)))
     counted, looked = 0, 0
     # The packet trace is that of the first connection.
     first, wire = connections.state, connections.wire
@@ -344,6 +376,13 @@ def _run(
                 break
         if on_progress is not None:
             on_progress(counted, most_packets)
+        if time.thread_time() > ends:
+            if looked == 0 or counted < FEWEST_PACKETS:
+                raise TooLargeError(
+                    f"the simulation has only reached {counted} packets in the time that it may take; allow more time, "
+                    "or use a longer interval or smaller packets"
+                )
+            break
     values, counts = batches.histogram()
     quantile_interval = batches.quantile(quantile)
     mean_delay, mean_sender = sums / counted / SECOND

@@ -145,17 +145,20 @@ def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArra
 
 
 @kernel()
-def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
-    """Iterate `inflow` of a chain of phases until it changes by at most `tolerance`; return the last visits.
+def settle(
+    chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float, most: int
+) -> tuple[NDArray[np.float64], int]:
+    """Iterate `inflow` of a chain of phases until it changes by at most `tolerance`, in at most `most` sweeps.
 
-    `inflow` is scaled to a sum of 1.
+    Return the last visits and the number of sweeps. `inflow` is scaled to a sum of 1.
     """
     visits, before = np.zeros(inflow.size), np.zeros(inflow.size)
     scale(inflow, 1 / total(inflow))
     copy(inflow, before)
     history = new_history(inflow.size)
-    stored = -1
-    for _ in range(MAX_SWEEPS):
+    stored, sweeps = -1, 0
+    while sweeps < most:
+        sweeps += 1
         _sweep_phases(chain, inflow, visits)
         scale(inflow, 1 / total(inflow))
         moved = 0.0
@@ -166,7 +169,7 @@ def settle(chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float) -> 
         stored = remember(history, stored, before, inflow)
         extrapolate(history, stored, before)
         copy(before, inflow)
-    return visits
+    return visits, sweeps
 
 
 @kernel(nogil=True)
@@ -178,7 +181,17 @@ def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float
     """
     inflow = np.zeros(phases.size - 1)
     inflow[start] = 1.0
-    visits = settle(_busy_chain(phases, transitions, 0.0), inflow, TOLERANCE)
+    drift, _ = drift_after(phases, transitions, inflow, MAX_SWEEPS)
+    return drift
+
+
+@kernel(nogil=True)
+def drift_after(phases: Phases, transitions: Transitions, inflow: NDArray[np.float64], most: int) -> tuple[float, int]:
+    """Return the drift of `backlog_drift` after at most `most` sweeps, and the sweeps; `inflow` is left at their end.
+
+    With fewer sweeps than `most` the drift has settled.
+    """
+    visits, sweeps = settle(_busy_chain(phases, transitions, 0.0), inflow, TOLERANCE, most)
     packets, time = 0.0, 0.0
     for phase in range(visits.size):
         if visits[phase] == 0.0:
@@ -187,7 +200,7 @@ def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float
             share = visits[phase] * transitions.probability[event]
             packets += share * transitions.shift[event]
             time += share * transitions.duration[event]
-    return packets / time
+    return packets / time, sweeps
 
 
 @kernel(nogil=True)

@@ -65,16 +65,16 @@ def solve_narrow(
         return NOT_CARRIED, rows, nothing, 0.0
     inflow = from_start(rows, start)
     largest_cut = WORTH_FINISHING if grows else np.inf
-    probability, residual, _ = iterate_sweeps(
-        phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut, TOLERANCE
+    probability, residual, _, _ = iterate_sweeps(
+        phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut, TOLERANCE, np.inf
     )
     cut = probability_at_bound(phases, rows, probability)
     carried = cut < NEGLIGIBLE_TRUNCATION or backlog_drift(phases, transitions, backlogged) < 0
     if grows and not carried:
         return NOT_CARRIED, rows, nothing, cut
     if residual > ACCEPTED_RESIDUAL and cut > largest_cut:
-        probability, residual, _ = iterate_sweeps(
-            phases, transitions, rows, start, MAX_SWEEPS, inflow, np.inf, TOLERANCE
+        probability, residual, _, _ = iterate_sweeps(
+            phases, transitions, rows, start, MAX_SWEEPS, inflow, np.inf, TOLERANCE, np.inf
         )
         # A rough solution has already told that the bound has to grow.
         cut = max(probability_at_bound(phases, rows, probability), NEGLIGIBLE_TRUNCATION)

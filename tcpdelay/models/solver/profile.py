@@ -47,6 +47,11 @@ class Profile(Protocol):
         ...
 
     @property
+    def least_seconds(self) -> float:
+        """Estimated time in which the phases are made [s]."""
+        ...
+
+    @property
     def structure(self) -> tuple[Phases, Transitions]:
         """Phases and transitions, with durations in seconds."""
         ...
@@ -64,6 +69,10 @@ class Profile(Protocol):
     @property
     def backlogged(self) -> int:
         """A phase with a backlog."""
+        ...
+
+    def cost_of_delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float]:
+        """Return the estimated time [s] and memory [bytes] that `delays` takes."""
         ...
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

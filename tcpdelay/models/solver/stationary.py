@@ -18,6 +18,7 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import allocation_free, kernel
+from tcpdelay.models.solver.aggregation import MAX_SWEEPS as MAX_SWEEPS_OF_PHASES
 from tcpdelay.models.solver.aggregation import aggregate, correct_backlog, settle
 from tcpdelay.models.solver.measures import probability_at_bound
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions, compressed_rows, list_states, number_states
@@ -41,6 +42,10 @@ FIRST_CORRECTION = 16
 SWEEPS_PER_REVIEW = 20
 SLOW = 0.01
 """Progress in that many sweeps from which on the backlog is corrected as well: near saturation it wanders for long."""
+FEWEST_SWEEPS_OF_PHASES = 100
+"""Sweeps over the chain of phases that one correction may take in any case."""
+UPDATES_PER_MOVE = 2
+"""Time of a move in the chain of phases, in updates of cells: neighbouring cells are added together."""
 FINEST_CORRECTION = 1e-14
 """Smallest relative change to which the chain of phases is iterated."""
 
@@ -114,19 +119,24 @@ def _correct_phases(
     visits: NDArray[np.float64],
     inflow: NDArray[np.float64],
     tolerance: float,
-) -> None:
-    """Scale the inflow of each phase to what the chain of phases alone says that it should be."""
+    most: int,
+) -> int:
+    """Scale the inflow of each phase to what the chain of phases alone says that it should be.
+
+    Return the number of sweeps over the chain of phases, at most `most`.
+    """
     now = np.zeros(phases.size - 1)
     for phase in range(phases.size - 1):
         now[phase] = total(inflow[rows.offset[phase] : rows.offset[phase + 1]])
     if not total(now) > 0.0:
-        return
+        return 0
     scale(now, 1 / total(now))
     balanced = now.copy()
-    settle(aggregate(phases, transitions, rows, visits), balanced, tolerance)
+    _, sweeps = settle(aggregate(phases, transitions, rows, visits), balanced, tolerance, most)
     for phase in range(phases.size - 1):
         if now[phase] > 0 and balanced[phase] > 0:
             scale(inflow[rows.offset[phase] : rows.offset[phase + 1]], balanced[phase] / now[phase])
+    return sweeps
 
 
 @allocation_free()
@@ -149,11 +159,13 @@ def iterate_sweeps(
     inflow: NDArray[np.float64],
     largest_cut: float,
     tolerance: float,
-) -> tuple[NDArray[np.float64], float, int]:
-    """Probability of every cell, residual and number of sweeps, after at most `max_sweeps` from `inflow` on.
+    most_updates: float,
+) -> tuple[NDArray[np.float64], float, int, float]:
+    """Probability of every cell, residual, sweeps and updates, after at most `max_sweeps` from `inflow` on.
 
-    It ends once a sweep changes what flows back by at most `tolerance` of it. `inflow` is left where the iteration
-    ends, so that it can go on from there. It ends early where more than `largest_cut` turns out to stand at the bound.
+    It ends once a sweep changes what flows back by at most `tolerance` of it, or after `most_updates` of numbers.
+    `inflow` is left where the iteration ends, so that it can go on from there. It ends early where more than
+    `largest_cut` turns out to stand at the bound.
     """
     visits = np.zeros(rows.offset[-1])
     spans = _feedback_spans(feedback_phases(phases, transitions, start), rows)
@@ -168,13 +180,15 @@ def iterate_sweeps(
     _unpack(spans, before, inflow)
     residual, sweeps, looked = np.inf, 0, False
     moved_at_review, backlog_wanders = np.inf, False
-    while sweeps < max_sweeps:
+    updates, updates_of_sweep = 0.0, updates_per_sweep(phases, transitions, rows)
+    while sweeps < max_sweeps and updates < most_updates:
         sweep(phases, transitions, rows, inflow, visits)
         sweeps += 1
+        updates += updates_of_sweep
         _pack(spans, inflow, after)
         # Rounding lets the sum drift; the iteration must not follow it.
         if not _normalise(after):
-            return visits, np.inf, sweeps
+            return visits, np.inf, sweeps, updates
         moved = _distance(after, before)
         residual = moved / total(visits)
         if moved <= tolerance:
@@ -190,18 +204,34 @@ def iterate_sweeps(
                 backlog_wanders = moved > SLOW * moved_at_review
                 moved_at_review = moved
                 stored = -1 if backlog_wanders else stored
-            _correct_phases(phases, transitions, rows, visits, inflow, max(0.1 * moved, FINEST_CORRECTION))
+            most = FEWEST_SWEEPS_OF_PHASES + int(
+                min((most_updates - updates) / transitions.size, MAX_SWEEPS_OF_PHASES - FEWEST_SWEEPS_OF_PHASES)
+            )
+            corrected = _correct_phases(
+                phases, transitions, rows, visits, inflow, max(0.1 * moved, FINEST_CORRECTION), most
+            )
+            updates += UPDATES_PER_MOVE * corrected * transitions.size
             if backlog_wanders:
                 correct_backlog(phases, transitions, rows, visits, inflow)
             _pack(spans, inflow, after)
             if not _normalise(after):
-                return visits, np.inf, sweeps
+                return visits, np.inf, sweeps, updates
         stored = remember(history, stored, before, after)
         if sweeps % SWEEPS_PER_EXTRAPOLATION == 1:
             extrapolate(history, stored, before)
         _unpack(spans, before, inflow)
     scale(visits, 1 / total(visits))
-    return visits, residual, sweeps
+    return visits, residual, sweeps, updates
+
+
+@kernel()
+def updates_per_sweep(phases: Phases, transitions: Transitions, rows: Rows) -> float:
+    """Return how many numbers a sweep adds: one for each cell and event."""
+    updates = 0.0
+    for phase in range(phases.size - 1):
+        events = phases.first_transition[phase + 1] - phases.first_transition[phase]
+        updates += float(events * (rows.offset[phase + 1] - rows.offset[phase]))
+    return updates
 
 
 @kernel()
@@ -229,7 +259,8 @@ def solve_by_sweeps(
     """
     begun = from_start(rows, start) if inflow is None else inflow
     # The kernel returns a plain tuple: making a named one, it would crash on an interrupt that came meanwhile.
-    return Solution(*iterate_sweeps(phases, transitions, rows, start, max_sweeps, begun, largest_cut, tolerance))
+    found = iterate_sweeps(phases, transitions, rows, start, max_sweeps, begun, largest_cut, tolerance, np.inf)
+    return Solution(*found[:3])
 
 
 REFINEMENTS = 2

@@ -1,0 +1,137 @@
+"""Every answer keeps within its time and memory, and odd inputs get an answer or one clear line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tcpdelay as td
+from scoring.odd_scenarios import OddScenario, outcome
+from tcpdelay.models.budget import Budget, TooLargeError, checked_budget
+from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.interface import Requested
+from tcpdelay.models.predict import predict
+from tcpdelay.models.validity import ValidityWarning
+from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.scenario import Scenario
+
+CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
+LARGE = Scenario(td.Flow(607_000, 0.047), td.Path(rtt=0.424, loss=0.0362), td.Stack.linux("reno", mss=536))
+"""A message of 1133 segments: the phases alone take half a minute."""
+MANY_BACKLOGS = Scenario(td.Flow(21_200, 183e-6), td.Path(rtt=13.8e-6, loss=1.93e-7))
+"""A chain of millions of cells, whose drift does not settle."""
+SPARSE = Scenario(td.Flow(7, 1.37), td.Path(rtt=1.3e-3, loss=0.0126), td.Stack.linux(mss=8948))
+"""A sparse flow of tiny packets: its delays once took 2.7 GB of bins."""
+
+
+def test_estimates_add_up_to_a_refusal():
+    budget = Budget(max_seconds=2.0)
+    budget.spend(1.5)
+    with pytest.raises(TooLargeError, match=r"needs about 3 s or more .* at most 2 s are allowed"):
+        budget.spend(1.5)
+    budget.require_memory(2**30)
+    with pytest.raises(TooLargeError, match=r"needs about 2.0 GiB .* at most 1 GiB"):
+        budget.require_memory(2**31)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, np.nan, "10", 10**400, np.timedelta64(1, "s"), True])
+def test_a_time_out_of_range_is_refused_in_one_line(seconds):
+    with pytest.raises(InvalidValueError, match=r"max_seconds must lie between 0.01 and 1e\+06 s, got"):
+        checked_budget(seconds, None)
+
+
+@pytest.mark.parametrize("memory", [0, 2**51, np.nan, "1GiB"])
+def test_a_memory_out_of_range_is_refused_in_one_line(memory):
+    with pytest.raises(InvalidValueError, match="max_memory must lie between 1 MiB and 1 PiB"):
+        checked_budget(10.0, memory)
+
+
+@pytest.mark.parametrize("scenario", [LARGE, MANY_BACKLOGS])
+def test_a_chain_beyond_its_time_is_refused_before_it_takes_it(scenario):
+    answer = predict(scenario, Requested(max_seconds=2.0), "chain")
+    assert answer.status == "too large"
+    assert "at most 2 s are allowed" in str(answer.refusal) or "at most 1 GiB" in str(answer.refusal)
+
+
+def test_the_memory_of_a_chain_is_the_one_that_is_allowed():
+    scenario = Scenario(td.Flow(1448, 0.005), td.Path(rtt=0.300, loss=0.001))
+    refused = predict(scenario, Requested(max_memory=2**20), "chain")
+    assert refused.status == "too large"
+    assert predict(scenario, Requested(), "chain").status != "too large"
+
+
+def test_a_slow_solution_is_ended_between_two_calls_of_the_solver():
+    # The estimate of the sweeps alone exceeds this time: the phases take next to nothing.
+    model = DelayModel(td.Flow(1448, 0.0005), td.Path(rtt=0.050, loss=0.01), td.Stack.linux("reno"), Budget(0.05))
+    with pytest.raises(TooLargeError, match="or more"):
+        model.delay_distribution()
+
+
+def test_a_simulation_ends_after_its_time():
+    found = td.simulate(CALL, PATH, half_width=1e-6, max_seconds=0.1)
+    assert found.packets == 200_000
+    assert td.simulate(CALL, PATH, packets=5000, max_seconds=0.01).packets == 5000
+
+
+def test_a_larger_budget_asks_again():
+    from tcpdelay.models.predict import solved_once
+
+    with solved_once():
+        refused = predict(LARGE, Requested(max_seconds=0.5), "chain")
+        again = predict(LARGE, Requested(max_seconds=1.0), "chain")
+    assert "0.5 s are allowed" in str(refused.refusal)
+    assert "1 s are allowed" in str(again.refusal)
+
+
+def test_a_sparse_flow_takes_little_memory():
+    code = """
+import resource, warnings, sys
+import tcpdelay as td
+warnings.simplefilter("ignore")
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = td.predict_delay(td.Flow(7, 1.37), td.Path(rtt=1.3e-3, loss=0.0126), td.Stack.linux(mss=8948))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base, found.mean)
+"""
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert float(printed[0]) < 500_000  # KiB
+    assert 0.00065 < float(printed[1]) < 0.1
+
+
+@pytest.mark.parametrize("value", [np.timedelta64(1, "s"), 10**400])
+@pytest.mark.parametrize("name", ["rtt", "loss", "packet_size", "interval"])
+def test_values_without_a_float_are_refused_in_one_line(name, value):
+    arguments = {"rtt": 0.1, "loss": 0.01, "packet_size": 174, "interval": 0.02} | {name: value}
+    with pytest.raises(InvalidValueError, match=f"^{name} must") as caught:
+        td.predict_delay(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_published_bound_says_that_the_flow_is_not_carried():
+    stack = td.Stack.newreno_2008(backlog_bound="published")
+    with pytest.warns(ValidityWarning):
+        found = td.predict_delay(td.Flow(1400, 0.005), td.Path(rtt=0.3, loss=0.05), stack)
+    assert not found.sustainable
+    assert np.isfinite(found.quantile(0.95))
+    assert "unsustainable" in repr(found)
+
+
+def test_an_unusual_stack_warns_of_nothing_else():
+    scenario = Scenario(td.Flow(44, 3.2e-3), td.Path(rtt=2.1, loss=0.08))
+    assert outcome(OddScenario(scenario, "chain", 0.12)).fault == ""
+
+
+def test_the_script_goes_on_where_it_was_interrupted(tmp_path):
+    script, file = Path(__file__).parent.parent / "validation" / "odd_scenarios.py", tmp_path / "odd.csv"
+    command = [sys.executable, str(script)]
+    file.write_text(
+        "number,method,status,answered_by,p95,seconds,peak_mib,fault,scenario\n7,chain,exact,chain,1,0,0,,\n"
+    )
+    subprocess.run(
+        [*command, "run", str(file), "--scenarios", "9", "--method", "chain"], check=True, capture_output=True
+    )
+    lines = file.read_text().splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["number", "7", "8"]
+    shown = subprocess.run([*command, "table", str(file)], check=True, capture_output=True, text=True).stdout
+    assert shown.startswith("chain: 2 scenarios, 0 with a fault")
