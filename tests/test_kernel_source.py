@@ -25,7 +25,7 @@ def archive(tmp_path, monkeypatch):
     subprocess.run([*gpg, "--output", keyring, "--export"], check=True)
     monkeypatch.setattr(kernel_source, "KEYRING", keyring)
     monkeypatch.setattr(kernel_source, "SUITES", (("debian", SUITE),))
-    monkeypatch.setattr(kernel_source, "_archive_sites", lambda: {"debian": f"file:{root}"})
+    monkeypatch.setattr(kernel_source, "archive_sites", lambda: {"debian": f"file:{root}"})
     monkeypatch.setattr(kernel_source, "INSTALLED", tmp_path / "installed")
     index = root / "dists" / SUITE / "main" / "binary-amd64" / "Packages"
     index.parent.mkdir(parents=True)
@@ -102,8 +102,8 @@ def test_a_package_with_another_signature_is_refused(archive, tmp_path, monkeypa
 def test_the_machines_own_archive_is_used(monkeypatch):
     listed = "http://mirror.example/debian/\nhttp://mirror.example/ubuntu\n"
     answer = subprocess.CompletedProcess([], 0, listed, "")
-    monkeypatch.setattr(kernel_source, "_run", lambda *_: answer)
-    assert kernel_source._archive_sites() == {
+    monkeypatch.setattr(kernel_source, "run_apt", lambda *_: answer)
+    assert kernel_source.archive_sites() == {
         "debian": "http://mirror.example/debian",
         "debian-security": "http://deb.debian.org/debian-security",
     }

@@ -174,7 +174,7 @@ def test_the_cache_is_where_the_user_wants_it(monkeypatch, tmp_path):
 def test_missing_packages_are_named(monkeypatch, tmp_path):
     present = tmp_path / "present"
     present.touch()
-    monkeypatch.setattr(virtual_kernel, "_C_LIBRARY_HEADER", present)
+    monkeypatch.setattr(virtual_kernel, "C_LIBRARY_HEADER", present)
     for program in ("bc", "bison", "flex", "gcc", "make", "patch", "setpriv", "xz"):
         (tmp_path / program).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.interface import DelayParts, TooLargeError
-from tcpdelay.models.linux.profile import LinuxProfile
+from tcpdelay.models.linux.sparse import linux_profile
 from tcpdelay.models.published.delays import PublishedProfile
 from tcpdelay.models.solver.aggregation import backlog_drift
 from tcpdelay.models.solver.measures import probability_at_bound
@@ -144,7 +144,7 @@ def _profile(flow: Flow, path: Path, stack: Stack) -> Profile:
     if isinstance(stack, NewReno2008):
         return PublishedProfile(flow, path, stack)
     if isinstance(stack, Linux):
-        return LinuxProfile(flow, path, stack)
+        return linux_profile(flow, path, stack)
     raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()")
 
 

@@ -112,8 +112,8 @@ def fetch_source(version: str, cache: Path) -> Path:
         work = Path(place)
         options = _private_apt(work)
         # An archive without one of the suites is no error as long as another suite has the package.
-        update = _run(["apt-get", *options, "update"], work)
-        download = _run(["apt-get", *options, "download", package], work)
+        update = run_apt(["apt-get", *options, "update"], work)
+        download = run_apt(["apt-get", *options, "download", package], work)
         packages = list(work.glob(f"{package}_*.deb"))
         if not packages:
             cause = _error(update) or _error(download) or "no package came"
@@ -140,7 +140,7 @@ def _private_apt(work: Path) -> list[str]:
     for folder in ("lists/partial", "cache/archives/partial", "sources"):
         (work / folder).mkdir(parents=True)
     (work / "status").touch()
-    sites = _archive_sites()
+    sites = archive_sites()
     entries = [
         f"Types: deb\nURIs: {sites[archive]}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n"
         for archive, suite in SUITES
@@ -160,10 +160,10 @@ def _private_apt(work: Path) -> list[str]:
     return [option for name, value in settings.items() for option in ("-o", f"{name}={value}")]
 
 
-def _archive_sites() -> dict[str, str]:
+def archive_sites() -> dict[str, str]:
     """Return the address of each archive, from the machine's own sources if they have it."""
     sites = {archive: f"{DEFAULT_SITE}/{archive}" for archive, _ in SUITES}
-    listed = _run(["apt-get", "indextargets", "--format", "$(SITE)"], Path.cwd())
+    listed = run_apt(["apt-get", "indextargets", "--format", "$(SITE)"], Path.cwd())
     for site in reversed(listed.stdout.split()):
         archive = urlsplit(site).path.strip("/").rpartition("/")[2]
         if archive in sites:
@@ -171,7 +171,8 @@ def _archive_sites() -> dict[str, str]:
     return sites
 
 
-def _run(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+def run_apt(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program of apt in a folder, with messages in English; SourceError if it does not end."""
     try:
         return subprocess.run(
             command,

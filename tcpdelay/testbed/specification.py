@@ -26,6 +26,7 @@ _PARSERS: dict[str, Any] = {
     "interval": parse_time,
     "rtt": parse_time,
     "duration": parse_time,
+    "rto_min": parse_time,
     "loss": parse_fraction,
     "bad_time": parse_time,
     "bad_loss": partial(parse_fraction, allow_one=True),

@@ -56,7 +56,7 @@ _PACKAGE_OF_PROGRAM = {
     "setpriv": "util-linux",
     "xz": "xz-utils",
 }
-_C_LIBRARY_HEADER = Path("/usr/include/stdio.h")
+C_LIBRARY_HEADER = Path("/usr/include/stdio.h")
 _NOT_IN_ALL_VERSIONS = {"CONFIG_RANDOM_TRUST_CPU", "CONFIG_BASE_FULL", "CONFIG_PROC_SYSCTL"}
 """Settings that later versions made permanent: the processor's random numbers, full-size tables, files of sysctls."""
 SPACE_NEEDED = 2 * 2**30
@@ -234,7 +234,7 @@ def _settings_in(config: str) -> dict[str, str]:
 def build_requirements() -> list[str]:
     """Return the missing Debian packages that `build_kernels` needs besides the kernel's source, sorted."""
     missing = {package for program, package in _PACKAGE_OF_PROGRAM.items() if shutil.which(program) is None}
-    if not _C_LIBRARY_HEADER.is_file():
+    if not C_LIBRARY_HEADER.is_file():
         missing.add("libc6-dev")
     return sorted(missing)
 
