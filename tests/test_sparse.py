@@ -66,9 +66,9 @@ def test_the_parts_add_up_to_the_mean():
     [
         (0.4, 0.1, 0.02, {}),
         (0.2, 0.01, 0.02, {"rto_min": 0.005}),
-        (0.2, 0.05, 0.05, {"rto_min": 0.02, "hz": 1000}),
-        (1.0, 0.1, 0.05, {"congestion_control": "reno"}),
-        (1.0, 0.03, 0.05, {}),
+        (0.2, 0.05, 0.04, {"rto_min": 0.02, "hz": 1000}),
+        (1.0, 0.1, 0.04, {"congestion_control": "reno"}),
+        (1.0, 0.03, 0.04, {}),
         (10.0, 0.01, 0.02, {"congestion_control": "bbr"}),
     ],
 )

@@ -1,7 +1,7 @@
-"""Compare chain and simulator with captures of sparse flows: `python validation/sparse.py validation/captures/sparse`.
+"""Compare the chain with captures of sparse flows: `python validation/sparse.py validation/captures/sparse`.
 
-It writes `results/sparse.csv` with one line per capture, and `results/sparse.md` with the mean errors by kernel and smallest
-timeout. `validation/specs/sparse.toml` makes the captures again.
+It writes `results/sparse.csv` with one line per capture, and `results/sparse.md` with the mean errors by kernel and
+smallest timeout. `validation/specs/sparse.toml` makes the captures again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Stack
 
-MODELS = ("chain", "simulation")
+MODELS = ("chain",)
 
 
 def compared(measured: MeasuredDelay) -> dict[str, object]:
-    """Return a capture's delays beside the predictions of both models [s]; errors are relative."""
+    """Return a capture's delays beside the predictions of the chain [s]; errors are relative."""
     experiment = measured.experiment
     stack = Stack.linux(experiment.congestion_control, hz=measured.hz, rto_min=experiment.rto_min or 0.2)
     scenario = Scenario(measured.flow, measured.path, stack)
