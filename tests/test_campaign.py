@@ -65,6 +65,10 @@ class FakeBackend:
     def hz(self):
         return self.ticks
 
+    @property
+    def label(self):
+        return f"hz{self.ticks}"
+
     def kernel(self, directory):
         return "6.1.0-fake"
 
@@ -98,7 +102,7 @@ class FakeBackend:
 def backend(monkeypatch):
     """The only backend; `during` may do more while a session runs."""
     backend = FakeBackend()
-    monkeypatch.setattr(campaign, "VirtualTimeBackend", lambda hz: backend)
+    monkeypatch.setattr(campaign, "VirtualTimeBackend", lambda hz, kernel: backend)
     return backend
 
 
@@ -360,7 +364,7 @@ def test_other_seeds_give_other_sessions(backend, tmp_path):
 
 def test_every_tick_rate_has_captures_of_its_own(monkeypatch, tmp_path):
     backends = {hz: FakeBackend(ticks=hz) for hz in (250, 1000)}
-    monkeypatch.setattr(campaign, "VirtualTimeBackend", backends.__getitem__)
+    monkeypatch.setattr(campaign, "VirtualTimeBackend", lambda hz, kernel: backends[hz])
     files = run_campaign(replace(FOUR, hz=(250, 1000)), tmp_path)
     assert [file.stem.rpartition("-")[2] for file in files] == ["hz250"] * 4 + ["hz1000"] * 4
     assert [run.hz for file in files for run in read_capture(file).runs] == [250] * 4 + [1000] * 4
@@ -374,6 +378,12 @@ def test_targets_follow_the_specification():
     ]
     for name, kind in (("uml-virtual", VirtualTimeBackend), ("uml", UmlBackend), ("host", HostBackend)):
         assert all(type(target.backend) is kind for target in targets_of(replace(FOUR, backend=name)))
+
+
+def test_every_version_has_captures_of_its_own():
+    targets = targets_of(replace(FOUR, hz=(250, 1000), kernel=("6.1", "7.3")))
+    names = [target.name.removeprefix(target.experiment.name) for target in targets[:: len(FOUR.experiments)]]
+    assert names == ["-hz250", "-hz1000", "-hz250-linux7.3", "-hz1000-linux7.3"]
 
 
 def concurrency(backend, tmp_path, cores):

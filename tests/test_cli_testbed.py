@@ -13,10 +13,11 @@ from tcpdelay.capture.flow_capture import FlowCapture, WrittenMessages, read_cap
 from tcpdelay.cli.program import main
 from tcpdelay.confidence import mean_interval, quantile_interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.testbed import backends, campaign, virtual_kernel
+from tcpdelay.testbed import backends, campaign, kernel_cache, virtual_kernel
 from tcpdelay.testbed.backends import SessionFailedError
 from tcpdelay.testbed.campaign import Progress
 from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.kernel_cache import BuiltKernel
 from tcpdelay.testbed.specification import Precision, read_specification
 from tcpdelay.testbed.virtual_kernel import KernelBuildError
 
@@ -160,6 +161,7 @@ def problems(monkeypatch):
     for name in ("UmlBackend", "VirtualTimeBackend", "HostBackend"):
         monkeypatch.setattr(getattr(backends, name), "problems", lambda self: problems[type(self).__name__])
     monkeypatch.setattr(virtual_kernel, "build_requirements", list)
+    monkeypatch.setattr(kernel_cache, "built_kernels", list)
     return problems
 
 
@@ -171,6 +173,17 @@ def test_check_says_what_works(run, problems):
     assert all(line.endswith("  works") for line in lines)
     assert ["250 Hz" in line for line in lines] == [False, True, False, False]
     assert ["1000 Hz" in line for line in lines] == [False, False, True, False]
+
+
+def test_check_lists_the_kernels_that_have_been_built(run, problems, monkeypatch):
+    built = [BuiltKernel("6.1", 250, "6.1.192"), BuiltKernel("7.3", 333, "7.3.4")]
+    monkeypatch.setattr(kernel_cache, "built_kernels", lambda: built)
+    lines = [" ".join(line.split()) for line in run("check")[1].splitlines() if line.startswith("uml-virtual")]
+    assert lines == [
+        "uml-virtual a guest in virtual time, Linux 6.1, 250 Hz works: 6.1.192",
+        "uml-virtual a guest in virtual time, Linux 6.1, 1000 Hz works",
+        "uml-virtual a guest in virtual time, Linux 7.3, 333 Hz works: 7.3.4",
+    ]
 
 
 def test_check_says_what_is_missing(run, problems, monkeypatch):
@@ -196,16 +209,18 @@ def test_check_fails_where_nothing_works(run, problems):
 def test_build_kernel_passes_on_what_is_asked(run, monkeypatch, tmp_path):
     asked = []
 
-    def build_kernels(hz, source, on_progress):
-        asked.append((tuple(hz), source))
+    def build_kernels(hz, kernel, source, on_progress):
+        asked.append((tuple(hz), kernel, source and source.name))
         on_progress("compiling", 0.5)
         return [tmp_path / f"linux-{rate}" for rate in hz]
 
     monkeypatch.setattr(virtual_kernel, "build_kernels", build_kernels)
     status, printed, _ = run("build-kernel")
     assert (status, printed) == (0, f"{tmp_path / 'linux-250'}\n{tmp_path / 'linux-1000'}\n")
-    assert run("build-kernel", "--hz", "100", "--hz", "300", "--source", "linux.tar.xz")[0] == 0
-    assert [(hz, source and source.name) for hz, source in asked] == [((250, 1000), None), ((100, 300), "linux.tar.xz")]
+    (tmp_path / "linux.tar.xz").touch()
+    assert run("build-kernel", "--hz", "100", "--hz", "300", "--kernel", tmp_path / "linux.tar.xz")[0] == 0
+    assert run("build-kernel", "--hz", "250", "--kernel", "7.3")[0] == 0
+    assert asked == [((250, 1000), None, None), ((100, 300), None, "linux.tar.xz"), ((250,), "7.3", None)]
 
 
 @pytest.mark.parametrize("hz", ["99", "1001", "250.5", "-250", "many", "", "٢٥٠"])
@@ -218,8 +233,9 @@ def test_build_kernel_refuses_other_rates(refused, hz):
 
 
 def test_build_kernel_says_why_it_cannot(refused, monkeypatch, tmp_path):
-    said = refused("build-kernel", "--source", tmp_path / "none")
-    assert re.match(r"tcpdelay testbed build-kernel: --source: must be the tarball of a Linux 6.1, got '.*'$", said)
+    for kernel in ("5.4", tmp_path / "none"):
+        said = refused("build-kernel", "--kernel", kernel)
+        assert re.match(r"tcpdelay testbed build-kernel: --kernel: must be a version of Linux of .*, got '.*'$", said)
 
     def build_kernels(*_, **__):
         raise KernelBuildError("the build lacks Debian packages; install them: apt install flex")

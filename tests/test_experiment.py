@@ -168,7 +168,7 @@ def test_settings_survive_json(experiment):
     assert "\n" not in text
     again = Experiment.from_table(json.loads(text))
     assert again == experiment
-    assert asdict(again) == {"source": None} | json.loads(text)
+    assert asdict(again) == {"source": None, "rto_min": None} | json.loads(text)
     assert (again.name, again.digest) == (experiment.name, experiment.digest)
 
 

@@ -34,6 +34,7 @@ Examples:
   tcpdelay testbed run examples/first-capture.toml
   tcpdelay testbed show captures/first-capture/*.parquet --chart delays.svg
   tcpdelay testbed build-kernel
+  tcpdelay testbed build-kernel --kernel 7.3 --hz 250
 """
 
 app = typer.Typer(help=SUMMARY, epilog=EXAMPLES, rich_markup_mode=None, invoke_without_command=True)
@@ -55,20 +56,33 @@ def _only_where_it_runs(context: typer.Context) -> None:
 def check() -> None:
     """List the usable kernels, and the requirements of the other kernels; exit with 1 if no kernel is usable."""
     from tcpdelay.testbed.backends import Backend, HostBackend, UmlBackend, VirtualTimeBackend
-    from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, build_requirements
+    from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL, KERNEL_HZ, built_kernels
+    from tcpdelay.testbed.virtual_kernel import build_requirements
 
-    backends: list[tuple[str, Backend]] = [
-        ("uml          a guest in real time", UmlBackend()),
-        *[(f"uml-virtual  a guest in virtual time, {hz} Hz", VirtualTimeBackend(hz)) for hz in KERNEL_HZ],
-        ("host         this machine's kernel", HostBackend()),
+    releases = {(built.kernel, built.hz): built.release for built in built_kernels()}
+    guests = dict.fromkeys([*((DEFAULT_KERNEL, hz) for hz in KERNEL_HZ), *releases])
+    backends: list[tuple[str, Backend, str]] = [
+        ("uml          a guest in real time", UmlBackend(), ""),
+        *[
+            (
+                f"uml-virtual  a guest in virtual time, Linux {kernel}, {hz} Hz",
+                VirtualTimeBackend(hz, kernel),
+                releases.get((kernel, hz), ""),
+            )
+            for kernel, hz in guests
+        ],
+        ("host         this machine's kernel", HostBackend(), ""),
     ]
-    found = [(label, backend.problems()) for label, backend in backends]
-    facts = [(label, f"does not work: {'; '.join(problems)}" if problems else "works") for label, problems in found]
+    found = [(label, backend.problems(), release) for label, backend, release in backends]
+    facts = [
+        (label, f"does not work: {'; '.join(problems)}" if problems else f"works{release and f': {release}'}")
+        for label, problems, release in found
+    ]
     print(as_text(facts_table(facts), width=UNBROKEN), end="")
     missing = build_requirements()
     if missing:
         print(f"\nTo build a kernel for virtual time, first run: sudo apt-get install {' '.join(missing)}")
-    if all(problems for _, problems in found):
+    if all(problems for _, problems, _ in found):
         raise typer.Exit(1)
 
 
@@ -91,30 +105,43 @@ def build_kernel(
             show_default="250 and 1000",
         ),
     ] = None,
-    source: Annotated[
-        Path | None,
+    kernel: Annotated[
+        str | None,
         typer.Option(
-            metavar="TARBALL",
-            help="Source of Linux 6.1.",
-            show_default="Debian's package linux-source-6.1",
+            metavar="VERSION|TARBALL",
+            help="Version of Linux, such as 6.12, of at least 5.15; or a file with its source. The source of a version "
+            "is Debian's package linux-source-VERSION; it is fetched if it is not installed.",
+            show_default="6.1",
         ),
     ] = None,
 ) -> None:
     """Build the guest kernels that run in virtual time, into the user's cache. This takes some minutes."""
-    from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, KernelBuildError, build_kernels
+    from tcpdelay.testbed.kernel_cache import KERNEL_HZ
+    from tcpdelay.testbed.kernel_source import is_version
+    from tcpdelay.testbed.virtual_kernel import KernelBuildError, build_kernels
 
+    version = kernel if kernel is not None and is_version(kernel) else None
+    tarball = Path(kernel) if kernel is not None and version is None else None
+    if tarball is not None and not tarball.is_file():
+        raise typer.BadParameter(
+            f"--kernel: must be a version of Linux of at least 5.15, such as 6.1, or a file with its source, "
+            f"got {kernel!r}"
+        )
     line = StatusLine()
     try:
         with argument_errors():
             kernels = build_kernels(
-                hz or KERNEL_HZ, source=source, on_progress=lambda stage, share: line.show(f"{stage} {share:.0%}")
+                hz or KERNEL_HZ,
+                kernel=version,
+                source=tarball,
+                on_progress=lambda stage, share: line.show(f"{stage} {share:.0%}"),
             )
     except KernelBuildError as error:
         raise typer.BadParameter(str(error)) from error
     finally:
         erase_progress()
-    for kernel in kernels:
-        print(kernel)
+    for program in kernels:
+        print(program)
 
 
 @app.command("run")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.budget import MOST_MEMORY, MOST_SECONDS, SECONDS_PER_UPDATE, SLICE, Budget
 from tcpdelay.models.interface import DelayParts
-from tcpdelay.models.linux.profile import LinuxProfile
+from tcpdelay.models.linux.sparse import linux_profile
 from tcpdelay.models.published.delays import PublishedProfile
 from tcpdelay.models.solver.aggregation import MAX_SWEEPS as MAX_SWEEPS_OF_PHASES
 from tcpdelay.models.solver.aggregation import backlog_drift, drift_after
@@ -163,7 +163,7 @@ def _profile(flow: Flow, path: Path, stack: Stack) -> Profile:
     if isinstance(stack, NewReno2008):
         return PublishedProfile(flow, path, stack)
     if isinstance(stack, Linux):
-        return LinuxProfile(flow, path, stack)
+        return linux_profile(flow, path, stack)
     raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()")
 
 

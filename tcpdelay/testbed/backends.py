@@ -21,9 +21,9 @@ from typing import Literal, Protocol
 
 from tcpdelay.testbed.event_loop import die_with_parent, fix_addresses
 from tcpdelay.testbed.experiment import VIRTUAL_TIME_START
+from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL, check_version, find_kernel
 from tcpdelay.testbed.program_session import ProgramPlan
 from tcpdelay.testbed.session import Plan
-from tcpdelay.testbed.virtual_kernel import find_kernel
 
 BackendName = Literal["uml-virtual", "uml", "host"]
 
@@ -73,6 +73,11 @@ class Backend(Protocol):
 
     def hz(self) -> int:
         """Return the kernel's timer interrupts per second; 0 if unknown."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """The kernel in the names of captures: its tick, and its version if that is not the default one."""
         ...
 
     def kernel(self, directory: Path) -> str:
@@ -135,6 +140,11 @@ class HostBackend:
         except OSError:
             return 0
         return 0
+
+    @property
+    def label(self) -> str:
+        """The tick of this machine's kernel."""
+        return f"hz{self.hz()}"
 
     def kernel(self, directory: Path) -> str:
         """Return the release of this machine's kernel."""
@@ -273,6 +283,11 @@ class UmlBackend:
         """Return the tick of Debian's guest kernel."""
         return PREBUILT_HZ
 
+    @property
+    def label(self) -> str:
+        """The tick of the guest's kernel."""
+        return f"hz{self.hz()}"
+
     def kernel(self, directory: Path) -> str:
         """Return the guest's kernel release."""
         return (directory / "kernel").read_text(encoding="ascii")
@@ -326,6 +341,8 @@ class VirtualTimeBackend(UmlBackend):
     ----------
     hz : int
         Timer interrupts per second of the kernel, 100 to 1000.
+    kernel : str
+        Version of Linux: two numbers, of at least 5.15.
     patience : float
         Time of this machine without progress after which a guest is stopped [s], above 0.
     charges_work : bool
@@ -335,16 +352,29 @@ class VirtualTimeBackend(UmlBackend):
     name: BackendName = "uml-virtual"
     real_time = False
 
-    def __init__(self, hz: int, *, patience: float = SILENCE, charges_work: bool = False) -> None:
+    def __init__(
+        self, hz: int, kernel: str = DEFAULT_KERNEL, *, patience: float = SILENCE, charges_work: bool = False
+    ) -> None:
+        check_version(kernel)
         self.patience = patience
         self._hz = hz
+        self._version = kernel
         self._charges_work = charges_work
 
     def _kernel(self) -> Path | None:
-        return find_kernel(self._hz)
+        return find_kernel(self._hz, self._version)
 
     def _remedy(self) -> str:
-        return f"no kernel with virtual time at {self._hz} Hz; run: tcpdelay testbed build-kernel --hz {self._hz}"
+        version, option = "", ""
+        if self._version != DEFAULT_KERNEL:
+            version, option = f" of Linux {self._version}", f" --kernel {self._version}"
+        remedy = f"tcpdelay testbed build-kernel{option} --hz {self._hz}"
+        return f"no kernel{version} with virtual time at {self._hz} Hz; run: {remedy}"
+
+    @property
+    def label(self) -> str:
+        """The kernel's tick, and its version if that is not the default one."""
+        return super().label if self._version == DEFAULT_KERNEL else f"{super().label}-linux{self._version}"
 
     def _arguments(self, plan: Plan | ProgramPlan) -> list[str]:
         # A seed of 0 would select the host's entropy.

@@ -143,7 +143,7 @@ class Target:
     @property
     def name(self) -> str:
         """Name of the capture."""
-        return f"{self.experiment.name}-hz{self.backend.hz()}"
+        return f"{self.experiment.name}-{self.backend.label}"
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def targets_of(specification: Specification) -> list[Target]:
     """Return the captures of a specification in order."""
     backends: list[Backend]
     if specification.backend == "uml-virtual":
-        backends = [VirtualTimeBackend(hz) for hz in specification.hz]
+        backends = [VirtualTimeBackend(hz, kernel) for kernel in specification.kernel for hz in specification.hz]
     else:
         backends = [UmlBackend() if specification.backend == "uml" else HostBackend()]
     return [Target(experiment, backend) for backend in backends for experiment in specification.experiments]
@@ -205,7 +205,7 @@ def run_campaign(
         If a session failed; finished captures are kept.
     """
     targets = targets_of(specification)
-    for backend in {target.backend.hz(): target.backend for target in targets}.values():
+    for backend in {target.backend.label: target.backend for target in targets}.values():
         for problem in backend.problems():
             raise ValueError(f"backend {specification.backend!r} does not work here: {problem}")
     output.mkdir(parents=True, exist_ok=True)
@@ -314,9 +314,9 @@ class _Campaign:
     def _batches(self, due: Sequence[Target]) -> list[list[Target]]:
         """Return the sessions of a round. A resumed run has the same sessions."""
         size = self._specification.side_by_side
-        by_backend: dict[int, list[Target]] = {}
+        by_backend: dict[str, list[Target]] = {}
         for target in due:
-            by_backend.setdefault(target.backend.hz(), []).append(target)
+            by_backend.setdefault(target.backend.label, []).append(target)
         return [group[start : start + size] for group in by_backend.values() for start in range(0, len(group), size)]
 
     def _is_missing(self, target: Target, number: int) -> bool:

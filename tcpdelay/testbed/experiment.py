@@ -81,6 +81,10 @@ class Experiment:
     recovery, early_retrans : int
         The sysctls net.ipv4.tcp_recovery (1: RACK; 0: off), 0 to 7, and net.ipv4.tcp_early_retrans (3: tail loss
         probe; 0: off), 0 to 4.
+    rto_min : float, optional
+        Smallest time that the retransmission timeout of the measured flows adds to the round-trip time [s], 0.001 to
+        10: the socket option TCP_RTO_MIN_US, and a metric of the route with a kernel that lacks it or refuses the
+        value. None: the kernel's default, 0.2.
     bulk_flows, web_flows : int
         Numbers of long transfers and web users beside the measured flows, 0 to 400.
     duration : float
@@ -123,6 +127,7 @@ class Experiment:
     slow_start_after_idle: bool = True
     recovery: int = 1
     early_retrans: int = 3
+    rto_min: float | None = None
     bulk_flows: int = 0
     web_flows: int = 0
     duration: float = 60.0
@@ -249,7 +254,9 @@ class Experiment:
     def to_json(self) -> str:
         """Return all settings that have an effect as one line of JSON."""
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        unused = ("source",) if self.source is None else _OF_PACKETS
+        unused: tuple[str, ...] = ("source",) if self.source is None else _OF_PACKETS
+        if self.rto_min is None:
+            unused += ("rto_min",)
         if self.source is not None:
             settings["source"] = self.source.table
         return json.dumps({name: value for name, value in settings.items() if name not in unused}, sort_keys=True)
@@ -281,6 +288,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "queue_bytes": (1514, 100_000_000, "bytes"),
     "recovery": (0, 7, "(a sysctl)"),
     "early_retrans": (0, 4, "(a sysctl)"),
+    "rto_min": (0.001, 10, "s"),
     "bulk_flows": (0, MAX_CROSS_FLOWS, "flows"),
     "web_flows": (0, MAX_CROSS_FLOWS, "users"),
     "duration": (1, MAX_DURATION, "s"),
@@ -306,6 +314,7 @@ _LABELS = {
     "slow_start_after_idle": "ssai-{}",
     "recovery": "recovery{}",
     "early_retrans": "earlyretrans{}",
+    "rto_min": "rtomin{}s",
     "bulk_flows": "bulk{}",
     "web_flows": "web{}",
 }

@@ -6,6 +6,7 @@ their queues at any end of this process.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -34,6 +35,8 @@ COMMON_SYSCTLS = {
     "net.ipv6.conf.all.disable_ipv6": "1",
     "net.ipv6.conf.default.disable_ipv6": "1",
 }
+RTAX_RTO_MIN = 13
+"""Number of the metric of a route (linux/rtnetlink.h)."""
 SNAP_LENGTH = 128
 """Number of captured bytes of each packet: all headers and the options of TCP."""
 
@@ -183,6 +186,15 @@ class Network:
         """Change the probability that a packet from the sender to the receiver is dropped, 0 to 1."""
         netlink, device = _device(self._queues["data"])
         set_netem(netlink, "change", device, Link(self._forward.delay, loss))
+
+    def set_rto_min(self, rto_min: float) -> None:
+        """Set the smallest retransmission timeout [s] of later connections of the sender to the receiver."""
+        ((_, device),) = [end for end in self._ends if end[0] is self.sender]
+        # Only a locked metric counts (tcp_rto_min).
+        metrics = {"rto_min": math.ceil(1e3 * rto_min), "lock": 1 << RTAX_RTO_MIN}
+        gateway = {"gateway": "10.0.1.2"} if len(self._nodes) > 2 else {}
+        destination = f"{self.receiver_address}/32"
+        self.sender.netlink.route("replace", dst=destination, oif=device, metrics=metrics, **gateway)
 
     def packet_counts(self) -> dict[str, int]:
         """Return the numbers of packets that each queue has sent and dropped, by names such as "data_dropped"."""

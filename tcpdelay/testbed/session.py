@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import time
@@ -46,6 +47,9 @@ LONGEST_DRAIN = 20 * NANOSECONDS
 # Socket options of asm-generic/socket.h. They need CAP_NET_ADMIN; the sysctls do not limit their values.
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
+
+TCP_RTO_MIN_US = 45
+"""Socket option of linux/tcp.h, since Linux 6.15; it takes at most 200 ms."""
 
 Established = Callable[[socket.socket, socket.socket], None]
 HEARTBEAT = 10_000_000
@@ -165,7 +169,7 @@ class Measurement:
             self._on_close.callback(channel.stop)
             channel.start(first)
         # Samples are taken between two ticks, so that a sample never delays a packet.
-        self._repetitions.append(self._loop.every(SAMPLE_INTERVAL, first + interval // 3, self._sample))
+        self._repetitions.append(self._loop.every(max(SAMPLE_INTERVAL, interval), first + interval // 3, self._sample))
         self._loop.at(first + round(self._experiment.duration * NANOSECONDS), self._stop)
 
     def _sample(self, _: int) -> None:
@@ -233,6 +237,8 @@ class Measurement:
         if self._experiment.application in ("cbr", "source"):
             # A source with times of its own must not wait for buffers. A greedy source keeps the kernel's default.
             sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER)
+        if self._experiment.rto_min is not None:
+            self._set_rto_min(sender, self._experiment.rto_min)
         sender.bind(("", 0))
         receiver: list[socket.socket] = []
 
@@ -249,6 +255,14 @@ class Measurement:
         self._expected[sender.getsockname()[1]] = accepted
         sender.connect_ex((self._network.receiver_address, PORT))
         self._loop.watch(sender.fileno(), WRITABLE, writable)
+
+    def _set_rto_min(self, sender: socket.socket, rto_min: float) -> None:
+        try:
+            sender.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MIN_US, round(1e6 * rto_min))
+        except OSError as error:
+            if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
+                raise
+            self._network.set_rto_min(rto_min)
 
     def _open_streams(self, flow: MeasuredFlow, number: int) -> None:
         experiment = self._experiment

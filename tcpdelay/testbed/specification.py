@@ -17,14 +17,16 @@ from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.sources.source_settings import MAX_SEED, SourceSettings
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
+from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL, check_version
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
 MAX_EXPERIMENTS = 10_000
-_KEYS = {"name", "backend", "hz", "seed", "side_by_side", "pcap", "precision", "source", "experiments"}
+_KEYS = {"name", "backend", "hz", "kernel", "seed", "side_by_side", "pcap", "precision", "source", "experiments"}
 _PARSERS: dict[str, Any] = {
     "interval": parse_time,
     "rtt": parse_time,
     "duration": parse_time,
+    "rto_min": parse_time,
     "loss": parse_fraction,
     "bad_time": parse_time,
     "bad_loss": partial(parse_fraction, allow_one=True),
@@ -69,6 +71,8 @@ class Specification:
         The kernel that runs TCP: a guest in virtual time, a guest in real time, or the kernel of this machine.
     hz : tuple of int
         Timer interrupts per second of the kernels in virtual time, 100 to 1000; every experiment runs on each kernel.
+    kernel : tuple of str
+        Versions of Linux of the kernels in virtual time, such as "7.3"; every experiment runs on each version.
     seed : int
         Seed of all random numbers, 0 to 2147483647.
     side_by_side : int
@@ -87,6 +91,7 @@ class Specification:
     side_by_side: int = 8
     pcap: bool = False
     precision: Precision | None = None
+    kernel: tuple[str, ...] = (DEFAULT_KERNEL,)
 
 
 def read_specification(file: str | os.PathLike[str]) -> Specification:
@@ -131,10 +136,12 @@ def _specification(content: dict[str, Any], folder: Path) -> Specification:
     pcap = content.get("pcap", False)
     if not isinstance(pcap, bool):
         raise InvalidValueError("pcap", pcap, "be true or false")
-    ticks = content.get("hz", list(Specification.hz))
-    ticks = ticks if isinstance(ticks, list) else [ticks]
-    if not ticks or any(ticks.count(tick) > 1 for tick in ticks):
-        raise InvalidValueError("hz", ticks, "be a whole number or a list of different whole numbers")
+    ticks = _different("hz", content, Specification.hz, "whole number", "whole numbers")
+    kernels = _different("kernel", content, Specification.kernel, "version of Linux", "versions of Linux")
+    for kernel in kernels:
+        check_version(kernel)
+    if backend != "uml-virtual" and "kernel" in content:
+        raise ValueError(f"kernel is for the backend 'uml-virtual', not {backend!r}")
     source = SourceSettings.from_table(content["source"], folder) if "source" in content else None
     return Specification(
         name,
@@ -145,7 +152,17 @@ def _specification(content: dict[str, Any], folder: Path) -> Specification:
         _whole("side_by_side", content.get("side_by_side", Specification.side_by_side), 1, 64),
         pcap,
         _precision(content["precision"]) if "precision" in content else None,
+        tuple(kernels),
     )
+
+
+def _different(name: str, content: dict[str, Any], default: tuple[Any, ...], one: str, several: str) -> list[Any]:
+    """Return the values of a key that takes one value or a list of different values."""
+    values = content.get(name, list(default))
+    values = values if isinstance(values, list) else [values]
+    if not values or any(values.count(value) > 1 for value in values):
+        raise InvalidValueError(name, values, f"be a {one} or a list of different {several}")
+    return values
 
 
 def _whole(name: str, value: object, low: int, high: int) -> int:

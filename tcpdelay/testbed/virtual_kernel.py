@@ -21,11 +21,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib import resources
 from pathlib import Path
 from typing import TextIO
 
 from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.testbed.kernel_cache import (
+    DEFAULT_KERNEL,
+    KERNEL_HZ,
+    cache_directory,
+    check_version,
+    kernel_path,
+    packaged_file,
+    read_record,
+    record_of,
+)
+from tcpdelay.testbed.kernel_source import SourceError, fetch_source, find_source, version_of_tarball
 
 UNPACKING_STEPS = 110
 """Work of unpacking, in steps; the number is in proportion to the time."""
@@ -35,12 +45,6 @@ KERNEL_STEPS = 1129
 _MAKE_LINE = re.compile(r"  [A-Z]+ ")
 _CAUSE = re.compile(r"error: |FAILED|\*\*\*|^(?:tar|xz|patch): ")
 _SETTING = re.compile(r"^(?:(CONFIG_\w+)=(.*)|# (CONFIG_\w+) is not set)$", re.MULTILINE)
-_MAKEFILE_VERSION = re.compile(r"^VERSION = (\d+)\nPATCHLEVEL = (\d+)$", re.MULTILINE)
-KERNEL_HZ = (250, 1000)
-"""Timer interrupts per second [1/s] of common kernels: of most distributions, and of desktop distributions."""
-_VERSION = "6.1"
-_SOURCE_PACKAGE = f"linux-source-{_VERSION}"
-_DEBIAN_SOURCE = Path(f"/usr/src/{_SOURCE_PACKAGE}.tar.xz")
 # libelf-dev and libssl-dev are not needed: nothing in this configuration uses their headers.
 _PACKAGE_OF_PROGRAM = {
     "bc": "bc",
@@ -52,7 +56,9 @@ _PACKAGE_OF_PROGRAM = {
     "setpriv": "util-linux",
     "xz": "xz-utils",
 }
-_C_LIBRARY_HEADER = Path("/usr/include/stdio.h")
+C_LIBRARY_HEADER = Path("/usr/include/stdio.h")
+_NOT_IN_ALL_VERSIONS = {"CONFIG_RANDOM_TRUST_CPU", "CONFIG_BASE_FULL", "CONFIG_PROC_SYSCTL"}
+"""Settings that later versions made permanent: the processor's random numbers, full-size tables, files of sysctls."""
 SPACE_NEEDED = 2 * 2**30
 _WORK_PREFIX = "build-"
 
@@ -89,34 +95,24 @@ class KernelBuild:
     kernels: int
     _steps_behind: int = field(default=0, init=False)
 
-    def unpack(self, tarball: Path, version: str, patch: str) -> None:
-        """Unpack the source of a version of Linux and patch it.
+    def unpack(self, tarball: Path, patch: str) -> None:
+        """Unpack a source of Linux and patch it.
 
         Parameters
         ----------
         tarball : Path
             The source, in any compression that tar can read.
-        version : str
-            The required version, two numbers such as "6.1".
         patch : str
-            The patch; its paths have one leading directory (patch -p1).
+            The patch; its paths have one leading directory (patch -p1). Its lines may have moved.
 
         Raises
         ------
         KernelBuildError
-            If the tarball is no source of this version, or the patch does not apply.
+            If the tarball cannot be unpacked, or the patch does not apply.
         """
         self._tree.mkdir()
         stage = "unpacking the kernel's source"
         self._run(stage, ["tar", "-xf", os.fspath(tarball), "--strip-components=1"], self._tree, UNPACKING_STEPS)
-        makefile = self._tree / "Makefile"
-        found = _MAKEFILE_VERSION.search(
-            makefile.read_text(encoding="utf-8", errors="replace") if makefile.is_file() else ""
-        )
-        if found is None:
-            raise KernelBuildError(f"{tarball} holds no source of Linux")
-        if (holds := ".".join(found.groups())) != version:
-            raise KernelBuildError(f"{tarball} holds Linux {holds}, but Linux {version} is needed")
         file = self.work / "patch"
         file.write_text(patch, encoding="utf-8")
         self._run("patching the kernel's source", ["patch", "-p1", "--force", "-i", os.fspath(file)], self._tree)
@@ -148,7 +144,11 @@ class KernelBuild:
         # Kconfig drops settings that other symbols do not allow, without an error.
         actual = _settings_in((output / ".config").read_text(encoding="utf-8"))
         requested = _settings_in(settings)
-        lost = [f"{symbol}={value}" for symbol, value in requested.items() if actual.get(symbol, "n") != value]
+        lost = [
+            f"{symbol}={value}"
+            for symbol, value in requested.items()
+            if actual.get(symbol, "n") != value and (symbol in actual or symbol not in _NOT_IN_ALL_VERSIONS)
+        ]
         if lost:
             raise KernelBuildError(f"{stage} failed: Kconfig does not take over {', '.join(lost)}")
 
@@ -231,81 +231,18 @@ def _settings_in(config: str) -> dict[str, str]:
     return {match[1] or match[3]: match[2] or "n" for match in _SETTING.finditer(config)}
 
 
-def kernel_path(hz: int) -> Path:
-    """Return the path of the kernel with a tick rate in the user's cache.
-
-    The cache is `tcpdelay/kernels` in `$XDG_CACHE_HOME` or `~/.cache`. The name holds a hash of the patch and the
-    configuration, so a change of either leads to a new build.
-
-    Parameters
-    ----------
-    hz : int
-        Timer interrupts a second [1/s], 100 to 1000.
-
-    Returns
-    -------
-    Path
-        The file of the kernel, which need not exist.
-
-    Raises
-    ------
-    ValueError
-        If `hz` is out of range.
-
-    Examples
-    --------
-    >>> kernel_path(250).name.startswith("linux-6.1-hz250-")
-    True
-    """
-    if hz not in range(100, 1001):
-        raise InvalidValueError("hz", hz, "be a whole number from 100 to 1000")
-    made_with = packaged_file("virtual_time.patch") + packaged_file("virtual_time.config")
-    return _cache() / f"linux-{_VERSION}-hz{hz:d}-{hashlib.sha256(made_with.encode()).hexdigest()[:8]}"
-
-
-def find_kernel(hz: int) -> Path | None:
-    """Return the kernel with a tick rate if it has been built.
-
-    Parameters
-    ----------
-    hz : int
-        Timer interrupts a second [1/s], 100 to 1000.
-
-    Returns
-    -------
-    Path or None
-        The kernel, which runs like any program; None if it has not been built. The file of the same name with the
-        suffix `.json` holds `release`, `hz`, `built` (date of the build), `compiler`, `source` (name of the tarball)
-        and `source_sha256`.
-
-    Raises
-    ------
-    ValueError
-        If `hz` is out of range.
-    """
-    path = kernel_path(hz)
-    return path if path.is_file() and _record_of(path).is_file() else None
-
-
 def build_requirements() -> list[str]:
-    """Return the missing Debian packages that `build_kernels` needs.
-
-    Returns
-    -------
-    list of str
-        Names of packages, sorted. Another tarball of this version can replace `linux-source-6.1`.
-    """
+    """Return the missing Debian packages that `build_kernels` needs besides the kernel's source, sorted."""
     missing = {package for program, package in _PACKAGE_OF_PROGRAM.items() if shutil.which(program) is None}
-    if not _C_LIBRARY_HEADER.is_file():
+    if not C_LIBRARY_HEADER.is_file():
         missing.add("libc6-dev")
-    if not _DEBIAN_SOURCE.is_file():
-        missing.add(_SOURCE_PACKAGE)
     return sorted(missing)
 
 
 def build_kernels(
     hz_values: Sequence[int] = KERNEL_HZ,
     *,
+    kernel: str | None = None,
     source: Path | None = None,
     jobs: int | None = None,
     on_progress: Callable[[str, float], None] | None = None,
@@ -319,8 +256,11 @@ def build_kernels(
     ----------
     hz_values : sequence of int
         Timer interrupts a second [1/s], 100 to 1000 each.
+    kernel : str, optional
+        Version of Linux: two numbers, of at least 5.15. Its source is that of Debian's package `linux-source-VERSION`;
+        if it is not installed, it is fetched into the cache. By default the version of `source`, or else 6.1.
     source : Path, optional
-        The tarball with the source of Linux 6.1; by default, the tarball of Debian's package `linux-source-6.1`.
+        A tarball with the source of a Linux of at least 5.15, of the version `kernel` if that is given.
     jobs : int, optional
         Number of compilers that run at a time, at least 1; by default, the number of usable processors.
     on_progress : callable, optional
@@ -336,30 +276,35 @@ def build_kernels(
     ValueError
         If an argument is out of range, or `source` is no file.
     KernelBuildError
-        If a package is missing or the build fails; `build.log` in the cache holds the output of the programs.
+        If a package is missing, the source cannot be had or the build fails; `build.log` in the cache holds the output
+        of the programs.
     """
-    paths = {hz: kernel_path(hz) for hz in hz_values}
+    if kernel is not None:
+        check_version(kernel)
+    for hz in hz_values:
+        kernel_path(hz)
     if jobs is not None and jobs < 1:
         raise InvalidValueError("jobs", jobs, "be a whole number of at least 1")
     if source is not None and not source.is_file():
-        raise InvalidValueError("source", str(source), f"be the tarball of a Linux {_VERSION}")
-    cache = _cache()
-    _check_machine(cache, own_source=source is not None)
+        raise InvalidValueError("source", str(source), "be the tarball of a Linux")
+    cache = cache_directory()
+    _check_machine(cache)
     tell = on_progress or (lambda stage, share: None)
-    tarball = (source or _DEBIAN_SOURCE).absolute()
     try:
         with _locked(cache, lambda: tell("waiting for another build to end", 0.0)) as lock:
+            version, tarball = _source_of(kernel, source, cache, tell)
+            paths = {hz: kernel_path(hz, version) for hz in hz_values}
             with tarball.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            missing = [hz for hz in paths if not _built_from(hz, digest)]
+            missing = [hz for hz in paths if not _built_from(paths[hz], digest)]
             if missing:
                 with _workplace(cache) as work, (cache / "build.log").open("w", encoding="utf-8") as log:
                     build = KernelBuild(work, log, lock, jobs or len(os.sched_getaffinity(0)), tell, len(missing))
-                    build.unpack(tarball, _VERSION, packaged_file("virtual_time.patch"))
+                    build.unpack(tarball, packaged_file("virtual_time.patch"))
                     for hz in missing:
                         name = f"hz{hz}"
                         build.configure(name, f"{packaged_file('virtual_time.config')}CONFIG_HZ={hz}\n")
-                        kernel, release, compiler = build.compile(name)
+                        program, release, compiler = build.compile(name)
                         record = {
                             "release": release,
                             "hz": hz,
@@ -368,19 +313,37 @@ def build_kernels(
                             "source": tarball.name,
                             "source_sha256": digest,
                         }
-                        _install(kernel, record, paths[hz])
+                        _install(program, record, paths[hz])
+    except SourceError as error:
+        raise KernelBuildError(str(error)) from error
     except OSError as error:
         raise KernelBuildError(f"no kernel can be built in {cache}: {error}") from error
     tell("done", 1.0)
     return [paths[hz] for hz in hz_values]
 
 
-def _check_machine(cache: Path, *, own_source: bool) -> None:
+def _source_of(
+    kernel: str | None, source: Path | None, cache: Path, tell: Callable[[str, float], None]
+) -> tuple[str, Path]:
+    """Return the version of Linux to build, and its tarball, which is fetched if it is not there."""
+    if source is not None:
+        version = version_of_tarball(source)
+        if kernel not in (None, version):
+            raise SourceError(f"{source} holds Linux {version}, but Linux {kernel} is needed")
+        return version, source.absolute()
+    version = kernel or DEFAULT_KERNEL
+    found = find_source(version, cache)
+    if found is None:
+        tell(f"fetching the source of Linux {version}", 0.0)
+        found = fetch_source(version, cache)
+    return version, found
+
+
+def _check_machine(cache: Path) -> None:
     """Raise a KernelBuildError if the build cannot succeed on this machine."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise KernelBuildError("kernels can be built and run on Linux on 64-bit x86 processors only")
-    missing = [package for package in build_requirements() if not (own_source and package == _SOURCE_PACKAGE)]
-    if missing:
+    if missing := build_requirements():
         raise KernelBuildError(f"the build lacks Debian packages; install them: apt install {' '.join(missing)}")
     if re.search(r"[\s:]", os.fspath(cache.resolve())):
         raise KernelBuildError(f"the path of {cache} must hold neither blanks nor colons; set XDG_CACHE_HOME")
@@ -413,36 +376,15 @@ def _workplace(cache: Path) -> Iterator[Path]:
         yield Path(work)
 
 
-def _built_from(hz: int, digest: str) -> bool:
-    """Return whether the kernel with a tick rate was built from the source with this SHA-256 digest."""
-    kernel = find_kernel(hz)
-    if kernel is None:
-        return False
-    try:
-        return bool(json.loads(_record_of(kernel).read_text(encoding="utf-8"))["source_sha256"] == digest)
-    except (ValueError, TypeError, KeyError):
-        return False
+def _built_from(kernel: Path, digest: str) -> bool:
+    """Return whether a kernel was built from the source with this SHA-256 digest."""
+    return kernel.is_file() and read_record(kernel).get("source_sha256") == digest
 
 
 def _install(kernel: Path, record: Mapping[str, object], path: Path) -> None:
     """Move a kernel into the cache. Its record is written last: a kernel without a record counts as absent."""
     text = kernel.with_name("record.json")
     text.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    _record_of(path).unlink(missing_ok=True)
+    record_of(path).unlink(missing_ok=True)
     kernel.replace(path)
-    text.replace(_record_of(path))
-
-
-def _record_of(kernel: Path) -> Path:
-    return kernel.with_name(f"{kernel.name}.json")
-
-
-def packaged_file(name: str) -> str:
-    """Return the content of a file that comes with the package: the kernel's patch or configuration."""
-    return (resources.files("tcpdelay.testbed") / "kernel" / name).read_text(encoding="utf-8")
-
-
-def _cache() -> Path:
-    # The XDG base directory specification ignores a relative path.
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "tcpdelay" / "kernels"
+    text.replace(record_of(path))

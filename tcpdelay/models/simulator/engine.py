@@ -61,7 +61,8 @@ def new_connection(
     (connection,) = records(1, CONNECTION)
     tick = SECOND // stack.hz if rules.ticks else 1
     rtt = round(path.rtt * SECOND)
-    rto_min = round(stack.rto_min * SECOND)
+    # The kernel keeps the smallest timeout in ticks (tcp_rto_min_us).
+    rto_min = tcp.to_ticks(round(stack.rto_min * SECOND), tick) * tick
     bbr = stack.congestion_control == "bbr"
     settings = rules.switches() | {
         "mss": stack.mss,

@@ -158,7 +158,13 @@ def _simulated_stack(capture: MeasuredDelay) -> Linux:
         delayed_ack=experiment.delayed_ack,
         window_validation=experiment.slow_start_after_idle,
         hz=capture.hz,
+        rto_min=_rto_min(experiment),
     )
+
+
+def _rto_min(experiment: Experiment) -> float:
+    """Return the smallest timeout of an experiment beyond the round-trip time [s]."""
+    return Stack.linux().rto_min if experiment.rto_min is None else experiment.rto_min
 
 
 def _rules(experiment: Experiment) -> Rules:
@@ -338,7 +344,8 @@ def _published_with_timeout_of_linux(capture: MeasuredDelay) -> KnownStack:
 
 
 def _linux(capture: MeasuredDelay) -> KnownStack:
-    return Stack.linux(cast(CongestionControl, capture.experiment.congestion_control), hz=capture.hz)
+    control = cast(CongestionControl, capture.experiment.congestion_control)
+    return Stack.linux(control, hz=capture.hz, rto_min=_rto_min(capture.experiment))
 
 
 def _simulate(simulated: SimulatedFlow | SimulatedMessages) -> Prediction:
