@@ -4,8 +4,8 @@ A message of 800 bytes goes in one write, or in two: 4 bytes, then 796. The clie
 to the file `times` in its working directory.
 """
 
+import argparse
 import socket
-import sys
 import time
 from array import array
 from pathlib import Path
@@ -53,4 +53,10 @@ def main(end: str, messages: int, writes: int) -> None:
         times.tofile(file)
 
 
-main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("end", choices=("client", "server"))
+    parser.add_argument("messages", type=int, help="number of messages that the client sends")
+    parser.add_argument("writes", type=int, choices=(1, 2), help="writes for each message")
+    given = parser.parse_args()
+    main(given.end, given.messages, given.writes)

@@ -1,16 +1,15 @@
 """A WebSocket server and its client, with Debian's package python3-websockets: `websocket_ends.py server|client`."""
 
+import argparse
 import asyncio
 import os
-import sys
-
-import websockets
 
 PORT, MESSAGES = 8765, 200
 
 
 async def server() -> None:
     """Send every message back."""
+    import websockets
 
     async def echo(socket, path=None):
         async for message in socket:
@@ -22,6 +21,7 @@ async def server() -> None:
 
 async def client() -> None:
     """Send a message of 160 bytes every 20 ms; print how many came back."""
+    import websockets
 
     async def send(socket):
         for _ in range(MESSAGES):
@@ -36,4 +36,7 @@ async def client() -> None:
     print(f"{MESSAGES} messages came back")
 
 
-asyncio.run(server() if sys.argv[1] == "server" else client())
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("end", choices=("client", "server"))
+    asyncio.run(server() if parser.parse_args().end == "server" else client())
