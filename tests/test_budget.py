@@ -94,8 +94,8 @@ def test_a_larger_budget_asks_again():
     from tcpdelay.models.predict import solved_once
 
     with solved_once():
-        refused = predict(LARGE, Requested(max_seconds=0.5), "chain")
-        again = predict(LARGE, Requested(max_seconds=1.0), "chain")
+        refused = predict(LARGE, Requested(max_seconds=0.5, max_memory=2**32), "chain")
+        again = predict(LARGE, Requested(max_seconds=1.0, max_memory=2**32), "chain")
     assert "0.5 s are allowed" in str(refused.refusal)
     assert "1 s are allowed" in str(again.refusal)
 
