@@ -62,11 +62,26 @@ def test_the_memory_of_a_chain_is_the_one_that_is_allowed():
     assert predict(scenario, Requested(), "chain").status != "too large"
 
 
-def test_a_slow_solution_is_ended_between_two_calls_of_the_solver():
-    # The estimate of the sweeps alone exceeds this time: the phases take next to nothing.
-    model = DelayModel(td.Flow(1448, 0.0005), td.Path(rtt=0.050, loss=0.01), td.Stack.linux("reno"), Budget(0.05))
+@pytest.fixture
+def short_calls(monkeypatch):
+    """Let the solver make a single sweep in each call."""
+    monkeypatch.setattr("tcpdelay.models.chain.SLICE", 1e-9)
+    monkeypatch.setattr("tcpdelay.models.chain.SWEEPS_PER_CALL", 1)
+
+
+def test_a_slow_solution_is_ended_between_two_calls_of_the_solver(short_calls):
+    model = DelayModel(td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.01), td.Stack.linux("reno"), Budget(2e-4))
     with pytest.raises(TooLargeError, match="or more"):
         model.delay_distribution()
+
+
+def test_a_solution_in_many_calls_is_the_same(request):
+    parts = CALL, PATH, td.Stack.linux()
+    whole = DelayModel(*parts).delay_distribution()
+    request.getfixturevalue("short_calls")
+    sliced = DelayModel(*parts).delay_distribution()
+    assert sliced.mean == pytest.approx(whole.mean, rel=1e-9)
+    assert sliced.quantile(0.999) == pytest.approx(whole.quantile(0.999), rel=1e-9)
 
 
 def test_a_simulation_ends_after_its_time():
@@ -79,8 +94,8 @@ def test_a_larger_budget_asks_again():
     from tcpdelay.models.predict import solved_once
 
     with solved_once():
-        refused = predict(LARGE, Requested(max_seconds=0.5), "chain")
-        again = predict(LARGE, Requested(max_seconds=1.0), "chain")
+        refused = predict(LARGE, Requested(max_seconds=0.5, max_memory=2**32), "chain")
+        again = predict(LARGE, Requested(max_seconds=1.0, max_memory=2**32), "chain")
     assert "0.5 s are allowed" in str(refused.refusal)
     assert "1 s are allowed" in str(again.refusal)
 

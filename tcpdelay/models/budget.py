@@ -74,7 +74,7 @@ class Budget:
     --------
     >>> budget = Budget(max_seconds=2.0, load="5 packets per round-trip time")
     >>> budget.spend(1.5)
-    >>> budget.spend(1.5)
+    >>> budget.spend(1.5)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     tcpdelay.models.budget.TooLargeError: the chain needs about 3 s or more for 5 packets per round-trip time, and ...
     """

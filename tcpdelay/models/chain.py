@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 LARGEST_MEMORY = MOST_MEMORY
 """Memory that one chain may take unless a `Budget` is given [bytes]."""
+DELAYS_WORTH_A_LOOK = 2**24
+"""Memory of the delays from which on it counts [bytes]: that of small chains is needed only for a moment."""
 SWEEPS_PER_CALL = 60
 """Sweeps that one call of the solver makes at least: fewer would not converge."""
 LARGEST_GROWN_CHAIN = 3_000_000
@@ -321,7 +323,8 @@ class DelayModel:
         phases, _ = self._structure
         cut = probability_at_bound(phases, rows, solution.probability)
         seconds, memory = self._profile.cost_of_delays(rows, solution.probability)
-        self._budget.require_memory(memory)
+        if memory > DELAYS_WORTH_A_LOOK:
+            self._budget.require_memory(memory)
         self._budget.spend(seconds)
         values, weights = self._profile.delays(rows, solution.probability)
         if values.size == 0:

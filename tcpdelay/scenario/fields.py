@@ -121,11 +121,11 @@ def is_number(value: object) -> TypeGuard[float]:
     >>> is_number(0.05), is_number("50ms"), is_number(True)
     (True, False, False)
     """
-    # The built-in types come first: a check against an abstract class takes ten times as long.
-    if isinstance(value, float) or type(value) is int:
-        return True
     # NumPy counts durations among the whole numbers, but they have a unit of their own.
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and type(value).__name__ != "timedelta64"
+    if isinstance(value, bool) or type(value).__name__ == "timedelta64":
+        return False
+    # The built-in types come first: a check against an abstract class takes ten times as long.
+    return isinstance(value, (float, int, numbers.Real))
 
 
 def shown(value: object) -> str:
