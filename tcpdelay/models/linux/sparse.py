@@ -37,6 +37,8 @@ MOST_PHASES = 64
 as many ticks of 4 ms."""
 MICROSECOND = 1e-6
 """Time by which a measured round-trip time exceeds that of the path at least [s]."""
+LARGEST_LOSS = 0.2
+"""Largest loss at which the sequences of losses are few enough."""
 DIGITS = 7
 """Decimals of a delay [s]."""
 
@@ -66,7 +68,8 @@ def is_sparse(flow: Flow, path: Path, stack: Linux) -> bool:
     """
     ticks = timeout_ticks(path, stack)
     latest = max(tcp.wheel_expiry(now, ticks) - now for now in range(MOST_PHASES))
-    return flow.packet_size <= stack.mss and path.loss > 0 and latest <= flow.interval * stack.hz
+    in_range = flow.packet_size <= stack.mss and 0 < path.loss <= LARGEST_LOSS
+    return in_range and latest <= flow.interval * stack.hz
 
 
 class _Lost(NamedTuple):
@@ -127,7 +130,9 @@ class _SparseDelays:
         if share < NEGLIGIBLE:
             return
         fires = self._expiry(lost.sent, lost.timeout)
-        if lost.next_write < fires:
+        if lost.in_timeout:
+            lost = self._holding(lost, fires)
+        elif lost.next_write < fires:
             self._write_meanwhile(lost, fires, share)
             return
         timeout, in_timeout = lost.timeout, lost.in_timeout
@@ -137,12 +142,15 @@ class _SparseDelays:
         again = lost._replace(sent=fires, timeout=timeout, probes=0, in_timeout=in_timeout)
         self._retransmit(again, share)
 
+    def _holding(self, lost: _Lost, until: float) -> _Lost:
+        """Return a lost segment with the packets that are written before a time and that the window holds back."""
+        count = max(math.ceil((until - lost.next_write) / self._interval), 0)
+        written = (lost.next_write + number * self._interval for number in range(count))
+        return lost._replace(held=(*lost.held, *written), next_write=lost.next_write + count * self._interval)
+
     def _write_meanwhile(self, lost: _Lost, fires: float, share: float) -> None:
-        """Write a packet before the timer fires; outside a timeout it leaves at once."""
+        """Write a packet before the timer of the probe or of the first timeout fires; it leaves at once."""
         written, later = lost.next_write, lost.next_write + self._interval
-        if lost.in_timeout:
-            self._lose(lost._replace(held=(*lost.held, written), next_write=later), share)
-            return
         both = lost._replace(waiting=(*lost.waiting, written), next_write=later)
         found = written + self._rtt
         wait = self._rtt / tcp.REORDERING_SHARE - (written - lost.sent)
@@ -160,12 +168,11 @@ class _SparseDelays:
         """Retransmit a lost segment; packets that were held back leave with the ACK."""
         arrives = share * (1 - self._loss)
         self._deliver(lost.sent + self._forward, lost.waiting, arrives)
-        acknowledged, held, next_write = lost.sent + self._rtt, lost.held, lost.next_write
-        while lost.in_timeout and next_write < acknowledged:
-            held, next_write = (*held, next_write), next_write + self._interval
-        if held and arrives >= NEGLIGIBLE:
-            self.held += arrives * sum(acknowledged - time for time in held) / self._hz
-            self._send(acknowledged, held, next_write, arrives)
+        acknowledged = lost.sent + self._rtt
+        later = self._holding(lost, acknowledged) if lost.in_timeout else lost
+        if later.held and arrives >= NEGLIGIBLE:
+            self.held += arrives * sum(acknowledged - time for time in later.held) / self._hz
+            self._send(acknowledged, later.held, later.next_write, arrives)
         self._lose(lost, share * self._loss)
 
 
