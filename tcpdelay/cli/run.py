@@ -28,6 +28,7 @@ from tcpdelay.cli.options import (
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL
 from tcpdelay.testbed.link import QueueKind
 from tcpdelay.units import format_duration
 
@@ -98,6 +99,15 @@ def run(
         ),
     ] = None,
     hz: Annotated[int, number("--hz", GUEST, declarations(Linux)["hz"].meaning)] = 250,
+    kernel: Annotated[
+        str,
+        make_option(
+            "--kernel",
+            GUEST,
+            "Linux of the guest in virtual time, which tcpdelay testbed build-kernel has built. Example: 7.3.",
+            metavar="VERSION",
+        ),
+    ] = DEFAULT_KERNEL,
     backend: Annotated[
         Literal["uml-virtual", "uml"],
         make_option("--backend", GUEST, "A guest in virtual time, or Debian's guest in real time."),
@@ -180,7 +190,7 @@ def run(
         directory = output or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tcpdelay-run-")))
         with argument_errors():
             path = EmulatedPath(rtt, **{name: value for name, value in given.items() if value is not None})
-            guest = _guest(backend, hz, PATIENCE if patience is None else patience, charge_cpu)
+            guest = _guest(backend, hz, kernel, PATIENCE if patience is None else patience, charge_cpu)
         try:
             with argument_errors():
                 found = run_programs(
@@ -242,10 +252,14 @@ def read_settings(texts: list[str]) -> dict[str, str]:
     return settings
 
 
-def _guest(backend: Literal["uml-virtual", "uml"], hz: int, patience: float, charge_cpu: bool) -> UmlBackend:
+def _guest(
+    backend: Literal["uml-virtual", "uml"], hz: int, kernel: str, patience: float, charge_cpu: bool
+) -> UmlBackend:
     from tcpdelay.testbed.backends import UmlBackend, VirtualTimeBackend
 
-    return UmlBackend() if backend == "uml" else VirtualTimeBackend(hz, patience=patience, charges_work=charge_cpu)
+    if backend == "uml":
+        return UmlBackend()
+    return VirtualTimeBackend(hz, kernel, patience=patience, charges_work=charge_cpu)
 
 
 def print_line(line: Line) -> None:

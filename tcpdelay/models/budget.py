@@ -14,7 +14,7 @@ MOST_SECONDS = 10.0
 MOST_MEMORY = 2**30
 """Memory that an answer may take by default [bytes]."""
 SECONDS_PER_UPDATE = 2e-9
-"""Time in which the solver adds one number to another [s], measured on a processor of 2.5 GHz."""
+"""Time in which the solver adds one number to another [s], roughly."""
 SLICE = 0.5
 """Estimated time of one call of a kernel [s], after which an interrupt is noticed."""
 SHORTEST, LONGEST = 0.01, 1e6

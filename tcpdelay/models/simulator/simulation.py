@@ -345,7 +345,9 @@ def _run(
     kinds = KindsInBatches(connections.source.kinds)
     written_per_read: list[float] = []
     carried = UNKNOWN
-    short = max(SEGMENTS_PER_CHUNK // segments_per_message(connections.source, connections.stack), 1)
+    # Each segment is sent 1 / (1 - loss) times.
+    sent = segments_per_message(connections.source, connections.stack) / min(2 * (1 - connections.path.loss), 1.0)
+    short = max(int(SEGMENTS_PER_CHUNK // sent), 1)
     chunk = connections.chunk(min(CHUNK, short, -(-most_packets // 20)))
     counted, looked = 0, 0
     # The packet trace is that of the first connection.
