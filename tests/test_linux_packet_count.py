@@ -9,7 +9,6 @@ from chain_structure import profile_of, solved_rows
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.linux.delays import delay_bins, packets_leaving, sums
 from tcpdelay.models.linux.profile import beyond_backlog
-from tcpdelay.models.linux.transitions import linux_transitions
 from tcpdelay.models.solver.stationary import ACCEPTED_RESIDUAL
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -39,14 +38,14 @@ def scenarios(draw):
 def counted(flow, path, stack):
     """Return, per packet written, the packets in all delays, followed, and leaving; and the residual."""
     profile = profile_of(flow, path, stack)
+    phases, transitions = profile.structure
     rows, solution = solved_rows(profile)
-    p = profile.parameters
-    phases, transitions, sending, _ = linux_transitions(p)
+    p, sending = profile.parameters, profile._made[2]
     states = np.add.reduceat(np.append(solution.probability, 0.0), rows["offset"][:-1])
     states[np.diff(rows["offset"]) == 0] = 0.0
     of_event = np.repeat(states, np.diff(phases["first_transition"]))
-    written = of_event @ (transitions["probability"] * transitions["duration"])[: of_event.size]
-    leaving = packets_leaving(p, phases, transitions, 1.0, sending, rows, solution.probability)
+    written = of_event @ (transitions["probability"] * transitions["duration"])[: of_event.size] / flow.interval
+    leaving = packets_leaving(p, phases, transitions, 1 / flow.interval, sending, rows, solution.probability)
     packets = [
         sums(delay_bins(p, phases, sending, rows, solution.probability, beyond_backlog(p), *scaled))[0]
         for scaled in (leaving, (0.0, 0.0))
