@@ -1,4 +1,4 @@
-"""The chain of a Linux kernel: what holds for every scenario."""
+"""The chain of a Linux kernel: what holds for every scenario, and where every packet is counted."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from chain_structure import profile_of, solved_rows
 from tcpdelay.models.chain import DelayModel
+from tcpdelay.models.linux.delays import sums
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -15,7 +16,7 @@ SEGMENTS_PER_ROUND_TRIP = 8
 """Largest load of the examples, so that each takes milliseconds."""
 RESERVE = 0.3
 """What TCP carries beyond the examples' flows, as a share of them: nearer to saturation bounds grow large."""
-LARGE = 15_000
+SMALL, LARGE = 1448, 15_000
 
 losses = st.one_of(
     st.sampled_from([1e-5, 0.001, 0.01, 0.02, 0.05, 0.1]), st.floats(1e-5, 0.1).map(lambda loss: round(loss, 5))
@@ -27,8 +28,9 @@ stacks = st.builds(
 
 
 @st.composite
-def scenarios(draw):
+def scenarios(draw, largest=LARGE):
     size = draw(st.one_of(st.sampled_from([60, 174, 724, 1200, 1448, 1449, 5000, 15_000]), st.integers(60, LARGE)))
+    assume(size <= largest)
     interval = draw(intervals)
     longest = min(0.4, SEGMENTS_PER_ROUND_TRIP * interval / max(1, size / 1448))
     assume(longest >= 0.005)
@@ -46,8 +48,11 @@ def solved(flow, path, stack):
     return model
 
 
-def change_of_backlog(model):
-    """Return the mean change of the backlog per second, with the cuts at no backlog and at the bound."""
+def flows(model):
+    """Return, per second, the packets that the chain lets leave, net of those written, and those whose delay it counts.
+
+    The first is the mean change of the backlog with the cuts at no backlog and at the bound.
+    """
     profile = profile_of(model.flow, model.path, model.stack)
     phases, transitions = profile.structure
     rows, solution = solved_rows(profile)
@@ -60,7 +65,8 @@ def change_of_backlog(model):
             after = np.clip(backlog + event["shift"], 0, rows["bound"][0])
             change += event["probability"] * probability @ (after - backlog)
             time += event["probability"] * probability.sum() * event["duration"]
-    return change / time
+    counted, *_ = sums(profile.bins(rows, solution.probability))
+    return change / time, counted / time
 
 
 @settings(max_examples=100)
@@ -107,7 +113,37 @@ def test_events_of_every_phase_are_complete(scenario):
 @given(scenarios())
 def test_as_many_packets_leave_as_are_written(scenario):
     model = solved(*scenario)
-    assert abs(change_of_backlog(model)) <= 1e-10 * model.flow.packet_rate
+    change, _ = flows(model)
+    assert abs(change) <= 1e-10 * model.flow.packet_rate
+
+
+@settings(max_examples=60)
+@given(scenarios(largest=SMALL))
+def test_nearly_every_packet_is_counted(scenario):
+    """What rounding to whole packets leaves out comes with losses: of packets above a segment it is more."""
+    model = solved(*scenario)
+    _, counted = flows(model)
+    assert counted * model.flow.interval == pytest.approx(1, abs=0.02 + 1.5 * model.path.loss)
+
+
+@pytest.mark.xfail(reason="where a few packets share a segment, up to three for each loss are not counted", strict=True)
+@pytest.mark.parametrize(
+    ("size", "interval", "rtt", "loss"), [(485, 0.010, 0.080, 0.0342), (290, 0.005, 0.0362, 0.0992)]
+)
+def test_nearly_every_packet_is_counted_near_saturation(size, interval, rtt, loss):
+    """The worst of 10 000 random scenarios: the test above may come upon such a one."""
+    _, counted = flows(solved(Flow(size, interval), Path(rtt, loss), Stack.linux(hz=1000)))
+    assert counted * interval == pytest.approx(1, abs=0.02 + 1.5 * loss)
+
+
+@pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
+@pytest.mark.parametrize(("interval", "rtt"), [(0.1, 0.03), (0.05, 0.05), (0.1, 0.15), (0.05, 0.1), (0.02, 0.03)])
+def test_every_packet_of_a_thin_flow_is_counted(interval, rtt, congestion_control):
+    """Up to two packets per round-trip time a single loss is exact, so that only losses of losses are missing."""
+    stack = Stack.linux(congestion_control=congestion_control)
+    for loss in (1e-4, 1e-3, 1e-2):
+        _, counted = flows(DelayModel(Flow(160, interval), Path(rtt, loss), stack))
+        assert counted * interval == pytest.approx(1, abs=6 * loss**2)
 
 
 def first_order_late(flow, path, delay_of_lost, limit):

@@ -96,9 +96,9 @@ def test_the_chain_counts_the_packets_of_a_talk_spurt(talk):
     start = start_phase(p, make_layout(p))
     rows = reachable_rows(chain.phases, chain.transitions, start, first_bound(p))
     probability = solve_by_sweeps(chain.phases, chain.transitions, rows, start, MAX_SWEEPS).probability
-    every = delay_bins(p, chain.phases, chain.sending, rows, probability, beyond_backlog(p), 0.0, 0.0)
+    every = delay_bins(p, chain.phases, chain.sending, rows, probability, beyond_backlog(p))
     sending, begun = first_packets(chain, source, rows, probability)
-    first = delay_bins(p, chain.phases, sending, rows, begun, beyond_backlog(p), 0.0, 0.0)
+    first = delay_bins(p, chain.phases, sending, rows, begun, beyond_backlog(p))
     assert every[WEIGHT, :-1].sum() / first[WEIGHT, :-1].sum() == pytest.approx(speech.packets_per_burst, rel=0.02)
 
 

@@ -94,9 +94,9 @@ def _delays(source: Speech, path: Path, stack: Linux, ignored: Mapping[str, str]
     else:
         raise TooLargeError("the backlogs of talk spurts are too large for the chain of speech")
     beyond = beyond_backlog(p)
-    every = delay_bins(p, chain.phases, chain.sending, rows, probability, beyond, 0.0, 0.0)
+    every = delay_bins(p, chain.phases, chain.sending, rows, probability, beyond)
     counted, weights = first_packets(chain, alternation, rows, probability)
-    first = delay_bins(p, chain.phases, counted, rows, weights, beyond, 0.0, 0.0)
+    first = delay_bins(p, chain.phases, counted, rows, weights, beyond)
     # Every talk spurt has a first packet, and 1 / (1 - following) packets in the mean.
     share = (1 - following) * every[WEIGHT, :-1].sum() / first[WEIGHT, :-1].sum()
     later = every.copy()

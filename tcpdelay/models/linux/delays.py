@@ -39,7 +39,6 @@ from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST,
     LOST_OPEN,
-    LOST_REPAIRING,
     LOST_TWO,
     OPEN,
     REPAIR,
@@ -51,8 +50,8 @@ from tcpdelay.models.linux.phases import (
     Sending,
 )
 from tcpdelay.models.linux.windows import SMALL_PACKETS, opening_times, reduced_window, times_after_loss
-from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
-from tcpdelay.models.solver.sweeps import add_scaled, scale, total
+from tcpdelay.models.solver.state_space import Phases, Rows
+from tcpdelay.models.solver.sweeps import total
 
 WRITE_PHASES = 4
 """Number of times of the writes, relative to the rounds, over which the delays are averaged."""
@@ -95,21 +94,6 @@ def _phase_times(p: LinuxParameters, s: Sending, phase: float, times: NDArray[np
     number of segments up (RFC 6937, 3): of the ACKs, a segment leaves with the last one before its evenly spaced time.
     """
     count = math.ceil(s.openings - SAME_TIME)
-    _write_times(p, s, count, times)
-    # A phase until the detection of a loss ends with its last ACK.
-    times[count] = times[count - 1] if s.kind in (LOST, LOST_REPAIRING) and count else max(s.duration, times[count - 1])
-    since_write = s.round_trips * p.load
-    offset = since_write - math.floor(since_write + SAME_TIME)
-    # Larger packets wait for many rounds. Each recovery adds ACKs at times of its own to these rounds.
-    if p.packets_per_segment < SMALL_PACKETS or offset >= LARGEST_ACK_OFFSET:
-        return
-    for place in range(count):
-        times[place] = max(math.floor(times[place] + phase - offset + SAME_TIME) + offset - phase, 0.0)
-
-
-@allocation_free()
-def _write_times(p: LinuxParameters, s: Sending, count: int, times: NDArray[np.float64]) -> None:
-    """Write the times at which ACKs release segments in a phase [slots], as the ACK clock spaces them."""
     if s.kind == ROUND:
         opening_times(count, s.run, s.spacing_in_run, s.spacing_after_run, times)
     elif s.kind == LOST and s.place > 0:
@@ -118,6 +102,13 @@ def _write_times(p: LinuxParameters, s: Sending, count: int, times: NDArray[np.f
         times_after_loss(p, count, s.run, s.spacing_in_run, s.spacing_after_run, s.in_run == 1, s.duration, times)
     else:
         opening_times(count, s.run, s.spacing_in_run, s.spacing_after_run, times)
+    since_write = s.round_trips * p.load
+    offset = since_write - math.floor(since_write + SAME_TIME)
+    # Larger packets wait for many rounds. Each recovery adds ACKs at times of its own to these rounds.
+    if p.packets_per_segment < SMALL_PACKETS or offset >= LARGEST_ACK_OFFSET:
+        return
+    for place in range(count):
+        times[place] = max(math.floor(times[place] + phase - offset + SAME_TIME) + offset - phase, 0.0)
 
 
 @allocation_free()
@@ -160,7 +151,6 @@ def _add_phase(
         workspace.own_waits[place] = own_wait(p, s, place + 1) if interrupted and p.rest_lost else own
         if interrupted:
             alive *= 1 - p.loss
-    workspace.shares[count], workspace.own_waits[count] = alive, own
     known = s.wait - math.ceil(s.wait - SAME_TIME) + 1
     lowest, highest = low + first, low + end - 1
     lasting = max(math.ceil(s.openings * p.packets_per_segment) + 1, lowest)
@@ -223,75 +213,6 @@ def _by_repair(
 
 
 @kernel()
-def _add_group(
-    p: LinuxParameters,
-    phases: Phases,
-    sending: Sending,
-    rows: Rows,
-    probability: NDArray[np.float64],
-    group: int,
-    listed: NDArray[np.int64],
-    bins: NDArray[np.float64],
-    waiting: NDArray[np.float64],
-    workspace: Workspace,
-    pattern: NDArray[np.float64],
-    pattern_waiting: NDArray[np.float64],
-) -> None:
-    """Add the packets that leave in the phases of a group of `_by_repair`."""
-    window, in_repair = group // 2, group % 2 == 1
-    for phase in listed:
-        begin, end = rows.offset[phase], rows.offset[phase + 1]
-        if total(probability[begin:end]) > NEGLIGIBLE:
-            _add_phase(
-                p, bins, waiting, window, sending[phase], probability[begin:end], rows.low[phase], workspace,
-                pattern, pattern_waiting,
-            )  # fmt: skip
-    if waiting[WEIGHT, EXTRA, 0] > 0.0:
-        in_flight, reduced = (window - 1, window) if in_repair else (window - 2, reduced_window(p, window))
-        again = p.load + p.load / max(window, 1)
-        add_tries(waiting, bins, p.repeated_loss, again, timeout_chance(p, in_flight, reduced), p.timeout)
-
-
-@kernel()
-def packets_leaving(
-    p: LinuxParameters,
-    phases: Phases,
-    transitions: Transitions,
-    slots: float,
-    sending: Sending,
-    rows: Rows,
-    probability: NDArray[np.float64],
-) -> tuple[float, float]:
-    """Return how many packets leave per step of the chain: in an open window, and while the window limits the sender.
-
-    As many leave in an event as are written in its duration, less the change of the backlog. `slots` is the number of
-    slots per unit of the durations. The sum is the number of packets that are written per step.
-    """
-    needed = open_window(p).needed
-    bound = rows[0].bound
-    opened = limited = 0.0
-    for phase in range(phases.size - 1):
-        low = rows.low[phase]
-        row = probability[rows.offset[phase] : rows.offset[phase + 1]]
-        if row.size == 0:
-            continue
-        leaving, states = 0.0, total(row)
-        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
-            shift = transitions.shift[event]
-            packets = states * (transitions.duration[event] * slots - shift)
-            for cell in range(min(max(-shift - low, 0), row.size)):
-                packets += row[cell] * (low + cell + shift)
-            for cell in range(max(bound + 1 - shift - low, 0), row.size):
-                packets += row[cell] * (low + cell + shift - bound)
-            leaving += transitions.probability[event] * packets
-        if _is_open(sending.kind[phase], phases.window[phase], needed):
-            opened += leaving
-        else:
-            limited += leaving
-    return opened, limited
-
-
-@kernel()
 def _extent(p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, beyond: int) -> tuple[int, int, int, int]:
     """Return the most ACKs of a phase, the most slots of one, the largest backlog, and the slots of a pattern."""
     openings, time, highest = 0, 0.0, 0
@@ -300,8 +221,7 @@ def _extent(p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, be
             continue
         count = math.ceil(sending.openings[phase])
         openings, highest = max(openings, count), max(highest, rows.high[phase])
-        spacing = max(sending.spacing_in_run[phase], sending.spacing_after_run[phase])
-        time = max(time, count * spacing, sending.duration[phase])
+        time = max(time, count * max(sending.spacing_in_run[phase], sending.spacing_after_run[phase]))
     # A pattern serves for backlogs that outlast a phase: see `_add_phase`.
     most = int(min(openings * max(p.packets_per_segment, 1.0), highest)) + beyond
     return openings, int(time) + 3, highest, most
@@ -335,20 +255,11 @@ def cost_of_bins(
 
 @kernel(nogil=True)
 def delay_bins(
-    p: LinuxParameters,
-    phases: Phases,
-    sending: Sending,
-    rows: Rows,
-    probability: NDArray[np.float64],
-    beyond: int,
-    in_open_window: float,
-    in_limiting_window: float,
+    p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, probability: NDArray[np.float64], beyond: int
 ) -> NDArray[np.float64]:
-    """Return the bins of all delays that losses cause, without the one-way delay.
+    """Return the bins of all delays that losses cause, without the one-way delay, not normalised.
 
-    `beyond` is the largest difference between a delay and the largest backlog [slots]. The last two parameters are
-    those of `packets_leaving`: the packets of all phases of either kind together have this weight. If both are 0, every
-    packet has the weight with which it has been followed.
+    `beyond` is the largest difference between a delay and the largest backlog [slots].
     """
     bins = new_bins(rows[0].bound + beyond)
     waiting = new_bins(rows[0].bound + beyond)
@@ -364,43 +275,23 @@ def delay_bins(
             weight = total(probability[begin:end])
             if weight > NEGLIGIBLE:
                 add_open_phase(p, o, bins, window, sending[phase], weight)
-    counted = in_open_window + in_limiting_window > 0.0
-    limited = new_bins(rows[0].bound + beyond) if counted else bins
     pattern, pattern_waiting = new_bins(most), new_bins(most)
     workspace = new_workspace(openings + 1, time, highest + 2)
     for group in range(begins.size - 1):
-        if begins[group] < begins[group + 1]:
-            _add_group(
-                p, phases, sending, rows, probability, group, listed[begins[group] : begins[group + 1]],
-                limited, waiting, workspace, pattern, pattern_waiting,
-            )  # fmt: skip
-    if counted:
-        _merge(bins, in_open_window, limited, in_limiting_window)
+        window, in_repair = group // 2, group % 2 == 1
+        for place in range(begins[group], begins[group + 1]):
+            phase = listed[place]
+            begin, end = rows.offset[phase], rows.offset[phase + 1]
+            if total(probability[begin:end]) > NEGLIGIBLE:
+                _add_phase(
+                    p, bins, waiting, window, sending[phase], probability[begin:end], rows.low[phase], workspace,
+                    pattern, pattern_waiting,
+                )  # fmt: skip
+        if waiting[WEIGHT, EXTRA, 0] > 0.0:
+            in_flight, reduced = (window - 1, window) if in_repair else (window - 2, reduced_window(p, window))
+            again = p.load + p.load / max(window, 1)
+            add_tries(waiting, bins, p.repeated_loss, again, timeout_chance(p, in_flight, reduced), p.timeout)
     return bins
-
-
-@kernel()
-def _merge(
-    bins: NDArray[np.float64], in_open_window: float, limited: NDArray[np.float64], in_limiting_window: float
-) -> None:
-    """Scale the packets in `bins`, and those in `limited`, to the given weights, and add the latter to the former.
-
-    Packets of states with negligible probability are in neither: they count with the packets of the other states.
-    """
-    opened, held = sums(bins)[0], sums(limited)[0]
-    if held <= 0.0 or opened <= 0.0:
-        in_open_window = in_limiting_window = in_open_window + in_limiting_window
-    by, by_limited = in_open_window / opened if opened > 0.0 else 0.0, in_limiting_window / held if held > 0.0 else 0.0
-    slots = int(max(bins[WEIGHT, EXTRA, 0], limited[WEIGHT, EXTRA, 0]))
-    for content in range(2):
-        for place in range(BINS_PER_SLOT):
-            row = bins[content, place, :slots]
-            scale(row, by)
-            add_scaled(limited[content, place, :slots], by_limited, row)
-    bins[WEIGHT, EXTRA, 0] = float(slots)
-    of_all = bins[REMAINDER, EXTRA, :2]
-    scale(of_all, by)
-    add_scaled(limited[REMAINDER, EXTRA, :2], by_limited, of_all)
 
 
 @kernel()

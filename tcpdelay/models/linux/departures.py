@@ -177,13 +177,8 @@ class Workspace(NamedTuple):
         Packets that leave at one time, by age in whole slots; and the same for one packet that has not waited.
     later : float array
         Packets that leave after the backlog has been empty, by ACK and by age in whole slots.
-    unsent : float array
-        Packets that no ACK has released at the end of a phase whose backlog has been empty, by ACK, or at the end, and
-        by age in whole slots.
     drained : float array
         Probability that the backlog is empty, by number of ACKs and by number of ACKs that have released nothing.
-    spared : float array
-        The same, times the packets that ACKs so far could have released in addition, in the mean.
     """
 
     times: NDArray[np.float64]
@@ -193,9 +188,7 @@ class Workspace(NamedTuple):
     row: NDArray[np.float64]
     single: NDArray[np.float64]
     later: NDArray[np.float64]
-    unsent: NDArray[np.float64]
     drained: NDArray[np.float64]
-    spared: NDArray[np.float64]
 
 
 @kernel()
@@ -209,8 +202,6 @@ def new_workspace(openings: int, time: int, backlogs: int) -> Workspace:
         np.empty(backlogs + time),
         np.empty(1),
         np.empty((openings, time)),
-        np.empty((openings, time)),
-        np.empty((openings + 1, openings + 2)),
         np.empty((openings + 1, openings + 2)),
     )
 
@@ -337,16 +328,14 @@ def _add_drained(
     """Follow a flow whose backlog is empty after `begin` ACKs until another ACK empties the backlog again.
 
     `credit` is the number of ACKs that have released nothing, so that as many segments may leave at once. Packets that
-    an ACK releases are added to `later`; packets that leave as soon as they are written are added to `bins`. Packets
-    that wait when the phase ends are added to `unsent`. The weight of the flow is added to `drained`.
+    an ACK releases are added to `later`; packets that leave as soon as they are written are added to `bins`. The weight
+    of the flow is added to `drained`.
     """
     times, shares = workspace.times, workspace.shares
-    left = math.floor(times[begin - 1] + phase + SAME_TIME) if begin > 0 else 0
-    sent, spared = float(left), 0.0
-    if begin > 0:
-        spared = workspace.spared[begin, credit] / weight
+    latest = math.floor(times[begin - 1] + phase + SAME_TIME) if begin > 0 else 0
+    sent = float(latest)
     workspace.single[0] = weight
-    for place in range(begin, count + 1):
+    for place in range(begin, count):
         time, own = times[place], workspace.own_waits[place]
         while credit > 0 and sent + 1 - phase <= time + SAME_TIME:
             # The window has room: the packet, or as many of its segments as fit, leaves as soon as it is written.
@@ -360,82 +349,18 @@ def _add_drained(
                 share *= written_share(leaving.written_later, leaving.written_first, leaving.fading, sent - phase)
             _add_leaving(p, leaving, bins, waiting, workspace.single, 0.0, sent - phase, place, share, own)
         latest = math.floor(time + phase + SAME_TIME)
-        capacity = p.packets_per_segment * (min(place + 1, count) - begin)
-        if place < count:
-            if latest <= sent + SAME_TIME:
-                workspace.drained[place + 1, credit + 1] += weight
-                workspace.spared[place + 1, credit + 1] += weight * (spared + capacity - (latest - left))
-                return
-            until = min(float(latest), sent + p.packets_per_segment)
-            for number in range(math.floor(sent + SAME_TIME) + 1, math.floor(until + SAME_TIME) + 1):
-                workspace.later[place, latest - number] += weight
-            sent = until
-        # The chain lets each ACK release a full segment, and keeps the backlog that is left then.
-        kept = max(time - left - capacity - spared, 0.0)
-        for number in range(math.floor(sent + SAME_TIME) + 1, latest + 1):
-            workspace.unsent[place, latest - number] += weight * max(min(latest - kept - number + 1, 1.0), 0.0)
-        if place < count and sent >= latest - SAME_TIME:
-            workspace.drained[place + 1, credit] += weight
-            workspace.spared[place + 1, credit] += weight * (spared + capacity - (latest - left))
+        if latest <= sent + SAME_TIME:
+            workspace.drained[place + 1, credit + 1] += weight
             return
-
-
-@allocation_free()
-def _add_unsent(
-    p: LinuxParameters,
-    leaving: Leaving,
-    bins: NDArray[np.float64],
-    waiting: NDArray[np.float64],
-    workspace: Workspace,
-    count: int,
-    phase: float,
-) -> None:
-    """Add the packets that wait when the phase ends, though its backlog has been empty: they leave with the next ACK.
-
-    A phase that is not `blocked` ends with each ACK whose segment is lost.
-    """
-    times, shares = workspace.times, workspace.shares
-    if leaving.blocked and shares[count - 1] < shares[count]:
-        # The last ACK arrives before the end with some probability only.
-        late = 1 - shares[count - 1] / shares[count]
-        since = math.floor(times[count] + phase + SAME_TIME) - math.floor(times[count - 1] + phase + SAME_TIME)
-        for age in range(math.floor(times[count - 1] + phase + SAME_TIME) + 1):
-            workspace.unsent[count, age + since] += late * workspace.later[count - 1, age]
-    for place in range(count + 1):
-        at_end = place == count
-        share = shares[place]
-        if not at_end:
-            if leaving.blocked:
-                continue
-            share *= p.loss
-        latest = math.floor(times[place] + phase + SAME_TIME)
-        row = workspace.unsent[place, : latest + 1]
-        packets, ages = _packets_and_ages(row)
-        packets *= share
-        if packets < NEGLIGIBLE:
-            continue
-        age = times[place] + phase - latest + leaving.step
-        bins[REMAINDER, EXTRA, 0] += ages * share + packets * age
-        bins[REMAINDER, EXTRA, 1] += packets - row[0] * share * max(1 - age, 0.0)
-        if at_end:
-            add_row(bins, age, share * (1 - p.loss), row)
-            add_row(waiting, age + workspace.own_waits[place], share * p.loss, row)
-        else:
-            # The lost segment is repaired later than these packets leave.
-            add_row(waiting, age + max(workspace.own_waits[place] - leaving.step, 0.0), share, row)
-
-
-@allocation_free()
-def _up_to(up_to: NDArray[np.float64], low: int, high: int, backlog: float) -> float:
-    """Return the probability of at most `backlog` packets, and of a part of the next if it is not a whole number."""
-    if backlog >= high:
-        return float(up_to[high - low + 1])
-    if backlog < low - 1:
-        return 0.0
-    whole = math.floor(backlog + SAME_TIME)
-    part = max(backlog - whole, 0.0)
-    before = up_to[whole - low + 1]
-    return float(before + part * (up_to[whole - low + 2] - before))
+        until = min(float(latest), sent + p.packets_per_segment)
+        number = math.floor(sent + SAME_TIME) + 1
+        while number <= until + SAME_TIME:
+            workspace.later[place, latest - number] += weight
+            number += 1
+        sent = until
+        if sent >= latest - SAME_TIME:
+            workspace.drained[place + 1, credit] += weight
+            return
 
 
 @allocation_free()
@@ -467,20 +392,16 @@ def add_openings(
         return
     per_segment = p.packets_per_segment
     times, up_to, row = workspace.times, workspace.up_to, workspace.row
-    later, drained, spared = workspace.later, workspace.drained, workspace.spared
+    later, drained = workspace.later, workspace.drained
     slots = math.floor(times[count - 1] + phase + SAME_TIME)
     for place in range(count):
         for age in range(slots + 1):
             later[place, age] = 0.0
         for credit in range(place + 2):
-            drained[place + 1, credit] = spared[place + 1, credit] = 0.0
-    for place in range(count + 1):
-        for age in range(math.floor(times[place] + phase + SAME_TIME) + 1):
-            workspace.unsent[place, age] = 0.0
+            drained[place + 1, credit] = 0.0
     if low == 0:
         _add_drained(p, leaving, bins, waiting, count, phase, 0, 0, up_to[1], workspace)
-    # Of the packet at the head of the backlog any share has left, each with the same probability.
-    gone = float(max(low - 1, 0))
+    gone = max(low - 1, 0)
     for place in range(count):
         time = times[place]
         latest = math.floor(time + phase + SAME_TIME)
@@ -488,19 +409,20 @@ def add_openings(
         for age in range(filled):
             row[age] = later[place, age]
         if gone < high:
-            sent, following = place * per_segment - latest, (place + 1) * per_segment - latest
-            end = high - math.floor(sent + SAME_TIME)
-            for age in range(filled, end):
-                row[age] = 0.0
-            for age in range(max(math.floor(gone - following), 0), end):
-                until = _up_to(up_to, low, high, age + following)
-                row[age] += max(until - _up_to(up_to, low, high, max(age + sent, gone)), 0.0)
-            filled = max(filled, end)
-            if following > gone:
-                now_gone = min(following, float(high))
-                emptied = _up_to(up_to, low, high, now_gone) - _up_to(up_to, low, high, gone)
-                drained[place + 1, 0] += emptied
-                spared[place + 1, 0] += emptied * (following - (gone + now_gone) / 2)
+            first = math.floor(place * per_segment + SAME_TIME) + 1
+            last = math.floor((place + 1) * per_segment + SAME_TIME)
+            if first <= last:
+                end = high + latest - first + 1
+                for age in range(filled, end):
+                    row[age] = 0.0
+                for age in range(max(gone + 1 + latest - last, 0), end):
+                    until = min(age + last - latest, high)
+                    after = max(age + first - latest - 1, gone)
+                    row[age] += up_to[until - low + 1] - up_to[after - low + 1]
+                filled = max(filled, end)
+            now_gone = min(math.floor((place + 1) * per_segment - latest + SAME_TIME), high)
+            if now_gone > gone:
+                drained[place + 1, 0] += up_to[now_gone - low + 1] - up_to[gone - low + 1]
                 gone = now_gone
         age_part = max(time + phase - latest, 0.0)
         if leaving.fading > 0.0:
@@ -513,5 +435,3 @@ def add_openings(
             weight = drained[place + 1, credit]
             if weight > NEGLIGIBLE:
                 _add_drained(p, leaving, bins, waiting, count, phase, place + 1, credit, weight, workspace)
-    if leaving.fading == 0.0:
-        _add_unsent(p, leaving, bins, waiting, workspace, count, phase)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.models.budget import SECONDS_PER_UPDATE
 from tcpdelay.models.compilation import compiled_elsewhere, interpreted, kernel
-from tcpdelay.models.linux.delays import cost_of_bins, delay_bins, filled_bins, packets_leaving, sums
+from tcpdelay.models.linux.delays import cost_of_bins, delay_bins, filled_bins, sums
 from tcpdelay.models.linux.parameters import LinuxParameters, linux_parameters
 from tcpdelay.models.linux.phases import KIND_NAMES, Layout, Sending, backlogged_phase, start_phase
 from tcpdelay.models.linux.rtt_probes import with_rtt_probes
@@ -71,8 +71,7 @@ def _summed_up(p: LinuxParameters, forward_delay: float, figures: RequestedFigur
     )
     values = weights = probability
     if probability.size > 0:
-        opened, limited = packets_leaving(p, phases, transitions, 1.0, sending, rows, probability)
-        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p), opened, limited)
+        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
         values, weights = filled_bins(with_rtt_probes(p, bins) if p.bbr else bins)
         for i in range(values.size):
             values[i] = forward_delay + values[i] * p.interval
@@ -99,10 +98,8 @@ def compile_kernels() -> None:
         rows = reachable_rows(phases, transitions, start, first_bound(p))
         solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
     with compiled_elsewhere(compile_transitions):
-        probability = solution.probability
-        packets = packets_leaving(p, phases, transitions, 1.0, sending, rows, probability)
-        filled_bins(delay_bins(p, phases, sending, rows, probability, beyond, *packets))
-        cost_of_bins(p, phases, sending, rows, probability, beyond)
+        filled_bins(delay_bins(p, phases, sending, rows, solution.probability, beyond))
+        cost_of_bins(p, phases, sending, rows, solution.probability, beyond)
         updates_per_sweep(phases, transitions, rows)
         solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
 
@@ -150,10 +147,9 @@ class LinuxProfile:
         return backlogged_phase(self._made[3])
 
     def bins(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the bins of all delays without the one-way delay; their weight is the packets written per step."""
-        p, (phases, transitions, sending, _) = self.parameters, self._made
-        packets = packets_leaving(p, phases, transitions, 1 / p.interval, sending, rows, probability)
-        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p), *packets)
+        """Return the bins of all delays without the one-way delay, not normalised."""
+        p, (phases, _, sending, _) = self.parameters, self._made
+        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
         return with_rtt_probes(p, bins) if p.bbr else bins
 
     def cost_of_delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float]:
