@@ -83,8 +83,9 @@ def linux_chain(monkeypatch):
     class Model:
         answer = DelayDistribution(np.array([0.05, 0.1]), np.array([0.5, 0.5]), one_way_delay=0.05)
         capacity = np.inf
+        known_capacity = None
 
-        def __init__(self, flow, path, stack):
+        def __init__(self, flow, path, stack, budget=None):
             self.flow, self.path, self.stack = flow, path, stack
 
         def distribution_up_to(self, limit, quantile):

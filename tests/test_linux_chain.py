@@ -167,9 +167,6 @@ def first_order_late(flow, path, delay_of_lost, limit):
         (0.050, 0.050, 0.050),
         (0.050, 0.100, 0.050),
         (0.020, 0.040, 0.020),
-        # The next one comes first: 2 s would be too long for the tail loss probe, which comes after RTT + 200 ms.
-        (2.000, 0.100, 0.200),
-        (0.500, 0.050, 0.200),
     ],
 )
 def test_a_thin_flow_has_a_closed_form(interval, rtt, detection, congestion_control):
@@ -179,6 +176,22 @@ def test_a_thin_flow_has_a_closed_form(interval, rtt, detection, congestion_cont
     for limit in path.forward_delay + np.linspace(0, 1.2 * delay_of_lost, 61) + 1e-7:
         expected = first_order_late(flow, path, delay_of_lost, limit)
         assert delays.late_fraction(limit) == pytest.approx(expected, abs=50 * path.loss**2)
+
+
+@pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
+@pytest.mark.parametrize(("interval", "rtt"), [(2.000, 0.100), (0.500, 0.050)])
+def test_a_lost_packet_of_a_sparse_flow_waits_for_the_probe_at_a_tick(interval, rtt, congestion_control):
+    # The probe comes RTT + 200 ms after the write. From 63 ticks on, the timer wheel has a granularity of 8 ticks
+    # (LVL_START in kernel/time/timer.c).
+    path, stack = Path(rtt, 1e-5), Stack.linux(congestion_control=congestion_control)
+    delays = DelayModel(Flow(160, interval), path, stack).delay_distribution()
+    earliest = path.forward_delay + rtt + 0.2
+    latest = earliest + (1 + 8) / stack.hz
+    assert (rtt + 0.2) * stack.hz > 62
+    assert delays.quantile(0.5) == pytest.approx(path.forward_delay)
+    assert delays.late_fraction(path.forward_delay + 1e-6) == pytest.approx(path.loss, rel=1e-3)
+    assert delays.late_fraction(earliest) == pytest.approx(path.loss, rel=1e-3)
+    assert delays.late_fraction(latest) <= 50 * path.loss**2
 
 
 @pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
