@@ -36,7 +36,7 @@ MOST_PHASES = 64
 """Largest number of ticks at which a packet may be written. The wheel rounds timers of up to two seconds alike after
 as many ticks of 4 ms."""
 MICROSECOND = 1e-6
-"""Time by which a measured round-trip time exceeds that of the path at least [s]."""
+"""Smallest difference between a measured round-trip time and the path's [s]."""
 LARGEST_LOSS = 0.2
 """Largest loss at which the sequences of losses are few enough."""
 DIGITS = 7
