@@ -1,6 +1,7 @@
 from .distribution import DelayDistribution
 from .models.chain import DelayModel
 from .models.predict import predict_delay
+from .models.simulator.exchanges import Exchanges, simulate_exchanges
 from .models.simulator.records import Rules
 from .models.simulator.simulation import Simulation, simulate
 from .models.validity import ValidityWarning
@@ -48,6 +49,7 @@ __all__ = [
     "DelayDistribution",
     "DelayModel",
     "EmpiricalSizes",
+    "Exchanges",
     "Flow",
     "FlowResult",
     "Guideline",
@@ -100,6 +102,7 @@ __all__ = [
     "prepare_surface",
     "sensitivities",
     "simulate",
+    "simulate_exchanges",
     "simulate_network",
     "simulate_relay",
     "startup_for_stalls",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.models.simulator.engine import advance, new_connection
 from tcpdelay.models.simulator.records import Rules, Wire
-from tcpdelay.models.simulator.writes import WriteSchedule
+from tcpdelay.models.simulator.writes import AnsweredSchedule, WriteSchedule
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -87,6 +87,8 @@ class Connections:
     ----------
     source, path, stack, seed, rules, exact_ties, tick_offset, connection_time
         As for `tcpdelay.models.simulator.simulation.simulate`.
+    answered : bool
+        Whether each message waits until the message before it is read and answered, as in `AnsweredSchedule`.
     """
 
     source: Source
@@ -97,6 +99,7 @@ class Connections:
     exact_ties: bool
     tick_offset: float | None
     connection_time: float
+    answered: bool = False
     state: Any = field(default=None, init=False)
     wire: Wire = field(init=False)
     _earlier: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
@@ -105,7 +108,8 @@ class Connections:
         self.warm_up, self._packets = warm_up(self.source, self.stack), 0
         if self.stack.congestion_control == "bbr":
             self._packets = max(round(self.connection_time / self.source.mean_interval) - self.warm_up, 1)
-        self.schedule = None if isinstance(self.source, Flow) else WriteSchedule(self.source, self.seed)
+        schedule = AnsweredSchedule if self.answered else WriteSchedule
+        self.schedule = None if isinstance(self.source, Flow) else schedule(self.source, self.seed)
         self._open(self.seed)
 
     def _open(self, seed: int) -> None:

@@ -7,7 +7,14 @@ from typing import Any
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import MASK, NEVER, fires_at, ticks_at, uniform
-from tcpdelay.models.simulator.writes import ends_message, message_end, message_record, written_at
+from tcpdelay.models.simulator.writes import (
+    awaits_more,
+    ends_message,
+    message_end,
+    message_record,
+    write_after_read,
+    written_at,
+)
 
 EVERYTHING = -1
 """Value in place of a segment's number: the ACK reports all segments that have arrived."""
@@ -55,6 +62,12 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
             if c.scheduled:
                 wire.delays[2, c.packets_read % wire.delays.shape[1]] = message_record(wire, c.packets_read).held
             c.packets_read += 1
+            if c.answered:
+                write_after_read(c, wire, arrival)
+    if c.answered and in_order and not holes and c.rcv_nxt - c.rcv_wup <= c.mss and awaits_more(c, wire):
+        # The ACK waits for the answer (`inet_csk_in_pingpong_mode`), but not for long.
+        c.receiver_timer = c.delayed_ack_at = min(c.delayed_ack_at, arrival + tcp.SECOND // tcp.DELAYED_ACKS_MIN)
+        return
     if c.delayed_ack:
         if in_order:
             _note_data(c, wire, number, following, arrival)

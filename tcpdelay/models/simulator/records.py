@@ -142,7 +142,7 @@ _GROUPS = {
     "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min cubic window_validation "
     "delayed_ack jitter exact_ties leaping deferred tracing host_delay bbr scheduled correlated byte_queue",
     "rules": " ".join(rule.name for rule in fields(Rules)),
-    "application": "now next_write packets_written written packets_read packets_sent messages_known",
+    "application": "now next_write packets_written written packets_read packets_sent messages_known answered last_read",
     "send buffer": "send_buffer drops_when_full write_blocked bytes_dropped",
     "stream": "snd_una snd_nxt first_segment next_segment",
     "window": "snd_cwnd snd_ssthresh snd_cwnd_cnt is_cwnd_limited max_packets_out cwnd_usage_seq snd_cwnd_used "
@@ -188,7 +188,8 @@ CONNECTION = np.dtype(
 )
 """A connection: the scenario, the state of sender and receiver, and counts of events.
 
-`send_buffer` is the size of the send buffer [bytes], or 0 for no limit; only the messages of a `WriteSchedule` heed it.
+`answered` says whether each message waits until the message before it is read. `send_buffer` is the size of the send
+buffer [bytes], or 0 for no limit; only the messages of a `WriteSchedule` heed it.
 """
 SEGMENT = np.dtype([(name, np.int64) for name in ("start", "end", "sent", "gone", "delivered", "state", "received")])
 """A segment from its first transmission until it is acknowledged.

@@ -17,6 +17,8 @@ from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.sources.message_stream import MESSAGE, Source
 
 _NO_MESSAGES: NDArray[np.void] = np.empty(0, MESSAGE)
+WITH_EARLIER = -1
+"""In place of a time: the message is written together with the message before it."""
 
 
 @kernel()
@@ -62,6 +64,13 @@ def _has_room(c: Any, end: int) -> bool:
 
 
 @kernel()
+def _goes_along(c: Any, wire: Any) -> bool:
+    """Return whether the next message is written together with the last."""
+    number = c.packets_written
+    return bool(number < c.messages_known and message_record(wire, number).written == WITH_EARLIER)
+
+
+@kernel()
 def write_next(c: Any, wire: Any) -> None:
     """Put the message that is due in the send buffer; if it is full, drop the message or let it wait."""
     end = message_end(c, wire, c.packets_written)
@@ -78,10 +87,31 @@ def write_next(c: Any, wire: Any) -> None:
     c.written = end
     if c.scheduled:
         message_record(wire, c.packets_written).held = end - c.snd_una
+    if c.answered and message_record(wire, c.packets_written).written == WITH_EARLIER:
+        message_record(wire, c.packets_written).written = c.now
     c.packets_written += 1
+    if c.answered:
+        c.next_write = c.now if _goes_along(c, wire) else NEVER
+        return
     # A message that is due already has waited for room behind another.
     due = written_at(c, wire, c.packets_written) if c.packets_written < c.messages_known else NEVER
     c.next_write = max(due, c.now)
+
+
+@kernel()
+def write_after_read(c: Any, wire: Any, now: int) -> None:
+    """Let the next message be written a pause after the time `now` [us], at which all written messages are read."""
+    c.last_read = now
+    if c.next_write == NEVER and c.packets_read == c.packets_written and c.packets_written < c.messages_known:
+        message = message_record(wire, c.packets_written)
+        message.written += now
+        c.next_write = message.written
+
+
+@kernel()
+def awaits_more(c: Any, wire: Any) -> bool:
+    """Return whether the receiver waits for more writes before it answers."""
+    return bool(c.packets_read < c.packets_written or _goes_along(c, wire))
 
 
 @kernel()
@@ -154,20 +184,53 @@ class WriteSchedule:
             self._unwritten, self.backlogged = block, True
             return int(connection.packets_read)
         self._unwritten = _NO_MESSAGES
-        if self._origin is None:
-            self._origin = float(block["time"][0])
         places = np.arange(known, known + block.size) % wire.record.messages.size
         ends = self._end + np.cumsum(block["size"])
-        wire.record.messages["written"][places] = np.rint((block["time"] - self._origin) * SECOND)
+        wire.record.messages["written"][places] = self._written(block)
         wire.record.messages["end"][places] = ends
         self._end = int(ends[-1])
         self._given.append(block)
         connection.messages_known = known + block.size
-        connection.next_write = max(wire.record.messages[places[0]].written, connection.now)
+        connection.next_write = max(self._next_write(connection, wire.record.messages[places[0]]), connection.now)
         return self._count
+
+    def _written(self, block: NDArray[np.void]) -> NDArray[np.float64]:
+        """Return the times of the writes of messages [us]."""
+        if self._origin is None:
+            self._origin = float(block["time"][0])
+        return np.rint((block["time"] - self._origin) * SECOND)
+
+    def _next_write(self, connection: Any, message: Any) -> int:
+        """Return the time of the next write [us], which is that of `message`."""
+        return int(message.written)
 
     def numbered(self, first: int, following: int) -> NDArray[np.void]:
         """Return the messages from number `first` of the connection to before `following`, and forget earlier ones."""
         known = np.concatenate([_NO_MESSAGES, *self._given])[first - self._first :]
         self._given, self._first = [known], first
         return known[: following - first]
+
+
+class AnsweredSchedule(WriteSchedule):
+    """Messages that each wait until the message before them is read and answered.
+
+    The field `time` of a message is the pause from the read of the message before to its write [s]. A message of kind 1
+    is written together with the message before.
+    """
+
+    def begin(self, connection: Any, earlier: Any = None) -> None:
+        """Begin with a new connection, in place of an earlier connection if there is one."""
+        super().begin(connection, earlier)
+        connection.answered = 1
+
+    def _written(self, block: NDArray[np.void]) -> NDArray[np.float64]:
+        return np.where(block["kind"] == 1, WITH_EARLIER, np.rint(block["time"] * SECOND))
+
+    def _next_write(self, connection: Any, message: Any) -> int:
+        if message.written == WITH_EARLIER:
+            return int(connection.now)
+        if connection.packets_read < connection.packets_written:
+            return NEVER
+        else:
+            message.written += connection.last_read
+        return int(message.written)

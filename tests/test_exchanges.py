@@ -1,0 +1,90 @@
+"""Requests and responses in the simulator, against arithmetic, a flow of the same messages, and the guest's echo."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+import tcpdelay as td
+
+ECHO = td.Path(rtt=0.010, loss=0.01, ack_loss=0.01)
+
+
+def test_without_loss_an_exchange_takes_the_round_trip():
+    found = td.simulate_exchanges(800, 2000, td.Path(rtt=0.040, loss=0.0, one_way_delay=0.030), exchanges=1000)
+    assert found.quantile([0.0, 1.0]) == pytest.approx([0.040, 0.040], abs=1e-9)
+    assert (found.request.mean, found.response.mean) == pytest.approx((0.030, 0.010), abs=1e-9)
+
+
+def test_a_message_larger_than_the_window_takes_round_trips_more():
+    # Ten segments leave at once, and slow start doubles them: 10, 20 and 40 segments in three rounds (RFC 6928).
+    # With an idle pause the window begins anew each time (RFC 2861).
+    found = td.simulate_exchanges(100, 60 * 1448, td.Path(rtt=0.100, loss=0.0), think_time=30.0, exchanges=1000)
+    assert found.quantile(0.5) == pytest.approx(0.300, abs=1e-3)
+
+
+# A third segment would wait a round trip where a loss has reduced the window to two.
+@pytest.mark.parametrize("writes", [1, 2])
+def test_a_late_exchange_is_one_with_a_loss(writes):
+    found = td.simulate_exchanges(900, 900, ECHO, writes=writes, exchanges=50_000, seed=3)
+    # Some losses hit what is sent once more in vain; hardly any other reason makes an exchange late.
+    lost = 1 - (1 - ECHO.loss) ** (2 * writes)
+    error = 4 * math.sqrt(lost / found.exchanges)
+    assert found.late_fraction(0.011) == pytest.approx(lost, abs=error + 0.1 * lost)
+    assert np.all(found.values >= 0.010 - 1e-9)
+    assert found.mean == pytest.approx(found.request.mean + found.response.mean, rel=1e-9)
+
+
+def test_the_quantiles_are_those_of_the_guest():
+    """`validation/results/echo.md`: p99 of four runs of 4000 messages over Linux 6.1 at 250 Hz."""
+    one, two = (td.simulate_exchanges(800, 800, ECHO, td.Stack.linux(hz=250), writes=writes) for writes in (1, 2))
+    assert one.quantile(0.99) == pytest.approx(0.2245, rel=0.02)
+    assert two.quantile(0.99) == pytest.approx(0.0365, rel=0.05)
+
+
+def test_a_request_waits_as_long_as_a_packet_of_a_sparse_flow():
+    path = td.Path(rtt=0.050, loss=0.02)
+    found = td.simulate_exchanges(200, 200, path, think_time=1.0, exchanges=100_000, seed=1)
+    flow = td.simulate(td.Flow(200, 1.05), path, packets=100_000, seed=2)
+    for share in (0.95, 0.985, 0.99):
+        assert found.request.quantile(share) == pytest.approx(flow.quantile(share), rel=0.02)
+    assert found.response.worst == pytest.approx(0.025, abs=1e-6)
+
+
+def test_seeds_repeat_and_bbr_takes_several_connections():
+    stack = td.Stack.linux(congestion_control="bbr")
+    first, again, other = (
+        td.simulate_exchanges(800, 800, ECHO, stack, think_time=0.5, exchanges=5000, seed=seed) for seed in (1, 1, 2)
+    )
+    assert first.mean == again.mean != other.mean
+    assert first.exchanges == 5000
+
+
+def test_the_time_is_limited():
+    large = {"request_size": 1_000_000, "response_size": 10}
+    with pytest.raises(ValueError, match=r"has only reached \d+ exchanges in the time"):
+        td.simulate_exchanges(**large, path=td.Path(rtt=0.001, loss=0.3), max_seconds=0.01)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"request_size": 0}, "request_size must be a whole number of bytes from 1 to 10 000 000, got 0"),
+        ({"response_size": 1.5}, "response_size must be a whole number of bytes from 1 to 10 000 000, got 1.5"),
+        ({"path": 0.1}, "path must be a Path, got 0.1"),
+        ({"stack": td.Stack.newreno_2008()}, "stack must be one of Stack.linux"),
+        ({"think_time": -1}, "think_time must lie between 0 and 60 s, got -1"),
+        ({"writes": 17}, "writes must be a whole number, 1 to 16, got 17"),
+        ({"response_size": 1, "writes": 2}, "writes must be a whole number, 1 to 1, got 2"),
+        ({"exchanges": 10}, "exchanges must be a whole number, 1000 to 10000000, got 10"),
+        ({"seed": -1}, "seed must be a whole number, 0 or more, got -1"),
+        ({"quantile": 1}, "quantile must lie between 0 and 1, got 1"),
+        ({"max_seconds": 0}, "max_seconds must lie between 0.01 and 1e+06 s, got 0"),
+        ({"response_size": 9_000_000}, "rtt must span less than"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong, message):
+    arguments = {"request_size": 800, "response_size": 800, "path": ECHO} | wrong
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        td.simulate_exchanges(**arguments)
