@@ -355,3 +355,33 @@ def test_advice_of_two_connections_names_the_contenders_of_a_comparison():
         for name in ("par-2-blind", "par-2")
     }
     assert delays["par-2"].quantile(0.95) < 0.5 < delays["par-2-blind"].quantile(0.95)
+
+
+def test_the_minimum_timeout_is_named_for_a_sparse_flow_on_a_kernel_that_has_the_option():
+    flow, path = Flow(174, 1.0), Path(0.030, 0.06)
+    found, rules = advice(flow, path)
+    rule = rules["minimum-timeout"]
+    assert rule.place == "do"
+    assert "TCP_RTO_MIN_US, 20000)" in rule.setting
+    assert rule.effect.basis == "chain"
+    assert rule.effect.without == pytest.approx(p95(flow, path, Stack.linux()))
+    assert rule.effect.with_rule == pytest.approx(p95(flow, path, Stack.linux(rto_min=0.02)))
+    assert rule.effect.gain > 0.15
+    assert "TCP_RTO_MIN_US" in found.to_markdown()
+
+
+@pytest.mark.parametrize(
+    ("flow", "jitter", "settings"),
+    [
+        (VOIP, 0.0, {}),
+        (Flow(174, 1.0), 0.03, {}),
+        (Flow(174, 1.0), 0.0, {"kernel": "6.12"}),
+        (Flow(174, 1.0), 0.0, {"rto_min": 0.005}),
+    ],
+)
+def test_the_minimum_timeout_is_not_named_where_it_does_not_help(flow, jitter, settings):
+    situation = Situation(
+        predict(Scenario(flow, Path(0.030, 0.06, jitter=jitter), Stack.linux(**settings)), method="auto"), Target(0.2)
+    )
+    (rule,) = (rule for rule in RULES if rule.key == "minimum-timeout")
+    assert not rule.holds(situation)

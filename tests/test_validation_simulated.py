@@ -89,10 +89,14 @@ def test_the_question_is_the_captures(measured):
     path = {"loss_burst": 3.0, "ack_loss": 0.02}
     changed = replace(measured, hz=1000, experiment=replace(measured.experiment, **settings, **path))
     question = simulated_flow(changed)
-    assert question.stack == Stack.linux("reno", delayed_ack=True, window_validation=False, hz=1000)
+    assert question.stack == Stack.linux("reno", True, window_validation=False, hz=1000, kernel="6.1")
     assert question.path == Path(0.020, 0.03, loss_burst=3.0, ack_loss=0.02)
     assert question.rules == Rules(rack=False, tail_loss_probe=False)
     assert sum(question.packets) == 100_000
+    newer = simulated_flow(replace(changed, kernel="7.3.4"))
+    assert newer.stack.kernel == "7.3"
+    # Since 6.17 the sysctl tcp_recovery = 0 no longer switches RACK off.
+    assert newer.rules == Rules(tail_loss_probe=False)
     real = simulated_flow(replace(measured, backend="uml", rtt=0.0203, phases=(None,)))
     assert real.path.rtt == 0.0203
 

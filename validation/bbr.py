@@ -17,6 +17,7 @@ from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.questions.validation.captures import MeasuredDelay
 from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow
 from tcpdelay.questions.validation.scores import error_beyond
+from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.stack import Stack
 
 MICROSECOND_DIGITS = 6
@@ -24,7 +25,7 @@ MICROSECOND_DIGITS = 6
 
 def compared(measured: MeasuredDelay) -> dict[str, object]:
     """Return a capture's delays beside a prediction, and beside a simulation with the testbed's clock and queue."""
-    stack = Stack.linux("bbr", hz=measured.hz)
+    stack = Stack.linux("bbr", hz=measured.hz, kernel=kernel_of_release(measured.kernel))
     predicted = simulate(measured.flow, measured.path, stack, seed=1)
     question = simulated_flow(measured)
     assert question is not None

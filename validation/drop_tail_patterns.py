@@ -24,6 +24,7 @@ from tcpdelay.models.accuracy import linux_table_file
 from tcpdelay.models.predict import predict
 from tcpdelay.models.simulator.simulation import Simulation, simulate
 from tcpdelay.questions.validation.captures import MeasuredDelay, measure
+from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux, Stack
@@ -64,7 +65,8 @@ def with_lost_share(capture: MeasuredDelay, path: Path, stack: Linux) -> Simulat
 
 def models(capture: MeasuredDelay) -> Iterator[tuple[str, DelayDistribution]]:
     """Yield the models' names and delays for a capture, at the loss and the round-trip time that were measured."""
-    stack = Stack.linux(capture.experiment.congestion_control, hz=capture.hz)
+    kernel = kernel_of_release(capture.kernel)
+    stack = Stack.linux(capture.experiment.congestion_control, hz=capture.hz, kernel=kernel)
     paths = {"independent": replace(capture.path, loss_pattern="random"), "correlated": capture.path}
     for pattern, path in paths.items():
         yield f"chain, {pattern}", predict(Scenario(capture.flow, path, stack), method="chain").require()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.result import NetworkResult
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate, Source, Web
+from tcpdelay.scenario.kernels import kernel_of_release
 
 HERE = Path(__file__).parent
 SKIP = 10.0
@@ -37,10 +39,11 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 def sources_of(capture: FlowCapture) -> list[Source]:
     """Return the sources of a capture's experiment: the measured flows, then the long transfers and the web users."""
     settings, hz = capture.settings, capture.runs[0].hz
+    kernel = kernel_of_release(capture.runs[0].kernel)
     path = SharedPath(access_delay=settings["rtt"] / 2, in_host=True)
     control = settings["congestion_control"]
-    prompt = td.Stack.linux(congestion_control=control, hz=hz)
-    delaying = td.Stack.linux(congestion_control=control, hz=hz, delayed_ack=True)
+    prompt = td.Stack.linux(congestion_control=control, hz=hz, kernel=kernel)
+    delaying = replace(prompt, delayed_ack=True)
     flows, flow = settings["flows"], capture.flow
     starts = [number * flow.interval / flows for number in range(flows)]
     thinking = np.random.default_rng(0).exponential(1.0, settings["web_flows"])

@@ -36,13 +36,14 @@ from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL
 from tcpdelay.testbed.program_session import RESULT
 from tcpdelay.testbed.programs import ProgramRun, read_program_run, run_programs
 
 RESULTS = FilePath(__file__).parent / "results"
 FRAME_RATE = 30
 HZ = 250
-STACK = Stack.linux(delayed_ack=True, hz=HZ)
+STACK = Stack.linux(delayed_ack=True, hz=HZ, kernel=DEFAULT_KERNEL)
 ENCODER = ["-c:v", "libx264", "-preset", "veryfast", "-tune", "zerolatency", "-threads", "1"]
 GROUPS = ["-g", "60", "-sc_threshold", "0", "-b:v", "1500k"]
 PORT = 5000

@@ -15,6 +15,7 @@ from scoring.chain_errors import MEASURES, measures
 from tcpdelay.models.predict import capacity, predict
 from tcpdelay.questions.validation.captures import MeasuredDelay
 from tcpdelay.questions.validation.scores import error_beyond
+from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Stack
 
@@ -26,7 +27,8 @@ UTILIZATIONS = (0.0, 0.425, 0.575, 0.725, 0.85, 1.0)
 
 def compared(measured: MeasuredDelay) -> dict[str, object]:
     """Return a capture's delays beside the predictions of both models [s]; errors are relative."""
-    stack = Stack.linux(measured.experiment.congestion_control, hz=measured.hz)
+    kernel = kernel_of_release(measured.kernel)
+    stack = Stack.linux(measured.experiment.congestion_control, hz=measured.hz, kernel=kernel)
     scenario = Scenario(measured.flow, measured.path, stack)
     row: dict[str, object] = {
         "capture": measured.name,

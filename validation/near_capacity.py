@@ -29,6 +29,7 @@ from tcpdelay.models.predict import capacity
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.verdict import judge, late_range
 from tcpdelay.questions.validation.captures import delays_by_run
+from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
@@ -60,7 +61,8 @@ def compared(file: FilePath) -> list[dict[str, float | str | bool]]:
     """Return, for each target, the verdict on the scenario of a capture beside what the capture shows."""
     capture = read_capture(file)
     experiment = Experiment.from_table(capture.settings)
-    stack = Stack.linux(experiment.congestion_control, hz=capture.runs[0].hz)
+    run = capture.runs[0]
+    stack = Stack.linux(experiment.congestion_control, hz=run.hz, kernel=kernel_of_release(run.kernel))
     scenario = Scenario(experiment.flow, experiment.path, stack)
     sequences, _ = delays_by_run(capture, experiment)
     share = 1 / (experiment.interval * capacity(scenario))

@@ -27,6 +27,7 @@ from tcpdelay.confidence import Interval, mean_interval, quantile_interval
 from tcpdelay.network.relay import RelayResult
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL
 from tcpdelay.testbed.programs import run_programs
 
 HZ = 250
@@ -137,7 +138,7 @@ def simulated(case: Case, trace: td.Trace, duration: float) -> RelayResult:
     sizes = -(-(trace.sizes + CHANNEL_HEADER) // ALIGNMENT) * ALIGNMENT
     repeated = td.Trace(trace.times, sizes, period=duration)
     # Neither end of the connection sets TCP_QUICKACK.
-    tcp = td.Path(case.rtt, case.loss), td.Stack.linux(hz=HZ, delayed_ack=True)
+    tcp = td.Path(case.rtt, case.loss), td.Stack.linux(hz=HZ, delayed_ack=True, kernel=DEFAULT_KERNEL)
     udp = td.Path(2 * case.delay, case.lost), td.Udp()
     if case.sends == "client":
         return td.simulate_relay(repeated, tcp, udp, packets=SIMULATED)

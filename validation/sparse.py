@@ -1,7 +1,8 @@
-"""Compare the chain with captures of sparse flows: `python validation/sparse.py validation/captures/sparse`.
+"""Compare chain and simulator with captures of sparse flows: `python validation/sparse.py validation/captures/sparse`.
 
 It writes `results/sparse.csv` with one line per capture, and `results/sparse.md` with the mean errors by kernel and
-smallest timeout. `validation/specs/sparse.toml` makes the captures again.
+smallest timeout. `validation/specs/sparse.toml` makes the captures again. A retransmission is spurious if the path has
+not dropped the segment: the receiver then reports a duplicate (D-SACK).
 """
 
 from __future__ import annotations
@@ -12,18 +13,23 @@ from scoring.capture_comparison import write_comparison
 from scoring.chain_errors import MEASURES, measures
 from tcpdelay.models.predict import predict
 from tcpdelay.questions.validation.captures import MeasuredDelay
+from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow
 from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.stack import Stack
 
-MODELS = ("chain",)
+MODELS = ("chain", "simulator")
 
 
 def compared(measured: MeasuredDelay) -> dict[str, object]:
     """Return a capture's delays beside the predictions of the chain [s]; errors are relative."""
     experiment = measured.experiment
-    stack = Stack.linux(experiment.congestion_control, hz=measured.hz, rto_min=experiment.rto_min or 0.2)
-    scenario = Scenario(measured.flow, measured.path, stack)
+    question = simulated_flow(measured)
+    assert question is not None
+    stack = question.stack
+    predicted = {
+        "chain": predict(Scenario(measured.flow, measured.path, stack), method="chain").distribution,
+        "simulator": SIMULATOR.answer(question).distribution,
+    }
     row: dict[str, object] = {
         "capture": measured.name,
         "kernel": measured.kernel,
@@ -31,12 +37,14 @@ def compared(measured: MeasuredDelay) -> dict[str, object]:
         "rtt": experiment.rtt,
         "rto_min": stack.rto_min,
         "loss": measured.path.loss,
+        "retransmitted": measured.retransmitted,
+        "spurious": measured.spurious,
     }
     for name in MEASURES:
         interval = getattr(measured, name)
         row |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
     for model in MODELS:
-        figures = measures(predict(scenario, method=model).distribution, model)
+        figures = measures(predicted[model], model)
         row |= figures
         for name in MEASURES:
             beyond = error_beyond(figures[f"{model}_{name}"], getattr(measured, name))
@@ -51,6 +59,8 @@ def summary(table: pd.DataFrame) -> str:
     for model in MODELS:
         figures = ", ".join(f"{name} {table[f'{model}_{name}_beyond'].mean():.1%}" for name in MEASURES)
         said.append(f"- {model}: {figures}; largest error of p99 {table[f'{model}_p99_beyond'].max():.1%}.")
+    retransmitted, spurious = table["retransmitted"].sum(), table["spurious"].sum()
+    said.append(f"- {spurious} of {retransmitted} retransmissions were spurious (D-SACKs).")
     keys = ["kernel", "rto_min", "interval"]
     found = table.groupby(keys)[errors].mean().map("{:.1%}".format)
     found.columns = [name.removesuffix("_beyond").replace("_", ": ") for name in found.columns]

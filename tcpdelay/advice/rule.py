@@ -400,7 +400,7 @@ class Rule:
     settings: Settings
     evidence: str
     finding: Callable[[Situation], str] | None = None
-    stack_field: tuple[str, bool | str] | None = None
+    stack_field: tuple[str, bool | str | float] | None = None
     any_source: bool = False
 
     def is_followed_in(self, situation: Situation) -> bool:

@@ -22,8 +22,10 @@ from __future__ import annotations
 import math
 
 from tcpdelay.advice.rule import NO_EFFECT, NO_EVIDENCE, Effect, Rule, Settings, Situation, always
+from tcpdelay.models.linux.timeouts import is_sparse
 from tcpdelay.models.tcp import DELAYED_ACK_MIN, INITIAL_WINDOW
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
+from tcpdelay.scenario.kernels import RTO_MIN_OPTION
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import format_time
 
@@ -31,6 +33,8 @@ DEFAULT_RECEIVE_BUFFER = 6 * 2**20
 """Largest receive buffer that Linux's auto-tuning sets by default [bytes] (net.ipv4.tcp_rmem)."""
 FAR_TAIL = 0.999
 """Quantile of the delay that decides how much data can be waiting in the receive buffer."""
+SHORT_TIMEOUT = 0.020
+"""Minimum retransmission timeout beyond the RTT that is recommended for sparse flows [s]."""
 
 SWITCHES = "validation/results/switches.csv"
 SYSTEM_OF_BROWSER = "cannot be set there; the setting of the operating system applies"
@@ -61,6 +65,14 @@ def backlog_bytes(s: Situation) -> float:
     """
     waiting = math.inf if s.distribution is None else s.distribution.quantile(FAR_TAIL)
     return s.flow.bitrate / 8 * (waiting + s.path.rtt)
+
+
+def _timer_alone_repairs(s: Situation) -> bool:
+    """Return whether a timer alone repairs losses, and the socket option TCP_RTO_MIN_US can shorten it."""
+    stack = s.stack
+    if not (isinstance(stack, Linux) and RTO_MIN_OPTION.holds(stack.kernel) and stack.rto_min >= SHORT_TIMEOUT):
+        return False
+    return s.path.jitter < SHORT_TIMEOUT and is_sparse(s.flow, s.path, stack)
 
 
 def _unread(s: Situation) -> Effect:
@@ -179,6 +191,25 @@ TCP_RULES = (
         "docs/bbr.md",
         stack_field=("congestion_control", "bbr"),
         any_source=True,
+    ),
+    Rule(
+        "minimum-timeout",
+        "tcp",
+        f"Lower the minimum retransmission timeout to {format_time(SHORT_TIMEOUT)}",
+        "No later packet shows the loss of a sparse flow's packet, so the packet waits for a timer of RTT plus this "
+        "minimum, 200 ms by default.",
+        f"a sender with Linux {RTO_MIN_OPTION.since} or newer, packets further apart than the retransmission timeout, "
+        f"and a jitter below {format_time(SHORT_TIMEOUT)}",
+        _timer_alone_repairs,
+        lambda s: s.switch("rto_min", getattr(s.stack, "rto_min", None), SHORT_TIMEOUT),
+        "set",
+        Settings(
+            linux=f"setsockopt(fd, IPPROTO_TCP, TCP_RTO_MIN_US, {SHORT_TIMEOUT * 1e6:.0f}) at the sender",
+            browser=SYSTEM_OF_BROWSER,
+        ),
+        "validation/results/sparse.md",
+        finding=lambda s: "If the RTT varies by more than the minimum, packets that have arrived are sent again.",
+        stack_field=("rto_min", SHORT_TIMEOUT),
     ),
     Rule(
         "byte-counting",

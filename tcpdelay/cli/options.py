@@ -211,6 +211,8 @@ def option_type(declaration: Field) -> Any:
         return Literal[declaration.words]
     if isinstance(declaration, Flag):
         return bool
+    if declaration.kind == "word":
+        return str
     return int if declaration.kind in WHOLE else float
 
 

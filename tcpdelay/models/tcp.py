@@ -37,8 +37,8 @@ PROBE_ROUND_TRIPS = 2
 """Smoothed RTTs after which a tail loss probe is sent (tcp_schedule_loss_probe; RFC 8985, 7.2)."""
 RTO_MIN = Linux().rto_min
 """Minimum time that the retransmission timeout adds to the smoothed RTT [s] (TCP_RTO_MIN)."""
-RTO_MAX = 120 * SECOND
-"""Maximum retransmission timeout (TCP_RTO_MAX)."""
+TIMEOUT_MIN_TICKS = 2
+"""Smallest timeout [ticks] (TCP_TIMEOUT_MIN)."""
 FIRST_TIMEOUT = 1.0
 """Retransmission timeout before the first sample of the RTT [s] (TCP_TIMEOUT_INIT; RFC 6298, 2.1)."""
 
@@ -139,10 +139,8 @@ INITIAL_RECEIVE_MSS = 536
 """Receiver's first estimate of the sender's segment size [bytes] (TCP_MSS_DEFAULT)."""
 UNCOMPRESSED_SACKS = 3
 """Number of SACKs sent at once after a hole, before SACKs are compressed (TCP_FASTRETRANS_THRESH)."""
-COMPRESSION_DELAY, COMPRESSION_SLACK = 1000, 100
-"""Largest delay of a compressed SACK, and its timer's slack (sysctls tcp_comp_sack_delay_ns, _slack_ns)."""
-COMPRESSION_SHARE = 20
-"""A compressed SACK waits at most a twentieth of the RTT (__tcp_ack_snd_check)."""
+COMPRESSION_DELAY = 1000
+"""Largest delay of a compressed SACK (sysctl tcp_comp_sack_delay_ns)."""
 
 WHEEL_LEVEL_SHIFT = 3
 """Binary logarithm of the ratio of the resolutions of two levels of the timer wheel (LVL_CLK_SHIFT)."""

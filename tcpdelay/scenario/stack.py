@@ -6,6 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity, declarations, described
+from tcpdelay.scenario.kernels import (
+    DELACK_MAX_OPTION,
+    NEWEST_VALIDATED,
+    RTO_MAX_OPTION,
+    KernelRule,
+    KernelVersion,
+)
 
 Variant = Literal["newreno", "sack", "reno"]
 BacklogBound = Literal["published", "grow"]
@@ -52,15 +59,18 @@ class Stack:
         hz: int = 250,
         rto_min: float = 0.2,
         mss: int = 1448,
+        kernel: str = NEWEST_VALIDATED,
+        rto_max: float = 120.0,
+        delack_max: float = 0.2,
     ) -> Linux:
-        """Return the stack of a current Linux kernel; the parameters are those of `Linux`.
+        """Return the stack of a Linux kernel; the parameters are those of `Linux`.
 
         Examples
         --------
         >>> Stack.linux(congestion_control="reno").hz
         250
         """
-        return Linux(congestion_control, delayed_ack, window_validation, hz, rto_min, mss)
+        return Linux(congestion_control, delayed_ack, window_validation, hz, rto_min, mss, kernel, rto_max, delack_max)
 
 
 @described
@@ -83,11 +93,27 @@ class Linux(Stack):
         Smallest time that the retransmission timeout adds to the smoothed round-trip time [s], 0.001 to 120.
     mss : int
         Largest segment payload [bytes], 88 to 65495.
+    kernel : str
+        Version of Linux at both ends, 4.18 or newer, such as "6.12"; by default the newest version whose captures were
+        compared with the models. `tcpdelay.scenario.kernels.KERNEL_RULES` lists what differs between versions.
+    rto_max : float
+        Largest retransmission timeout [s], 1 to 120 (socket option TCP_RTO_MAX_MS, or sysctl net.ipv4.tcp_rto_max_ms;
+        Linux 6.15).
+    delack_max : float
+        Largest delay of an ACK of a receiver with `delayed_ack` [s], more than a tick to 0.2 (socket option
+        TCP_DELACK_MAX_US; Linux 6.15).
 
     Raises
     ------
     InvalidValueError
-        If a value is not a number, is out of its range or is not one of the allowed words; a ValueError.
+        If a value is not a number, is out of its range, is not one of the allowed words, or is a setting that the
+        kernel lacks; a ValueError.
+
+    Examples
+    --------
+    >>> Linux(kernel="6.1", rto_max=5.0)
+    Traceback (most recent call last):
+    tcpdelay.scenario.fields.InvalidValueError: rto_max must be 120 s before Linux 6.15 (kernel is 6.1), got 5
 
     References
     ----------
@@ -124,6 +150,44 @@ class Linux(Stack):
         ),
     ] = 0.2
     mss: Mss = 1448
+    kernel: Annotated[str, KernelVersion(meaning="Version of Linux at both ends.")] = NEWEST_VALIDATED
+    rto_max: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Maximum retransmission timeout (TCP_RTO_MAX_MS).",
+            low=1.0,
+            high=120.0,
+            unit="s",
+            example="5s",
+            hint=_TIMEOUT_HINT,
+        ),
+    ] = 120.0
+    delack_max: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Largest delay of an ACK (TCP_DELACK_MAX_US), with --delayed-ack.",
+            low=0.001,
+            high=0.2,
+            unit="s",
+            example="20ms",
+            hint="the delay is given in seconds",
+        ),
+    ] = 0.2
+
+    def __post_init__(self) -> None:
+        for name, rule in _SETTINGS_SINCE.items():
+            field = declarations(Linux)[name]
+            if getattr(self, name) != field.default and not rule.holds(self.kernel):
+                allowed = f"be {field.default:g} s before Linux {rule.since} (kernel is {self.kernel})"
+                raise InvalidValueError(name, getattr(self, name), allowed)
+        if self.delack_max * self.hz <= 1:
+            raise InvalidValueError("delack_max", self.delack_max, f"exceed a tick of the kernel ({1 / self.hz:g} s)")
+
+
+_SETTINGS_SINCE: dict[str, KernelRule] = {"rto_max": RTO_MAX_OPTION, "delack_max": DELACK_MAX_OPTION}
+"""Settings that a kernel has since a version, with the rule that says so."""
 
 
 @described

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tcpdelay.models import tcp
 from tcpdelay.models.interface import SIMULATED, UnsupportedError, unknown_fields
+from tcpdelay.models.linux.timeouts import is_sparse
 from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -217,6 +218,7 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     ['packet_size']
     """
     yield from unknown_fields(path, PATH_FIELDS, "in the chain", SIMULATED)
+    yield from _refused_timeouts(flow, path, stack)
     if stack.congestion_control == "bbr":
         yield from _refused_with_bbr(flow, path, stack)
     elif path.loss < NEGLIGIBLE_LOSS:
@@ -225,6 +227,15 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
         yield from _refused_sizes(flow, path, stack, "in the chain with correlated losses")
     elif path.loss_burst > 1:
         yield from _refused_bursts(flow, path, stack)
+
+
+def _refused_timeouts(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+    """Yield an error if a set maximum ends the doubling of the timeout earlier than in the chain."""
+    doublings = LARGEST_BACKOFF if path.loss_burst == 1 else LARGEST_BURST_BACKOFF
+    longest = min((path.rtt + stack.rto_min) * 2**doublings, Linux().rto_max)
+    if stack.rto_max < longest and path.loss >= NEGLIGIBLE_LOSS and not is_sparse(flow, path, stack):
+        allowed = f"be at least {longest:g} s here in the chain, except for sparse flows"
+        yield UnsupportedError("rto_max", stack.rto_max, allowed, SIMULATED)
 
 
 def _refused_with_bbr(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tcpdelay.models import tcp
 from tcpdelay.models.linux.parameters import TIMER_SLACK
 from tcpdelay.models.linux.profile import LinuxProfile
+from tcpdelay.models.linux.timeouts import MOST_PHASES, is_sparse, timeout_ticks
 from tcpdelay.models.solver.narrow import LEFT, RequestedFigures, solve_narrow, sum_up
 from tcpdelay.models.solver.state_space import Rows
 from tcpdelay.scenario.path import Path
@@ -32,44 +33,8 @@ NEGLIGIBLE = 1e-7
 """Probability of a sequence of losses below which it is left out, for a packet that begins with an empty flight."""
 PARTS_OF_TICK = 4
 """Number of times within a tick at which a packet may be written."""
-MOST_PHASES = 64
-"""Largest number of ticks at which a packet may be written. The wheel rounds timers of up to two seconds alike after
-as many ticks of 4 ms."""
-MICROSECOND = 1e-6
-"""Smallest difference between a measured round-trip time and the path's [s]."""
-LARGEST_LOSS = 0.2
-"""Largest loss at which the sequences of losses are few enough."""
 DIGITS = 7
 """Decimals of a delay [s]."""
-
-
-def timeout_ticks(path: Path, stack: Linux) -> int:
-    """Return the first retransmission timeout in ticks (`tcp_set_rto`).
-
-    The kernel keeps its minimum in ticks, rounded up (`tcp_rto_min_us`).
-
-    Examples
-    --------
-    >>> timeout_ticks(Path(0.010, 0.02), Linux()), timeout_ticks(Path(0.010, 0.02), Linux(rto_min=0.005))
-    (53, 5)
-    """
-    tick = round(tcp.SECOND / stack.hz)
-    least = tcp.to_ticks(round(stack.rto_min * tcp.SECOND), tick) * tick
-    return tcp.to_ticks(round((path.rtt + MICROSECOND) * tcp.SECOND) + least, tick)
-
-
-def is_sparse(flow: Flow, path: Path, stack: Linux) -> bool:
-    """Return whether the timer of a lost packet always fires before the next packet is written.
-
-    Examples
-    --------
-    >>> is_sparse(Flow(174, 0.2), Path(0.1, 0.02), Linux()), is_sparse(Flow(174, 0.4), Path(0.1, 0.02), Linux())
-    (False, True)
-    """
-    ticks = timeout_ticks(path, stack)
-    latest = max(tcp.wheel_expiry(now, ticks) - now for now in range(MOST_PHASES))
-    in_range = flow.packet_size <= stack.mss and 0 < path.loss <= LARGEST_LOSS
-    return in_range and latest <= flow.interval * stack.hz
 
 
 class _Lost(NamedTuple):
@@ -96,7 +61,7 @@ class _SparseDelays:
         self._forward = path.forward_delay * stack.hz
         self._slack = TIMER_SLACK * stack.hz
         self._timeout = timeout_ticks(path, stack)
-        self._longest = tcp.RTO_MAX * stack.hz // tcp.SECOND
+        self._longest = int(stack.rto_max * stack.hz)
         self._delays: defaultdict[float, float] = defaultdict(float)
         self._hz = stack.hz
         self.held = 0.0

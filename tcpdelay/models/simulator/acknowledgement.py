@@ -254,7 +254,7 @@ def update_estimate(c: Any, sample: int) -> None:
                 c.rttvar -= (c.rttvar - c.mdev_max) >> 2
             c.rtt_seq = c.snd_nxt
             c.mdev_max = c.rto_min
-    c.rto = to_ticks(c, (c.srtt >> 3) + c.rttvar)
+    c.rto = min(to_ticks(c, (c.srtt >> 3) + c.rttvar), c.rto_max)
 
 
 @kernel()

@@ -24,6 +24,7 @@ from tcpdelay.models.simulator.sender import on_pacing_timer, on_timer, send_new
 from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at, restart_after_idle
 from tcpdelay.models.simulator.writes import WriteSchedule, resume_writing, write_next
 from tcpdelay.models.tcp import SECOND
+from tcpdelay.scenario.kernels import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
@@ -63,19 +64,23 @@ def new_connection(
     rtt = round(path.rtt * SECOND)
     # The kernel keeps the smallest timeout in ticks (tcp_rto_min_us).
     rto_min = tcp.to_ticks(round(stack.rto_min * SECOND), tick) * tick
+    path_rtt = rtt + (0 if exact_ties else TIE_BREAK)
     bbr = stack.congestion_control == "bbr"
     settings = rules.switches() | {
         "mss": stack.mss,
         "one_way_delay": round(path.forward_delay * SECOND),
-        "rtt": rtt + (0 if exact_ties else TIE_BREAK),
+        "rtt": path_rtt,
         "exact_ties": int(exact_ties),
         "jitter": round(path.jitter * SECOND),
         "deferred": int(is_reordering(path)),
         "delayed_ack": int(stack.delayed_ack),
+        "delack_max": _longest_ack_delay(stack, rto_min, tick),
+        "compression_delay": _compression_delay(stack.kernel, path_rtt),
         "tick": tick,
         # The flow begins at a random time within a tick. The tick 0 never occurs, because 0 means "unset".
         "tick_phase": SECOND * SECOND // tick * tick + int(random.integers(tick)),
         "rto_min": rto_min,
+        "rto_max": round(stack.rto_max * SECOND) // tick,
         "cubic": int(stack.congestion_control == "cubic"),
         "bbr": int(bbr),
         # BBR keeps its window while the application does not fill it (tcp_slow_start_after_idle_check).
@@ -113,6 +118,20 @@ def new_connection(
     if bbr:
         start_bbr(connection)
     return connection, wire
+
+
+def _longest_ack_delay(stack: Linux, rto_min: int, tick: int) -> int:
+    """Return the longest delay of an ACK [ticks]: TCP_DELACK_MAX_US, and by the minimum timeout (`tcp_delack_max`)."""
+    longest = min(tcp.to_ticks(round(stack.delack_max * SECOND), tick), SECOND // tick // tcp.DELAYED_ACKS_PUSHED)
+    if DELAYED_ACK_BELOW_TIMEOUT.holds(stack.kernel):
+        longest = min(longest, max(rto_min // tick, tcp.TIMEOUT_MIN_TICKS) - 1)
+    return longest
+
+
+def _compression_delay(kernel: str, rtt: int) -> int:
+    """Return the delay of a compressed SACK [us]: a share of the RTT [us], and the slack (`__tcp_ack_snd_check`)."""
+    share = COMPRESSION_PERCENT.value(kernel) * rtt // 100
+    return min(tcp.COMPRESSION_DELAY, share) + COMPRESSION_SLACK.value(kernel)
 
 
 def _constant_rate(source: Source) -> dict[str, int]:

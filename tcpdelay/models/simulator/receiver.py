@@ -264,7 +264,7 @@ def _is_sack_due(c: Any, arrival: int) -> bool:
         c.dup_ack_counter += 1
         return True
     if c.compressed_at == NEVER:
-        c.compressed_at = arrival + min(tcp.COMPRESSION_DELAY, c.rtt // tcp.COMPRESSION_SHARE) + tcp.COMPRESSION_SLACK
+        c.compressed_at = arrival + c.compression_delay
         _set_timer(c)
     return False
 
@@ -284,7 +284,7 @@ def _delay(c: Any, arrival: int) -> bool:
         longest = tcp.SECOND // c.tick // tcp.DELAYED_ACKS_MAX
         longest = min(longest, max(c.rtt // c.tick, shortest))
         delay = min(delay, longest)
-    delay = min(delay, tcp.SECOND // c.tick // tcp.DELAYED_ACKS_PUSHED)
+    delay = min(delay, c.delack_max)
     timeout = now + delay
     if c.delayed_ack_at != NEVER:
         if c.delayed_ack_timeout <= now + (delay >> 2):

@@ -33,7 +33,8 @@ class Rules:
     ----------
     rack : bool
         RACK detects losses by time (RFC 8985). Without it, a segment is lost when three segments beyond it are SACKed
-        (RFC 6675), and only the timeout repairs a lost retransmission (sysctl net.ipv4.tcp_recovery = 0).
+        (RFC 6675), and only the timeout repairs a lost retransmission (sysctl net.ipv4.tcp_recovery = 0, before Linux
+        6.17).
     reordering_window : bool
         While fewer than three segments are SACKed, RACK waits a quarter of the smallest RTT for reordered segments.
     retransmissions_found_lost_by_rack : bool
@@ -139,8 +140,9 @@ MASK = RING - 1
 """Number n of a ring is at index `n & MASK`."""
 
 _GROUPS = {
-    "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min cubic window_validation "
-    "delayed_ack jitter exact_ties leaping deferred tracing host_delay bbr scheduled correlated byte_queue",
+    "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min rto_max cubic window_validation "
+    "delayed_ack delack_max compression_delay jitter exact_ties leaping deferred tracing host_delay bbr scheduled "
+    "correlated byte_queue",
     "rules": " ".join(rule.name for rule in fields(Rules)),
     "application": "now next_write packets_written written packets_read packets_sent messages_known answered last_read",
     "send buffer": "send_buffer drops_when_full write_blocked bytes_dropped",
@@ -322,7 +324,7 @@ def fires_at(c: Any, now: int, ticks: int) -> int:
 def set_timer(c: Any, kind: int, ticks: int) -> None:
     """Set the sender's timer, which has one kind at a time, to fire after a number of ticks."""
     c.timer_kind = kind
-    c.timer_at = fires_at(c, ticks_now(c), min(ticks, tcp.RTO_MAX // c.tick))
+    c.timer_at = fires_at(c, ticks_now(c), min(ticks, c.rto_max))
 
 
 @kernel()

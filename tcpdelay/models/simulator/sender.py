@@ -285,7 +285,7 @@ def on_timer(c: Any, wire: Any) -> None:
         _time_out(c, wire)
         _retransmit(c, wire, c.first_segment)
         c.retransmits += 1
-        c.rto = min(2 * c.rto, tcp.RTO_MAX // c.tick)
+        c.rto = min(2 * c.rto, c.rto_max)
         set_timer(c, RETRANSMISSION_TIMER, c.rto)
 
 

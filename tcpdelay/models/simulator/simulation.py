@@ -34,6 +34,7 @@ from tcpdelay.models.simulator.writes import message_end
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
+from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY
 from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import MESSAGE, Source
@@ -267,6 +268,9 @@ def simulate(
         raise InvalidValueError("packets", packets, "be given with a trace")
     for refused in source_refusals(source, path, stack):
         raise refused
+    if not rules.rack and TIME_BASED_RECOVERY.holds(stack.kernel):
+        allowed = f"be True with Linux {stack.kernel}, which has no other recovery since {TIME_BASED_RECOVERY.since}"
+        raise InvalidValueError("rules.rack", rules.rack, allowed)
     connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time)
     checked_budget(max_seconds, None)
     most = packets_within(max_seconds, source, stack) if packets is None else packets

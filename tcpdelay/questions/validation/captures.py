@@ -80,6 +80,10 @@ class MeasuredDelay:
         Number of packets written, for each flow and run.
     phases : tuple
         Time from a tick of the kernel's clock to the first write [s], for each flow and run; None in real time.
+    retransmitted : int
+        Number of retransmissions of the sender's host (RetransSegs).
+    spurious : int
+        Number of segments that the receiver reported to have received twice (D-SACK, TCPDSACKRecv).
     kind : str
         The kind of the messages that are counted; empty if all messages are counted.
     by_kind : mapping of str to MeasuredDelay
@@ -108,6 +112,8 @@ class MeasuredDelay:
     distribution: DelayDistribution
     sizes: tuple[int, ...]
     phases: tuple[float | None, ...]
+    retransmitted: int = 0
+    spurious: int = 0
     kind: str = ""
     by_kind: Mapping[str, MeasuredDelay] = field(default_factory=dict)
 
@@ -220,6 +226,8 @@ def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
         growth=float(np.mean([_growth(*run) for run in zip(sequences, durations, strict=True)])),
         sizes=tuple(run.written.size for run in capture.runs),
         phases=tuple(_phase(run) for run in capture.runs),
+        retransmitted=_counted(capture.runs, "RetransSegs"),
+        spurious=_counted(capture.runs, "TCPDSACKRecv"),
         **_figures(sequences, capture.path.forward_delay),
     )
     return replace(measured, by_kind=dict(_kinds(measured, capture)))
@@ -323,6 +331,11 @@ def _path_loss(runs: Sequence[FlowRun]) -> float:
             kept *= 1 - dropped / total
             counted = True
     return 1 - kept if counted else float("nan")
+
+
+def _counted(runs: Sequence[FlowRun], counter: str) -> int:
+    """Return a counter of the sender's host over all runs; the flows of a run report the same counts."""
+    return sum({run.run: run.counters.get(counter, 0) for run in runs}.values())
 
 
 def _mean_rtt(runs: Sequence[FlowRun]) -> float:

@@ -16,6 +16,7 @@ from tcpdelay.models.simulator.connections import CONNECTION_TIME, SHORTEST_CONN
 from tcpdelay.models.simulator.records import Rules
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.questions.validation.captures import VIRTUAL_TIME, WARM_UP, MeasuredDelay
+from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY, kernel_of_release
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -133,7 +134,7 @@ def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
         flow=capture.flow,
         path=_path(capture),
         stack=_simulated_stack(capture),
-        rules=_rules(experiment),
+        rules=_rules(capture),
         connections=experiment.connections,
         packets=tuple(packets),
         phases=capture.phases,
@@ -147,7 +148,7 @@ def simulated_messages(capture: MeasuredDelay) -> SimulatedMessages | None:
     experiment = capture.experiment
     if not_simulated(experiment) or experiment.source is None:
         return None
-    stack, rules = _simulated_stack(capture), _rules(experiment)
+    stack, rules = _simulated_stack(capture), _rules(capture)
     return SimulatedMessages(capture.source, _path(capture), stack, rules, _seed(capture.name))
 
 
@@ -159,6 +160,7 @@ def _simulated_stack(capture: MeasuredDelay) -> Linux:
         window_validation=experiment.slow_start_after_idle,
         hz=capture.hz,
         rto_min=_rto_min(experiment),
+        kernel=kernel_of_release(capture.kernel),
     )
 
 
@@ -167,8 +169,10 @@ def _rto_min(experiment: Experiment) -> float:
     return Stack.linux().rto_min if experiment.rto_min is None else experiment.rto_min
 
 
-def _rules(experiment: Experiment) -> Rules:
-    return Rules(rack=experiment.recovery == 1, tail_loss_probe=experiment.early_retrans == 3)
+def _rules(capture: MeasuredDelay) -> Rules:
+    experiment = capture.experiment
+    rack = experiment.recovery == 1 or TIME_BASED_RECOVERY.holds(kernel_of_release(capture.kernel))
+    return Rules(rack=rack, tail_loss_probe=experiment.early_retrans == 3)
 
 
 def _path(capture: MeasuredDelay) -> Path:
@@ -345,7 +349,8 @@ def _published_with_timeout_of_linux(capture: MeasuredDelay) -> KnownStack:
 
 def _linux(capture: MeasuredDelay) -> KnownStack:
     control = cast(CongestionControl, capture.experiment.congestion_control)
-    return Stack.linux(control, hz=capture.hz, rto_min=_rto_min(capture.experiment))
+    kernel = kernel_of_release(capture.kernel)
+    return Stack.linux(control, hz=capture.hz, rto_min=_rto_min(capture.experiment), kernel=kernel)
 
 
 def _simulate(simulated: SimulatedFlow | SimulatedMessages) -> Prediction:

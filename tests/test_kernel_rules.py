@@ -1,0 +1,126 @@
+"""The rules of TCP that differ between versions of Linux: the table, and what simulator and chain make of it."""
+
+import numpy as np
+import pytest
+
+import tcpdelay as td
+from tcpdelay.models.simulator.engine import new_connection
+from tcpdelay.models.simulator.records import Rules
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.scenario.kernels import KERNEL_RULES, NEWEST_VALIDATED, VALIDATED, version_numbers
+from tcpdelay.scenario.stack import Linux
+
+VOICE, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
+
+
+def test_the_table_is_in_the_order_of_versions():
+    versions = [version_numbers(rule.since) for rule in KERNEL_RULES]
+    assert versions == sorted(versions)
+    for rule in KERNEL_RULES:
+        assert rule.holds(rule.read_in), rule.name
+        assert rule.read_in in VALIDATED
+        older = VALIDATED[: VALIDATED.index(rule.read_in)]
+        assert not any(rule.holds(version) for version in older), rule.name
+    assert all(rule.holds(NEWEST_VALIDATED) for rule in KERNEL_RULES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"kernel": 6.12},
+            'kernel must be a version of Linux of at least 4.18 in two numbers, such as "7.3", got 6.12',
+        ),
+        ({"kernel": "6.1.3"}, "kernel must .* got '6.1.3'"),
+        ({"kernel": "4.17"}, "kernel must .* got '4.17'"),
+        ({"kernel": "6.12", "rto_max": 5.0}, r"rto_max must be 120 s before Linux 6.15 \(kernel is 6.12\), got 5"),
+        (
+            {"kernel": "6.14", "delack_max": 0.02},
+            "delack_max must be 0.2 s before Linux 6.15 .*, got 0.02",
+        ),
+        ({"delack_max": 0.004}, r"delack_max must exceed a tick of the kernel \(0.004 s\), got 0.004"),
+        ({"rto_max": 0.5}, "rto_max must lie between 1 and 120 s, got 0.5"),
+    ],
+)
+def test_what_a_kernel_lacks_is_refused_in_one_line(settings, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        td.Stack.linux(**settings)
+
+
+def test_the_command_line_names_the_option(run):
+    arguments = ["--rtt", "100ms", "--loss", "2%", "--app", "voip", "--kernel", "6.1", "--rto-max", "5s"]
+    assert run("predict", *arguments) == (
+        2,
+        "",
+        "tcpdelay predict: --rto-max: must be 120 s before Linux 6.15 (kernel is 6.1), got 5\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rtt", "delay"),
+    [("6.12", 0.010, 600), ("6.12", 0.1, 1100), ("7.3", 0.002, 670), ("7.3", 0.010, 1010), ("7.3", 0.1, 1010)],
+)
+def test_sacks_are_compressed_by_the_rule_of_the_version(kernel, rtt, delay):
+    connection, _ = new_connection(VOICE, td.Path(rtt, 0.02), Linux(kernel=kernel), seed=1, exact_ties=True)
+    assert connection["compression_delay"] == delay
+
+
+@pytest.mark.parametrize(
+    ("settings", "ticks"),
+    [
+        ({"kernel": "6.1"}, 50),
+        ({"kernel": "6.1", "rto_min": 0.020}, 50),
+        ({"kernel": "7.3"}, 49),
+        ({"kernel": "7.3", "rto_min": 0.020}, 4),
+        ({"kernel": "7.3", "delack_max": 0.020}, 5),
+        ({"kernel": "7.3", "rto_min": 0.001}, 1),
+    ],
+)
+def test_an_ack_is_delayed_no_longer_than_its_version_allows(settings, ticks):
+    connection, _ = new_connection(VOICE, PATH, Linux(delayed_ack=True, **settings), seed=1)
+    assert connection["delack_max"] == ticks
+
+
+def test_a_shorter_delay_of_acks_shortens_delays():
+    # Full segments that end no write are acknowledged late.
+    flow, path = td.Flow(14_480, 0.4), td.Path(0.1, 0.02)
+    slow, fast = (
+        simulate(flow, path, Linux(delayed_ack=True, delack_max=longest), packets=20_000, seed=1)
+        for longest in (0.2, 0.008)
+    )
+    assert fast.mean < slow.mean
+
+
+@pytest.mark.filterwarnings("ignore::tcpdelay.ValidityWarning")
+def test_the_largest_timeout_ends_the_doubling():
+    flow, path = td.Flow(174, 10.0), td.Path(0.1, 0.2)
+    for method in ("chain", "simulation"):
+        usual, short = (
+            td.predict_delay(flow, path, td.Stack.linux(rto_max=longest), method=method) for longest in (120.0, 1.0)
+        )
+        # Timeouts of 0.3, 0.6, 1, 1 ... s in place of 0.3, 0.6, 1.2, 2.4 ... s.
+        assert usual.quantile(0.99) == pytest.approx(short.quantile(0.99), rel=0.02), method
+        assert short.quantile(0.9999) < 0.75 * usual.quantile(0.9999), method
+
+
+def test_the_chain_refuses_a_maximum_that_it_does_not_follow():
+    stack = td.Stack.linux(rto_max=2.0)
+    with pytest.raises(
+        ValueError, match=r"^rto_max must be at least 19.2 s here in the chain, except for sparse flows"
+    ):
+        td.predict_delay(VOICE, PATH, stack, method="chain")
+    assert td.predict_delay(VOICE, PATH, td.Stack.linux(rto_max=20.0), method="chain").mean > 0
+    assert td.predict_delay(VOICE, td.Path(0.1, 0.0), stack, method="chain").mean == pytest.approx(0.05)
+
+
+def test_the_chain_does_not_depend_on_the_version():
+    old, new = (td.predict_delay(VOICE, PATH, Linux(kernel=kernel), method="chain") for kernel in ("6.1", "7.3"))
+    assert np.array_equal(old.weights, new.weights)
+    assert np.array_equal(old.values, new.values)
+
+
+def test_rack_cannot_be_switched_off_since_rfc_6675_is_gone():
+    without = Rules(rack=False)
+    with pytest.raises(ValueError, match=r"^rules.rack must be True with Linux 6.17, .* since 6.17, got False$"):
+        simulate(VOICE, PATH, Linux(kernel="6.17"), packets=1000, rules=without)
+    assert simulate(VOICE, PATH, Linux(kernel="6.16"), packets=1000, rules=without).packets == 1000
