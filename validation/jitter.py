@@ -18,11 +18,15 @@ from pathlib import Path as FilePath
 import numpy as np
 import pandas as pd
 
-from scoring.chain_errors import MEASURES, errors, row
+from scoring.chain_errors import MEASURES, errors, measures, row
 from scoring.error_map import random_scenario
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.accuracy import JITTER_TABLE, table_file
+from tcpdelay.models.linux.jitter import with_jitter
+from tcpdelay.models.predict import predict
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 
@@ -39,6 +43,8 @@ STEPS = 10
 SEED = 2026
 RTT, LOSS = (0.020, 0.300), (0.001, 0.05)
 """Round-trip times [s] and losses of the scenarios in the summary; the table of errors has all scenarios."""
+LARGE_SHARE = 0.1
+"""Share of the round-trip time from which on a jitter counts as large."""
 LONG_INTERVAL = 0.1
 """Longest interval of a flow that does not count as sparse [s]."""
 
@@ -59,13 +65,24 @@ def scenarios() -> Iterator[tuple[Flow, Path, Linux]]:
             yield flow, path, stack
 
 
+def at_mean_rtt(flow: Flow, path: Path, stack: Linux) -> dict[str, float]:
+    """Return the figures of one chain at the mean round-trip time, which the mean of several chains has to surpass."""
+    steady = replace(path, rtt=path.mean_rtt, one_way_delay=path.forward_delay, jitter=0.0)
+    found = predict(Scenario(flow, steady, stack), method="chain").distribution
+    if found is None or not found.sustainable or path.jitter == 0:
+        return measures(found, "one_chain")
+    values, weights = with_jitter([found], path.jitter)
+    return measures(DelayDistribution(values, weights, path.forward_delay), "one_chain")
+
+
 def compared(number: int) -> pd.DataFrame:
     """Return one row per scenario: the figures of the chain and of the simulations."""
     rows = []
     for done, (flow, path, stack) in enumerate(islice(scenarios(), number)):
         if done % STEPS == 0:
             print(f"{done} of {number} scenarios ...", file=sys.stderr, flush=True)
-        rows.append({"jitter": path.jitter} | row(flow, path, stack, PACKETS, SEEDS))
+        figures = row(flow, path, stack, PACKETS, SEEDS) | at_mean_rtt(flow, path, stack)
+        rows.append({"jitter": path.jitter} | figures)
     return pd.DataFrame(rows)
 
 
@@ -74,9 +91,12 @@ def _errors_in_words(group: pd.DataFrame) -> dict[str, str]:
     words = {"scenarios": str(len(group))}
     for measure in MEASURES:
         first, second = (group[f"seed{seed}_{measure}"] for seed in SEEDS)
-        chain = (group[f"chain_{measure}"] / ((first + second) / 2) - 1).abs()
+        chain, one_chain = (
+            (group[f"{name}_{measure}"] / ((first + second) / 2) - 1).abs() for name in ("chain", "one_chain")
+        )
         words[f"{measure}: chain"] = f"{chain.mean():.1%}"
         words[f"{measure}: nine in ten below"] = f"{chain.quantile(0.9):.1%}"
+        words[f"{measure}: one chain"] = f"{one_chain.mean():.1%}"
         words[f"{measure}: simulations"] = f"{(second / first - 1).abs().mean():.1%}"
     return words
 
@@ -95,6 +115,9 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
         "sparse flows, no jitter": sparse & (relative == 0),
         "sparse flows, jitter": sparse & (relative > 0),
     }
+    large = shown["jitter"] > LARGE_SHARE * shown["rtt"]
+    groups["jitter up to a tenth of the RTT"] = ~sparse & (relative > 0) & ~large
+    groups["jitter above a tenth of the RTT"] = ~sparse & large
     for control in ("cubic", "reno", "bbr"):
         groups[f"{control}, any jitter"] = ~sparse & (relative > 0) & (shown["congestion_control"] == control)
     return pd.DataFrame({name: _errors_in_words(shown[chosen]) for name, chosen in groups.items()}).T
@@ -111,8 +134,8 @@ def main() -> None:
     table = pd.read_csv(RESULTS / TABLE)
     words = (
         f"Errors of the chain with jitter, without their signs, in the mean of scenarios with an RTT of {RTT[0]:g} to "
-        f"{RTT[1]:g} s and a loss of {LOSS[0]:g} to {LOSS[1]:g}. *Simulations* is the difference of two simulations of "
-        f"{PACKETS} packets each.\n\n"
+        f"{RTT[1]:g} s and a loss of {LOSS[0]:g} to {LOSS[1]:g}. *One chain* has the mean round-trip time. "
+        f"*Simulations* is the difference of two simulations of {PACKETS} packets each.\n\n"
     )
     (RESULTS / SUMMARY).write_text(words + summary(table).to_markdown() + "\n")
     table_file(JITTER_TABLE).write_text(errors(table[table["jitter"] > 0], SEEDS).to_csv())
