@@ -243,9 +243,9 @@ def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypa
     assert row["method"] == "simulation"
     assert 0 < row["expected_error_p95_median"] < row["expected_error_p95_p90"] < 0.2
     assert "simulated packets" in row["expected_error_source"]
-    _, printed, _ = run("predict", *linux, "--jitter", "5ms")
+    _, printed, _ = run("predict", *linux, "--reordering", "1%")
     lines = dict(re.split(r" {2,}", line) for line in printed.splitlines()[1:])
-    assert lines["method"] == "simulation: the chain does not model this scenario (jitter)"
+    assert lines["method"] == "simulation: the chain does not model this scenario (reordering)"
     assert lines["expected error"].startswith("p95 ")
     status, _, errors = run("predict", *VOIP, "--stack", "newreno_2008", "--method", "simulation")
     assert status == 2
@@ -253,16 +253,16 @@ def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypa
 
 
 def test_a_simulation_that_ends_before_it_is_precise_says_how_to_get_more(run, monkeypatch):
-    jitter = ["predict", *VOIP, "--jitter", "5ms"]
+    reordered = ["predict", *VOIP, "--reordering", "1%"]
     monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_PACKETS", 5000)
-    status, _, errors = run(*jitter)
+    status, _, errors = run(*reordered)
     assert status == 0
     assert re.fullmatch(
         r"warning: after 5000 packets the 95th percentile is known to [\d.]+ % only, not to 2 %: .+ ms to .+ ms; "
         r"--packets 25000 would tell more\n",
         errors,
     )
-    status, printed, errors = run(*jitter, "--packets", "3000")
+    status, printed, errors = run(*reordered, "--packets", "3000")
     assert (status, errors) == (0, "")
     assert "the statistical error of 3000 simulated packets" in printed
 
@@ -445,8 +445,8 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
             "tcpdelay predict: --quantile: 101 is too large: write a ",
         ),
         (
-            ["predict", *VOIP, "--jitter", "10ms", "--method", "chain"],
-            "tcpdelay predict: --jitter: must be 0 in the chain, got 0.01; "
+            ["predict", *VOIP, "--jitter", "30ms", "--method", "chain"],
+            "tcpdelay predict: --jitter: must be at most 0.02 s, the interval, in the chain, got 0.03; "
             "tcpdelay predict --stack linux --method simulation models it",
         ),
         (["report", *VOIP, "--quantile", "100%"], "tcpdelay report: --quantile: '100%' is not below 100%;"),

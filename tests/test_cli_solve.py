@@ -119,8 +119,8 @@ def test_infinite_figures_are_null_or_inf(run):
         ),
         (["rtt", "--loss", "1%", "--app", "voip", "--one-way-delay", "9ms"], "--one-way-delay: needs --rtt"),
         (
-            ["rtt", "--loss", "1%", "--app", "voip", "--jitter", "3ms", "--method", "chain"],
-            "--jitter: must be 0 in the chain",
+            ["rtt", "--loss", "1%", "--app", "voip", "--reordering", "1%", "--method", "chain"],
+            "--reordering: must be 0 in the chain",
         ),
         (["bitrate", *VOIP, "--grow", "up"], "--grow"),
     ],

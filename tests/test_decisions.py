@@ -101,7 +101,7 @@ def test_capacity_is_where_a_flow_is_no_longer_carried():
     path = td.Path(rtt=0.100, loss=0.02)
     assert carries(Scenario(td.Flow(174, 0.020), path))
     assert carries(Scenario(td.Flow(1448, 0.005), path)) is False
-    assert carries(Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02, jitter=0.01))) is None
+    assert carries(Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02, reordering=0.01))) is None
 
 
 def test_a_backlog_that_is_too_large_for_the_chain_is_decided_without_a_second_solution(monkeypatch):

@@ -331,7 +331,7 @@ def test_auto_simulates_where_the_chain_is_expected_to_be_far_off(use, linux_cha
     assert predict_delay(FLOW, PATH, LINUX, method="auto").method == method
 
 
-@pytest.mark.parametrize("change", [{"ack_loss": 0.1}, {"jitter": 0.010}])
+@pytest.mark.parametrize("change", [{"ack_loss": 0.1}, {"reordering": 0.010}])
 def test_auto_simulates_what_the_chain_does_not_know(use, linux_chain, brief, change):
     use(table_of(0.01))
     assert predict_delay(FLOW, Path(0.100, 0.02, **change), LINUX, method="auto").method == "simulation"
@@ -401,8 +401,8 @@ def test_auto_leaves_to_the_chain_what_cannot_be_simulated(use):
     with pytest.warns(ValidityWarning, match="interval 0.0001 s"):
         assert predict_delay(fast, Path(0.110, 0.0), LINUX, method="auto").method == "chain"
     # What neither knows is refused in the words of the chain.
-    with pytest.raises(ValueError, match="jitter must be 0 in the chain"):
-        predict(Scenario(fast, Path(0.110, 0.02, jitter=0.01), LINUX)).require()
+    with pytest.raises(ValueError, match="reordering must be 0 in the chain"):
+        predict(Scenario(fast, Path(0.110, 0.02, reordering=0.01), LINUX)).require()
 
 
 @pytest.mark.parametrize(

@@ -183,8 +183,8 @@ def test_bad_arguments():
         td.largest_bitrate(VOIP, PATH, LINUX, TARGET, "up")
     with pytest.raises(ValueError, match="stack must come from one of the profiles"):
         td.largest_loss(VOIP, PATH, "linux", TARGET)
-    with pytest.raises(ValueError, match="jitter must be 0 in the chain"):
-        td.largest_rtt(VOIP, td.Path(rtt=0.1, loss=0.01, jitter=0.003), LINUX, TARGET, method="chain")
+    with pytest.raises(ValueError, match="reordering must be 0 in the chain"):
+        td.largest_rtt(VOIP, td.Path(rtt=0.1, loss=0.01, reordering=0.01), LINUX, TARGET, method="chain")
 
 
 def test_what_has_not_been_checked_is_noted():

@@ -281,7 +281,7 @@ def test_bounds_hold_what_is_reached():
     [
         (Path(0.1, 0.01, loss_burst=4), "loss_burst must be at most 2 in the chain, got 4; tcpdelay.simulate"),
         (Path(0.1, 0.01, ack_loss=0.1), "ack_loss must be 0 in the chain, got 0.1"),
-        (Path(0.1, 0.01, jitter=0.03), "jitter must be 0 in the chain, got 0.03"),
+        (Path(0.1, 0.01, jitter=0.03), "jitter must be 0 in one DelayModel, got 0.03; predict_delay"),
     ],
 )
 def test_what_the_chain_leaves_out_is_refused(path, message):

@@ -13,14 +13,14 @@ from tcpdelay.questions.region import VERDICTS
 from tcpdelay.scenario.scenario import Scenario
 
 VOIP, PATH, TARGET = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02), td.Target(0.2)
-JITTERY = td.Path(rtt=0.100, loss=0.02, jitter=0.005)
+REORDERED = td.Path(rtt=0.100, loss=0.02, reordering=0.01)
 CALL = ("--rtt", "100ms", "--loss", "2%", "--app", "voip")
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        (*CALL, "--jitter", "5ms"),
+        (*CALL, "--reordering", "1%"),
         ("--rtt", "100ms", "--loss", "2%", "--ack-loss", "1%", "--app", "opus", "--over", "wss-down"),
         ("--rtt", "60ms", "--loss", "1%", "--bad-time", "60ms", "--app", "opus", "--over", "turn-tcp"),
     ],
@@ -44,32 +44,32 @@ def test_a_report_simulates_what_the_chain_refuses(run, options, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def jittery():
+def reordered():
     """Return a report whose figures are all simulated."""
-    return td.guideline("voip", JITTERY)
+    return td.guideline("voip", REORDERED)
 
 
-def test_a_simulated_report_says_so_in_words(jittery):
-    page = jittery.to_markdown()
+def test_a_simulated_report_says_so_in_words(reordered):
+    page = reordered.to_markdown()
     assert (
-        f"The chain does not model this scenario (jitter), so all figures are simulated: each margin "
+        f"The chain does not model this scenario (reordering), so all figures are simulated: each margin "
         f"with {COMPARED_PACKETS} packets." in " ".join(page.split())
     )
-    assert "Jitter | up to 5 ms per segment" in page
+    assert "Reordering | 1 %" in page
     assert "Timeouts" not in page
-    assert "timeouts" not in jittery.to_html().partition("Parts of the mean delay")[2].partition("</figure>")[0]
-    with pytest.raises(UnsupportedError, match="jitter must be 0 in the chain"):
-        td.guideline("voip", JITTERY, method="chain")
+    assert "timeouts" not in reordered.to_html().partition("Parts of the mean delay")[2].partition("</figure>")[0]
+    with pytest.raises(UnsupportedError, match="reordering must be 0 in the chain"):
+        td.guideline("voip", REORDERED, method="chain")
 
 
-def test_margins_of_a_simulated_report_agree_with_the_search(jittery):
-    edge = td.largest_loss("voip", JITTERY)
-    assert jittery.margins[0].edge == pytest.approx(edge.value, rel=0.05)
-    assert jittery.refused == ("jitter",)
-    assert jittery.largest_sustainable_rate.edge > VOIP.bitrate
+def test_margins_of_a_simulated_report_agree_with_the_search(reordered):
+    edge = td.largest_loss("voip", REORDERED)
+    assert reordered.margins[0].edge == pytest.approx(edge.value, rel=0.05)
+    assert reordered.refused == ("reordering",)
+    assert reordered.largest_sustainable_rate.edge > VOIP.bitrate
 
 
-@pytest.mark.parametrize("options", [("--jitter", "5ms"), ("--ack-loss", "5%"), ("--bad-time", "40ms")])
+@pytest.mark.parametrize("options", [("--reordering", "1%"), ("--ack-loss", "5%"), ("--bad-time", "40ms")])
 def test_solve_simulates_what_the_chain_refuses(run, options):
     status, printed, _ = run("solve", "rtt", "--loss", "1%", "--app", "voip", *options, "--format", "json")
     assert status == 0
@@ -116,13 +116,13 @@ def test_the_tcp_of_2008_has_no_range_and_is_not_simulated():
 
 
 def test_compared_simulations_have_the_same_random_numbers():
-    model = model_to_compare(Scenario(VOIP, JITTERY), "auto")
-    first, second = (predict(Scenario(VOIP, JITTERY), Requested(), model).require() for _ in range(2))
+    model = model_to_compare(Scenario(VOIP, REORDERED), "auto")
+    first, second = (predict(Scenario(VOIP, REORDERED), Requested(), model).require() for _ in range(2))
     assert first.packets == COMPARED_PACKETS
     assert np.array_equal(first.values, second.values)
     assert model_to_compare(Scenario(VOIP, PATH), "auto") == "chain"
-    with pytest.raises(UnsupportedError, match="jitter"):
-        model_to_compare(Scenario(VOIP, JITTERY), "chain")
+    with pytest.raises(UnsupportedError, match="reordering"):
+        model_to_compare(Scenario(VOIP, REORDERED), "chain")
 
 
 def test_the_smallest_buffer_is_simulated_where_the_chain_leaves_the_share_open():

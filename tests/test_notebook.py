@@ -60,8 +60,8 @@ def test_without_axes_the_current_ones_are_used(results, name):
 
 
 def test_an_answer_without_a_distribution_shows_why():
-    refused = predict(Scenario(Flow(174, 0.020), Path(0.1, 0.02, jitter=0.01)), method="chain")
-    assert "jitter must be 0" in HTMLFormatter()(refused)
+    refused = predict(Scenario(Flow(174, 0.020), Path(0.1, 0.02, reordering=0.01)), method="chain")
+    assert "reordering must be 0" in HTMLFormatter()(refused)
 
 
 def test_regions_are_drawn_by_a_public_name():

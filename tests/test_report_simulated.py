@@ -26,7 +26,7 @@ from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, format_time
 
 NEAR_CAPACITY = Path(rtt=0.080, loss=0.004, jitter=0.005)
-"""TCP carries about the rate of live video here, and the chain does not know jitter."""
+"""TCP carries about the rate of live video here, and the chain knows no jitter of packets of several segments."""
 
 
 FEW = 20_000
@@ -174,7 +174,7 @@ def test_comparison_with_a_report_that_has_not_settled(unsettled, few_packets, m
         assert json.loads(compared.to_json())["differs"]
 
 
-def test_comparison_with_a_field_that_the_chain_refuses(no_search, few_packets):
+def test_comparison_with_jitter(no_search, few_packets):
     without, jittery = (guideline("voip", Path(rtt=0.100, loss=0.01, jitter=jitter)) for jitter in (0.0, 0.005))
     (row,) = differences_table(compare_guidelines(without, jittery)).rows
     assert row == ("Jitter", "–", "up to 5 ms per segment, 2.5 ms in the mean")
@@ -211,7 +211,7 @@ def test_effects_name_their_model_where_the_verdict_is_simulated():
 def test_effects_start_from_the_delay_of_the_report_where_all_is_simulated(few_packets, monkeypatch):
     # The report's delays are those of a longer simulation than those of the margins.
     monkeypatch.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (2 * COMPARED_PACKETS,))
-    found = guideline("voip", Path(rtt=0.100, loss=0.02, jitter=0.005), target=Target(0.1463))
+    found = guideline("voip", Path(rtt=0.100, loss=0.02, reordering=0.01), target=Target(0.1463))
     assert found.distribution.packets > COMPARED_PACKETS
     effects = [rule.effect for rule in found.recommendations if rule.effect is not None]
     before = [effect.without for effect in effects if effect.basis == "simulation" and effect.quantity == "quantile"]
@@ -232,10 +232,10 @@ def test_margins_have_the_range_in_which_the_expected_error_places_them():
     assert table.rows[0] == ("Loss", format_fraction(certain), format_fraction(impossible))
 
 
-@pytest.mark.parametrize("options", [{"stack": Stack.newreno_2008()}, {"jitter": 0.001}])
+@pytest.mark.parametrize("options", [{"stack": Stack.newreno_2008()}, {"reordering": 0.001}])
 def test_margins_without_a_range(options):
     found = guideline("voip", rtt=0.02, loss=0.01, **options)
     assert {margin.within_error for margin in found.margins} == {None}
     margins = section(found, "margins")
     assert all("Within the error" not in table.columns for table in margins.tables)
-    assert ("Simulated margins have no range" in margins.paragraphs[0]) == ("jitter" in options)
+    assert ("Simulated margins have no range" in margins.paragraphs[0]) == ("reordering" in options)

@@ -162,7 +162,7 @@ def test_the_expected_error_grows_where_a_quantile_is_at_the_edge_of_a_tooth():
         (td.Speech(174, 0.02, silence=0.1), PATH, td.Stack.linux(), "silence must be at least 0.2 s in the chain"),
         (VOICE, PATH, td.Stack.linux("bbr"), "congestion_control must be cubic or reno in the chain of speech"),
         (VOICE, td.Path(0.1, 0.01, loss_burst=1.5), td.Stack.linux(), "loss_burst must be 1.0 in the chain of speech"),
-        (VOICE, td.Path(0.1, 0.01, jitter=0.01), td.Stack.linux(), "jitter must be 0 in the chain"),
+        (VOICE, td.Path(0.1, 0.01, jitter=0.01), td.Stack.linux(), "jitter must be 0.0 in the chain of speech"),
         (td.Speech(700, 0.02), td.Path(0.19, 0.05), td.Stack.linux(), "loss must be smaller in the chain of speech: "),
         (VOICE, PATH, td.Stack.newreno_2008(), "source must be a Flow"),
     ],

@@ -109,9 +109,9 @@ def test_heuristics_are_those_of_the_library():
 
 
 def test_refused_points_say_why_and_stop_nothing():
-    result = td.sweep(with_changes(path={"jitter": "5ms"}, grid={"rtt": [0.05], "loss": [0.01, 0.02]}))
+    result = td.sweep(with_changes(path={"reordering": 0.01}, grid={"rtt": [0.05], "loss": [0.01, 0.02]}))
     assert result.refused.values.tolist() == [[1, 1]]
-    assert result.refusals.values[1].startswith("jitter must be 0 in the chain")
+    assert result.refusals.values[1].startswith("reordering must be 0 in the chain")
     assert np.isnan(result.delay).all()
     assert not result.sustainable.any()
     mixed = td.sweep(with_changes(grid={"rtt": [0.05, 0.1], "loss": [0.01], "one_way_delay": [0.03, 0.08]}))

@@ -96,7 +96,7 @@ def test_the_chain_decides_alone_where_it_can():
 
 
 def test_what_the_chain_refuses_is_simulated():
-    scenario = replace(CALL, path=td.Path(rtt=0.100, loss=0.02, jitter=0.010))
+    scenario = replace(CALL, path=td.Path(rtt=0.100, loss=0.02, reordering=0.01))
     found = judge(scenario, td.Target(0.200), requested=Requested())
     assert (found.verdict, found.answer.method) == ("works", "simulation")
     assert judge(scenario, td.Target(0.200), "chain").verdict == "uncertain"

@@ -31,6 +31,8 @@ CORRELATED_TABLE = "linux-errors-correlated.csv"
 """
 SPEECH_TABLE, VIDEO_TABLE = "linux-errors-speech.csv", "linux-errors-video.csv"
 """Files with the errors of the chains of speech and video, from `validation/speech.py` and `validation/video.py`."""
+JITTER_TABLE = "linux-errors-jitter.csv"
+"""File with the errors of the chain of `Stack.linux` with jitter; `validation/jitter.py` writes it."""
 BBR_TABLE = "linux-errors-bbr.csv"
 """File with the errors of the chain of BBR; `validation/bbr_chain.py` writes it."""
 SIMULATED_RATE_ERROR = 0.047
@@ -46,6 +48,7 @@ Nine of ten are within 7.5 % of a simulation (`validation/capacity.py`). The sim
 LARGEST_CAPACITY_ERROR = 0.215 + SIMULATED_RATE_ERROR
 """Error by which that rate is too small at most: the largest of `validation/capacity.py`, and the simulation's own."""
 SIMULATED_BURSTS = "simulations of losses in bursts in scenarios like this one"
+SIMULATED_JITTER = "simulations of jitter in scenarios like this one"
 SIMULATED_CORRELATED = "simulations of correlated losses in scenarios like this one"
 STUDENT_95 = 2.09
 """Half width of a 95 % interval in standard errors: Student's quantile for 20 batches."""
@@ -161,7 +164,8 @@ def features_of(flow: Flow, path: Path, stack: Linux) -> NDArray[np.float64]:
     >>> features_of(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux()).round(3).tolist()
     [0.1, 0.02, 0.118, 5.0]
     """
-    return np.array([path.rtt, path.loss, connection_utilization(flow, path, stack), path.rtt / flow.interval])
+    rtt = path.mean_rtt
+    return np.array([rtt, path.loss, connection_utilization(flow, path, stack), rtt / flow.interval])
 
 
 def linux_table_file(burst: float = 1.0, bbr: bool = False, correlated: bool = False) -> FilePath:
@@ -273,8 +277,8 @@ def expected_error(
     ExpectedError
         For `Stack.linux`, the error in the most similar of the simulated scenarios. Where TCP carries the flow, it is
         at least the simulator's own error. Near the capacity, `p90` is at least `WRONG_CALL`. Far beyond the capacity
-        it is 0. With losses in bursts or correlated losses, each figure is the larger of the errors with and without
-        them. For the published chain, the error over all captures.
+        it is 0. With losses in bursts, correlated losses or jitter, each figure is the larger of the errors with and
+        without them. For the published chain, the error over all captures.
 
     Raises
     ------
@@ -302,6 +306,8 @@ def expected_error(
     if not carried:
         return found
     found = _no_less(found, _least_error(stack))
+    if path.jitter > 0:
+        return _no_less(replace(found, source=SIMULATED_JITTER), _named_table(JITTER_TABLE).expected(*scenario))
     if independent:
         return found
     source = SIMULATED_CORRELATED if correlated else SIMULATED_BURSTS
@@ -309,12 +315,12 @@ def expected_error(
 
 
 @cache
-def _source_table(name: str) -> ErrorTable:
-    return ErrorTable.read(source_table_file(name))
+def _named_table(name: str) -> ErrorTable:
+    return ErrorTable.read(table_file(name))
 
 
-def source_table_file(name: str) -> FilePath:
-    """Return the file with the errors of the chain of a source, by its name."""
+def table_file(name: str) -> FilePath:
+    """Return the file with the errors of a chain, by its name."""
     return linux_table_file().with_name(name)
 
 
@@ -338,7 +344,7 @@ def source_error(table: str, flow: Flow, path: Path, stack: Linux, quantile: flo
     True
     """
     cubic = stack.congestion_control == "cubic"
-    found = _source_table(table).expected(features_of(flow, path, stack), cubic, True, quantile)
+    found = _named_table(table).expected(features_of(flow, path, stack), cubic, True, quantile)
     return _no_less(found, SIMULATOR_ERROR)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from tcpdelay.models.compilation import interpreted_first, single_prediction
 from tcpdelay.models.interface import (
     SIMULATED,
     Answer,
+    DelayParts,
     Precision,
     Requested,
     Status,
@@ -25,6 +27,7 @@ from tcpdelay.models.interface import (
 )
 from tcpdelay.models.linux import parameters as linux
 from tcpdelay.models.linux.delays import filled_bins
+from tcpdelay.models.linux.jitter import constant_paths, jitter_refusals, with_jitter
 from tcpdelay.models.linux.profile import compile_kernels
 from tcpdelay.models.published import transitions as published
 from tcpdelay.models.published.delays import merge_lattices
@@ -149,9 +152,16 @@ def _compilation(stack: Stack) -> tuple[Callable[..., Any], Callable[[], object]
 
 
 def _capacity(flow: Flow, path: Path, stack: Stack) -> float:
-    """Return the largest packet rate [1/s] that TCP carries, by a chain of its own; NaN if that is too large."""
+    """Return the largest packet rate [1/s] that TCP carries, by chains of their own; NaN if one is too large.
+
+    With jitter, TCP carries a rate if it does so at each of the round-trip times.
+    """
+
+    def smallest() -> float:
+        return min(DelayModel(flow, steady, stack).capacity for steady in constant_paths(path))
+
     try:
-        return interpreted_first(lambda: DelayModel(flow, path, stack).capacity, *_compilation(stack))
+        return interpreted_first(smallest, *_compilation(stack))
     except TooLargeError:
         return np.nan
 
@@ -209,15 +219,83 @@ def _predicted(solved: DelayDistribution, model: DelayModel, ignored: Mapping[st
 
 
 class LinuxChain(_ChainModel):
-    """The Markov chain of a current Linux kernel."""
+    """The Markov chain of a current Linux kernel; with jitter, the mean of chains with constant round-trip times."""
 
     stack = Linux
-    path_fields = linux.PATH_FIELDS
+    path_fields = linux.PATH_FIELDS | {"jitter"}
     assumed: ClassVar[Mapping[str, Any]] = {"window_validation": True, "delayed_ack": False}
 
     def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
-        assert isinstance(scenario.stack, Linux)
-        return linux.linux_refusals(scenario.flow, scenario.path, scenario.stack)
+        flow, path, stack = scenario.flow, scenario.path, scenario.stack
+        assert isinstance(stack, Linux)
+        yield from linux.linux_refusals(flow, replace(path, jitter=0.0), stack)
+        yield from jitter_refusals(flow, path, stack)
+
+    def _solve(
+        self, scenario: Scenario, requested: Requested, answered: Callable[..., Answer], ignored: Mapping[str, str]
+    ) -> Answer:
+        if scenario.path.jitter == 0:
+            return super()._solve(scenario, requested, answered, ignored)
+        flow, path, stack = scenario.flow, scenario.path, scenario.stack
+        paths, found = constant_paths(path), []
+        exact = Requested(
+            parts=requested.parts, max_seconds=requested.max_seconds / len(paths), max_memory=requested.max_memory
+        )
+        for steady in paths:
+            one = replace(scenario, path=steady)
+            found.append(super()._solve(one, exact, partial(Answer, one, exact, self.name), ignored))
+            if found[-1].refusal is not None:
+                error = partial(_error_unsolved, flow, path, stack)
+                return answered("too large", refusal=found[-1].refusal, look_up_error=error)
+        carried = all(one.sustainable for one in found)
+        distribution = _jittery_delays([one.require() for one in found], flow, path, stack, carried, ignored)
+        target = requested.target
+        more: dict[str, Any] = {}
+        if requested.parts:
+            more["parts"] = _mean_parts([one.parts for one in found if one.parts], path)
+            more["backlogged_time_fraction"] = float(np.mean([one.backlogged_time_fraction for one in found]))
+        return answered(
+            "exact" if carried else "not carried",
+            distribution.quantile(np.array(requested.quantiles)),
+            distribution.late_fraction(np.array(requested.late_after)),
+            distribution.mean,
+            carried,
+            distribution.truncated_mass,
+            distribution=distribution,
+            lateness=np.nan if target is None else distribution.late_fraction(target.latest),
+            **more,
+        )
+
+
+def _jittery_delays(
+    solved: Sequence[DelayDistribution],
+    flow: Flow,
+    path: Path,
+    stack: Stack,
+    carried: bool,
+    ignored: Mapping[str, str],
+) -> DelayDistribution:
+    """Return the distribution of the delays with jitter, with its scenario and its expected error."""
+    if carried:
+        values, weights = with_jitter(solved, path.jitter)
+    else:
+        values, weights = np.array([np.inf]), np.ones(1)
+    return DelayDistribution(
+        values,
+        weights,
+        path.forward_delay,
+        carried,
+        max(one.truncated_mass for one in solved),
+        scenario=(flow, path, stack),
+        ignored=ignored,
+        look_up_error=partial(_expected_error, flow, path, stack, carried, None),
+    )
+
+
+def _mean_parts(parts: Sequence[DelayParts], path: Path) -> DelayParts:
+    """Return the mean of the parts of the mean delay; the mean jitter is a part of the network's delay."""
+    _, backlog, head_of_line, timeouts = np.mean([astuple(one) for one in parts], axis=0).tolist()
+    return DelayParts(path.forward_delay + path.jitter / 2, backlog, head_of_line, timeouts)
 
 
 class PublishedChain(_ChainModel):

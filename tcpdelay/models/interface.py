@@ -136,8 +136,8 @@ def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = ""
     Examples
     --------
     >>> known = frozenset({"rtt", "loss"})
-    >>> [refused.name for refused in unknown_fields(Path(0.1, 0.02, jitter=0.005), known, "in the chain")]
-    ['jitter']
+    >>> [refused.name for refused in unknown_fields(Path(0.1, 0.02, ack_loss=0.01), known, "in the chain")]
+    ['ack_loss']
     """
     for name, default in _defaults_except(known):
         value = getattr(path, name)

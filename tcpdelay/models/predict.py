@@ -180,7 +180,7 @@ def model_to_compare(
     >>> flow = Flow(174, 0.020)
     >>> model_to_compare(Scenario(flow, Path(rtt=0.100, loss=0.02)), "auto")
     'chain'
-    >>> model_to_compare(Scenario(flow, Path(rtt=0.100, loss=0.02, jitter=0.005)), "auto").packets
+    >>> model_to_compare(Scenario(flow, Path(rtt=0.100, loss=0.02, reordering=0.01)), "auto").packets
     200000
     """
     can_simulate = not simulator().supports(scenario).refused
@@ -207,8 +207,8 @@ def why_simulated(scenario: Scenario, solved: bool = True) -> str:
 
     Examples
     --------
-    >>> why_simulated(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02, jitter=0.005, ack_loss=0.01)))
-    'the chain does not model this scenario (ack loss, jitter)'
+    >>> why_simulated(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02, ack_loss=0.01, reordering=0.01)))
+    'the chain does not model this scenario (ack loss, reordering)'
     """
     refused = supports(scenario).refused
     refusal: ValueError | None = refused[0] if refused else None
@@ -391,7 +391,8 @@ def predict_delay(
         What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` alone, to 2 % in some
         seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its expected error is
         below 10 % and the flow's rate is not near the capacity, and else simulates what can be simulated: also lost
-        acknowledgements and jitter, which the chain does not know, and bursts of losses that are too long for it.
+        acknowledgements, which the chain does not know, jitter above the packet interval, and bursts of losses that are
+        too long for it.
     packets : int, optional
         Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".
     on_progress : callable, optional
@@ -466,9 +467,9 @@ def predict_with_warning(
 
     Examples
     --------
-    >>> jittery = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02, jitter=0.005))
-    >>> predict_with_warning(jittery, "auto", packets=10_000).simulated_because
-    'the chain does not model this scenario (jitter)'
+    >>> reordered = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02, reordering=0.01))
+    >>> predict_with_warning(reordered, "auto", packets=10_000).simulated_because
+    'the chain does not model this scenario (reordering)'
     """
     from tcpdelay.models.compilation import single_prediction
     from tcpdelay.models.interface import Requested

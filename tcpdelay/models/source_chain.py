@@ -95,7 +95,8 @@ class SourceChain(ABC):
         if stack.congestion_control == "bbr":
             yield UnsupportedError("congestion_control", "bbr", f"be cubic or reno {where}", SIMULATED)
             return
-        for name, value in (("loss_pattern", "random"), ("loss_burst", 1.0), ("bottleneck", "packets")):
+        steady = (("loss_pattern", "random"), ("loss_burst", 1.0), ("bottleneck", "packets"), ("jitter", 0.0))
+        for name, value in steady:
             if getattr(path, name) != value:
                 yield UnsupportedError(name, getattr(path, name), f"be {value!r} {where}", SIMULATED)
                 return

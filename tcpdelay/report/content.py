@@ -25,8 +25,6 @@ from tcpdelay.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.judged_delays import JudgedDelays
     from tcpdelay.advice.rule import Place, Recommendation
@@ -44,6 +42,8 @@ CURVE_ROWS = 8
 LOSS_PATTERN = {"random": "random losses", "correlated": "correlated losses, as in a full drop-tail queue"}
 LOSS_FIELDS = ("loss", "loss_pattern", "loss_burst", "bad_time", "bad_loss")
 """Fields of a path in the row of the losses."""
+SHOWN_FIELDS = (*LOSS_FIELDS, "rtt", "one_way_delay", "bottleneck")
+"""Fields of a path that every report shows."""
 BOTTLENECK = {"packets": "queue limited in packets", "bytes": "queue limited in bytes"}
 
 
@@ -82,7 +82,7 @@ def scenario_table(guideline: Findings) -> Table:
         ("Flow", f"{flow.packet_size} B every {format_time(flow.interval)}, {format_rate(flow.bitrate)}"),
         ("Round-trip time", f"{format_time(path.rtt)}, of which {one_way} from sender to receiver"),
         ("Loss", f"{format_fraction(path.loss)}, {losses(path)}"),
-        *other_fields(path, guideline.refused),
+        *other_fields(path),
         ("Bottleneck", BOTTLENECK[path.bottleneck]),
         ("Demand", f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"),
         ("TCP", phrases.stack_words(guideline.stack)),
@@ -90,10 +90,13 @@ def scenario_table(guideline: Findings) -> Table:
     return Table(("Scenario", "Value"), rows)
 
 
-def other_fields(path: Path, refused: Collection[str]) -> list[tuple[str, str]]:
-    """Return the fields of the path that the chain refuses, except the fields of the losses."""
-    declared = {name: field for name, field in declarations(type(path)).items() if name not in LOSS_FIELDS}
-    words = {name: declared[name].written(getattr(path, name)) for name in refused if name in declared}
+def other_fields(path: Path) -> list[tuple[str, str]]:
+    """Return the fields of the path that differ from their defaults and have no row of their own in the scenario."""
+    words = {
+        name: field.written(getattr(path, name))
+        for name, field in declarations(type(path)).items()
+        if name not in SHOWN_FIELDS and getattr(path, name) != field.default
+    }
     if "jitter" in words:
         mean = format_time(path.jitter / 2)
         words["jitter"] = f"up to {words['jitter']} per segment, {mean} in the mean"

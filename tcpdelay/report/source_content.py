@@ -28,7 +28,6 @@ from tcpdelay.report.content import (
     parts_table,
     rules_section,
 )
-from tcpdelay.scenario.fields import declarations
 from tcpdelay.units import (
     TOO_FEW,
     format_fraction,
@@ -41,9 +40,6 @@ from tcpdelay.units import (
 if TYPE_CHECKING:
     from tcpdelay.advice.source_guideline import SourceFindings
     from tcpdelay.scenario.sources.message_stream import Source
-
-ALWAYS_SHOWN = ("rtt", "one_way_delay", "bottleneck")
-"""Fields of a path that always have a row; other fields have a row if their value is not the default."""
 
 
 def source_content(found: SourceFindings) -> Content:
@@ -113,15 +109,10 @@ def _scenario_table(found: SourceFindings) -> Table:
     """Return the scenario: the path, the demand and the TCP stack."""
     path, target = found.path, found.target
     one_way = format_time(path.forward_delay)
-    special = [
-        name
-        for name, declared in declarations(type(path)).items()
-        if name not in ALWAYS_SHOWN and getattr(path, name) != declared.default
-    ]
     rows = (
         ("Round-trip time", f"{format_time(path.rtt)}, of which {one_way} from sender to receiver"),
         ("Loss", f"{format_fraction(path.loss)}, {losses(path)}"),
-        *other_fields(path, special),
+        *other_fields(path),
         ("Bottleneck", BOTTLENECK[path.bottleneck]),
         ("Demand", f"{format_fraction(target.quantile)} of the messages within {format_time(target.limit)}"),
         ("TCP", phrases.stack_words(found.stack)),

@@ -36,8 +36,8 @@ def check_losses(loss: float, loss_burst: float, bad_time: float, bad_loss: floa
 class Path:
     """The network between the two ends: round-trip time, loss and queue.
 
-    A model may ignore some of the fields; the chains do not model lost acknowledgements and jitter. The prediction
-    reports the ignored fields.
+    A model may ignore or refuse some of the fields: the chains do not model lost acknowledgements, and only the chain
+    of Linux models jitter. The prediction reports the ignored fields.
 
     Parameters
     ----------
@@ -218,6 +218,11 @@ class Path:
     def forward_delay(self) -> float:
         """Delay from sender to receiver [s]: `one_way_delay` if given, or half the round-trip time."""
         return self.rtt / 2 if self.one_way_delay is None else self.one_way_delay
+
+    @property
+    def mean_rtt(self) -> float:
+        """Mean round-trip time of a segment and its acknowledgement [s]: `rtt` and half of the `jitter`."""
+        return self.rtt + self.jitter / 2
 
     @property
     def good_time(self) -> float:

@@ -44,7 +44,11 @@ def errors(table: pd.DataFrame, seeds: Sequence[int]) -> ErrorTable:
     """Return the table of errors that predictions quote, against the mean of the simulations of each row."""
     answered = table[table["chain_p95"].notna()]
     features = [
-        features_of(Flow(one.packet_size, one.interval), Path(one.rtt, one.loss), Stack.linux(one.congestion_control))
+        features_of(
+            Flow(one.packet_size, one.interval),
+            Path(one.rtt, one.loss, jitter=getattr(one, "jitter", 0.0)),
+            Stack.linux(one.congestion_control),
+        )
         for one in answered.itertuples()
     ]
     off = {}

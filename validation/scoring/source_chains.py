@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from scoring.chain_errors import MEASURES, errors, measures
-from tcpdelay.models.accuracy import source_table_file
+from tcpdelay.models.accuracy import table_file
 from tcpdelay.models.predict import predict
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.source_chain import SourceDelays
@@ -147,5 +147,5 @@ class ChainComparison:
         file = RESULTS / self.results
         table = self.predicted_again(pd.read_csv(file)) if arguments.again else self.compared(arguments.random)
         table.to_csv(file, index=False)
-        source_table_file(self.table).write_text(errors(table, SEEDS).to_csv())
+        table_file(self.table).write_text(errors(table, SEEDS).to_csv())
         print(self.summary(table).round(2).to_string())

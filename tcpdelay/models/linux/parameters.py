@@ -204,7 +204,10 @@ def _losses(path: Path, load: float) -> _Losses:
 
 
 PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst"})
-"""Fields of a path that the chain takes into account. It refuses any other field unless it has its default."""
+"""Fields of a path that one chain takes into account. It refuses any other field unless it has its default.
+
+The mean of several chains takes jitter into account as well: see `tcpdelay.models.linux.jitter`.
+"""
 
 
 def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
@@ -212,12 +215,15 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
 
     Examples
     --------
-    >>> [refused.name for refused in linux_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), Linux())]
-    ['jitter']
+    >>> [refused.name for refused in linux_refusals(Flow(174, 0.02), Path(0.1, 0.02, ack_loss=0.01), Linux())]
+    ['ack_loss']
     >>> [refused.name for refused in linux_refusals(Flow(3000, 0.04), Path(0.1, 0.02), Linux("bbr"))]
     ['packet_size']
     """
-    yield from unknown_fields(path, PATH_FIELDS, "in the chain", SIMULATED)
+    if path.jitter > 0:
+        hint = "predict_delay(method='chain') takes the mean of several models"
+        yield UnsupportedError("jitter", path.jitter, "be 0 in one DelayModel", hint)
+    yield from unknown_fields(path, PATH_FIELDS | {"jitter"}, "in the chain", SIMULATED)
     yield from _refused_timeouts(flow, path, stack)
     if stack.congestion_control == "bbr":
         yield from _refused_with_bbr(flow, path, stack)
