@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from scoring.odd_scenarios import Method, Outcome, odd_scenario, outcome
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.linux.profile import compile_kernels
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.path import Path
@@ -60,8 +61,10 @@ def _start_clock() -> None:
     signal.setitimer(signal.ITIMER_PROF, MOST_TIME)
 
 
-def _work(asked: Connection, method: Method) -> None:
+def _work(asked: Connection, far_end: Connection, method: Method, max_seconds: float) -> None:
     """Answer numbers of scenarios until the connection ends."""
+    # Without this, the end of the other process would not end the connection.
+    far_end.close()
     limit = _memory("VmSize") + MOST_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     while True:
@@ -71,7 +74,7 @@ def _work(asked: Connection, method: Method) -> None:
             return
         # The peak of the memory begins anew (proc_pid_clear_refs(5)).
         FilePath("/proc/self/clear_refs").write_text("5")
-        asked.send((outcome(odd_scenario(number, method), _start_clock), _memory("VmHWM")))
+        asked.send((outcome(odd_scenario(number, method), max_seconds, _start_clock), _memory("VmHWM")))
 
 
 def _memory(name: str) -> int:
@@ -85,14 +88,15 @@ def _memory(name: str) -> int:
 class _Worker:
     """A process that answers one scenario after another, and is replaced when it does not end."""
 
-    def __init__(self, method: Method) -> None:
-        self.method = method
+    def __init__(self, method: Method, max_seconds: float) -> None:
+        self.method, self.max_seconds = method, max_seconds
         self._start()
 
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, self.method), daemon=True)
+        arguments = theirs, self.connection, self.method, self.max_seconds
+        self.process = context.Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
 
@@ -120,9 +124,9 @@ class _Worker:
         self.connection.close()
 
 
-def _rows(numbers: range, method: Method) -> Iterator[dict[str, Any]]:
+def _rows(numbers: range, method: Method, max_seconds: float) -> Iterator[dict[str, Any]]:
     """Yield one row for each scenario."""
-    worker = _Worker(method)
+    worker = _Worker(method, max_seconds)
     try:
         for number in numbers:
             found, peak = worker.ask(number)
@@ -134,7 +138,7 @@ def _rows(numbers: range, method: Method) -> Iterator[dict[str, Any]]:
         worker.close()
 
 
-def run(file: FilePath, scenarios: int, first: int, method: Method) -> None:
+def run(file: FilePath, scenarios: int, first: int, method: Method, max_seconds: float) -> None:
     """Ask about scenarios, from the one after the last in the file on."""
     done = pd.read_csv(file)["number"].max() + 1 if file.exists() else first
     _compile()
@@ -143,7 +147,7 @@ def run(file: FilePath, scenarios: int, first: int, method: Method) -> None:
         table = csv.DictWriter(stream, COLUMNS)
         if not stream.tell():
             table.writeheader()
-        for count, row in enumerate(_rows(range(int(done), first + scenarios), method), start=1):
+        for count, row in enumerate(_rows(range(int(done), first + scenarios), method, max_seconds), start=1):
             table.writerow(row)
             stream.flush()
             faults += bool(row["fault"])
@@ -190,11 +194,13 @@ def main() -> None:
     running.add_argument("--scenarios", type=int, default=1000, help="number of scenarios (%(default)s)")
     running.add_argument("--first", type=int, default=0, help="number of the first scenario (%(default)s)")
     running.add_argument("--method", choices=get_args(Method), default="chain", help="what is asked (%(default)s)")
+    allowed = "max_seconds of each question (%(default)s)"
+    running.add_argument("--max-seconds", type=float, default=MOST_SECONDS, help=allowed)
     counting = commands.add_parser("table", help="count the faults of runs by kind")
     counting.add_argument("files", type=FilePath, nargs="+", help="CSV files of runs")
     arguments = parser.parse_args()
     if arguments.command == "run":
-        run(arguments.file, arguments.scenarios, arguments.first, arguments.method)
+        run(arguments.file, arguments.scenarios, arguments.first, arguments.method, arguments.max_seconds)
     else:
         print(table(arguments.files))
 

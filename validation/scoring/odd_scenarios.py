@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import predict
 from tcpdelay.models.validity import ValidityWarning
@@ -130,10 +131,12 @@ class Outcome:
     seconds: float = 0.0
 
 
-def outcome(odd: OddScenario, start_clock: Callable[[], object] = lambda: None) -> Outcome:
+def outcome(
+    odd: OddScenario, max_seconds: float = MOST_SECONDS, start_clock: Callable[[], object] = lambda: None
+) -> Outcome:
     """Ask about a scenario, and about the same with a larger loss; return what came of it.
 
-    `start_clock` is called before each of the two calls.
+    Each call may take `max_seconds`. `start_clock` is called before each of the two calls.
     """
     seconds = [0.0]
 
@@ -141,7 +144,7 @@ def outcome(odd: OddScenario, start_clock: Callable[[], object] = lambda: None) 
         start_clock()
         begun = time.process_time()
         try:
-            answer = predict(scenario, Requested(), odd.method)
+            answer = predict(scenario, Requested(max_seconds=max_seconds), odd.method)
             # The error of an answer may take a chain of its own.
             _ = answer.expected_error
             return answer
