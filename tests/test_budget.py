@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,14 @@ def test_a_simulation_ends_after_its_time():
     found = td.simulate(CALL, PATH, half_width=1e-6, max_seconds=0.1)
     assert found.packets == 200_000
     assert td.simulate(CALL, PATH, packets=5000, max_seconds=0.01).packets == 5000
+
+
+@pytest.mark.parametrize("loss", [0.5, 0.9])
+def test_a_simulation_ends_in_the_middle_of_its_first_packets(loss):
+    begun = time.thread_time()
+    with pytest.raises(TooLargeError, match="has only reached 0 packets in the time that it may take"):
+        td.simulate(td.Flow(800_000, 0.815), td.Path(rtt=0.336, loss=loss), max_seconds=0.01)
+    assert time.thread_time() - begun < 1.0
 
 
 def test_a_larger_budget_asks_again():

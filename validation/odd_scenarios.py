@@ -3,8 +3,9 @@
     python validation/odd_scenarios.py run FILE.csv --scenarios 1000 --method chain
     python validation/odd_scenarios.py table FILE.csv ...
 
-`run` asks about each scenario in a process of its own pool, with a limit of its memory and a clock, and appends a line
-for each to the file. Started again, it goes on after the last line. `table` counts the faults by kind.
+`run` asks about one scenario after the other in one process with a limit of its memory and a clock for each call, and
+appends a line for each to the file. A process that the clock ends is replaced. Started again, it goes on after the last
+line. `table` counts the faults by kind.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 import argparse
 import csv
 import multiprocessing
-import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from scoring.odd_scenarios import Method, odd_scenario, outcome
+from scoring.odd_scenarios import Method, Outcome, odd_scenario, outcome
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.linux.profile import compile_kernels
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.path import Path
@@ -33,17 +35,14 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 
 MOST_TIME = 20.0
-"""Processor time that the two questions of a scenario may each take [s]."""
-PATIENCE = 30.0
-"""Factor by which the clock on the wall may run longer than this time, beside other work."""
+"""Processor time that a call may take [s]."""
+PATIENCE = 1200.0
+"""Time on the wall that a scenario may take beside other work [s]."""
 MOST_MEMORY = 4 * 2**30
 """Memory that a process may take beyond what it has at the start [bytes]."""
-POLL = 0.05
-"""Time between two looks at a process that takes long [s]."""
 STEPS = 100
 """Number of scenarios between two lines of progress."""
 COLUMNS = ("number", "method", "status", "answered_by", "p95", "seconds", "peak_mib", "fault", "scenario")
-TICKS = os.sysconf("SC_CLK_TCK")
 WORST = 5
 """Number of examples in the table of each kind of fault."""
 
@@ -57,9 +56,16 @@ def _compile() -> None:
         predict(Scenario(Flow(174, 0.020), Path(0.100, 0.02), Stack.linux(control)), method="simulation")  # type: ignore[arg-type]
 
 
-def _work(asked: Connection, method: Method) -> None:
+def _start_clock() -> None:
+    """Let the kernel end this process once it has taken the time of a call: no Python handler runs in compiled code."""
+    signal.setitimer(signal.ITIMER_PROF, MOST_TIME)
+
+
+def _work(asked: Connection, far_end: Connection, method: Method, max_seconds: float) -> None:
     """Answer numbers of scenarios until the connection ends."""
-    limit = _memory(os.getpid(), "VmSize") + MOST_MEMORY
+    # Without this, the end of the other process would not end the connection.
+    far_end.close()
+    limit = _memory("VmSize") + MOST_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     while True:
         try:
@@ -68,63 +74,48 @@ def _work(asked: Connection, method: Method) -> None:
             return
         # The peak of the memory begins anew (proc_pid_clear_refs(5)).
         FilePath("/proc/self/clear_refs").write_text("5")
-        begun = time.process_time()
-        found = outcome(odd_scenario(number, method))
-        asked.send((found, time.process_time() - begun, _memory(os.getpid(), "VmHWM")))
+        asked.send((outcome(odd_scenario(number, method), max_seconds, _start_clock), _memory("VmHWM")))
 
 
-def _memory(process: int, name: str) -> int:
-    """Return a figure of a process's memory [bytes]."""
-    for line in FilePath(f"/proc/{process}/status").read_text().splitlines():
+def _memory(name: str) -> int:
+    """Return a figure of this process's memory [bytes]."""
+    for line in FilePath("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    return 0
-
-
-def _used(process: int) -> float:
-    """Return the processor time of a process [s]."""
-    fields = FilePath(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    raise LookupError(name)
 
 
 class _Worker:
     """A process that answers one scenario after another, and is replaced when it does not end."""
 
-    def __init__(self, method: Method) -> None:
-        self.method = method
+    def __init__(self, method: Method, max_seconds: float) -> None:
+        self.method, self.max_seconds = method, max_seconds
         self._start()
 
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, self.method), daemon=True)
+        arguments = theirs, self.connection, self.method, self.max_seconds
+        self.process = context.Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
-        assert self.process.pid is not None
-        self.pid = self.process.pid
 
-    def ask(self, number: int) -> tuple[str, str, float, float, float, str]:
-        """Return status, model, p95, processor time, peak of memory and fault of a scenario."""
-        begun, used = time.monotonic(), _used(self.pid)
-        # The two questions of a scenario have a clock each.
-        most = 2 * MOST_TIME
+    def ask(self, number: int) -> tuple[Outcome, float]:
+        """Return what came of a scenario, and the peak of memory [bytes]; NaN if the process did not end well."""
         self.connection.send(number)
-        while not self.connection.poll(POLL):
-            spent = _used(self.pid) - used if self.process.is_alive() else np.inf
-            if spent > most or time.monotonic() - begun > PATIENCE * most:
-                ended = "the process died" if np.isinf(spent) else f"no answer in {spent:.0f} s of processor time"
-                peak = _memory(self.pid, "VmHWM") if self.process.is_alive() else 0
-                self.close()
-                self._start()
-                return "none", "", np.nan, spent, peak / 2**20, ended
         try:
-            found, seconds, peak = self.connection.recv()
-        except EOFError:
-            self.close()
-            self._start()
-            return "none", "", np.nan, np.nan, np.nan, "the process died"
-        slow = f"took {seconds:.0f} s of processor time" if seconds > most else ""
-        return found.status, found.method, found.p95, seconds, peak / 2**20, found.fault or slow
+            if self.connection.poll(PATIENCE):
+                found: tuple[Outcome, float] = self.connection.recv()
+                return found
+            ended = f"no answer in {PATIENCE:.0f} s"
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+            code = self.process.exitcode
+            too_late = f"no answer in {MOST_TIME:.0f} s of processor time"
+            ended = too_late if code == -signal.SIGPROF else f"the process died ({code})"
+        self.close()
+        self._start()
+        return Outcome("none", ended), np.nan
 
     def close(self) -> None:
         """End the process."""
@@ -133,20 +124,21 @@ class _Worker:
         self.connection.close()
 
 
-def _rows(numbers: range, method: Method) -> Iterator[dict[str, Any]]:
+def _rows(numbers: range, method: Method, max_seconds: float) -> Iterator[dict[str, Any]]:
     """Yield one row for each scenario."""
-    worker = _Worker(method)
+    worker = _Worker(method, max_seconds)
     try:
         for number in numbers:
-            status, by, p95, seconds, peak, fault = worker.ask(number)
-            scenario = odd_scenario(number, method).in_words() if fault else ""
-            values = (number, method, status, by, f"{p95:.6g}", f"{seconds:.3f}", f"{peak:.0f}", fault, scenario)
+            found, peak = worker.ask(number)
+            scenario = odd_scenario(number, method).in_words() if found.fault else ""
+            figures = f"{found.p95:.6g}", f"{found.seconds:.3f}", f"{peak / 2**20:.0f}"
+            values = (number, method, found.status, found.method, *figures, found.fault, scenario)
             yield dict(zip(COLUMNS, values, strict=True))
     finally:
         worker.close()
 
 
-def run(file: FilePath, scenarios: int, first: int, method: Method) -> None:
+def run(file: FilePath, scenarios: int, first: int, method: Method, max_seconds: float) -> None:
     """Ask about scenarios, from the one after the last in the file on."""
     done = pd.read_csv(file)["number"].max() + 1 if file.exists() else first
     _compile()
@@ -155,7 +147,7 @@ def run(file: FilePath, scenarios: int, first: int, method: Method) -> None:
         table = csv.DictWriter(stream, COLUMNS)
         if not stream.tell():
             table.writeheader()
-        for count, row in enumerate(_rows(range(int(done), first + scenarios), method), start=1):
+        for count, row in enumerate(_rows(range(int(done), first + scenarios), method, max_seconds), start=1):
             table.writerow(row)
             stream.flush()
             faults += bool(row["fault"])
@@ -178,7 +170,8 @@ def table(files: list[FilePath]) -> str:
         seconds, peak = (pd.to_numeric(of_method[name], errors="coerce") for name in ("seconds", "peak_mib"))
         lines.append(
             f"{method}: {len(of_method)} scenarios, {(of_method['fault'] != '').sum()} with a fault; time "
-            f"{seconds.mean():.3f} s in the mean, at most {seconds.max():.1f} s; memory at most {peak.max():.0f} MiB"
+            f"of the longer call {seconds.mean():.3f} s in the mean, at most {seconds.max():.1f} s; "
+            f"memory at most {peak.max():.0f} MiB"
         )
         counted = of_method["status"].value_counts()
         lines.append("  " + ", ".join(f"{count} {status}" for status, count in counted.items()))
@@ -201,11 +194,13 @@ def main() -> None:
     running.add_argument("--scenarios", type=int, default=1000, help="number of scenarios (%(default)s)")
     running.add_argument("--first", type=int, default=0, help="number of the first scenario (%(default)s)")
     running.add_argument("--method", choices=get_args(Method), default="chain", help="what is asked (%(default)s)")
+    allowed = "max_seconds of each question (%(default)s)"
+    running.add_argument("--max-seconds", type=float, default=MOST_SECONDS, help=allowed)
     counting = commands.add_parser("table", help="count the faults of runs by kind")
     counting.add_argument("files", type=FilePath, nargs="+", help="CSV files of runs")
     arguments = parser.parse_args()
     if arguments.command == "run":
-        run(arguments.file, arguments.scenarios, arguments.first, arguments.method)
+        run(arguments.file, arguments.scenarios, arguments.first, arguments.method, arguments.max_seconds)
     else:
         print(table(arguments.files))
 

@@ -6,6 +6,7 @@ so that a run can be continued, and a fault repeated.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import predict
 from tcpdelay.models.validity import ValidityWarning
@@ -118,31 +120,51 @@ class Outcome:
         The model that answered.
     p95 : float
         95 % quantile of the delay [s]; NaN without an answer.
+    seconds : float
+        Processor time of the longer of its calls [s].
     """
 
     status: str
     fault: str = ""
     method: str = ""
     p95: float = np.nan
+    seconds: float = 0.0
 
 
-def outcome(odd: OddScenario) -> Outcome:
-    """Ask about a scenario, and about the same with a larger loss; return what came of it."""
+def outcome(
+    odd: OddScenario, max_seconds: float = MOST_SECONDS, start_clock: Callable[[], object] = lambda: None
+) -> Outcome:
+    """Ask about a scenario, and about the same with a larger loss; return what came of it.
+
+    Each call may take `max_seconds`. `start_clock` is called before each of the two calls.
+    """
+    seconds = [0.0]
+
+    def ask(scenario: Scenario) -> Answer:
+        start_clock()
+        begun = time.process_time()
+        try:
+            answer = predict(scenario, Requested(max_seconds=max_seconds), odd.method)
+            # The error of an answer may take a chain of its own.
+            _ = answer.expected_error
+            return answer
+        finally:
+            seconds.append(time.process_time() - begun)
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", ValidityWarning)
         try:
-            first = predict(odd.scenario, Requested(), odd.method)
+            first = ask(odd.scenario)
             faults = list(_faults(first))
             if not faults and first.answered and odd.larger_loss > odd.scenario.path.loss:
-                lossier = replace(odd.scenario, path=replace(odd.scenario.path, loss=odd.larger_loss))
-                second = predict(lossier, Requested(), odd.method)
+                second = ask(replace(odd.scenario, path=replace(odd.scenario.path, loss=odd.larger_loss)))
                 faults = [f"with loss {odd.larger_loss:.4g}: {fault}" for fault in _faults(second)]
                 faults += _falls(first, second, odd.larger_loss)
         except Exception as error:  # Every kind of error is a finding here.
-            return Outcome("error", _fault_of(error))
+            return Outcome("error", _fault_of(error), seconds=max(seconds))
     p95 = first.distribution.quantile(0.95) if first.distribution is not None else np.nan
-    return Outcome(first.status, faults[0] if faults else "", first.method, p95)
+    return Outcome(first.status, faults[0] if faults else "", first.method, p95, max(seconds))
 
 
 def _fault_of(error: Exception) -> str:

@@ -7,13 +7,15 @@ meanwhile; so the delays of BBR depend on the age of the connection.
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.models.simulator.engine import advance, new_connection
+from tcpdelay.models.simulator.engine import advance, compile_loop, new_connection
 from tcpdelay.models.simulator.records import Rules, Wire
 from tcpdelay.models.simulator.writes import AnsweredSchedule, WriteSchedule
 from tcpdelay.models.tcp import SECOND
@@ -87,6 +89,8 @@ class Connections:
     ----------
     source, path, stack, seed, rules, exact_ties, tick_offset, connection_time
         As for `tcpdelay.models.simulator.simulation.simulate`.
+    longest : float
+        Processor time after which they carry no more packets [s]. The time for compiling does not count.
     answered : bool
         Whether each message waits until the message before it is read and answered, as in `AnsweredSchedule`.
     """
@@ -99,7 +103,9 @@ class Connections:
     exact_ties: bool
     tick_offset: float | None
     connection_time: float
+    longest: float
     answered: bool = False
+    ends: float = field(default=math.inf, init=False)
     state: Any = field(default=None, init=False)
     wire: Wire = field(init=False)
     _earlier: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
@@ -121,7 +127,10 @@ class Connections:
             self.state.tick_phase += phase - self.state.tick_phase % self.state.tick
         if self.schedule is not None:
             self.schedule.begin(self.state, earlier)
-        advance(self.state, self.wire, self.warm_up, self.schedule)
+        if earlier is None:
+            compile_loop(self.state, self.wire)
+            self.ends = time.thread_time() + self.longest
+        advance(self.state, self.wire, self.warm_up, self.schedule, self.ends)
         self._left = self._packets
 
     def chunk(self, most: int) -> int:
@@ -129,7 +138,7 @@ class Connections:
         return -(-self._packets // -(-self._packets // most)) if self._packets else most
 
     def advance(self, packets: int, with_messages: bool) -> Chunk:
-        """Return the next packets: fewer if the source ends, or too many packets wait to be read.
+        """Return the next packets: fewer if the source or the time ends, or too many packets wait to be read.
 
         The messages of a constant rate are returned only `with_messages`.
         """
@@ -140,7 +149,7 @@ class Connections:
         first, written = int(self.state.packets_read), int(self.state.packets_written)
         if self.tick_offset is None:
             self.state.tick_phase += int(self.wire.random.integers(self.state.tick))
-        advance(self.state, self.wire, first + packets, self.schedule)
+        advance(self.state, self.wire, first + packets, self.schedule, self.ends)
         # A call may read more packets than it has to: those that waited for the same segment.
         read = int(self.state.packets_read) - first
         packets = min(packets, read)

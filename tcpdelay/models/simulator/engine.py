@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any
 
 import numpy as np
@@ -141,14 +143,19 @@ def _constant_rate(source: Source) -> dict[str, int]:
     return {"packet_size": source.packet_size, "interval": round(source.interval * SECOND), "messages_known": NEVER}
 
 
+EVENTS_PER_CALL = 20_000
+"""Most events that one call of the compiled code processes: some milliseconds, with large windows some tenths of a
+second."""
 SHORTEST_LEAP = 4
 """Fewest packets that one leap skips: a shorter leap takes longer than the events that it saves."""
 SETTLING_SAMPLES = 64
 """Samples of a constant round-trip time after which the smoothed RTT no longer changes."""
 
 
-def advance(connection: Any, wire: Wire, packets: int, schedule: WriteSchedule | None = None) -> None:
-    """Simulate until a number of packets have been read, or fewer if the source ends or too many messages wait.
+def advance(
+    connection: Any, wire: Wire, packets: int, schedule: WriteSchedule | None = None, ends: float = math.inf
+) -> None:
+    """Simulate until a number of packets have been read, or fewer if the source or the time ends or messages pile up.
 
     Parameters
     ----------
@@ -160,18 +167,28 @@ def advance(connection: Any, wire: Wire, packets: int, schedule: WriteSchedule |
         Number of packets since the start of the connection; at most `KEPT` more than have been read so far.
     schedule : WriteSchedule, optional
         The messages of a source; none for a constant rate.
+    ends : float
+        Processor time of this thread at which the simulation ends [s].
     """
-    while connection.packets_read < packets:
+    # The call between two looks at the clock lets an interrupt through.
+    while connection.packets_read < packets and time.thread_time() < ends:
         if schedule is not None:
             packets = min(packets, schedule.fill(connection, wire))
-        _advance(connection, wire.record, packets)
+        _advance(connection, wire.record, packets, EVENTS_PER_CALL)
+
+
+def compile_loop(connection: Any, wire: Wire) -> None:
+    """Compile the event loop without processing an event, so that its time does not count."""
+    _advance(connection, wire.record, 0, 0)
 
 
 @kernel(nogil=True)
-def _advance(c: Any, wire: Any, packets: int) -> None:
+def _advance(c: Any, wire: Any, packets: int, events: int) -> None:
+    """Process events until a number of packets have been read, but at most a number of events."""
     # Unless arrivals are deferred, the receiver processes a segment when it is sent: the receiver's clock is ahead.
     ahead = 0 if c.deferred else c.one_way_delay
-    while c.packets_read < packets and c.packets_written < c.messages_known:
+    while c.packets_read < packets and c.packets_written < c.messages_known and events > 0:
+        events -= 1
         acknowledgement = wire.acknowledgements[c.first_ack & MASK]
         arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
         received = min(c.receiver_timer - ahead, next_arrival(c, wire))

@@ -8,7 +8,6 @@ while an answer is lost and not yet sent again, the sender of the message may pr
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -241,18 +240,17 @@ def _delays(
     # The answer brings the ACK, so the ACK is there before the next message. In the simulation it is later by the time
     # that keeps ACKs apart.
     source = _Answered(size, writes, pauses + 2 * TIE_BREAK * writes / SECOND)
-    connections = Connections(source, path, stack, seed, ALL_RULES, False, None, CONNECTION_TIME, answered=True)
+    connections = Connections(source, path, stack, seed, ALL_RULES, False, None, CONNECTION_TIME, max_seconds, True)
     most = min(CHUNK, max(SEGMENTS_PER_CALL // (writes + segments_per_message(messages, stack)), 1))
     parts: list[NDArray[np.int64]] = []
-    counted, ends = 0, time.thread_time() + max_seconds
-    while counted < exchanges:
-        first = int(connections.state.packets_read)
-        chunk = connections.advance(min(most, exchanges - counted) * writes, with_messages=False)
+    counted, ended = 0, False
+    while counted < exchanges and not ended:
+        first, wanted = int(connections.state.packets_read), min(most, exchanges - counted) * writes
+        chunk = connections.advance(wanted, with_messages=False)
+        ended = chunk.packets < wanted
         last_of_message = np.arange(first + 1, first + 1 + chunk.packets) % writes == 0
         parts.append(chunk.delays[0][last_of_message])
         counted += parts[-1].size
-        if time.thread_time() > ends:
-            break
     if counted < min(exchanges, FEWEST):
         raise TooLargeError(
             f"the simulation has only reached {counted} exchanges in the time that it may take; allow more time, or "

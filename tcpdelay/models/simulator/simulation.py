@@ -271,15 +271,15 @@ def simulate(
     if not rules.rack and TIME_BASED_RECOVERY.holds(stack.kernel):
         allowed = f"be True with Linux {stack.kernel}, which has no other recovery since {TIME_BASED_RECOVERY.since}"
         raise InvalidValueError("rules.rack", rules.rack, allowed)
-    connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time)
     checked_budget(max_seconds, None)
+    longest = math.inf if packets is not None else SLOWEST * max_seconds
+    connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time, longest)
     most = packets_within(max_seconds, source, stack) if packets is None else packets
     available = available_messages(source, connections.warm_up, packets)
     if available is not None:
         most = min(most, available)
     sought = half_width if packets is None else None
-    ends = math.inf if packets is not None else time.thread_time() + SLOWEST * max_seconds
-    return _run(connections, most, seed, quantile, sought, trace, on_progress, ends)
+    return _run(connections, most, seed, quantile, sought, trace, on_progress)
 
 
 def packets_within(max_seconds: float, source: Source, stack: Linux) -> int:
@@ -339,11 +339,10 @@ def _run(
     half_width: float | None,
     trace: bool,
     on_progress: Callable[[int, int], None] | None,
-    ends: float,
 ) -> Simulation:
     """Simulate until `most_packets` are counted or the quantile's interval is narrow enough; return the result.
 
-    It also ends once the processor time of this thread is later than `ends` [s].
+    It also ends with the time of the connections.
     """
     batches, sums, kept = Batches(), np.zeros(2), []
     kinds = KindsInBatches(connections.source.kinds)
@@ -363,7 +362,7 @@ def _run(
         if connections.backlogged:
             return _unsustainable(connections, counted, seed, carried)
         if not found.packets:
-            # The source has ended.
+            # The source has ended, or the time.
             break
         counted += found.packets
         batches.add(found.delays[0])
@@ -382,13 +381,11 @@ def _run(
                 break
         if on_progress is not None:
             on_progress(counted, most_packets)
-        if time.thread_time() > ends:
-            if looked == 0 or counted < FEWEST_PACKETS:
-                raise TooLargeError(
-                    f"the simulation has only reached {counted} packets in the time that it may take; allow more time, "
-                    "or use a longer interval or smaller packets"
-                )
-            break
+    if time.thread_time() > connections.ends and (looked == 0 or counted < FEWEST_PACKETS):
+        raise TooLargeError(
+            f"the simulation has only reached {counted} packets in the time that it may take; allow more time, "
+            "or use a longer interval or smaller packets"
+        )
     values, counts = batches.histogram()
     quantile_interval = batches.quantile(quantile)
     mean_delay, mean_sender = sums / counted / SECOND
