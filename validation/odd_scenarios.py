@@ -25,7 +25,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from scoring.odd_scenarios import Method, Outcome, odd_scenario, outcome
+from scoring.odd_scenarios import Method, OddScenario, Outcome, odd_scenario, outcome
 from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.linux.profile import compile_kernels
 from tcpdelay.models.predict import predict
@@ -47,7 +47,7 @@ WORST = 5
 """Number of examples in the table of each kind of fault."""
 
 
-def _compile() -> None:
+def compile_all() -> None:
     """Compile all kernels, so that no time of a call is that of the compiler."""
     compile_kernels()
     for stack in (Stack.linux(), Stack.linux("bbr"), Stack.newreno_2008(), Stack.newreno_2008(backlog_bound="grow")):
@@ -61,20 +61,20 @@ def _start_clock() -> None:
     signal.setitimer(signal.ITIMER_PROF, MOST_TIME)
 
 
-def _work(asked: Connection, far_end: Connection, method: Method, max_seconds: float) -> None:
-    """Answer numbers of scenarios until the connection ends."""
+def _work(asked: Connection, far_end: Connection, max_seconds: float) -> None:
+    """Answer scenarios until the connection ends."""
     # Without this, the end of the other process would not end the connection.
     far_end.close()
     limit = _memory("VmSize") + MOST_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     while True:
         try:
-            number = asked.recv()
+            odd = asked.recv()
         except EOFError:
             return
         # The peak of the memory begins anew (proc_pid_clear_refs(5)).
         FilePath("/proc/self/clear_refs").write_text("5")
-        asked.send((outcome(odd_scenario(number, method), max_seconds, _start_clock), _memory("VmHWM")))
+        asked.send((outcome(odd, max_seconds, _start_clock), _memory("VmHWM")))
 
 
 def _memory(name: str) -> int:
@@ -85,24 +85,24 @@ def _memory(name: str) -> int:
     raise LookupError(name)
 
 
-class _Worker:
+class Worker:
     """A process that answers one scenario after another, and is replaced when it does not end."""
 
-    def __init__(self, method: Method, max_seconds: float) -> None:
-        self.method, self.max_seconds = method, max_seconds
+    def __init__(self, max_seconds: float) -> None:
+        self.max_seconds = max_seconds
         self._start()
 
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
         self.connection, theirs = context.Pipe()
-        arguments = theirs, self.connection, self.method, self.max_seconds
+        arguments = theirs, self.connection, self.max_seconds
         self.process = context.Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
 
-    def ask(self, number: int) -> tuple[Outcome, float]:
+    def ask(self, odd: OddScenario) -> tuple[Outcome, float]:
         """Return what came of a scenario, and the peak of memory [bytes]; NaN if the process did not end well."""
-        self.connection.send(number)
+        self.connection.send(odd)
         try:
             if self.connection.poll(PATIENCE):
                 found: tuple[Outcome, float] = self.connection.recv()
@@ -126,11 +126,12 @@ class _Worker:
 
 def _rows(numbers: range, method: Method, max_seconds: float) -> Iterator[dict[str, Any]]:
     """Yield one row for each scenario."""
-    worker = _Worker(method, max_seconds)
+    worker = Worker(max_seconds)
     try:
         for number in numbers:
-            found, peak = worker.ask(number)
-            scenario = odd_scenario(number, method).in_words() if found.fault else ""
+            odd = odd_scenario(number, method)
+            found, peak = worker.ask(odd)
+            scenario = odd.in_words() if found.fault else ""
             figures = f"{found.p95:.6g}", f"{found.seconds:.3f}", f"{peak / 2**20:.0f}"
             values = (number, method, found.status, found.method, *figures, found.fault, scenario)
             yield dict(zip(COLUMNS, values, strict=True))
@@ -141,7 +142,7 @@ def _rows(numbers: range, method: Method, max_seconds: float) -> Iterator[dict[s
 def run(file: FilePath, scenarios: int, first: int, method: Method, max_seconds: float) -> None:
     """Ask about scenarios, from the one after the last in the file on."""
     done = pd.read_csv(file)["number"].max() + 1 if file.exists() else first
-    _compile()
+    compile_all()
     begun, faults = time.monotonic(), 0
     with file.open("a", newline="") as stream:
         table = csv.DictWriter(stream, COLUMNS)
