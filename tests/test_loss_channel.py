@@ -132,7 +132,7 @@ def test_the_command_for_a_radio_link_prints_milliseconds(run):
     status, printed, _ = run("predict", *arguments)
     lines = dict(re.split(r" {2,}", line) for line in printed.splitlines()[1:])
     assert status == 0
-    assert lines["method"] == "simulation: the chain does not model this scenario (bad time)"
+    assert lines["method"] == "simulation: the chain does not model this scenario (bad time, jitter)"
     assert float(lines["95 % come within"].removesuffix(" ms")) < 100
     assert float(lines["99 % come within"].removesuffix(" ms")) < 500
 
