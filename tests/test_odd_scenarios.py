@@ -49,3 +49,15 @@ def test_an_odd_scenario_ends_well(worker, method, size, interval, rtt, loss, gr
     scenario = Scenario(td.Flow(round(size), min(interval, INTERVAL[1])), path, stack)
     found, _ = worker.ask(OddScenario(scenario, method, min(loss * growth, LOSS[1])))
     assert found.fault == ""
+
+
+@pytest.mark.filterwarnings("ignore::tcpdelay.models.validity.ValidityWarning")
+def test_a_flow_whose_recoveries_never_end_is_not_carried():
+    # The window has some 750 segments. To rounding, none of its rounds in the recovery is without a loss.
+    flow, bbr = td.Flow(45, 0.00231), td.Stack.linux("bbr")
+    few, many = (
+        td.predict_delay(flow, td.Path(rtt=1.74, loss=loss), bbr, method="chain", max_seconds=30.0)
+        for loss in (0.02, 0.07)
+    )
+    assert few.sustainable
+    assert not many.sustainable

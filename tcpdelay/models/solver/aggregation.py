@@ -140,6 +140,9 @@ def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArra
             continue
         value /= chain.leaving[phase]
         visits[phase] = value
+        if chain.first[phase] == chain.first[phase + 1]:
+            # With long windows and many losses a recovery may never end, to rounding.
+            inflow[phase] = value
         for move in range(chain.first[phase], chain.first[phase + 1]):
             inflow[chain.target[move]] += chain.chance[move] * value
 
