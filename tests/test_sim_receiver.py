@@ -91,9 +91,9 @@ def test_a_hole_and_its_filling_are_acknowledged_at_once():
     below = 16 * 1448
     for number in (17, 18, 19):
         assert receiver.take(number, after=5000) == [below]
-    # From the fourth on SACKs wait 1 ms for each other.
+    # From the fourth on SACKs wait 1 ms for each other, and on Linux 7.3 the timer may be 10 us late.
     assert receiver.take(20, after=5000) == []
-    assert receiver.c.compressed_at == receiver.now + 1100
+    assert receiver.c.compressed_at == receiver.now + 1010
     assert receiver.take(21, after=500) == []
     on_receiver_timer(receiver.c, receiver.wire.record)
     assert receiver.take(16, after=5000) == [22 * 1448]
