@@ -70,8 +70,9 @@ def test_what_holds_in_any_scenario(packet_size, interval, rtt, loss, share, con
     assert delays.weights.sum() == pytest.approx(1, abs=1e-9)
     assert sum(vars(answer.parts).values()) == pytest.approx(delays.mean, rel=1e-3)
     assert answer.parts.network == path.forward_delay + path.jitter / 2
-    # Each packet takes its own additional delay.
-    assert delays.quantile(0.5) >= path.forward_delay + 0.49 * path.jitter
+    # Each packet takes its own additional delay. Delays are up to a step apart.
+    median = delays.quantile(0.5)
+    assert median >= path.forward_delay + 0.5 * path.jitter - max(path.jitter / 128, median / 512)
     assert carries(Scenario(flow, path, stack), "chain")
 
 
