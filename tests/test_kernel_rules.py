@@ -1,4 +1,4 @@
-"""The rules of TCP that differ between versions of Linux: the table, and what simulator and chain make of it."""
+"""Rules of TCP that differ between versions of Linux: their table, and how simulator and chain follow it."""
 
 import numpy as np
 import pytest

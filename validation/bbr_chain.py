@@ -6,7 +6,6 @@ packets up to one segment. Predictions quote the errors of this comparison (`tcp
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import replace
 from itertools import count, islice
@@ -14,7 +13,7 @@ from pathlib import Path as FilePath
 
 import pandas as pd
 
-from scoring.chain_errors import MEASURES, errors, row
+from scoring.chain_errors import MEASURES, comparison, errors, row
 from scoring.error_map import random_scenario
 from tcpdelay.models.accuracy import linux_table_file
 
@@ -52,13 +51,7 @@ def summary(table: pd.DataFrame) -> str:
 
 def main() -> None:
     """Write the comparison and the errors that predictions quote, and print the mean errors."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--scenarios", type=int, default=SCENARIOS, help="number of scenarios (%(default)s)")
-    parser.add_argument("--again", action="store_true", help="compute the errors from the existing comparison")
-    arguments = parser.parse_args()
-    if not arguments.again:
-        compared(arguments.scenarios).to_csv(RESULTS / TABLE, index=False)
-    table = pd.read_csv(RESULTS / TABLE)
+    table = comparison(__doc__ or "", RESULTS / TABLE, SCENARIOS, compared)
     linux_table_file(bbr=True).write_text(errors(table, SEEDS).to_csv())
     print(summary(table))
 

@@ -1,14 +1,14 @@
 """Compare the chain with the simulator on paths with jitter: `python validation/jitter.py`.
 
 The script takes some 20 minutes. It writes `results/jitter.csv` with one line per scenario, and `results/jitter.md`.
-The scenarios are those of the error map with packets up to one segment and a utilization below 0.9. A third has BBR, a
-fifth has an interval ten times as long, a fifth has a jitter of a whole interval, and a fifth none, for comparison.
+The scenarios are those of the error map with packets up to one segment and a utilization below 0.9. A third of them
+uses BBR. A fifth sends packets ten times as rarely. A fifth has a jitter as long as the interval between packets, and
+another fifth has no jitter, for comparison.
 Predictions quote the errors with jitter (`tcpdelay/models/data`).
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +18,7 @@ from pathlib import Path as FilePath
 import numpy as np
 import pandas as pd
 
-from scoring.chain_errors import MEASURES, errors, measures, row
+from scoring.chain_errors import MEASURES, comparison, errors, measures, row
 from scoring.error_map import random_scenario
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.accuracy import JITTER_TABLE, table_file
@@ -125,13 +125,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     """Write the comparison, its summary, and the errors that predictions quote."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--scenarios", type=int, default=SCENARIOS, help="number of scenarios (%(default)s)")
-    parser.add_argument("--again", action="store_true", help="compute the errors from the existing comparison")
-    arguments = parser.parse_args()
-    if not arguments.again:
-        compared(arguments.scenarios).to_csv(RESULTS / TABLE, index=False)
-    table = pd.read_csv(RESULTS / TABLE)
+    table = comparison(__doc__ or "", RESULTS / TABLE, SCENARIOS, compared)
     words = (
         f"Errors of the chain with jitter, without their signs, in the mean of scenarios with an RTT of {RTT[0]:g} to "
         f"{RTT[1]:g} s and a loss of {LOSS[0]:g} to {LOSS[1]:g}. *One chain* has the mean round-trip time. "

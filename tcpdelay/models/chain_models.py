@@ -24,6 +24,7 @@ from tcpdelay.models.interface import (
     Status,
     Support,
     UnsupportedError,
+    requested_figures,
 )
 from tcpdelay.models.linux import parameters as linux
 from tcpdelay.models.linux.delays import filled_bins
@@ -249,20 +250,16 @@ class LinuxChain(_ChainModel):
                 return answered("too large", refusal=found[-1].refusal, look_up_error=error)
         carried = all(one.sustainable for one in found)
         distribution = _jittery_delays([one.require() for one in found], flow, path, stack, carried, ignored)
-        target = requested.target
-        more: dict[str, Any] = {}
+        more = requested_figures(distribution, requested)
         if requested.parts:
             more["parts"] = _mean_parts([one.parts for one in found if one.parts], path)
             more["backlogged_time_fraction"] = float(np.mean([one.backlogged_time_fraction for one in found]))
         return answered(
             "exact" if carried else "not carried",
-            distribution.quantile(np.array(requested.quantiles)),
-            distribution.late_fraction(np.array(requested.late_after)),
-            distribution.mean,
-            carried,
-            distribution.truncated_mass,
+            mean=distribution.mean,
+            sustainable=carried,
+            truncated_mass=distribution.truncated_mass,
             distribution=distribution,
-            lateness=np.nan if target is None else distribution.late_fraction(target.latest),
             **more,
         )
 

@@ -355,14 +355,7 @@ class Answer:
             return None
         if (asked.packets, asked.seed) != (requested.packets, requested.seed):
             return None
-        target = requested.target
-        return replace(
-            self,
-            requested=requested,
-            quantiles=found.quantile(np.array(requested.quantiles)),
-            late_fractions=found.late_fraction(np.array(requested.late_after)),
-            lateness=np.nan if target is None else found.late_fraction(target.latest),
-        )
+        return replace(self, requested=requested, **requested_figures(found, requested))
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw the delays with the parameters of `DelayDistribution.plot`."""
@@ -429,3 +422,13 @@ class Model(Protocol):
         The rate is NaN where it is unknown: the model refuses the scenario, needs too much memory, or only simulates.
         """
         ...
+
+
+def requested_figures(found: DelayDistribution, requested: Requested) -> dict[str, Any]:
+    """Return the figures of an `Answer` that a request asks of a distribution, by name."""
+    target = requested.target
+    return {
+        "quantiles": found.quantile(np.array(requested.quantiles)),
+        "late_fractions": found.late_fraction(np.array(requested.late_after)),
+        "lateness": np.nan if target is None else found.late_fraction(target.latest),
+    }

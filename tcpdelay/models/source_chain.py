@@ -14,7 +14,7 @@ from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import source_error
 from tcpdelay.models.budget import TooLargeError
 from tcpdelay.models.chain_models import LinuxChain, ignored_settings
-from tcpdelay.models.interface import SIMULATED, Answer, Requested, Support, UnsupportedError
+from tcpdelay.models.interface import SIMULATED, Answer, Requested, Support, UnsupportedError, requested_figures
 from tcpdelay.models.linux.parameters import PATH_FIELDS, linux_refusals
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.validity import compared_flow
@@ -121,16 +121,13 @@ class SourceChain(ABC):
         except TooLargeError as error:
             return answered("too large", refusal=error)
         found = replace(solved, look_up_error=partial(self._expected_error, solved))
-        target = requested.target
         return answered(
             "exact",
-            found.quantile(np.array(requested.quantiles)),
-            found.late_fraction(np.array(requested.late_after)),
-            found.mean,
-            True,
-            found.truncated_mass,
+            mean=found.mean,
+            sustainable=True,
+            truncated_mass=found.truncated_mass,
             distribution=found,
-            lateness=np.nan if target is None else found.late_fraction(target.latest),
+            **requested_figures(found, requested),
         )
 
     def capacity(self, scenario: Scenario) -> float:

@@ -63,7 +63,7 @@ class Stack:
         rto_max: float = 120.0,
         delack_max: float = 0.2,
     ) -> Linux:
-        """Return the stack of a Linux kernel; the parameters are those of `Linux`.
+        """Return the stack of a Linux kernel. Its parameters are described at `Linux`.
 
         Examples
         --------

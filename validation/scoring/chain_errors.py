@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path as FilePath
 
 import numpy as np
 import pandas as pd
@@ -59,3 +61,26 @@ def errors(table: pd.DataFrame, seeds: Sequence[int]) -> ErrorTable:
     cubic = (answered["congestion_control"] == "cubic").to_numpy()
     carried = np.isfinite(answered["chain_mean"].to_numpy())
     return ErrorTable(np.array(features), cubic, carried, {0.95: off["p95"], 0.99: off["p99"]}, off["mean"])
+
+
+def comparison(words: str, file: FilePath, scenarios: int, compared: Callable[[int], pd.DataFrame]) -> pd.DataFrame:
+    """Return the comparison that a script has in `file`, written anew unless the command line says `--again`.
+
+    Parameters
+    ----------
+    words : str
+        The description of the script.
+    file : Path
+        The comparison, as CSV.
+    scenarios : int
+        Number of scenarios by default.
+    compared : callable
+        Makes the comparison of a number of scenarios.
+    """
+    parser = argparse.ArgumentParser(description=words.partition("\n")[0])
+    parser.add_argument("--scenarios", type=int, default=scenarios, help="number of scenarios (%(default)s)")
+    parser.add_argument("--again", action="store_true", help="compute the errors from the existing comparison")
+    arguments = parser.parse_args()
+    if not arguments.again:
+        compared(arguments.scenarios).to_csv(file, index=False)
+    return pd.read_csv(file)

@@ -96,7 +96,7 @@ class _Answered(Source):
         return self.size / self.writes
 
     def generate(self, seed: int) -> Blocks:
-        """Yield the writes; those of kind 1 come together with the write before."""
+        """Yield the writes of a seed. A write of kind 1 follows the write before it at once, without a pause."""
         random = np.random.default_rng(seed)
         parts = np.full(self.writes, self.size // self.writes)
         parts[-1] += self.size - parts.sum()

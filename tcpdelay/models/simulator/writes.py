@@ -201,7 +201,7 @@ class WriteSchedule:
         return np.rint((block["time"] - self._origin) * SECOND)
 
     def _next_write(self, connection: Any, message: Any) -> int:
-        """Return the time of the next write [us], which is that of `message`."""
+        """Return the time [us] at which a connection writes its next message, whose record is `message`."""
         return int(message.written)
 
     def numbered(self, first: int, following: int) -> NDArray[np.void]:
