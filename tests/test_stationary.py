@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from chain_structure import profile_of, rows_within
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.published.transitions import start_phase
+from tcpdelay.models.solver.aggregation import bin_flows
 from tcpdelay.models.solver.gth import gth_solve
 from tcpdelay.models.solver.state_space import number_states
 from tcpdelay.models.solver.stationary import solve_by_sweeps
@@ -86,6 +87,31 @@ def test_a_sweep_moves_probability_as_the_matrix_does(flow, path):
         assert np.abs(visits[reachable] - expected).max() <= 1e-12 * visits.max()
         assert visits[~reachable].sum() == 0
         assert inflow.sum() == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("width", [1, 7, 40, 1000])
+@pytest.mark.parametrize(
+    ("flow", "path", "stack"),
+    [
+        (Flow(1448, 0.05), Path(0.3, 0.05), Stack.newreno_2008()),
+        # Backlogs that shrink by several packets at once, and rows that begin above an empty backlog.
+        (Flow(500, 0.02), Path(0.2, 0.03), Stack.linux("reno")),
+    ],
+)
+def test_flows_between_bins_are_the_sums_of_those_between_states(flow, path, stack, width):
+    profile = profile_of(flow, path, stack)
+    phases, transitions = profile.structure
+    rows = rows_within(profile, 90)
+    visits = np.random.default_rng(3).random(rows["offset"][-1])
+    expected = np.zeros((90 // width + 1, 90 // width + 1))
+    for phase in range(phases.size - 1):
+        first, cells = rows["low"][phase], visits[rows["offset"][phase] : rows["offset"][phase + 1]]
+        for event in range(phases["first_transition"][phase], phases["first_transition"][phase + 1]):
+            before = first + np.arange(cells.size)
+            after = np.clip(before + transitions["shift"][event], 0, 90)
+            np.add.at(expected, (before // width, after // width), transitions["probability"][event] * cells)
+    found = bin_flows(phases, transitions, rows, visits, width)
+    assert np.abs(found - expected).max() <= 1e-12 * expected.max()
 
 
 def test_sweeps_that_are_cut_short_say_so():

@@ -239,7 +239,7 @@ def growth(
     return factor
 
 
-BINS = 64
+BINS = 16
 """Largest number of bins of backlogs."""
 LARGEST_FACTOR = 10.0
 """Largest factor by which one correction may change a bin, as the profile within the bins may not have settled."""
@@ -258,38 +258,80 @@ def bin_width(bound: int) -> int:
 
 
 @kernel()
-def _flows(
+def bin_flows(
     phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], width: int
 ) -> NDArray[np.float64]:
     """Return the probability that flows from each bin of backlogs to each bin."""
-    bound = rows[0].bound
-    last_bin = bound // width
+    last_bin = rows[0].bound // width
     flow = np.zeros((last_bin + 1, last_bin + 1))
+    inside = np.zeros(last_bin + 1)
+    smallest = transitions.shift.min()
+    chance_of_shift = np.zeros(transitions.shift.max() - smallest + 1)
     for phase in range(phases.size - 1):
         low, high = rows.low[phase], rows.high[phase]
         row = visits[rows.offset[phase] : rows.offset[phase + 1]]
-        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
-            chance, shift = transitions.probability[event], transitions.shift[event]
-            backlog = low if chance > 0.0 else high + 1
-            while backlog <= high:
-                # Find the longest run of backlogs in one bin that the event moves to one bin.
-                source = backlog // width
-                target = min(max(backlog + shift, 0), bound) // width
-                end = min(high, (source + 1) * width - 1)
-                if target < last_bin:
-                    end = min(end, (target + 1) * width - 1 - shift)
-                flow[source, target] += chance * total(row[backlog - low : end + 1 - low])
-                backlog = end + 1
+        if row.size == 0:
+            continue
+        for source in range(low // width, high // width + 1):
+            inside[source] = total(row[max(source * width - low, 0) : (source + 1) * width - low])
+        events = range(phases.first_transition[phase], phases.first_transition[phase + 1])
+        # Many events of a phase add the same number of packets to the backlog.
+        for event in events:
+            chance_of_shift[transitions.shift[event] - smallest] += transitions.probability[event]
+        for event in events:
+            shift = transitions.shift[event]
+            chance = chance_of_shift[shift - smallest]
+            chance_of_shift[shift - smallest] = 0.0
+            if chance > 0.0:
+                _add_flow(row, low, inside, chance, shift, width, flow)
     return flow
+
+
+@allocation_free()
+def _add_flow(
+    row: NDArray[np.float64],
+    low: int,
+    inside: NDArray[np.float64],
+    chance: float,
+    shift: int,
+    width: int,
+    flow: NDArray[np.float64],
+) -> None:
+    """Add to the `flow` between bins what moves by `shift` packets from a row of backlogs, `low` and more.
+
+    `inside` holds the sum of the row in each bin. Two bins receive what leaves a bin; the smaller part is added up.
+    """
+    last_bin = flow.shape[0] - 1
+    bins, further = shift // width, shift % width
+    for source in range(low // width, (low + row.size - 1) // width + 1):
+        begin = source * width - low
+        split = begin + width - further
+        if 2 * further <= width:
+            over = total(row[max(split, 0) : max(begin + width, 0)])
+            under = inside[source] - over
+        else:
+            under = total(row[max(begin, 0) : max(split, 0)])
+            over = inside[source] - under
+        target = source + bins
+        flow[source, min(max(target, 0), last_bin)] += chance * under
+        flow[source, min(max(target + 1, 0), last_bin)] += chance * over
 
 
 @kernel()
 def correct_backlog(
-    phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], inflow: NDArray[np.float64]
+    phases: Phases,
+    transitions: Transitions,
+    rows: Rows,
+    visits: NDArray[np.float64],
+    feedback: NDArray[np.bool_],
+    inflow: NDArray[np.float64],
 ) -> None:
-    """Scale the inflow of each bin of backlogs to the stationary distribution of the chain of the bins."""
+    """Scale the inflow of each bin of backlogs to the stationary distribution of the chain of the bins.
+
+    Only the phases in `feedback` have any inflow.
+    """
     width = bin_width(rows[0].bound)
-    flow = _flows(phases, transitions, rows, visits, width)
+    flow = bin_flows(phases, transitions, rows, visits, width)
     bins = flow.shape[0]
     visited = np.zeros(bins)
     for i in range(bins):
@@ -313,6 +355,8 @@ def correct_backlog(
             correction = balanced[i] * sum_visited / visited[i]
             factor[i] = min(max(correction, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
     for phase in range(phases.size - 1):
-        for cell in range(rows.offset[phase], rows.offset[phase + 1]):
-            if inflow[cell] != 0.0:
-                inflow[cell] *= factor[(rows.low[phase] + cell - rows.offset[phase]) // width]
+        if feedback[phase]:
+            row = inflow[rows.offset[phase] : rows.offset[phase + 1]]
+            for i in range(bins):
+                begin = i * width - rows.low[phase]
+                scale(row[max(begin, 0) : max(begin + width, 0)], factor[i])

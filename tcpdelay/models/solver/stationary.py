@@ -39,6 +39,11 @@ FIRST_CORRECTION = 16
 """Sweep from which the phases are corrected by aggregation; quickly mixing chains are done before."""
 
 
+NEAR = 1e-3
+"""Change in the first sweep up to which the iteration begins near its end, as it does with a wider bound.
+
+The backlog is then corrected from the first sweep on.
+"""
 SWEEPS_PER_REVIEW = 20
 SLOW = 0.01
 """Progress in that many sweeps from which on the backlog is corrected as well: near saturation it wanders for long."""
@@ -117,16 +122,17 @@ def _correct_phases(
     transitions: Transitions,
     rows: Rows,
     visits: NDArray[np.float64],
+    feedback: NDArray[np.bool_],
     inflow: NDArray[np.float64],
     tolerance: float,
     most: int,
 ) -> int:
-    """Scale the inflow of each phase to what the chain of phases alone says that it should be.
+    """Scale the inflow of each phase in `feedback` to what the chain of phases alone says that it should be.
 
     Return the number of sweeps over the chain of phases, at most `most`.
     """
     now = np.zeros(phases.size - 1)
-    for phase in range(phases.size - 1):
+    for phase in np.flatnonzero(feedback):
         now[phase] = total(inflow[rows.offset[phase] : rows.offset[phase + 1]])
     if not total(now) > 0.0:
         return 0
@@ -168,7 +174,8 @@ def iterate_sweeps(
     `largest_cut` turns out to stand at the bound.
     """
     visits = np.zeros(rows.offset[-1])
-    spans = _feedback_spans(feedback_phases(phases, transitions, start), rows)
+    feedback = feedback_phases(phases, transitions, start)
+    spans = _feedback_spans(feedback, rows)
     last = spans.shape[0] - 1
     size = spans[last, 2] + spans[last, 1] - spans[last, 0]
     before, after = np.zeros(size), np.zeros(size)
@@ -197,6 +204,8 @@ def iterate_sweeps(
             looked = True
             if probability_at_bound(phases, rows, visits) > largest_cut * total(visits):
                 break
+        if sweeps == 1:
+            backlog_wanders = moved <= NEAR
         if sweeps >= FIRST_CORRECTION:
             if sweeps == FIRST_CORRECTION:
                 stored = -1
@@ -208,11 +217,12 @@ def iterate_sweeps(
                 min((most_updates - updates) / transitions.size, MAX_SWEEPS_OF_PHASES - FEWEST_SWEEPS_OF_PHASES)
             )
             corrected = _correct_phases(
-                phases, transitions, rows, visits, inflow, max(0.1 * moved, FINEST_CORRECTION), most
+                phases, transitions, rows, visits, feedback, inflow, max(0.1 * moved, FINEST_CORRECTION), most
             )
             updates += UPDATES_PER_MOVE * corrected * transitions.size
-            if backlog_wanders:
-                correct_backlog(phases, transitions, rows, visits, inflow)
+        if backlog_wanders:
+            correct_backlog(phases, transitions, rows, visits, feedback, inflow)
+        if backlog_wanders or sweeps >= FIRST_CORRECTION:
             _pack(spans, inflow, after)
             if not _normalise(after):
                 return visits, np.inf, sweeps, updates
