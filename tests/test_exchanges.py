@@ -52,6 +52,16 @@ def test_a_request_waits_as_long_as_a_packet_of_a_sparse_flow():
     assert found.response.worst == pytest.approx(0.025, abs=1e-6)
 
 
+def test_the_work_of_the_server_is_a_part_of_the_exchange_and_a_pause_for_the_client():
+    slow = td.simulate_exchanges(800, 800, ECHO, answer_time=0.050, exchanges=50_000, seed=1)
+    slow_client = td.simulate_exchanges(800, 800, ECHO, think_time=0.050, exchanges=50_000, seed=1)
+    assert slow.values.min() == pytest.approx(0.060, abs=1e-6)
+    assert slow.mean == pytest.approx(0.050 + slow_client.mean, rel=1e-6)
+    for name in ("quantile_interval", "mean_interval"):
+        later = np.array(getattr(slow_client, name)) + 0.050
+        assert getattr(slow, name) == pytest.approx(tuple(later), rel=1e-6)
+
+
 def test_seeds_repeat_and_bbr_takes_several_connections():
     stack = td.Stack.linux(congestion_control="bbr")
     first, again, other = (
@@ -75,10 +85,12 @@ def test_the_time_is_limited():
         ({"path": 0.1}, "path must be a Path, got 0.1"),
         ({"stack": td.Stack.newreno_2008()}, "stack must be one of Stack.linux"),
         ({"think_time": -1}, "think_time must lie between 0 and 60 s, got -1"),
+        ({"answer_time": 61}, "answer_time must lie between 0 and 60 s, got 61"),
         ({"writes": 17}, "writes must be a whole number, 1 to 16, got 17"),
         ({"response_size": 1, "writes": 2}, "writes must be a whole number, 1 to 1, got 2"),
         ({"exchanges": 10}, "exchanges must be a whole number, 1000 to 10000000, got 10"),
         ({"seed": -1}, "seed must be a whole number, 0 or more, got -1"),
+        ({"quantile": "half"}, "quantile must lie between 0 and 1, got 'half'"),
         ({"quantile": 1}, "quantile must lie between 0 and 1, got 1"),
         ({"max_seconds": 0}, "max_seconds must lie between 0.01 and 1e+06 s, got 0"),
         ({"response_size": 9_000_000}, "rtt must span less than"),

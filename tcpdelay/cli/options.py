@@ -303,6 +303,8 @@ def _fields_of(part: Part) -> list[str]:
 
 PATH_OPTIONS = (*_fields_of("path"), "ping", "ss", "connection")
 """The options that describe the path."""
+FLOW_OPTIONS = ("app", *_fields_of("flow"), "bitrate", "fps", "over")
+"""The options that describe a flow."""
 
 
 def _options() -> dict[str, Any]:
@@ -311,8 +313,8 @@ def _options() -> dict[str, Any]:
     of_parts = {part: _fields_of(part) for part in _PANELS}
     shared = [name for name in of_parts["stack"] if _panel(name) == TCP]
     order = [
-        *("app", *of_parts["flow"], "bitrate", "fps", "over"),
-        *(*of_parts["path"], "ping", "ss", "connection"),
+        *FLOW_OPTIONS,
+        *PATH_OPTIONS,
         *of_parts["target"],
         *("stack", *shared, *(name for name in of_parts["stack"] if name not in shared)),
     ]

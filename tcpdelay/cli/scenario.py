@@ -115,6 +115,24 @@ def read_source(
         return chosen.of_messages(options), stack, target
 
 
+def read_path(options: ScenarioOptions) -> tuple[Path, KnownStack, Target]:
+    """Return path, stack and target, where something else than a flow is sent.
+
+    Parameters
+    ----------
+    options : ScenarioOptions
+        The options.
+
+    Raises
+    ------
+    typer.BadParameter
+        As `read_scenario`.
+    """
+    estimate = _estimate(options)
+    with argument_errors():
+        return _path(options, estimate), _stack(options, estimate), _target(options)
+
+
 def varying_source(options: ScenarioOptions, chosen: SourceOptions) -> str:
     """Return the options by which the rate of the source is not constant; an empty text if it is constant.
 

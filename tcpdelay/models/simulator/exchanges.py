@@ -41,6 +41,8 @@ LONGEST_PAUSE = 60.0
 class Exchanges(DelayDistribution):
     """The time of exchanges, from the write of a request to the read of the last byte of its response.
 
+    The time that the server takes for its answer is a part of it.
+
     Attributes
     ----------
     request, response : DelayDistribution
@@ -113,6 +115,7 @@ def simulate_exchanges(
     stack: Stack | None = None,
     *,
     think_time: float = 0.0,
+    answer_time: float = 0.0,
     writes: int = 1,
     exchanges: int = 40_000,
     seed: int = 0,
@@ -121,7 +124,7 @@ def simulate_exchanges(
 ) -> Exchanges:
     """Simulate a client that asks, waits for the whole answer, and asks again: an echo, a database, a remote call.
 
-    The server answers at once. Both ends have the same stack, and disable Nagle's algorithm.
+    Both ends have the same stack, and disable Nagle's algorithm.
 
     Parameters
     ----------
@@ -135,6 +138,8 @@ def simulate_exchanges(
         `Stack.linux(...)`, its defaults if left out.
     think_time : float
         Time from the read of a response to the write of the next request [s], 0 to 60.
+    answer_time : float
+        Time from the read of a request to the write of its response [s], 0 to 60: the work of the server.
     writes : int
         Number of writes in which the ends write a message, 1 to 16 and not above either size. Each write leaves as a
         segment. If the first of two is lost, the second shows it after a round trip; a lost message of one segment is
@@ -177,8 +182,9 @@ def simulate_exchanges(
     path, stack = checked_path(path), checked_profile(stack)
     if not isinstance(stack, Linux):
         raise InvalidValueError("stack", stack, "be one of Stack.linux(...)")
-    if not is_number(think_time) or not 0 <= think_time <= LONGEST_PAUSE:
-        raise InvalidValueError("think_time", think_time, f"lie between 0 and {LONGEST_PAUSE:g} s")
+    for name, pause in (("think_time", think_time), ("answer_time", answer_time)):
+        if not is_number(pause) or not 0 <= pause <= LONGEST_PAUSE:
+            raise InvalidValueError(name, pause, f"lie between 0 and {LONGEST_PAUSE:g} s")
     for name, size in (("request_size", request_size), ("response_size", response_size)):
         if not is_number(size) or size != int(size) or not 1 <= size <= 10_000_000:
             raise InvalidValueError(name, size, "be a whole number of bytes from 1 to 10 000 000")
@@ -191,7 +197,7 @@ def simulate_exchanges(
         if not is_number(value) or value != int(value) or value < least or (most is not None and value > most):
             allowed = f"{least} or more" if most is None else f"{least} to {most}"
             raise InvalidValueError(name, value, f"be a whole number, {allowed}")
-    if not 0 < quantile < 1:
+    if not is_number(quantile) or not 0 < quantile < 1:
         raise InvalidValueError("quantile", quantile, "lie between 0 and 1")
     checked_budget(max_seconds, None)
     there = replace(path, ack_loss=0.0)
@@ -199,9 +205,9 @@ def simulate_exchanges(
     seeds = [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(2)]
     # A request waits for the response before it, so the pauses of one direction hold the delays of the other. They
     # matter little: each message finds an idle connection.
-    constant = np.array([think_time + path.forward_delay])
+    constant = np.array([think_time + path.forward_delay + answer_time])
     responses = _delays(response_size, back, stack, writes, constant, exchanges, seeds[0], max_seconds)
-    pauses = think_time + responses / SECOND
+    pauses = think_time + answer_time + responses / SECOND
     requests = _delays(request_size, there, stack, writes, pauses, exchanges, seeds[1], max_seconds)
     counted = min(requests.size, responses.size)
     times = requests[:counted] + responses[:counted]
@@ -210,17 +216,21 @@ def simulate_exchanges(
         batches.add(chunk)
     values, counts = batches.histogram()
     return Exchanges(
-        values / SECOND,
+        values / SECOND + answer_time,
         counts / counted,
-        path.rtt,
+        path.rtt + answer_time,
         request=DelayDistribution.from_samples(requests / SECOND, path.forward_delay),
         response=DelayDistribution.from_samples(responses / SECOND, back.forward_delay),
         exchanges=counted,
         seed=seed,
         probability=quantile,
-        quantile_interval=batches.quantile(quantile) if batches.enough else UNKNOWN,
-        mean_interval=batches.mean() if batches.enough else UNKNOWN,
+        quantile_interval=_later(batches.quantile(quantile) if batches.enough else UNKNOWN, answer_time),
+        mean_interval=_later(batches.mean() if batches.enough else UNKNOWN, answer_time),
     )
+
+
+def _later(interval: Interval, time: float) -> Interval:
+    return Interval(*(each + time for each in interval))
 
 
 def _delays(

@@ -132,8 +132,9 @@ def _correct_phases(
     Return the number of sweeps over the chain of phases, at most `most`.
     """
     now = np.zeros(phases.size - 1)
-    for phase in np.flatnonzero(feedback):
-        now[phase] = total(inflow[rows.offset[phase] : rows.offset[phase + 1]])
+    for phase in range(phases.size - 1):
+        if feedback[phase]:
+            now[phase] = total(inflow[rows.offset[phase] : rows.offset[phase + 1]])
     if not total(now) > 0.0:
         return 0
     scale(now, 1 / total(now))
