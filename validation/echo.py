@@ -2,8 +2,8 @@
 
 Messages of 800 bytes go to a server and back, one after the other, with TCP_NODELAY, over 5 ms and 1 % loss each way.
 The published figures are those of the TCP echo in rust-raknet's validation of 2026-09-30, measured in real time under
-netem. They do not say whether a message is one write or two, so both are measured here, and simulated. It needs
-`tcpdelay testbed build-kernel --hz 250`, and writes `results/echo.md`.
+netem. They do not say whether a message is one write or two, so both are measured here, and simulated; and so is a server that
+takes 50 ms for its answer. It needs `tcpdelay testbed build-kernel --hz 250`, and writes `results/echo.md`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ PATH = EmulatedPath(rtt=0.010, loss=0.01)
 PUBLISHED = "| published | 10.36 ms | 12.4 to 13.3 ms | 36 to 44 ms, and once 222 ms | 229 to 286 ms |"
 SHARES = (0.5, 0.95, 0.99, 1.0)
 LONGEST = 7200.0
+KINDS = {"one write": (1, 0.0), "two writes": (2, 0.0), "one write, answered after 50 ms": (1, 0.050)}
+"""Writes of a message, and the time that the server takes for its answer [s]."""
 
 
-def measured(messages: int, writes: int, seed: int) -> NDArray[np.float64]:
+def measured(messages: int, writes: int, answer_time: float, seed: int) -> NDArray[np.float64]:
     """Return the times from the write of a message to its answer [s]."""
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, str(ENDS)]
-        settings = [str(messages), str(writes)]
+        settings = [str(messages), str(writes), str(answer_time)]
         guest, directory = VirtualTimeBackend(HZ), Path(place, "run")
         client, server = [*command, "client", *settings], [*command, "server", *settings]
         run = run_programs(client, server, PATH, directory, guest, duration=LONGEST, seed=seed, linger=2.0)
@@ -46,10 +48,13 @@ def measured(messages: int, writes: int, seed: int) -> NDArray[np.float64]:
         return np.fromfile(directory / "scratch" / "times", np.int64) / 1e9
 
 
-def simulated(messages: int, writes: int, seed: int) -> NDArray[np.float64]:
+def simulated(messages: int, writes: int, answer_time: float, seed: int) -> NDArray[np.float64]:
     """Return simulated times from the write of a message to its answer [s]."""
     path = NetworkPath(PATH.rtt, PATH.loss, ack_loss=PATH.loss)
-    found = simulate_exchanges(SIZE, SIZE, path, Stack.linux(hz=HZ), writes=writes, exchanges=messages, seed=seed)
+    stack = Stack.linux(hz=HZ, kernel="6.1")
+    found = simulate_exchanges(
+        SIZE, SIZE, path, stack, answer_time=answer_time, writes=writes, exchanges=messages, seed=seed
+    )
     return np.repeat(found.values, np.rint(found.weights * messages).astype(np.int64))
 
 
@@ -70,9 +75,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4, help="runs of each kind")
     arguments = parser.parse_args()
     rows = [PUBLISHED]
-    for writes, name in ((1, "one write"), (2, "two writes")):
+    for name, (writes, answer_time) in KINDS.items():
         for place, times in (("guest", measured), ("simulator", simulated)):
-            runs = [times(arguments.messages, writes, seed) for seed in range(arguments.runs)]
+            runs = [times(arguments.messages, writes, answer_time, seed) for seed in range(arguments.runs)]
             rows.append(row(f"{place}, {name}", runs))
             print(rows[-1], file=sys.stderr)
     head = "| echo of 800 B, 5 ms and 1 % loss each way | p50 | p95 | p99 | largest |\n|---|---:|---:|---:|---:|\n"

@@ -1,6 +1,7 @@
 """A TCP echo and its client, which asks again as soon as it is answered: `echo_ends.py server|client MESSAGES WRITES`.
 
-A message of 800 bytes goes in one write, or in two: 4 bytes, then 796. The client writes the time of each answer [ns]
+A message of 800 bytes goes in one write, or in two: 4 bytes, then 796. The server may take a time for each answer. The
+client writes the time of each answer [ns]
 to the file `times` in its working directory.
 """
 
@@ -32,7 +33,7 @@ def receive(stream: socket.socket) -> bytes:
     return data
 
 
-def main(end: str, messages: int, writes: int) -> None:
+def main(end: str, messages: int, writes: int, answer_time: float) -> None:
     """Answer until the client ends, or ask `messages` times."""
     if end == "server":
         stream, _ = socket.create_server(("", PORT)).accept()
@@ -41,6 +42,7 @@ def main(end: str, messages: int, writes: int) -> None:
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if end == "server":
         while data := receive(stream):
+            time.sleep(answer_time)
             send(stream, data, writes)
         return
     times = array("q")
@@ -58,5 +60,6 @@ if __name__ == "__main__":
     parser.add_argument("end", choices=("client", "server"))
     parser.add_argument("messages", type=int, help="number of messages that the client sends")
     parser.add_argument("writes", type=int, choices=(1, 2), help="writes for each message")
+    parser.add_argument("answer_time", type=float, help="time that the server takes for an answer [s]")
     given = parser.parse_args()
-    main(given.end, given.messages, given.writes)
+    main(given.end, given.messages, given.writes, given.answer_time)
