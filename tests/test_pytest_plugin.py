@@ -36,13 +36,13 @@ def test_the_marker_is_declared():
 
 def test_a_test_without_a_guest_is_skipped_with_the_reason(tmp_path):
     (tmp_path / "test_mine.py").write_text(
-        "import pytest\n@pytest.mark.tcpdelay(hz=999)\ndef test_it(tcpdelay_path):\n    raise AssertionError\n"
+        "import pytest\n@pytest.mark.tcpdelay(hz=999, kernel='5.15')\n"
+        "def test_it(tcpdelay_path):\n    raise AssertionError\n"
     )
     printed = run_pytest(tmp_path, "--rootdir", tmp_path, cwd=tmp_path)
     assert "1 skipped" in printed
-    assert (
-        "tcpdelay_path: no kernel with virtual time at 999 Hz; run: tcpdelay testbed build-kernel --hz 999" in printed
-    )
+    build = "tcpdelay testbed build-kernel --kernel 5.15 --hz 999"
+    assert f"tcpdelay_path: no kernel of Linux 5.15 with virtual time at 999 Hz; run: {build}" in printed
 
 
 def test_the_path_of_a_test_takes_the_settings_of_the_test(tcpdelay_path):

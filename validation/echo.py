@@ -2,8 +2,8 @@
 
 Messages of 800 bytes go to a server and back, one after the other, with TCP_NODELAY, over 5 ms and 1 % loss each way.
 The published figures are those of the TCP echo in rust-raknet's validation of 2026-09-30, measured in real time under
-netem. They do not say whether a message is one write or two, so both are measured here, and simulated; and so is a server that
-takes 50 ms for its answer. It needs `tcpdelay testbed build-kernel --hz 250`, and writes `results/echo.md`.
+netem. They do not say whether a message is one write or two, so both are measured here, and simulated. So is a server
+that takes 50 ms for its answer. It needs `tcpdelay testbed build-kernel --hz 250`, and writes `results/echo.md`.
 """
 
 from __future__ import annotations

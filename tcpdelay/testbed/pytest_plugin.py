@@ -35,6 +35,8 @@ class BadPath:
         Seed of the losses, 0 or more.
     hz : int
         Timer interrupts per second of the guest's kernel.
+    kernel : str
+        Version of the guest's kernel, such as "7.3".
     duration : float
         Longest time from the start of the client in the guest [s].
     """
@@ -42,11 +44,12 @@ class BadPath:
     path: EmulatedPath
     seed: int
     hz: int
+    kernel: str
     duration: float
     _new_directory: Callable[[], Path]
 
     def over(self, **settings: Any) -> BadPath:
-        """Return the same path with other settings: those of `EmulatedPath`, `seed`, `hz` and `duration`."""
+        """Return the same path with other settings: those of `EmulatedPath`, and the other attributes."""
         return _with(self, settings)
 
     def run(self, server: Sequence[str], client: Sequence[str], **settings: Any) -> ProgramRun:
@@ -67,21 +70,21 @@ class BadPath:
         from tcpdelay.testbed.programs import run_programs
 
         settings = {"working_directory": Path.cwd(), "linger": 5.0, **settings}
-        directory, guest = self._new_directory(), _guest(self.hz)
+        directory, guest = self._new_directory(), _guest(self.hz, self.kernel)
         return run_programs(
             client, server, self.path, directory, guest, duration=self.duration, seed=self.seed, **settings
         )
 
 
 def _with(path: BadPath, settings: dict[str, Any]) -> BadPath:
-    own = {name: settings.pop(name) for name in ("seed", "hz", "duration") if name in settings}
+    own = {name: settings.pop(name) for name in ("seed", "hz", "kernel", "duration") if name in settings}
     return replace(path, path=replace(path.path, **settings), **own)
 
 
-def _guest(hz: int) -> UmlBackend:
+def _guest(hz: int, kernel: str) -> UmlBackend:
     from tcpdelay.testbed.backends import VirtualTimeBackend
 
-    return VirtualTimeBackend(hz, patience=PATIENCE)
+    return VirtualTimeBackend(hz, kernel, patience=PATIENCE)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -89,7 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{MARKER}(rtt=..., loss=..., seed=...): path of the fixture tcpdelay_path; the settings of "
-        "tcpdelay.testbed.emulated_path.EmulatedPath, and seed, hz and duration.",
+        "tcpdelay.testbed.emulated_path.EmulatedPath, and seed, hz, kernel and duration.",
     )
 
 
@@ -104,14 +107,15 @@ def tcpdelay_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         pytest.skip(f"tcpdelay_path: the guest runs on Linux only, not on {sys.platform!r}")
     pytest.importorskip("pyroute2", reason="tcpdelay_path: needs the package tcpdelay[testbed]")
     from tcpdelay.testbed.emulated_path import EmulatedPath
+    from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL
 
     def new_directory() -> Path:
         return tmp_path_factory.mktemp("tcpdelay")
 
-    path = BadPath(EmulatedPath(rtt=0.1, loss=0.01), 0, 250, 600.0, new_directory)
+    path = BadPath(EmulatedPath(rtt=0.1, loss=0.01), 0, 250, DEFAULT_KERNEL, 600.0, new_directory)
     marker = request.node.get_closest_marker(MARKER)
     if marker is not None:
         path = _with(path, dict(marker.kwargs))
-    for problem in _guest(path.hz).problems():
+    for problem in _guest(path.hz, path.kernel).problems():
         pytest.skip(f"tcpdelay_path: {problem}")
     return path
