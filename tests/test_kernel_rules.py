@@ -1,5 +1,7 @@
 """Rules of TCP that differ between versions of Linux: their table, and how simulator and chain follow it."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,7 @@ def test_the_table_is_in_the_order_of_versions():
         older = VALIDATED[: VALIDATED.index(rule.read_in)]
         assert not any(rule.holds(version) for version in older), rule.name
     assert all(rule.holds(NEWEST_VALIDATED) for rule in KERNEL_RULES)
+    assert all(re.fullmatch(r"[0-9a-f]{12}", name) for rule in KERNEL_RULES for name in rule.commit.split(", "))
 
 
 @pytest.mark.parametrize(
@@ -115,8 +118,9 @@ def test_the_chain_refuses_a_maximum_that_it_does_not_follow():
 
 def test_the_chain_does_not_depend_on_the_version():
     old, new = (td.predict_delay(VOICE, PATH, Linux(kernel=kernel), method="chain") for kernel in ("6.1", "7.3"))
-    assert np.array_equal(old.weights, new.weights)
-    assert np.array_equal(old.values, new.values)
+    # To rounding: until the kernels are compiled, the first of the two may be answered by plain Python.
+    assert np.allclose(old.weights, new.weights, rtol=1e-12, atol=0)
+    assert np.allclose(old.values, new.values, rtol=1e-12, atol=0)
 
 
 def test_rack_cannot_be_switched_off_since_rfc_6675_is_gone():

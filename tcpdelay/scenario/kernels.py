@@ -106,6 +106,8 @@ class KernelRule:
         Function of the kernel that holds the rule.
     file : str
         File of the function.
+    commit : str
+        The commit that brought the rule, by the first twelve digits of its name; several have commas between them.
     read_in : str
         The oldest of the three sources in which the rule was read.
     meaning : str
@@ -120,6 +122,7 @@ class KernelRule:
     since: str
     function: str
     file: str
+    commit: str
     read_in: str
     meaning: str
     used_by: str
@@ -146,6 +149,7 @@ DELAYED_ACK_BELOW_TIMEOUT = KernelRule(
     "6.7",
     "tcp_delack_max",
     "net/ipv4/tcp_output.c",
+    "bbf80d713fe7",
     "6.12",
     "An ACK is delayed at most by the minimum retransmission timeout of the receiver's host less one tick.",
     "simulator, with `delayed_ack`",
@@ -155,6 +159,7 @@ RTO_MIN_SYSCTL = KernelRule(
     "6.11",
     "tcp_init_sock",
     "net/ipv4/tcp.c",
+    "f086edef71be",
     "6.12",
     "Sets the minimum retransmission timeout of new connections. Older kernels have only a route's metric rto_min.",
     "`rto_min`",
@@ -164,6 +169,7 @@ RTO_MIN_OPTION = KernelRule(
     "6.15",
     "do_tcp_setsockopt",
     "net/ipv4/tcp.c",
+    "f38805c5d26f",
     "7.3",
     "Sets the minimum retransmission timeout of a connection: from more than one tick to 200 ms.",
     "`rto_min`; advice for sparse flows",
@@ -173,6 +179,7 @@ DELACK_MAX_OPTION = KernelRule(
     "6.15",
     "do_tcp_setsockopt",
     "net/ipv4/tcp.c",
+    "9552f90835ef",
     "7.3",
     "Sets the largest delay of an ACK of a connection: from more than one tick to 200 ms. Older kernels refuse "
     "`delack_max`.",
@@ -183,6 +190,7 @@ RTO_MAX_OPTION = KernelRule(
     "6.15",
     "tcp_rto_max",
     "include/net/tcp.h",
+    "54a378f43425, 1280c26228bd",
     "7.3",
     "Sets the largest retransmission timeout: 1 to 120 s. Older kernels have 120 s (TCP_RTO_MAX) and refuse `rto_max`.",
     "`rto_max`: simulator, and the chain of sparse flows",
@@ -192,6 +200,7 @@ TIME_BASED_RECOVERY = KernelRule(
     "6.17",
     "tcp_identify_packet_loss",
     "net/ipv4/tcp_input.c",
+    "1c120191dcec",
     "7.3",
     "RFC 6675 is gone, so the sysctl net.ipv4.tcp_recovery = 0 no longer switches RACK off. `Rules(rack=False)` is "
     "refused.",
@@ -202,6 +211,7 @@ COMPRESSION_PERCENT = KernelRule(
     "6.19",
     "__tcp_ack_snd_check",
     "net/ipv4/tcp_input.c",
+    "416dd649f3aa",
     "7.3",
     "A compressed SACK waits at most 33 % of the RTT; before, 5 %. 1 ms remains the limit (tcp_comp_sack_delay_ns), so "
     "that only round-trip times below 20 ms notice it.",
@@ -214,6 +224,7 @@ COMPRESSION_SLACK = KernelRule(
     "6.19",
     "tcp_sk_init",
     "net/ipv4/tcp_ipv4.c",
+    "ca412f25d6b2",
     "7.3",
     "The timer of a compressed SACK is up to 10 us late; before, 100 us.",
     "simulator",
