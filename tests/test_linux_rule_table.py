@@ -1,5 +1,6 @@
 """The table of rules of the chain of Linux says what the kernels compute: events, probabilities and durations."""
 
+import re
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from chain_structure import profile_of, rows_within
 from tcpdelay.models.linux.bursts import burst_chance, more_lost, outage_chance, repair_rounds, repair_segments
 from tcpdelay.models.linux.drop_tail import rest_chance, retransmission_times
-from tcpdelay.models.linux.letters import SYMBOLS, TIMES
+from tcpdelay.models.linux.kernel_functions import DROP_TAIL, GILBERT
+from tcpdelay.models.linux.letters import DECIDED_BY, SYMBOLS, TIMES
 from tcpdelay.models.linux.open_transitions import open_window
 from tcpdelay.models.linux.parameters import linux_parameters
 from tcpdelay.models.linux.phases import KIND_NAMES
@@ -41,6 +43,7 @@ SCENARIOS = {
     "loss bursts, long": (Flow(1200, 0.02), Path(0.2, 0.004, loss_burst=2), RENO),
     "correlated losses": (VOICE, Path(0.1, 0.02, "correlated"), Stack.linux()),
     "correlated losses, long path": (Flow(1200, 0.02), Path(0.35, 0.004, "correlated"), RENO),
+    "correlated losses, several timeouts": (Flow(1200, 0.02), Path(0.1, 0.03, "correlated"), RENO),
     "correlated losses, thin flow": (Flow(160, 0.2), Path(0.05, 0.05, "correlated", "bytes"), Stack.linux()),
     "loss bursts, thin flow": (Flow(160, 0.2), Path(0.05, 0.01, loss_burst=1.2), Stack.linux()),
 }
@@ -93,18 +96,21 @@ class Chain:
         (found,) = (state for state in STATES if (state.kind, state.case) == (kind, case))
         return found
 
+    def outgoing(self, phase):
+        """Return the records of the transitions of a phase."""
+        first, last = self.phases["first_transition"][phase : phase + 2]
+        return [e for e in self.transitions[first:last] if e["probability"] > 0]
+
     def events(self, phase):
         """Return the targets, with and without a backlog, the probability and the duration [slots] of each event."""
-        for event in range(self.phases["first_transition"][phase], self.phases["first_transition"][phase + 1]):
-            e = self.transitions[event]
-            if e["probability"] > 0:
-                targets = [int(e["target"]), int(e["target_when_empty"])]
-                grown = self.kind(phase) == "OPEN" and self.phases["window"][targets[0]] > self.phases["window"][phase]
-                yield (
-                    [LARGER if grown else self.kind(target) for target in targets],
-                    float(e["probability"]),
-                    float(e["duration"]),
-                )
+        for e in self.outgoing(phase):
+            targets = [int(e["target"]), int(e["target_when_empty"])]
+            grown = self.kind(phase) == "OPEN" and self.phases["window"][targets[0]] > self.phases["window"][phase]
+            yield (
+                [LARGER if grown else self.kind(target) for target in targets],
+                float(e["probability"]),
+                float(e["duration"]),
+            )
 
     def values(self, phase):
         """Return the values of the letters, from the functions that the table names."""
@@ -290,6 +296,85 @@ def test_the_chain_has_the_durations_of_the_rules(chain):
                 assert duration == pytest.approx(value(equation, values)), (state.name, targets)
                 compared += 1
     assert compared > 0
+
+
+def test_lost_ends_at_the_last_ack_before_the_detection(chain):
+    p = chain.p
+    if p.followed_losses:
+        return
+    for phase in chain.reached:
+        if chain.kind(phase) in ("LOST", "LOST_REPAIRING"):
+            detected = p.load + chain.times(phase)["d"]
+            for event in chain.outgoing(phase):
+                if p.full_segments and event["target"] > 0:
+                    # The recovery, whose window is the reduced one, has this time.
+                    assert event["duration"] == pytest.approx(detected - chain.times(int(event["target"]))["a"])
+                elif not p.full_segments:
+                    assert p.load / 2 <= event["duration"] + 1e-9 <= detected + 2e-9
+
+
+def test_an_outage_ends_with_its_last_retransmission_its_probe_or_its_first_round(chain):
+    p = chain.p
+    for phase in chain.reached:
+        kind, window = chain.kind(phase), int(chain.phases["window"][phase])
+        if kind == "OUTAGE" or (kind == "LOST" and p.rest_lost and chain.values(phase)["o"] == 1):
+            durations = defaultdict(set)
+            for (target, _), _, duration in chain.events(phase):
+                durations[target].add(round(duration, 9))
+            to_probe = min(durations["TIMEOUT"])
+            if kind == "OUTAGE":
+                assert to_probe == pytest.approx(min(window - 1 + 2 * p.load + p.probe_slack, p.timeout))
+            assert durations["TIMEOUT"] == {to_probe} | ({round(to_probe + p.load, 9)} if p.rest_lost else set())
+            rounds = np.floor(np.log2(np.ceil(window / max(p.packets_per_segment, 1) - 1e-9)))
+            assert list(durations["REPAIR"]) == pytest.approx([to_probe + p.load * (1 + rounds)])
+
+
+def test_a_lost_round_of_slow_start_takes_one_round_trip_time_and_the_first_timeout_follows(chain):
+    p = chain.p
+    for phase in chain.reached:
+        if chain.kind(phase) == "TIMEOUT":
+            lost_rounds = [event for event in chain.outgoing(phase) if event["target"] == 0]
+            assert bool(lost_rounds) == (chain.values(phase)["z"] > 0)
+            # The first timeout then follows itself: its duration is adapted to a whole number of packets.
+            rounding = 0.5 if phase == 0 else 1e-9
+            for event in lost_rounds:
+                assert event["duration"] == pytest.approx(p.timeout * 2**phase + p.load, abs=rounding)
+
+
+def test_a_loss_in_a_recovery_is_in_a_third_of_it_or_in_its_middle(chain):
+    for phase in chain.reached:
+        state, s = chain.state(phase), chain.sending[phase]
+        if state.kind not in ("REPAIR", "REPAIR_OPEN") or (chain.p.rest_lost and state.case == "cwnd-limited"):
+            continue
+        losses = {round(lasts, 9) for targets, _, lasts in chain.events(phase) if not {"ROUND", "OPEN"} & set(targets)}
+        if state.kind == "REPAIR_OPEN":
+            assert list(losses) == pytest.approx([s["duration"] / 2] if s["openings"] > 0 else [])
+            continue
+        openings, begin = int(s["openings"]), chain.times(phase)["a"]
+        parts = min(openings, 3)
+        ends = [openings * part // parts for part in range(parts + 1)]
+        assert len(losses) == parts
+        for time, before, end in zip(sorted(losses), ends, ends[1:], strict=False):
+            assert before + 1 - 1e-6 <= (time - begin) / s["spacing_after_run"] <= end + 1e-6
+
+
+def test_bursts_and_full_queues_decide_what_they_lose(chain):
+    rules = {(state, target): rule for rule in RULES for state in rule.states for target in rule.leads_to}
+    for phase in chain.reached:
+        for targets, _, _ in chain.events(phase):
+            if targets[0] in ("LOST_BURST", "OUTAGE"):
+                rule = rules[chain.state(phase), targets[0]]
+                assert (DROP_TAIL if chain.p.rest_lost else GILBERT) in rule.sources[: rule.deciding]
+    assert all(1 <= rule.deciding <= len(rule.sources) for rule in RULES)
+
+
+def test_the_functions_of_a_letter_are_functions_of_a_rule_with_the_letter():
+    assert set(DECIDED_BY) <= set(SYMBOLS | TIMES)
+    for letter, functions in DECIDED_BY.items():
+        with_letter = [
+            rule for rule in RULES if re.search(rf"\b{letter}\b", f"{rule.probability} {rule.duration} {rule.event}")
+        ]
+        assert set(functions) <= {source for rule in with_letter for source in rule.sources}, letter
 
 
 def test_every_function_is_described_once():

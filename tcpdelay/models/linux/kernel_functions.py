@@ -197,7 +197,7 @@ PROBE_TIMER = Source(
     "tcp_schedule_loss_probe",
     "tcp_output.c",
     "Starts the timer of the tail loss probe: 2 smoothed RTTs + 2 ms, or + TCP_RTO_MIN after a lone segment; it fires "
-    "at the RTO of the first segment at the latest.",
+    "at the RTO of the first segment at the latest. In a recovery and after a timeout it starts none.",
     "RFC 8985, 7.2",
 )
 PROBE = Source(
@@ -205,6 +205,13 @@ PROBE = Source(
     "tcp_output.c",
     "Sends a new segment as the tail loss probe, or else the last segment again, and restarts the RTO.",
     "RFC 8985, 7.3",
+)
+PROBE_ACK = Source(
+    "tcp_process_tlp_ack",
+    "tcp_input.c",
+    "Learns from the first ACK beyond a retransmitted tail loss probe that the probe repaired a loss, and reduces the "
+    "window to ssthresh at once (not with BBR).",
+    "RFC 8985, 7.4",
 )
 GILBERT = Source(
     "loss_gilb_ell",
@@ -226,6 +233,8 @@ REDUCTION = (ENTER_RECOVERY, CUBIC_REDUCTION, RENO_REDUCTION, BBR_SSTHRESH)
 """Functions that begin a recovery."""
 GROWTH = (CWND_LIMITED, CUBIC_GROWTH, CONG_AVOID)
 """Functions that grow the window of a cwnd-limited sender."""
+REPAIRED = (PRR, RETRANSMIT, COLLAPSE)
+"""Functions that let the retransmissions of several losses leave."""
 RECOVERED = (FASTRETRANS, END_RECOVERY, BBR_WINDOW)
 """Functions that end a recovery."""
 RELEASED = (PRR, BBR_WINDOW, BBR_PACING)

@@ -3,6 +3,27 @@
 Names in parentheses are fields of `LinuxParameters` and kernels of this folder.
 """
 
+from __future__ import annotations
+
+from tcpdelay.models.linux.kernel_functions import (
+    COLLAPSE,
+    DETECTION,
+    DROP_TAIL,
+    GILBERT,
+    GROWTH,
+    PACKETS_IN_FLIGHT,
+    PROBE_TIMER,
+    PRR,
+    RACK_DETECT,
+    RACK_WINDOW,
+    RELEASED,
+    REPAIRED,
+    RTO,
+    SET_RTO,
+    SLOW_START,
+    Source,
+)
+
 SYMBOLS = {
     "p": "probability that a segment is lost if the segment before it arrived (`LinuxParameters.loss`); with "
     "correlated losses, if no earlier segment of its round is lost",
@@ -23,9 +44,10 @@ SYMBOLS = {
     "correlated losses, N are the segments that leave after the lost rest of the round",
     "h": "1 with correlated losses, with which the rest of a round is lost after its first loss (`rest_lost`); "
     "otherwise 0",
-    "z": "with correlated losses, probability that one of the rounds of slow start that repair a window is lost with "
-    "its first segment, so that only the RTO finds this: 1 - (1 - p)^N (`lost_round_chance`). N is c after a timeout, "
-    "and 1 + c after a tail loss probe. 0 without correlated losses",
+    "z": "with correlated losses, probability that a round of retransmissions after an outage loses its first segment "
+    "and so all its segments: 1 - (1 - p)^N for N rounds (`lost_round_chance`). Only the RTO finds this, as no tail "
+    "loss probe is sent in a recovery. N is c after a timeout (slow start), and 1 + c after a tail loss probe (PRR). 0 "
+    "without correlated losses",
     "e": "probability that at least one segment of a packet is lost (`OpenWindow.loss`): 1 - (1 - p)^(segments per "
     "packet). With a bottleneck queue limited in bytes, a small packet is lost less often than a full segment",
     "f": "probability that what one ACK releases is lost: e in REPAIR_OPEN, application-limited; otherwise p",
@@ -50,22 +72,45 @@ SYMBOLS = {
 TIMES = {
     "i": "packet interval",
     "RTT": "round-trip time",
-    "RTO": "first retransmission timeout: RTT + TCP_RTO_MIN, as the RTT is constant",
+    "RTO": "first retransmission timeout: RTT + TCP_RTO_MIN (200 ms, or the stack's `rto_min`), as the RTT is constant",
     "d": "time from the due time of the lost segment's ACK to the detection (`detection_wait`, `burst_wait`): to the "
     "first SACK that comes RTT / 4 or more after the due time, to the third SACK, or to RACK's timer, whichever "
     "is first; in LOST_TWO up to i longer. If the tail loss probe leaves before the next packet, RTT + d ends "
     "with the probe, which retransmits a single loss, or with the probe's ACK, which shows a burst",
-    "a": "time from the last ACK that releases a segment before the detection to the detection (`last_ack`): with full "
-    "segments RTT / (window before the reduction), and at least the mean time between writes of segments. LOST ends "
-    "and REPAIR begins with this ACK. 0 after a loss in an open window, and with segments that are not full",
+    "a": "with full segments and a cwnd-limited REPAIR, time from the last ACK that releases a segment before the "
+    "detection to the detection (`last_ack`): the mean time between ACKs before the reduction, that is RTT / window, "
+    "but at least i. LOST ends with this ACK, and REPAIR is longer by `a`. 0 in REPAIR_OPEN, if application-limited, "
+    "and with segments that are not full",
     "y": "time between two segments of the recovery with full segments, otherwise 0. Rounds begin one ACK before that "
     "of the retransmission: from there on each round has the ACKs of a whole window, and the window grows after it. "
     "0 in REPAIR_OPEN",
     "k": "number of timeouts before this one",
-    "s": "number of further retransmissions of a loss burst, one per ACK; 0 after a single loss. With correlated "
-    "losses, time to the last retransmission, or to the interval before the next ACK if this is later "
-    "(`retransmission_times`), in intervals",
-    "c": "rounds that retransmit a window after an outage (`repair_rounds`): floor(log2 N) for N segments, as each "
-    "ACK releases two; 0 with independent losses",
+    "s": "number of packet intervals from the first retransmission of a loss burst to the last. In an open window one "
+    "ACK comes per interval and releases one retransmission, so s is the number of retransmissions less 1; packets "
+    "that share a segment count once (`repair_segments`). 0 after a single loss. With correlated losses, to the last "
+    "retransmission, or to one interval before the ACK that releases new packets if this is later "
+    "(`retransmission_times`)",
+    "c": "rounds of retransmissions after the first retransmission of an outage (`repair_rounds`): floor(log2 N) for N "
+    "segments, as each ACK releases two. The N segments carry w packets, after a timeout flight + 1 packets; packets "
+    "that share a segment count once. 0 with independent losses",
 }
 """Letters of the durations: what they mean, and how they follow."""
+DECIDED_BY: dict[str, tuple[Source, ...]] = {
+    "r": (GILBERT,),
+    "q": REPAIRED,
+    "t": (RACK_DETECT, PRR),
+    "m": (PACKETS_IN_FLIGHT,),
+    "h": (DROP_TAIL,),
+    "z": (DROP_TAIL, PROBE_TIMER, SLOW_START, PRR),
+    "v": (RACK_DETECT, RACK_WINDOW),
+    "b": (GILBERT, DROP_TAIL),
+    "o": (GILBERT, DROP_TAIL, PROBE_TIMER),
+    "g": GROWTH,
+    "n": RELEASED,
+    "RTO": (SET_RTO,),
+    "d": (*DETECTION, PROBE_TIMER),
+    "k": (RTO,),
+    "s": (PRR, COLLAPSE),
+    "c": (SLOW_START, PRR, COLLAPSE),
+}
+"""Functions of the kernel from which the values of letters follow; letters without functions are left out."""

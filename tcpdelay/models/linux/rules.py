@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from tcpdelay.models.linux.kernel_functions import (
     BBR_PACING,
     BBR_WINDOW,
-    COLLAPSE,
     CWND_LIMITED,
     CWND_TEST,
     CWND_VALIDATE,
     DETECTION,
     DROP_TAIL,
+    ENTER_LOSS,
     FASTRETRANS,
     GILBERT,
     GROWTH,
     PACKETS_IN_FLIGHT,
     PROBE,
+    PROBE_ACK,
     PROBE_TIMER,
     PRR,
     RACK_DETECT,
@@ -29,9 +30,11 @@ from tcpdelay.models.linux.kernel_functions import (
     RECOVERED,
     REDUCTION,
     RELEASED,
+    REPAIRED,
     RETRANSMIT,
     RTO,
     SENDMSG,
+    SET_RTO,
     SLOW_START,
     TIMED_OUT,
     WRITE_XMIT,
@@ -76,11 +79,13 @@ class Rule:
     leads_to : tuple of str
         Kinds of the next phase: the first if a backlog remains or the window limits the sender, otherwise the second.
     sources : tuple of Source
-        Functions of the kernel that the rule models. The first function decides the event.
+        Functions of the kernel that the rule models. The first one decides the event.
+    deciding : int
+        Number of functions that decide the event, from the first on: 1, or 2 if the event has two causes.
 
     Examples
     --------
-    The chance that a loss burst takes the whole window, by state:
+    The probability that the whole window is lost, by state:
 
     >>> for rule in RULES:
     ...     if rule.leads_to == ("OUTAGE",):
@@ -95,22 +100,33 @@ class Rule:
     duration: str
     leads_to: tuple[str, ...]
     sources: tuple[Source, ...]
+    deciding: int = 1
 
 
 LARGER = "OPEN with w + 1, or w + 2 if the ACK of a packet of several segments adds two"
 """Next phase if an open window grows."""
-LOSS_DETECTED = "RTT + d after the loss; if the reduced window limits the sender too, to the last ACK before this time"
+LOSS_DETECTED = (
+    "RTT + d after the loss; if the reduced window limits the sender too, to the last ACK before this time. With "
+    "correlated losses, to the last retransmission, or to one ACK interval before the ACK that releases new packets if "
+    "this is later"
+)
+AFTER_PROBE = "then RTT for its ACK, and RTT for each of c rounds of retransmissions"
 RETRANSMITTED = (
     "REPAIR_MORE: mean time to the ACK of the segment behind the last loss; REPAIR_AGAIN: RTT + the time between two "
     "ACKs, that is to the ACK of the segment behind the retransmission"
 )
 TO_PROBE = "(w - 1) i + 2 RTT + 2 ms to the tail loss probe, at most RTO"
-PACKET_LOST = "mean time to the ACK that releases the lost packet"
+SEGMENTS_LOST = "Several segments are lost, but not the whole window"
+WINDOW_LOST = "All segments that the window allows are lost"
+BY_BURST_OR_QUEUE = "by a loss burst or, with correlated losses, by a full queue."
+PACKET_LOST = (
+    "mean time to the ACK that releases the lost packet, for each third of the RTT; in REPAIR_OPEN half of the phase"
+)
 LOSS_IN_RECOVERY = "1 - (1 - f)**n"
 NO_FURTHER_LOSS = "min(1 - q * t, (1 - q) * (1 - p)**n)"
 AFTER_TIMEOUT = (
-    "The window is then 2 segments, with loss bursts or correlated losses the reduced window of a flight, and with BBR "
-    "the restored window."
+    "The window is then 2 segments, with loss bursts or correlated losses the window to which flight + 1 is reduced, "
+    "and with BBR the restored window."
 )
 FIRST_LOST = "mean time to the ACK that releases the lost segment, for each group of numbers of lost segments"
 RECOVERY_NOT_LIMITED = (REPAIR_NOT_LIMITED, REPAIR_OPEN_NOT_LIMITED)
@@ -172,7 +188,7 @@ RULES = (
         "e * b * (1 - v)",
         "0",
         ("LOST_OPEN",),
-        (RACK_DETECT,),
+        (RACK_DETECT, RACK_WINDOW),
     ),
     Rule(
         (OPEN,),
@@ -180,25 +196,34 @@ RULES = (
         "e * b * v",
         "0",
         ("LOST_TWO",),
-        (RACK_DETECT,),
+        (RACK_DETECT, RACK_WINDOW),
     ),
     Rule(
         (OPEN,),
-        "A loss burst of several segments, but not of the whole window.",
+        f"{SEGMENTS_LOST}: {BY_BURST_OR_QUEUE}",
         "e * (1 - b - o)",
         "0",
         ("LOST_BURST",),
-        (GILBERT,),
+        (GILBERT, DROP_TAIL),
+        deciding=2,
     ),
-    Rule((OPEN,), "A loss burst takes the whole window.", "e * o", "0", ("OUTAGE",), (GILBERT,)),
+    Rule(
+        (OPEN,),
+        f"{WINDOW_LOST}, {BY_BURST_OR_QUEUE}",
+        "e * o",
+        "0",
+        ("OUTAGE",),
+        (GILBERT, DROP_TAIL),
+        deciding=2,
+    ),
     Rule(
         (LOST, LOST_REPAIRING),
         "RACK detects the loss, and the retransmission is the last one of the recovery; or in an outage, the tail loss "
         "probe arrives and its ACK shows the losses.",
         "(1 - o) * (1 - q) * (1 - m) + o * (1 - r) * (1 - z)",
-        LOSS_DETECTED + "; in an outage, to the ACKs of the tail loss probe and of the retransmissions",
+        f"{LOSS_DETECTED}; in an outage, to the tail loss probe, {AFTER_PROBE}",
         ("REPAIR",),
-        (*DETECTION, *REDUCTION, RETRANSMIT, PROBE_TIMER, PROBE),
+        (*DETECTION, *REDUCTION, *REPAIRED, PROBE_TIMER, PROBE),
     ),
     Rule(
         (LOST, LOST_REPAIRING),
@@ -206,7 +231,7 @@ RULES = (
         "(1 - o) * (1 - q) * m",
         LOSS_DETECTED,
         ("REPAIR_MORE",),
-        (*DETECTION, *REDUCTION, FASTRETRANS),
+        (*DETECTION, *REDUCTION, FASTRETRANS, *REPAIRED),
     ),
     Rule(
         (LOST, LOST_REPAIRING),
@@ -214,25 +239,26 @@ RULES = (
         "(1 - o) * q * (1 - t)",
         LOSS_DETECTED,
         ("REPAIR_AGAIN",),
-        (*DETECTION, *REDUCTION, RETRANSMIT),
+        (*DETECTION, *REDUCTION, *REPAIRED),
     ),
     Rule(
         (LOST, LOST_REPAIRING),
-        "The retransmission is lost and no later segment arrives; or an outage takes the tail loss probe too, or the "
-        "first retransmission of a later round-trip time.",
+        "The retransmission is lost and no later segment arrives; or an outage takes the tail loss probe too, or with "
+        "correlated losses the first of the rounds of retransmissions.",
         "(1 - o) * q * t + o * (r + (1 - r) * z)",
-        LOSS_DETECTED + "; in an outage, to the tail loss probe",
+        f"{LOSS_DETECTED}; in an outage, to the tail loss probe, and if a round of retransmissions is lost, RTT longer",
         ("TIMEOUT",),
-        (RACK_DETECT, RETRANSMIT, PROBE, *TIMED_OUT),
+        (RACK_DETECT, *REPAIRED, PROBE_TIMER, PROBE, *TIMED_OUT),
     ),
     Rule(
         (LOST_OPEN,),
-        "RACK detects the loss, or a tail loss probe before the next packet repairs it; the retransmission is the last "
-        "one of the recovery.",
+        "RACK detects the loss and it is retransmitted; or a tail loss probe leaves before the next packet and repairs "
+        "it. No other segment of the flight is lost, and the retransmission arrives.",
         "(1 - q) * (1 - m)",
         "RTT + d",
         ("REPAIR_OPEN",),
-        (*DETECTION, *REDUCTION, PACKETS_IN_FLIGHT, RETRANSMIT, PROBE_TIMER, PROBE),
+        (RACK_DETECT, PROBE_ACK, *DETECTION[1:], *REDUCTION, PACKETS_IN_FLIGHT, RETRANSMIT, PROBE_TIMER, PROBE),
+        deciding=2,
     ),
     Rule(
         (LOST_BURST,),
@@ -241,7 +267,7 @@ RULES = (
         "(1 - q) * (1 - m)",
         "RTT + d + s * i",
         ("REPAIR", "REPAIR_OPEN"),
-        (*DETECTION, *REDUCTION, PACKETS_IN_FLIGHT, RETRANSMIT, COLLAPSE, PROBE_TIMER, PROBE),
+        (*DETECTION, *REDUCTION, PACKETS_IN_FLIGHT, *REPAIRED, PROBE_TIMER, PROBE),
     ),
     Rule(
         (LOST_OPEN, LOST_BURST),
@@ -249,7 +275,7 @@ RULES = (
         "(1 - q) * m",
         "RTT + d + s * i",
         ("REPAIR_MORE",),
-        (*DETECTION, *REDUCTION, FASTRETRANS),
+        (*DETECTION, *REDUCTION, FASTRETRANS, *REPAIRED),
     ),
     Rule(
         (LOST_OPEN, LOST_BURST),
@@ -257,7 +283,7 @@ RULES = (
         "q * (1 - t)",
         "RTT + d + s * i",
         ("REPAIR_AGAIN",),
-        (*DETECTION, *REDUCTION, RETRANSMIT),
+        (*DETECTION, *REDUCTION, *REPAIRED),
     ),
     Rule(
         (LOST_OPEN, LOST_BURST),
@@ -265,7 +291,7 @@ RULES = (
         "q * t",
         "RTT + d + s * i",
         ("TIMEOUT",),
-        (RACK_DETECT, RETRANSMIT, *TIMED_OUT),
+        (RACK_DETECT, *REPAIRED, *TIMED_OUT),
     ),
     Rule(
         (LOST_TWO,),
@@ -296,18 +322,19 @@ RULES = (
         (OUTAGE,),
         "The tail loss probe arrives, and its ACK shows the losses. Each later ACK lets PRR retransmit two segments.",
         "(1 - r) * (1 - z)",
-        f"{TO_PROBE}; then RTT for its ACK, and RTT for each of floor(log2 N) rounds, with N retransmissions",
+        f"{TO_PROBE}; {AFTER_PROBE}",
         ("REPAIR",),
-        (PROBE_TIMER, PROBE, *REDUCTION, PRR, RETRANSMIT, COLLAPSE),
+        (PROBE_TIMER, PROBE, *REDUCTION, *REPAIRED),
     ),
     Rule(
         (OUTAGE,),
-        "The tail loss probe is lost too; or with correlated losses, the first retransmission of a later round-trip "
-        "time.",
+        "The tail loss probe is lost too; or with correlated losses, a round of retransmissions. The chain takes the "
+        "first of these rounds as the lost one.",
         "r + (1 - r) * z",
         f"{TO_PROBE}; in the second case RTT longer",
         ("TIMEOUT",),
-        (PROBE_TIMER, PROBE, *TIMED_OUT),
+        (GILBERT, DROP_TAIL, PROBE_TIMER, PROBE, *TIMED_OUT),
+        deciding=2,
     ),
     Rule(
         (REPAIR_MORE, REPAIR_AGAIN),
@@ -335,7 +362,8 @@ RULES = (
     ),
     Rule(
         (REPAIR, REPAIR_OPEN),
-        "No loss: the ACK reaches the recovery point, and rounds with the reduced window begin.",
+        "No loss. The ACK reaches the recovery point; with full segments the phase ends one ACK earlier (`y`). Rounds "
+        "begin with the reduced window, with BBR with the restored window.",
         "(1 - f)**n",
         "RTT + a - y",
         ("ROUND",),
@@ -383,19 +411,21 @@ RULES = (
     ),
     Rule(
         RECOVERY_NOT_LIMITED,
-        "New packets are lost in a burst, but not the whole window.",
+        f"{SEGMENTS_LOST}: {BY_BURST_OR_QUEUE}",
         f"({LOSS_IN_RECOVERY}) * (1 - b - o)",
         PACKET_LOST,
         ("LOST_BURST",),
-        (GILBERT, *RELEASED),
+        (GILBERT, DROP_TAIL, *RELEASED),
+        deciding=2,
     ),
     Rule(
         RECOVERY_NOT_LIMITED,
-        "A loss burst takes the whole window.",
+        f"{WINDOW_LOST}, {BY_BURST_OR_QUEUE}",
         f"({LOSS_IN_RECOVERY}) * o",
         PACKET_LOST,
         ("OUTAGE",),
-        (GILBERT, *RELEASED),
+        (GILBERT, DROP_TAIL, *RELEASED),
+        deciding=2,
     ),
     Rule(
         (TIMEOUT,),
@@ -407,11 +437,14 @@ RULES = (
     ),
     Rule(
         (TIMEOUT,),
-        "The retransmission is lost: RTO backoff. Or with correlated losses, a round of slow start is lost.",
+        "The retransmission is lost: the RTO doubles (k + 1). Or with correlated losses, a later round of slow start "
+        "is lost: the ACKs before have reset the RTO (k = 0). The chain takes the first of these rounds as the lost "
+        "one.",
         "r + (1 - r) * z",
         "RTO 2^k; if a round of slow start is lost, RTT longer",
         ("TIMEOUT",),
-        (RTO,),
+        (RTO, DROP_TAIL, SET_RTO, ENTER_LOSS, SLOW_START),
+        deciding=2,
     ),
     Rule(
         (LAST_TIMEOUT,),
@@ -423,11 +456,12 @@ RULES = (
     ),
     Rule(
         (LAST_TIMEOUT,),
-        "With correlated losses, a round of slow start is lost.",
+        "With correlated losses, a later round of slow start is lost: the ACKs before have reset the RTO (k = 0). The "
+        "chain takes the first of these rounds as the lost one.",
         "z",
-        "RTO 2^k + RTT, in whole intervals",
+        "RTO 2^k + RTT",
         ("TIMEOUT",),
-        (DROP_TAIL, *TIMED_OUT),
+        (DROP_TAIL, *TIMED_OUT, SLOW_START),
     ),
 )
 """All rules. In each state their probabilities add up to 1, and each leads to phases to which no other one leads."""

@@ -48,8 +48,8 @@ ROUND = State("ROUND", "One RTT of a cwnd-limited sender: w ACKs arrive.", ACK_C
 OPEN = State("OPEN", "One packet interval of an application-limited sender.", "The packet, as soon as it is written.")
 LOST = State(
     "LOST",
-    "From the first loss of a round to its detection. With correlated losses, from the last ACK before the detection "
-    "to the last retransmission, or to the tail loss probe if the whole round is lost.",
+    "From the first loss of a round to its detection, or in an outage to the last retransmission. With correlated "
+    "losses, from the last ACK before the detection to the last retransmission.",
     f"{ACK_CLOCK} With correlated losses nothing.",
 )
 LOST_REST = State(
@@ -71,7 +71,8 @@ LOST_BURST = State(
 )
 OUTAGE = State(
     "OUTAGE",
-    "From the first loss of a burst that takes the whole window to the tail loss probe.",
+    "From the first loss of an open window that is lost as a whole to the last retransmission, or to the tail loss "
+    "probe if it is lost too.",
     "Packets until the window is full; all of them are lost.",
 )
 LOST_REPAIRING = State(
@@ -91,8 +92,8 @@ REPAIR_AGAIN = State(
 _TO_RECOVERY_POINT = "From the last retransmission to its ACK, which reaches the recovery point"
 REPAIR = State(
     "REPAIR",
-    f"{_TO_RECOVERY_POINT}. With full segments from the last ACK before the detection, to one ACK before the recovery "
-    "point.",
+    f"{_TO_RECOVERY_POINT}. With full segments, from the last ACK before the detection (`a`) to one ACK before the "
+    "recovery point (`y`).",
     PER_ACK,
     LIMITED,
 )
