@@ -27,7 +27,7 @@ class TooLargeError(ValueError):
     """A scenario needs more time or memory than its answer may take."""
 
 
-def checked_budget(max_seconds: float, max_memory: float | None) -> None:
+def checked_budget(max_seconds: float = MOST_SECONDS, max_memory: float | None = None) -> None:
     """Raise an error if an allowed time or memory is out of its range.
 
     Parameters
