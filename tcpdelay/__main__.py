@@ -1,8 +1,13 @@
 """The program `tcpdelay`, also as `python -m tcpdelay`."""
 
 import gc
+import os
 import signal
 import sys
+from contextlib import suppress
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status of an interrupted command, as of shells."""
 
 
 def run() -> int:
@@ -12,10 +17,16 @@ def run() -> int:
     try:
         from tcpdelay.cli.program import main
 
-        return main()
+        status = main()
     except KeyboardInterrupt:
         # As of `main`, and no traceback, if it comes while the command line is being imported.
-        return 128 + signal.SIGINT
+        return INTERRUPTED
+    if status == INTERRUPTED:
+        # Python would wait for threads, and nothing ends a thread that compiles or is in a long call of a kernel.
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(status)
+    return status
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`tcpdelay batch`: tables in files, interrupted and taken up again, and the rows that work by group."""
 
 import csv
+import errno
 import json
 import os
 import signal
@@ -363,6 +364,18 @@ def test_a_folder_that_cannot_be_made_is_the_fault_of_the_output(run_batch, user
     status, _, errors = run_batch(users, "--app", "voip", "-o", f"{users}/out/")
     assert (status, errors.count("\n")) == (2, 1)
     assert errors.endswith("users.csv/out' cannot be written: Not a directory\n")
+
+
+def test_a_read_only_folder_is_the_fault_of_the_output(run_batch, users, monkeypatch):
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    # On such a file system, removing a file that is not there fails in the same way.
+    monkeypatch.setattr("pyarrow.csv.CSVWriter", read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    status, _, errors = run_batch(users, "--app", "voip", "-o", "out.csv", "--no-cache")
+    assert status == 2
+    assert errors == "tcpdelay batch: --output: 'out.csv' cannot be written: Read-only file system\n"
 
 
 def test_a_pipe_is_written_to_and_stays_one(run_batch, users, tmp_path):

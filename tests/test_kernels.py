@@ -86,6 +86,27 @@ print(json.dumps({
 """
 
 
+NOWHERE = """
+from pathlib import Path
+from numba.core import caching
+checked = caching._CacheLocator.ensure_cache_path
+def ensure_cache_path(self):
+    if not isinstance(self, caching.UserProvidedCacheLocator):
+        raise OSError("nothing can be written there")
+    checked(self)
+caching._CacheLocator.ensure_cache_path = ensure_cache_path
+from tcpdelay.models.solver.gth import eliminate
+print(Path(eliminate.stats.cache_path).parent, Path(eliminate.stats.cache_path).is_dir())
+"""
+
+
+def test_kernels_are_cached_for_a_process_where_no_cache_can_be_written(tmp_path):
+    run = python("-c", NOWHERE, NUMBA_CACHE_DIR="", TMPDIR=str(tmp_path))
+    folder, exists = run.stdout.split()
+    assert (Path(folder).parent, exists, run.stderr) == (tmp_path, "True", "")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_first_prediction_needs_no_compiled_kernel(tmp_path):
     run = python("-c", FIRST_PREDICTION, NUMBA_CACHE_DIR=str(tmp_path))
     first = json.loads(run.stdout)

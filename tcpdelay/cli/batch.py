@@ -30,6 +30,8 @@ from tcpdelay.cli.options import (
     PATH,
     PATH_OPTIONS,
     TARGET,
+    MaxMemory,
+    MaxSeconds,
     Range,
     ScenarioOptions,
     chart_option,
@@ -50,6 +52,7 @@ from tcpdelay.cli.output import (
 )
 from tcpdelay.cli.scenario import read_demand, read_source, varying_source
 from tcpdelay.cli.source_options import SourceOptions, with_source
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
@@ -197,6 +200,8 @@ def batch(
         make_option("--summary", OUTPUT, "Write the summary to a file.", "the terminal", metavar="FILE"),
     ] = None,
     chart: Annotated[Path | None, chart_option("the share of working rows by group")] = None,
+    max_seconds: MaxSeconds = MOST_SECONDS,
+    max_memory: MaxMemory = None,
     cache: Annotated[bool, make_option("--cache/--no-cache", OUTPUT, "Keep solved paths for the next run.")] = True,
 ) -> None:
     """Predict the delays of every row of a table, and count the rows that meet the target."""
@@ -228,7 +233,12 @@ def batch(
         if decimal_comma:
             sources = {name: replace(column_of, decimal=",") for name, column_of in sources.items()}
         own = options.changed(limit=threshold or options["limit"])
-        demand = _demand(own, source, sources, _call(options.app, codec, mos))
+        with argument_errors():
+            demand = replace(
+                _demand(own, source, sources, _call(options.app, codec, mos)),
+                max_seconds=max_seconds,
+                max_memory=max_memory,
+            )
         shares = WorkingShares(group or (), prefix)
         _run(job, demand, sources, shares, cache, raise_swallowed)
     from tcpdelay.report.region_charts import chart_height, plot_working_shares, working_shares_table

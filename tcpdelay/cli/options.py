@@ -60,6 +60,16 @@ def quantity(
     return make_option(name, panel, description, default, metavar=_METAVARS[kind], parser=parser)
 
 
+MaxSeconds = Annotated[
+    float, number("--max-seconds", OUTPUT, "Processor time of an answer in seconds, by an estimate.", "10")
+]
+MaxMemory = Annotated[
+    float | None,
+    quantity("--max-memory", "size", OUTPUT, "Memory of the chain of an answer. Example: 500MB.", "1 GiB"),
+]
+"""The options for what one answer may take: of each row or cell, if there are several."""
+
+
 def format_option(description: str) -> Any:
     """Return the option for the format of a result."""
     return make_option("--format", OUTPUT, description, "by the suffix of --output, or text")

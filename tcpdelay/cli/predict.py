@@ -6,10 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from tcpdelay.cli.errors import argument_errors, counting, predicting, print_warning
-from tcpdelay.cli.options import OUTPUT, ScenarioOptions, chart_option, make_option, number, with_scenario
+from tcpdelay.cli.options import (
+    OUTPUT,
+    MaxMemory,
+    MaxSeconds,
+    ScenarioOptions,
+    chart_option,
+    make_option,
+    number,
+    with_scenario,
+)
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.scenario import measurements, read_scenario
 from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.predict import AnsweredBy, predict_with_warning
 from tcpdelay.report.prediction import (
     draw_prediction,
@@ -67,14 +77,8 @@ def predict(
             "until the 95th percentile is known to 2 %, at most 20 million",
         ),
     ] = None,
-    max_seconds: Annotated[
-        float,
-        number("--max-seconds", OUTPUT, "Processor time of the answer in seconds, by an estimate.", "10"),
-    ] = 10.0,
-    max_memory: Annotated[
-        float | None,
-        number("--max-memory", OUTPUT, "Memory of the chain in bytes.", "1 GiB"),
-    ] = None,
+    max_seconds: MaxSeconds = MOST_SECONDS,
+    max_memory: MaxMemory = None,
     chart: Annotated[Path | None, chart_option("the distribution")] = None,
 ) -> None:
     """Predict the delay from write to in-order read: mean, jitter, quantiles, and the share of late packets."""

@@ -15,6 +15,8 @@ from tcpdelay.cli.errors import argument_errors, counting_down, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH_OPTIONS,
+    MaxMemory,
+    MaxSeconds,
     Range,
     ScenarioOptions,
     application_option,
@@ -39,6 +41,7 @@ from tcpdelay.cli.output import (
 )
 from tcpdelay.cli.scenario import read_demands, read_source, varying_source
 from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.region_table import Edge, edge_table
 from tcpdelay.scenario.applications import Application
@@ -134,6 +137,8 @@ def region(
             "other sources are simulated, which takes minutes.",
         ),
     ] = "auto",
+    max_seconds: MaxSeconds = MOST_SECONDS,
+    max_memory: MaxMemory = None,
     output: Annotated[Path | None, output_option(".nc, .csv, .json or .txt")] = None,
     chart: Annotated[Path | None, chart_option("the region, or the edges of several regions")] = None,
     fill: Annotated[
@@ -180,13 +185,18 @@ def region(
 
     ends = {"rtt": rtt or Range(SHORTEST_RTT, LONGEST_RTT), "loss": loss or Range(LOWEST_LOSS, HIGHEST_LOSS)}
     grid: dict[str, Any] = {name: np.geomspace(own.low, own.high, points) for name, own in ends.items()}
+    allowed: dict[str, Any] = {"max_seconds": max_seconds, "max_memory": max_memory}
     call: dict[str, Any] = {"codec": codec or DEFAULT_CODEC, "playout_delay": playout or "limit"}
     edges = [
-        Edge(own.app.name if own.app else None, own.stack or "", _boundary(flow, carried_by, target, grid, method))
+        Edge(
+            own.app.name if own.app else None,
+            own.stack or "",
+            _boundary(flow, carried_by, target, grid | allowed, method),
+        )
         for own, flow, carried_by, target in demands
     ]
     if chosen == "netcdf" or (chart is not None and len(edges) == 1):
-        cells = _cells(edges[0].boundary, grid, call)
+        cells = _cells(edges[0].boundary, grid | allowed, call)
     if chart is not None:
         from matplotlib.figure import Figure
 
@@ -203,7 +213,8 @@ def region(
             mark_measured(ax, points_measured.rtt, points_measured.loss, works)
         write_chart(chart, figure, "--chart")
     if chosen != "netcdf":
-        write(rendered(edge_table(list(map(_with_delays, edges)), call if rated else None), chosen), output)
+        table = edge_table([_with_delays(edge, allowed) for edge in edges], call if rated else None)
+        write(rendered(table, chosen), output)
     elif output is not None:
         write_atomically(output, bytes(cells.to_netcdf(engine="scipy")), "--output")
 
@@ -228,17 +239,18 @@ def _measured(file: Path) -> Measured:
         return read_measured(file)
 
 
-def _with_delays(edge: Edge) -> Edge:
-    """Return an edge with the delays at each point."""
+def _with_delays(edge: Edge, allowed: dict[str, Any]) -> Edge:
+    """Return an edge with the delays at each point that has an answer within what one may take."""
+    from tcpdelay.models.interface import Requested
     from tcpdelay.models.predict import model_to_compare, predict
     from tcpdelay.scenario.scenario import Scenario
 
     boundary = edge.boundary
 
-    def delays(place: int, loss: float) -> DelayDistribution:
+    def delays(place: int, loss: float) -> DelayDistribution | None:
         scenario = Scenario(boundary.flow, boundary.path(place, loss), checked_profile(boundary.stack))
         method: AnsweredBy = "simulation" if boundary.simulated[place] else "chain"
-        return predict(scenario, method=model_to_compare(scenario, method)).require()
+        return predict(scenario, Requested(**allowed), model_to_compare(scenario, method)).distribution
 
     with _computing():
         found = [None if math.isnan(loss) else delays(i, loss) for i, loss in enumerate(boundary.works_up_to.tolist())]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tcpdelay.models.stopping import give_up_if_stopped
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 
 MOST_SECONDS = 10.0
@@ -27,7 +28,7 @@ class TooLargeError(ValueError):
     """A scenario needs more time or memory than its answer may take."""
 
 
-def checked_budget(max_seconds: float, max_memory: float | None) -> None:
+def checked_budget(max_seconds: float = MOST_SECONDS, max_memory: float | None = None) -> None:
     """Raise an error if an allowed time or memory is out of its range.
 
     Parameters
@@ -85,7 +86,8 @@ class Budget:
     spent: float = 0.0
 
     def spend(self, seconds: float) -> None:
-        """Count the estimated time of the next step [s]; TooLargeError if it is not left."""
+        """Count the estimated time of the next step [s]; TooLargeError if it is not left, StoppedError if given up."""
+        give_up_if_stopped()
         self.spent += seconds
         if self.spent > self.max_seconds:
             raise self._error(f"{self.spent:.3g} s or more", f"{self.max_seconds:g} s")

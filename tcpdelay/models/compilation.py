@@ -12,10 +12,14 @@ A kernel that Python calls is compiled with all kernels below it as one piece of
 
 from __future__ import annotations
 
+import atexit
 import gc
 import math
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -105,13 +109,27 @@ def _compiled(options: dict[str, Any], joins: bool = False) -> Callable[[Kernel]
     options = {"no_cfunc_wrapper": True, **options}
 
     def decorate(function: Kernel) -> Kernel:
-        compiled: Any = njit(cache=True, **options)(function)
+        compiled = _cached(function, options)
         if not config.DISABLE_JIT:  # type: ignore[attr-defined]
             compiled.__class__ = _Kernel
             compiled.part, compiled.joins = _Part(function, compiled.targetoptions), joins
         return compiled  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _cached(function: Any, options: dict[str, Any]) -> Any:
+    """Return the compiled function, with a cache of this process and its children if there is no place for another."""
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:
+        # Numba says so if it can write neither beside the source nor in the user's cache.
+        if config.CACHE_DIR:  # type: ignore[attr-defined]
+            raise
+    folder = tempfile.mkdtemp(prefix="tcpdelay-kernels-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = folder  # type: ignore[attr-defined]
+    return njit(cache=True, **options)(function)
 
 
 class _PartLibrary(JITCodeLibrary):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.interface import Model, Requested
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, model_to_compare, predict, simulator, supports
 from tcpdelay.questions.plane import Question, losses, question, round_trip_times
@@ -106,6 +107,8 @@ def working_boundary(
     tolerance: float = DEFAULT_TOLERANCE,
     on_progress: Callable[[int, int], None] | None = None,
     method: AnsweredBy = "auto",
+    max_seconds: float = MOST_SECONDS,
+    max_memory: float | None = None,
 ) -> WorkingBoundary:
     """Find the largest loss at which a flow works for each round-trip time, or the longest such time for each loss.
 
@@ -140,6 +143,11 @@ def working_boundary(
         The model. "auto" is the chain. It is the simulator at points where the chain is too large, and everywhere if
         the chain refuses the source. The search by simulation begins at the edge that the chain finds for a flow with
         the same mean rate, and its tolerance is one percent.
+    max_seconds : float
+        Processor time that the chain may take for each value that is tried [s], 0.01 to 1e6, by an estimate that does
+        not depend on the machine. Where it needs more, it is too large.
+    max_memory : float, optional
+        Memory that the chain may take [bytes], 2**20 to 2**50; by default 1 GiB.
 
     Returns
     -------
@@ -161,7 +169,7 @@ def working_boundary(
         raise InvalidValueError("searched", searched, f"be one of {', '.join(map(repr, get_args(Searched)))}")
     if not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
         raise InvalidValueError("tolerance", tolerance, f"lie between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}")
-    asked = question(flow, stack, limit, quantile)
+    asked = question(flow, stack, limit, quantile, max_seconds, max_memory)
     rtts, lost = round_trip_times(rtt), losses(loss)
     points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)
     order = scattered(points.size)
@@ -232,8 +240,9 @@ class _BoundarySearch:
     def fill(self, row: Any, number: int) -> str:
         """Write both sides of the boundary at one point to `row`."""
         asked, point = self.asked, float(self.points[number])
-        requested = Requested(precision="decision", target=asked.target)
-
+        requested = Requested(
+            precision="decision", target=asked.target, max_seconds=asked.max_seconds, max_memory=asked.max_memory
+        )
         averaged, too_large = average_flow(asked.flow), set[float]()
 
         def excess(value: float) -> float | None:
@@ -252,7 +261,8 @@ class _BoundarySearch:
         if model != "chain":
             found = edge_of(axis, asked.stack, asked.target, np.fmax(inside, lowest), model)
             inside, outside = _known(found.inside), _known(found.outside)
-        within = edges_within_error(axis, asked.stack, asked.target, np.fmax(inside, lowest), model)
+        edge = np.fmax(inside, lowest)
+        within = edges_within_error(axis, asked.stack, asked.target, edge, model, asked=requested)
         row["simulated"] = model != "chain"
         row["works_up_to"], row["fails_from"] = inside, outside
         # Each search has a tolerance; NaN stays NaN.

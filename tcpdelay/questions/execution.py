@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.models.stopping import StoppedError, answering_until
 from tcpdelay.scenario.fields import InvalidValueError
 
 PACKAGE = Path(__file__).parents[1]
@@ -133,7 +134,8 @@ def work_through(
     budget : float
         Time after which no further run begins [s].
     stopped : callable, optional
-        Called before every run but the first; returns whether to stop.
+        Called before every run but the first, and often within a run; returns whether to stop. A run that is under way
+        is given up.
 
     Returns
     -------
@@ -144,16 +146,24 @@ def work_through(
     ------
     OtherProgramError
         If this process runs another program.
+    StoppedError
+        If the first run is given up.
     """
     if expected_program is not None and program() != expected_program:
         raise OtherProgramError(f"a worker runs {program()}, but the sweep {expected_program}")
     deadline = time.monotonic() + budget
     values = np.zeros(stop - start, work.row_type)
     refusals: list[str] = []
-    for run in range(start, stop):
-        if run > start and (time.monotonic() > deadline or (stopped is not None and stopped())):
-            break
-        refusals.append(work.fill(values[run - start], run))
+    with answering_until(stopped):
+        for run in range(start, stop):
+            if run > start and (time.monotonic() > deadline or (stopped is not None and stopped())):
+                break
+            try:
+                refusals.append(work.fill(values[run - start], run))
+            except StoppedError:
+                if run == start:
+                    raise
+                break
     return Rows(start, values[: len(refusals)], np.array(refusals, np.str_))
 
 
@@ -217,12 +227,13 @@ def threads(number: int | None = None) -> Iterator[Executor]:
     if not 1 <= width <= MOST_THREADS:
         raise InvalidValueError("workers", number, f"be a whole number from 1 to {MOST_THREADS}")
     stop = Event()
-    with ThreadPoolExecutor(width, thread_name_prefix="sweep") as pool:
-        try:
-            yield Executor(pool, lambda: width, stop=stop)
-        finally:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
+    # As a context manager, the pool would wait for all of its threads.
+    pool = ThreadPoolExecutor(width, thread_name_prefix="sweep")
+    try:
+        yield Executor(pool, lambda: width, stop=stop)
+    finally:
+        stop.set()
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tcpdelay.models.budget import MOST_SECONDS, checked_budget
 from tcpdelay.scenario.applications import source_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path
@@ -22,14 +23,23 @@ DEFAULT_POINTS = 40
 
 @dataclass(frozen=True)
 class Question:
-    """A checked question: a source, its TCP stack, and the demand on its delay."""
+    """A checked question: a source, its TCP stack, the demand on its delay, and what an answer may take [s, bytes]."""
 
     flow: Source
     stack: KnownStack
     target: Target
+    max_seconds: float = MOST_SECONDS
+    max_memory: float | None = None
 
 
-def question(flow: Source | str, stack: Stack | None, limit: float | None, quantile: float | None) -> Question:
+def question(
+    flow: Source | str,
+    stack: Stack | None,
+    limit: float | None,
+    quantile: float | None,
+    max_seconds: float = MOST_SECONDS,
+    max_memory: float | None = None,
+) -> Question:
     """Return the checked question; its default target is the target of the application, or 95 % within 200 ms.
 
     Parameters
@@ -42,11 +52,15 @@ def question(flow: Source | str, stack: Stack | None, limit: float | None, quant
         Latest useful arrival [s], above 0.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1.
+    max_seconds : float
+        Processor time that an answer may take [s], 0.01 to 1e6, by an estimate.
+    max_memory : float, optional
+        Memory that the chain may take for an answer [bytes], 2**20 to 2**50; by default 1 GiB.
 
     Returns
     -------
     Question
-        Flow, stack and target.
+        Flow, stack, target, and what an answer may take.
 
     Raises
     ------
@@ -63,7 +77,10 @@ def question(flow: Source | str, stack: Stack | None, limit: float | None, quant
         default.limit if limit is None else limit,
         default.quantile if quantile is None else quantile,
     )
-    return Question(source_of(flow), checked_profile(stack), target)
+    checked_budget(max_seconds, max_memory)
+    # The name of a cached answer has these numbers: 10 and 10.0 are the same.
+    memory = None if max_memory is None else float(max_memory)
+    return Question(source_of(flow), checked_profile(stack), target, float(max_seconds), memory)
 
 
 def round_trip_times(rtt: ArrayLike | None) -> NDArray[np.float64]:

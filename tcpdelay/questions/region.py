@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay import __version__
 from tcpdelay.models.accuracy import expected_error_map, is_beyond_capacity, is_near_capacity
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import AnsweredBy, capacity, model_to_compare
@@ -95,6 +96,8 @@ def working_region(
     beyond: Beyond = "bound",
     packets: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    max_seconds: float = MOST_SECONDS,
+    max_memory: float | None = None,
 ) -> xr.Dataset:
     """Predict the delay at every round-trip time and loss of a range, and whether the flow works there.
 
@@ -122,10 +125,16 @@ def working_region(
         How cells that miss the target are computed. With "bound", their delays may be lower bounds. "exact" takes at
         least ten times as long.
     packets : int, optional
-        Number of messages in the simulation of each cell, 1000 to 1e9; 50 000 by default. Only for a source that is no
-        `Flow`. A cell takes some tenths of a second, so that 40 x 40 cells take minutes.
+        Number of messages in the simulation of each cell, 1000 to 1e9; by default 50 000, or fewer if `max_seconds`
+        allow only these. Only for a source that is no `Flow`. A cell takes some tenths of a second, so that 40 x 40
+        cells take minutes.
     on_progress : callable, optional
         Called with the number of round-trip times done, and the number of all round-trip times.
+    max_seconds : float
+        Processor time that the answer for one cell may take [s], 0.01 to 1e6, by an estimate that does not depend on
+        the machine. A cell whose chain needs more is too large.
+    max_memory : float, optional
+        Memory that the chain of one cell may take [bytes], 2**20 to 2**50; by default 1 GiB.
 
     Returns
     -------
@@ -154,7 +163,7 @@ def working_region(
     """
     if beyond not in get_args(Beyond):
         raise InvalidValueError("beyond", beyond, f"be one of {', '.join(map(repr, get_args(Beyond)))}")
-    asked = question(flow, stack, limit, quantile)
+    asked = question(flow, stack, limit, quantile, max_seconds, max_memory)
     rtts, lost = round_trip_times(rtt), losses(loss, allow_zero=True)
     if rtts.size * lost.size > LARGEST_REGION:
         raise ValueError(f"rtt and loss may span at most {LARGEST_REGION} cells, got {rtts.size} x {lost.size}")
@@ -300,12 +309,24 @@ def _cells(
     limit, share = target.limit, target.quantile
     best = rated if playout_delay is None else None
     played = limit if playout_delay is None else playout_delay
-    requested = Requested((0.5, 0.95, 0.99, share), (limit, played), beyond, target, distribution=best is not None)
+    requested = Requested(
+        (0.5, 0.95, 0.99, share),
+        (limit, played),
+        beyond,
+        target,
+        distribution=best is not None,
+        max_seconds=asked.max_seconds,
+        max_memory=asked.max_memory,
+    )
     method: AnsweredBy = "chain"
     if not isinstance(asked.flow, Flow):
         # Raises an error if the stack or the source cannot be simulated.
         model_to_compare(Scenario(asked.flow, Path(float(rtt[0]), float(loss[0])), asked.stack), "simulation")
-        requested, method = replace(requested, packets=packets or CELL_MESSAGES), "simulation"
+        from tcpdelay.models.simulator.simulation import packets_within
+
+        assert isinstance(asked.stack, Linux)
+        most = min(CELL_MESSAGES, packets_within(asked.max_seconds, asked.flow, asked.stack))
+        requested, method = replace(requested, packets=packets or most), "simulation"
     meanings = {
         "p50": Meaning("s", "median delay"),
         "p95": Meaning("s", "95th percentile of the delay"),

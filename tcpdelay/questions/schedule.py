@@ -39,6 +39,8 @@ REPORTING_INTERVAL = 0.5
 """Time after which progress is reported even if no part is finished [s]."""
 WIDTH_AGE = 2.0
 """Time after which the number of workers is read again [s]."""
+LONGEST_FAREWELL = 1.0
+"""Time for which an interrupted process waits for its threads [s]: compiling and some calls of kernels take longer."""
 MOST_LOSSES = 3
 """Number of times that a single run is repeated after Dask has given it up, by default because four workers died."""
 
@@ -127,7 +129,7 @@ class Schedule:
         SweepFailedError
             If workers die repeatedly on the same run, run another program, or can no longer be reached.
         KeyboardInterrupt
-            If interrupted; threads finish their current run, and all finished runs are kept.
+            If interrupted; threads give up their current run, and all finished runs are kept.
         """
         try:
             if self._executor.compiles_first and self._missing:
@@ -210,7 +212,7 @@ class Schedule:
             self._executor.stop.set()
             for future in self._under_way:
                 future.cancel()
-            wait(self._under_way)
+            wait(self._under_way, LONGEST_FAREWELL)
         for future in [future for future in self._under_way if future.done() and not future.cancelled()]:
             if future.exception() is None:
                 self._take_in(future)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.error_table import WRONG_CALL
-from tcpdelay.models.interface import Answer, Model, Requested
+from tcpdelay.models.interface import WHOLE_DISTRIBUTION, Answer, Model, Requested
 from tcpdelay.models.predict import AnsweredBy, capacity, predict
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.verdict import late_range, longer_limit, relative_error
@@ -278,6 +278,7 @@ def edges_within_error(
     edge: float,
     model: AnsweredBy | Model = "chain",
     tolerance: float = RELATIVE_TOLERANCE,
+    asked: Requested = WHOLE_DISTRIBUTION,
 ) -> tuple[float | None, float | None]:
     """Return the range in which the expected error places an edge.
 
@@ -295,6 +296,8 @@ def edges_within_error(
         The model.
     tolerance : float
         Largest relative distance from an end of the range to the next value tried, which is beyond this end.
+    asked : Requested
+        What time and memory an answer may take.
 
     Returns
     -------
@@ -313,20 +316,23 @@ def edges_within_error(
     >>> low < 0.0589 < high
     True
     """
+    requested = replace(asked, precision="decision", target=target)
 
     def edge_if(longer: bool) -> Bracket:
         def excess(value: float) -> float:
-            return _excess(_late_if(longer, Scenario(*axis.place(value), stack), target, model), target)
+            return _excess(_late_if(longer, Scenario(*axis.place(value), stack), requested, target, model), target)
 
         return bracket(excess, edge, axis.lowest, axis.highest, tolerance)
 
     return edge_if(longer=True).inside, edge_if(longer=False).outside
 
 
-def _late_if(longer: bool, scenario: Scenario, target: Target, model: AnsweredBy | Model) -> float:
+def _late_if(
+    longer: bool, scenario: Scenario, requested: Requested, target: Target, model: AnsweredBy | Model
+) -> float:
     """Return the share of late packets if all delays are longer, or shorter, by the expected error."""
     if model != "chain":
-        answer = predict(scenario, Requested(precision="decision", target=target), model)
+        answer = predict(scenario, requested, model)
         return late_range(answer, target.latest)[longer]
     # The chain knows its error from its capacity, and decides with less work than a distribution takes.
     flow, path, stack = scenario.flow, scenario.path, scenario.stack
@@ -338,5 +344,5 @@ def _late_if(longer: bool, scenario: Scenario, target: Target, model: AnsweredBy
     if error >= WRONG_CALL:
         return open_end
     limit = target.limit * (1 - error) if longer else longer_limit(target.limit, error)
-    answer = predict(scenario, Requested(precision="decision", target=replace(target, limit=limit)), model)
+    answer = predict(scenario, replace(requested, target=replace(target, limit=limit)), model)
     return answer.lateness if answer.answered else open_end

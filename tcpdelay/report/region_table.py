@@ -28,7 +28,8 @@ class Edge:
     boundary : WorkingBoundary
         The boundary at which the flow first misses its target.
     delays : sequence of DelayDistribution or None
-        The delays at the largest loss that works, for each round-trip time; None if no loss works.
+        The delays at the largest loss that works, for each round-trip time; None if no loss works, or the chain of the
+        whole distribution is too large.
     """
 
     app: str | None

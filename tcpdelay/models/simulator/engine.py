@@ -25,6 +25,7 @@ from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEV
 from tcpdelay.models.simulator.sender import on_pacing_timer, on_timer, send_new
 from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at, restart_after_idle
 from tcpdelay.models.simulator.writes import WriteSchedule, resume_writing, write_next
+from tcpdelay.models.stopping import give_up_if_stopped
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.kernels import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT
 from tcpdelay.scenario.path import Path
@@ -172,6 +173,7 @@ def advance(
     """
     # The call between two looks at the clock lets an interrupt through.
     while connection.packets_read < packets and time.thread_time() < ends:
+        give_up_if_stopped()
         if schedule is not None:
             packets = min(packets, schedule.fill(connection, wire))
         _advance(connection, wire.record, packets, EVENTS_PER_CALL)

@@ -106,7 +106,12 @@ def sweep_runs(specification: SweepSpecification) -> GridWork:
     """
     asked, fixed, source = specification.evaluation, dict(specification.fixed), specification.messages
     simulated = asked.method == "simulation"
-    requested = Requested(packets=asked.packets if simulated else None, seed=asked.seed)
+    requested = Requested(
+        packets=asked.packets if simulated else None,
+        seed=asked.seed,
+        max_seconds=asked.max_seconds,
+        max_memory=asked.max_memory,
+    )
     of_kinds = {
         name: Meaning("s", f"delay within which a share of the kind {kind!r} arrives")
         for kind, name in kind_variables(source).items()

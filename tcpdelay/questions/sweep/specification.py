@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from tcpdelay.files import read_toml
+from tcpdelay.models.budget import MOST_SECONDS, checked_budget
 from tcpdelay.models.predict import supports
 from tcpdelay.models.simulator.simulation import LARGEST_MESSAGE_RATE
 from tcpdelay.questions.sweep.point import (
@@ -39,7 +40,7 @@ from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.sources.source_settings import KINDS, SourceSettings
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, profiles_with
-from tcpdelay.units import parse_fraction, parse_time
+from tcpdelay.units import parse_fraction, parse_size, parse_time
 
 Method = Literal["chain", "simulation"]
 Spacing = Literal["linear", "log"]
@@ -49,7 +50,8 @@ MOST_RUNS = 50_000_000
 MOST_VALUES = 100_000
 MOST_QUANTILES = 50
 _SPAN_KEYS = ("from", "to", "points", "spacing")
-_SIMULATION_KEYS = ("packets", "seed", "replications")
+_KEYS_OF = {"simulation": ("packets", "seed", "replications"), "chain": ("max_seconds", "max_memory")}
+"""Keys of `[evaluate]` that go with one method. A simulation has its packets, whatever time they take."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,10 @@ class Evaluation:
         Seed from which the seeds of all simulations are derived, 0 to 2⁶³ - 1.
     replications : int
         Number of simulations at each point, 1 to 10 000, each with its own seed.
+    max_seconds : float
+        Processor time that a chain may take [s], 0.01 to 1e6, by an estimate; points that need more are refused.
+    max_memory : float, optional
+        Memory that a chain may take [bytes], 2**20 to 2**50; by default 1 GiB.
     """
 
     method: Method = "chain"
@@ -94,6 +100,8 @@ class Evaluation:
     packets: int = 100_000
     seed: int = 0
     replications: int = 1
+    max_seconds: float = MOST_SECONDS
+    max_memory: float | None = None
 
 
 HOMES: Mapping[str, str] = {
@@ -378,9 +386,10 @@ def _evaluation(table: Mapping[str, Any]) -> Evaluation:
     method = table.get("method", "chain")
     if method not in get_args(Method):
         raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(Method)))}")
-    for key in _SIMULATION_KEYS:
-        if key in table and method == "chain":
-            raise ValueError(f"{key}: goes with method = 'simulation', not with 'chain'")
+    for owner, keys in _KEYS_OF.items():
+        for key in keys:
+            if key in table and method != owner:
+                raise ValueError(f"{key}: goes with method = {owner!r}, not with {method!r}")
     settings: dict[str, Any] = {"method": method}
     if "quantiles" in table:
         settings["quantiles"] = _numbers("quantiles", table["quantiles"], parse_fraction, 1.0)
@@ -389,6 +398,11 @@ def _evaluation(table: Mapping[str, Any]) -> Evaluation:
     for key, low, high in (("packets", 1000, 10**9), ("seed", 0, 2**63 - 1), ("replications", 1, 10_000)):
         if key in table:
             settings[key] = _whole(key, table[key], low, high)
+    for key, parse in (("max_seconds", parse_time), ("max_memory", parse_size)):
+        if key in table:
+            settings[key] = parse(table[key], key) if isinstance(table[key], str) else table[key]
+            checked_budget(**{key: settings[key]})
+            settings[key] = float(settings[key])
     return Evaluation(**settings)
 
 

@@ -263,7 +263,9 @@ class TableWriter:
 
     def _discard(self) -> None:
         if self._replaces:
-            self._temporary.unlink(missing_ok=True)
+            # A read-only file system refuses to remove even a file that is not there.
+            with suppress(OSError):
+                self._temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import KnownStack, Stack
+from tcpdelay.scenario.stack import KnownStack, Linux, Stack
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_duration
 
@@ -159,7 +159,8 @@ class Lattice:
     Parameters
     ----------
     asked : Question
-        Flow, TCP stack and target.
+        Flow, TCP stack and target, and what the answer for one path may take. A path beyond it has no answer, and
+        neither have the rows nearest to this path.
 
     Attributes
     ----------
@@ -272,11 +273,21 @@ class Lattice:
     def _solved(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress) -> Answers:
         """Return the answers for paths."""
         asked, target = self.asked, self.asked.target
-        requested = Requested((*PROBABILITIES, target.quantile), (target.limit,), target=target)
+        requested = Requested(
+            (*PROBABILITIES, target.quantile),
+            (target.limit,),
+            target=target,
+            max_seconds=asked.max_seconds,
+            max_memory=asked.max_memory,
+        )
         grid = Grid({"path": tuple(range(rtt.size))}, partial(_scenario, asked, rtt, loss))
         method: AnsweredBy = "chain"
         if self.simulated:
-            requested, method = replace(requested, packets=PATH_MESSAGES), "simulation"
+            from tcpdelay.models.simulator.simulation import packets_within
+
+            assert isinstance(asked.stack, Linux)
+            most = min(PATH_MESSAGES, packets_within(asked.max_seconds, asked.flow, asked.stack))
+            requested, method = replace(requested, packets=most), "simulation"
         work = GridWork(grid, requested, method, Variables(ANSWER, partial(_fill, target), {}))
         self.solved += rtt.size
         found = work_out(work, on_progress=on_progress).values
@@ -442,7 +453,8 @@ def prepare_surface(
     """Solve the chains of all paths of a region in advance, so that a table needs no chains later.
 
     The answers go to the user's cache. `predict_many` and `tcpdelay batch` read them for the same flow, TCP stack and
-    target. Paths that were solved before are not solved again. After an interrupt, all solved paths are kept.
+    target, unless they are given a budget of their own. Paths that were solved before are not solved again. After an
+    interrupt, all solved paths are kept.
 
     Parameters
     ----------

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tcpdelay import __version__
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.quality.voice import CallTarget
 from tcpdelay.questions.plane import question
@@ -54,12 +55,18 @@ def predict_many(
     prefix: str = "",
     cached: bool = True,
     on_progress: Callable[[int, int], None] | None = None,
+    max_seconds: float = MOST_SECONDS,
+    max_memory: float | None = None,
 ) -> Any:
     """Predict the delays of every row of a table.
 
     The first 1000 rows of each flow get the answer of `predict_delay`. In larger tables, each row gets the answer for
     the nearest path of a lattice. Round-trip time and loss of this path differ from the row by 0.5 % at most (losses
     below 0.1 % by 0.5 % or 5e-8). The chain is solved once for each path, and the answers are remembered.
+
+    `max_seconds` and `max_memory` hold for each path that is solved. In a larger table, a path of the lattice that
+    needs more has no prediction, and neither have the rows nearest to it. Each budget has its own answers in the user's
+    cache. `prepare_surface` prepares those of the default budget.
 
     Parameters
     ----------
@@ -88,6 +95,12 @@ def predict_many(
         Whether answers are read from, and written to, the user's cache.
     on_progress : callable, optional
         Called with the number of chains solved, and the number of chains to solve.
+    max_seconds : float
+        Processor time that the answer for one path may take [s], 0.01 to 1e6, by an estimate that does not depend on
+        the machine. A row whose chain needs more has no prediction. Of any other source, a path has no more messages
+        than this time allows.
+    max_memory : float, optional
+        Memory that the chain of one path may take [bytes], 2**20 to 2**50; by default 1 GiB.
 
     Returns
     -------
@@ -121,7 +134,9 @@ def predict_many(
     >>> print(answers["reason"][2])
     loss must be a fraction from 0 to below 1
     """
-    demand = replace(demand_for(flow, stack, limit, quantile), call=call)
+    demand = replace(
+        demand_for(flow, stack, limit, quantile), call=call, max_seconds=max_seconds, max_memory=max_memory
+    )
     if isinstance(table, pa.RecordBatchReader):
         rows = RowPredictor(demand, find_sources(table.schema.names, columns), prefix, cached)
         schema = rows.schema(table.schema)

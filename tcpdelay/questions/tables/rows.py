@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tcpdelay.models.budget import MOST_SECONDS, checked_budget
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import CallTarget, voice_mos
-from tcpdelay.questions.plane import Question
+from tcpdelay.questions.plane import question
 from tcpdelay.questions.region import VERDICTS
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
 from tcpdelay.questions.tables.lattice import (
@@ -58,9 +59,13 @@ class Demand:
     call : CallTarget, optional
         The call that is rated: it plays out each packet at its latest useful arrival. With a score in `call`, a row
         works if the call has this score, whatever the share of the target.
+    max_seconds, max_memory
+        What the answer for one path may take, as for `predict_many`.
 
     Raises
     ------
+    InvalidValueError
+        If what an answer may take is out of its range.
     UnsupportedError
         If the chain refuses the stack of a flow, or the simulator refuses another source; an InvalidValueError.
     """
@@ -69,8 +74,11 @@ class Demand:
     stack: KnownStack
     target: Target
     call: CallTarget | None = None
+    max_seconds: float = MOST_SECONDS
+    max_memory: float | None = None
 
     def __post_init__(self) -> None:
+        checked_budget(self.max_seconds, self.max_memory)
         if self.simulated:
             require_simulator(self.flow, self.stack)
         else:
@@ -202,7 +210,9 @@ class RowPredictor:
     def _lattice(self, flow: MessageSource, target: Target) -> Lattice:
         key = flow, target
         if key not in self._lattices:
-            asked = Question(flow, self.demand.stack, target)
+            demand = self.demand
+            own = (demand.max_seconds, demand.max_memory)
+            asked = question(flow, demand.stack, target.limit, target.quantile, *own)
             lattice = load_lattice(asked) if self.cached and not self.demand.simulated else Lattice(asked)
             self._lattices[key], self._kept[key] = lattice, lattice.size
             if len(self._lattices) > MOST_LATTICES:
