@@ -25,7 +25,7 @@ KERNELS := $(STAMPS)/kernels.json
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help report testbed lint test docs notebooks bench lock clean
+.PHONY: help report testbed lint kernels test docs notebooks bench lock clean
 
 help: ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12]"
@@ -44,6 +44,8 @@ lint: $(STAMPS)/dev ## lint, and check types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+kernels: $(KERNELS) ## compile the kernels, and record for which types; the tests check that
 
 # Two processes that run the tests would both compile every kernel.
 $(KERNELS): tests/kernel_runs.py $(SOURCES) $(STAMPS)/dev

@@ -177,6 +177,7 @@ def test_only_models_name_the_classes_of_models():
     assert not found, "classes of models named outside of models/:\n" + "\n".join(found)
 
 
+@cache
 def private_names_of_the_package():
     """Return the private names that the package defines: functions, classes, constants, methods and attributes."""
     found = set()
@@ -195,9 +196,6 @@ def is_private(name):
     return name.startswith("_") and not name.endswith("__") and name != "_"
 
 
-PRIVATE = private_names_of_the_package()
-
-
 def private_uses(tree):
     """Yield line and name of every private name of the package in a program that is no part of it.
 
@@ -205,7 +203,7 @@ def private_uses(tree):
     `setattr` and `getattr` take.
     """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr in PRIVATE:
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr in private_names_of_the_package():
             if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}):
                 yield node.lineno, node.attr
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
@@ -214,7 +212,7 @@ def private_uses(tree):
             for argument in node.args:
                 if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                     name = argument.value.rpartition(".")[2]
-                    if is_private(name) and name in PRIVATE:
+                    if is_private(name) and name in private_names_of_the_package():
                         yield node.lineno, name
 
 

@@ -655,5 +655,5 @@ def test_an_interrupt_is_quiet(run, monkeypatch):
 
     monkeypatch.setattr("tcpdelay.cli.predict.predict_with_warning", interrupted)
     assert run("predict", *VOIP) == (130, "", "")
-    monkeypatch.setattr("typer.main.get_command", interrupted)
+    monkeypatch.setattr("tcpdelay.cli.program.program", interrupted)
     assert run("--help") == (130, "", "")

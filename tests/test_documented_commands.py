@@ -14,7 +14,7 @@ import pytest
 import typer
 from pyarrow import csv, parquet
 
-from tcpdelay.cli.program import app
+from tcpdelay.cli.program import program
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
@@ -76,7 +76,7 @@ def mentioned_in(page):
 
 def resolve(arguments):
     """Return the command that the arguments of `tcpdelay` name, what it is called, and the arguments that are left."""
-    command, name = typer.main.get_command(app), "tcpdelay"
+    command, name = program(), "tcpdelay"
     while isinstance(command, typer.core.TyperGroup) and arguments and not arguments[0].startswith("-"):
         context = command.make_context(name, list(arguments[:1]))
         name, command, _ = command.resolve_command(context, list(arguments))

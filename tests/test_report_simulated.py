@@ -162,7 +162,7 @@ def test_margins_are_prolonged_until_they_settle():
     assert bitrate.edge == pytest.approx(largest_bitrate(flow, path, stack, Target(0.3)).value, rel=0.15)
 
 
-def test_comparison_with_a_report_that_has_not_settled(unsettled, few_packets, monkeypatch):
+def test_comparison_with_a_report_that_has_not_settled(unsettled, no_search, few_packets, monkeypatch):
     monkeypatch.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (FEW,))
     calm = live_video(Path(rtt=0.020, loss=0.001, jitter=0.001))
     for before, after in ((calm, unsettled), (unsettled, calm)):

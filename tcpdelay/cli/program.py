@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -98,6 +99,20 @@ def _without_command(
         print(context.get_help())
 
 
+@cache
+def program() -> ProgramHelp:
+    """Return the program with all its commands. A process builds it once: that takes longer than a prediction.
+
+    Examples
+    --------
+    >>> "predict" in program().commands
+    True
+    """
+    group = typer.main.get_command(app)
+    assert isinstance(group, ProgramHelp)
+    return group
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -126,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("ignore", UnitWarning)
             warnings.simplefilter("always", ColumnUnitWarning)
             warnings.showwarning = print_warning
-            status = typer.main.get_command(app).main(arguments, prog_name="tcpdelay", standalone_mode=False)
+            status = program().main(arguments, prog_name="tcpdelay", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
         print(one_line(error, " ".join(["tcpdelay", *_named_commands(arguments)])), file=sys.stderr)
