@@ -1,6 +1,7 @@
 import gzip
 import lzma
 import os
+import re
 import struct
 import zlib
 from dataclasses import replace
@@ -50,6 +51,17 @@ def refused(written):
         return line.removeprefix(f"{file}: ")
 
     return refused
+
+
+@pytest.mark.parametrize(("back", "seconds"), [(3_600_000_000_000, "3600"), (1_500_000_000, r"1\.\d+")])
+def test_a_clock_that_was_set_back_is_named(refused, back, seconds):
+    packets = CONNECTION.sender
+    late = [replace(packet, time=packet.time - back) for packet in packets[150:]]
+    assert re.fullmatch(
+        rf"packet 161 and the 10 before it were captured {seconds} s before others in front of them: the clock was set "
+        r"back, or captures were joined; cut the file there, or sort it with reordercap",
+        refused(pcap([*packets[:150], *late])),
+    )
 
 
 @pytest.mark.parametrize("link", LINKS)

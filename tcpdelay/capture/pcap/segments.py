@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from tcpdelay.capture.pcap.container import CaptureFile, Packet
 from tcpdelay.capture.pcap.conversations import Conversation
 from tcpdelay.capture.pcap.decoding import Framer, Segment, options_of, segment_of
-from tcpdelay.capture.pcap.trace import Handshake, Integers
+from tcpdelay.capture.pcap.trace import NANOSECONDS, Handshake, Integers
+from tcpdelay.units import format_time
 
 SEGMENT = np.dtype(
     [
@@ -42,6 +43,11 @@ a backward segment acknowledges.
 """
 AT_A_TIME = 2**16
 """Number of segments in a batch."""
+MOST_DISORDER, MOST_STRAY = 1_000_000_000, 10
+"""Time by which packets may be earlier than others in front of them in the file [ns], and how many in a row may be more.
+
+Queues disorder packets by less. A clock that is set back puts all the packets behind it too early.
+"""
 _DEFAULT_MSS = 1448
 _TIMESTAMPS_LENGTH = 12
 
@@ -130,7 +136,7 @@ class ConnectionSegments:
         Raises
         ------
         ValueError
-            If the framer cannot read the payload.
+            If the framer cannot read the payload, or the times run backwards.
         """
         source = self._rows()
         while (rows := np.fromiter(islice(source, AT_A_TIME), SEGMENT)).size:
@@ -139,6 +145,7 @@ class ConnectionSegments:
     def _rows(self) -> Iterator[tuple[object, ...]]:
         conversation, sender, framer, kept = self._conversation, self._sender, self.framer, self._kept
         pair = conversation.pair
+        latest = behind = 0
         for packet in self._capture:
             if packet.number < conversation.first_packet:
                 continue
@@ -151,6 +158,15 @@ class ConnectionSegments:
                 continue
             if kept is not None and not kept(packet, segment):
                 continue
+            behind = behind + 1 if packet.time < latest - MOST_DISORDER else 0
+            if behind > MOST_STRAY:
+                back = format_time((latest - packet.time) / NANOSECONDS)
+                raise ValueError(
+                    f"{self.name}: packet {packet.number} and the {MOST_STRAY} before it were captured {back} before "
+                    "others in front of them: the clock was set back, or captures were joined; cut the file there, or "
+                    "sort it with reordercap"
+                )
+            latest = max(latest, packet.time)
             forward = segment.source == sender
             options = options_of(segment.options)
             if segment.flags & TH_SYN and self.shakes[forward].time is None:
