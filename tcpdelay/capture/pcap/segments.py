@@ -44,7 +44,7 @@ a backward segment acknowledges.
 AT_A_TIME = 2**16
 """Number of segments in a batch."""
 MOST_DISORDER, MOST_STRAY = 1_000_000_000, 10
-"""Time by which packets may be earlier than others in front of them in the file [ns], and how many in a row may be more.
+"""Time by which packets may be earlier than others in front of them [ns], and how many in a row may exceed it.
 
 Queues disorder packets by less. A clock that is set back puts all the packets behind it too early.
 """
