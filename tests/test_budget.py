@@ -10,10 +10,14 @@ import pytest
 
 import tcpdelay as td
 from scoring.odd_scenarios import OddScenario, outcome
-from tcpdelay.models.budget import Budget, TooLargeError, checked_budget
+from tcpdelay.models.budget import SECONDS_PER_UPDATE, Budget, TooLargeError, checked_budget
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.interface import Requested
+from tcpdelay.models.linux.profile import LinuxProfile
+from tcpdelay.models.linux.transitions import linux_transitions
 from tcpdelay.models.predict import predict
+from tcpdelay.models.solver.state_space import reachable_rows
+from tcpdelay.models.solver.stationary import iterate_sweeps, solve_by_sweeps
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
@@ -71,9 +75,60 @@ def short_calls(monkeypatch):
 
 
 def test_a_slow_solution_is_ended_between_two_calls_of_the_solver(short_calls):
-    model = DelayModel(td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.01), td.Stack.linux("reno"), Budget(2e-4))
+    model = DelayModel(td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.01), td.Stack.linux("reno"), Budget(4e-4))
     with pytest.raises(TooLargeError, match="or more"):
         model.delay_distribution()
+
+
+def test_a_call_of_the_solver_takes_no_more_than_is_left(monkeypatch):
+    allowed = []
+
+    def recorded(*arguments):
+        allowed.append(arguments[-1])
+        return iterate_sweeps(*arguments)
+
+    monkeypatch.setattr("tcpdelay.models.chain.iterate_sweeps", recorded)
+    budget = Budget(0.05)
+    model = DelayModel(td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.01), td.Stack.linux("reno"), budget)
+    made = budget.spent
+    model.delay_distribution()
+    assert allowed == [pytest.approx((0.05 - made) / SECONDS_PER_UPDATE, abs=2)]
+    assert budget.spent > made
+
+
+def test_nothing_is_begun_after_the_budget_is_spent():
+    budget = Budget(1e-3, spent=2e-3)
+    with pytest.raises(TooLargeError, match="or more"):
+        budget.left()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "step"),
+    [
+        (Scenario(td.Flow(5, 149e-6), td.Path(rtt=0.378, loss=8.96e-9), td.Stack.linux("bbr")), "phases"),
+        (Scenario(td.Flow(39_300, 1.18e-3), td.Path(rtt=0.0217, loss=8.7e-9), td.Stack.linux()), "phases"),
+        (Scenario(td.Flow(4, 141e-6), td.Path(rtt=3.55e-3, loss=0.0742), td.Stack.linux("reno", mss=536)), "delays"),
+        (
+            Scenario(td.Flow(44_800, 0.27), td.Path(rtt=35.1e-6, loss=2.07e-3), td.Stack.linux("reno", mss=8948)),
+            "delays",
+        ),
+    ],
+)
+def test_the_estimate_of_a_step_is_not_far_below_its_time(scenario, step):
+    DelayModel(CALL, PATH, td.Stack.linux()).delay_distribution()  # compiles the kernels
+    profile = LinuxProfile(scenario.flow, scenario.path, scenario.stack)
+    estimate = profile.least_seconds
+    if step == "delays":
+        phases, transitions = profile.structure
+        rows = reachable_rows(phases, transitions, profile.start, profile.first_bound)
+        probability = solve_by_sweeps(phases, transitions, rows, profile.start, 1000).probability
+        estimate, _ = profile.cost_of_delays(rows, probability)
+    begun = time.thread_time()
+    if step == "delays":
+        profile.delays(rows, probability)
+    else:
+        linux_transitions(profile.parameters)
+    assert time.thread_time() - begun < 4 * estimate
 
 
 def test_a_solution_in_many_calls_is_the_same(request):

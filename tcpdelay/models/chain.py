@@ -39,6 +39,7 @@ from tcpdelay.models.solver.stationary import (
     ACCEPTED_RESIDUAL,
     MAX_SWEEPS,
     TOLERANCE,
+    UPDATES_PER_CELL,
     UPDATES_PER_MOVE,
     Solution,
     from_start,
@@ -240,13 +241,13 @@ class DelayModel:
             return backlog_drift(phases, transitions, self._profile.backlogged)
         inflow = np.zeros(phases.size - 1)
         inflow[self._profile.backlogged] = 1.0
-        seconds = UPDATES_PER_MOVE * transitions.size * SECONDS_PER_UPDATE
-        most, left = max(int(SLICE / seconds), FEWEST_SWEEPS_OF_DRIFT), MAX_SWEEPS_OF_PHASES
+        seconds, done = UPDATES_PER_MOVE * transitions.size * SECONDS_PER_UPDATE, 0
         while True:
-            drift, sweeps = drift_after(phases, transitions, inflow, min(most, left))
+            most = min(max(int(SLICE / seconds), FEWEST_SWEEPS_OF_DRIFT), int(self._budget.left() / seconds) + 1)
+            drift, sweeps = drift_after(phases, transitions, inflow, min(most, MAX_SWEEPS_OF_PHASES - done))
             self._budget.spend(sweeps * seconds)
-            left -= sweeps
-            if sweeps < most or left <= 0:
+            done += sweeps
+            if sweeps < most or done >= MAX_SWEEPS_OF_PHASES:
                 return drift
 
     @property
@@ -473,25 +474,30 @@ class DelayModel:
         if solution.residual > max(ACCEPTED_RESIDUAL, tolerance):
             if probability_at_bound(phases, rows, solution.probability) > largest_cut:
                 return solution
-            from tcpdelay.models.solver.stationary import solve_directly
+            from tcpdelay.models.solver.stationary import LARGEST_CHAIN, SECONDS_PER_STATE, solve_directly
 
+            self._budget.spend(SECONDS_PER_STATE * min(solution.probability.size, LARGEST_CHAIN))
             return solve_directly(phases, transitions, rows, start)
         return solution
 
     def _swept(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float, tolerance: float) -> Solution:
         """Iterate sweeps from `inflow` on, in calls that let an interrupt through, as long as the budget allows."""
         phases, transitions = self._structure
-        of_sweep = updates_per_sweep(phases, transitions, rows)
-        most, done = max(SLICE / SECONDS_PER_UPDATE, SWEEPS_PER_CALL * of_sweep), 0
+        of_sweep, of_cells, done = updates_per_sweep(phases, transitions, rows), UPDATES_PER_CELL * inflow.size, 0
         while True:
+            # What is left limits a call as well: sixty sweeps of a large chain take a minute.
+            most = min(
+                max(SLICE / SECONDS_PER_UPDATE, SWEEPS_PER_CALL * of_sweep),
+                self._budget.left() / SECONDS_PER_UPDATE + 1,
+            )
             # The kernel returns a plain tuple: making a named one, it would crash on an interrupt that came meanwhile.
             probability, residual, sweeps, updates = iterate_sweeps(
                 phases, transitions, rows, self._profile.start, MAX_SWEEPS - done, inflow, largest_cut, tolerance, most
             )
             done += sweeps
+            self._budget.spend((updates + of_cells * sweeps) * SECONDS_PER_UPDATE)
             if updates < most or done >= MAX_SWEEPS:
                 return Solution(probability, residual, done)
-            self._budget.spend(updates * SECONDS_PER_UPDATE)
 
     def _finite(self) -> tuple[Rows, Solution]:
         if self._solved is None:

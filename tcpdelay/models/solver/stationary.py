@@ -44,6 +44,8 @@ SLOW = 0.01
 """Progress in that many sweeps from which on the backlog is corrected as well: near saturation it wanders for long."""
 FEWEST_SWEEPS_OF_PHASES = 100
 """Sweeps over the chain of phases that one correction may take in any case."""
+UPDATES_PER_CELL = 3
+"""Time in which a sweep moves, compares and scales a cell, in updates: in addition to the updates of its events."""
 UPDATES_PER_MOVE = 2
 """Time of a move in the chain of phases, in updates of cells: neighbouring cells are added together."""
 FINEST_CORRECTION = 1e-14
@@ -265,6 +267,8 @@ def solve_by_sweeps(
 
 REFINEMENTS = 2
 LARGEST_CHAIN = 20_000
+SECONDS_PER_STATE = 1e-4
+"""Time that a state takes in a direct solution [s]."""
 
 
 def solve_directly(phases: Phases, transitions: Transitions, rows: Rows, start: int) -> Solution:
