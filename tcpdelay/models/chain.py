@@ -476,6 +476,9 @@ class DelayModel:
                 return solution
             from tcpdelay.models.solver.stationary import LARGEST_CHAIN, SECONDS_PER_STATE, solve_directly
 
+            # What has not settled may still move by the residual in each of as many sweeps.
+            if solution.probability.size > LARGEST_CHAIN and solution.residual * MAX_SWEEPS < NEGLIGIBLE_TRUNCATION:
+                return solution
             self._budget.spend(SECONDS_PER_STATE * min(solution.probability.size, LARGEST_CHAIN))
             return solve_directly(phases, transitions, rows, start)
         return solution
