@@ -21,6 +21,8 @@ from tcpdelay.models.solver.stationary import iterate_sweeps, solve_by_sweeps
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.sources.speech import Speech
+from tcpdelay.scenario.sources.video import Video
 
 CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
 LARGE = Scenario(td.Flow(607_000, 0.047), td.Path(rtt=0.424, loss=0.0362), td.Stack.linux("reno", mss=536))
@@ -70,8 +72,8 @@ def test_the_memory_of_a_chain_is_the_one_that_is_allowed():
 @pytest.fixture
 def short_calls(monkeypatch):
     """Let the solver make a single sweep in each call."""
-    monkeypatch.setattr("tcpdelay.models.chain.SLICE", 1e-9)
-    monkeypatch.setattr("tcpdelay.models.chain.SWEEPS_PER_CALL", 1)
+    monkeypatch.setattr("tcpdelay.models.solver.stationary.SLICE", 1e-9)
+    monkeypatch.setattr("tcpdelay.models.solver.stationary.SWEEPS_PER_CALL", 1)
 
 
 def test_a_slow_solution_is_ended_between_two_calls_of_the_solver(short_calls):
@@ -87,7 +89,7 @@ def test_a_call_of_the_solver_takes_no_more_than_is_left(monkeypatch):
         allowed.append(arguments[-1])
         return iterate_sweeps(*arguments)
 
-    monkeypatch.setattr("tcpdelay.models.chain.iterate_sweeps", recorded)
+    monkeypatch.setattr("tcpdelay.models.solver.stationary.iterate_sweeps", recorded)
     budget = Budget(0.05)
     model = DelayModel(td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.01), td.Stack.linux("reno"), budget)
     made = budget.spent
@@ -152,6 +154,24 @@ def test_a_simulation_ends_in_the_middle_of_its_first_packets(loss):
     with pytest.raises(TooLargeError, match="has only reached 0 packets in the time that it may take"):
         td.simulate(td.Flow(800_000, 0.815), td.Path(rtt=0.336, loss=loss), max_seconds=0.01)
     assert time.thread_time() - begun < 1.0
+
+
+@pytest.mark.parametrize(
+    ("requested", "needed"), [(Requested(max_seconds=0.05), "s or more"), (Requested(max_memory=2**20), "GiB")]
+)
+def test_a_chain_of_speech_keeps_within_its_budget(requested, needed):
+    speech = Speech(packet_size=20, interval=1e-4)
+    answer = predict(Scenario(speech, td.Path(rtt=1e-4, loss=0.05), td.Stack.linux("reno")), requested, "chain")
+    assert answer.status == "too large"
+    assert needed in str(answer.refusal)
+
+
+@pytest.mark.parametrize(("rtt", "needed"), [(2.3e-5, "s or more"), (1e-6, "GiB")])
+def test_a_chain_of_video_keeps_within_its_budget(rtt, needed):
+    scenario = Scenario(Video(200_000), td.Path(rtt=rtt, loss=0.01), td.Stack.linux())
+    answer = predict(scenario, Requested(max_seconds=0.5), "chain")
+    assert answer.status == "too large"
+    assert needed in str(answer.refusal)
 
 
 def test_a_larger_budget_asks_again():

@@ -39,12 +39,10 @@ from tcpdelay.models.solver.stationary import (
     ACCEPTED_RESIDUAL,
     MAX_SWEEPS,
     TOLERANCE,
-    UPDATES_PER_CELL,
     UPDATES_PER_MOVE,
     Solution,
     from_start,
-    iterate_sweeps,
-    updates_per_sweep,
+    solve_within,
 )
 from tcpdelay.models.solver.widening import UNDISTURBED_DELAYS, decay, doublings, late_share, tail_decay, widen
 from tcpdelay.scenario.fields import InvalidValueError
@@ -60,8 +58,6 @@ LARGEST_MEMORY = MOST_MEMORY
 """Memory that one chain may take unless a `Budget` is given [bytes]."""
 DELAYS_WORTH_A_LOOK = 2**24
 """Memory of the delays from which on it counts [bytes]: that of small chains is needed only for a moment."""
-SWEEPS_PER_CALL = 60
-"""Sweeps that one call of the solver makes at least: fewer would not converge."""
 LARGEST_GROWN_CHAIN = 3_000_000
 LARGEST_GROWTH = 4
 """Cells, or factor of the published ones, up to which a bound grows; a backlog that needs more is endless to us."""
@@ -470,7 +466,7 @@ class DelayModel:
         if self._profile.lossless:
             # Nothing is ever lost: the chain stays where it starts.
             return Solution(np.ones(1), 0.0, 0)
-        solution = self._swept(rows, inflow, largest_cut, tolerance)
+        solution = solve_within(self._budget, phases, transitions, rows, start, inflow, largest_cut, tolerance)
         if solution.residual > max(ACCEPTED_RESIDUAL, tolerance):
             if probability_at_bound(phases, rows, solution.probability) > largest_cut:
                 return solution
@@ -482,25 +478,6 @@ class DelayModel:
             self._budget.spend(SECONDS_PER_STATE * min(solution.probability.size, LARGEST_CHAIN))
             return solve_directly(phases, transitions, rows, start)
         return solution
-
-    def _swept(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float, tolerance: float) -> Solution:
-        """Iterate sweeps from `inflow` on, in calls that let an interrupt through, as long as the budget allows."""
-        phases, transitions = self._structure
-        of_sweep, of_cells, done = updates_per_sweep(phases, transitions, rows), UPDATES_PER_CELL * inflow.size, 0
-        while True:
-            # What is left limits a call as well: sixty sweeps of a large chain take a minute.
-            most = min(
-                max(SLICE / SECONDS_PER_UPDATE, SWEEPS_PER_CALL * of_sweep),
-                self._budget.left() / SECONDS_PER_UPDATE + 1,
-            )
-            # The kernel returns a plain tuple: making a named one, it would crash on an interrupt that came meanwhile.
-            probability, residual, sweeps, updates = iterate_sweeps(
-                phases, transitions, rows, self._profile.start, MAX_SWEEPS - done, inflow, largest_cut, tolerance, most
-            )
-            done += sweeps
-            self._budget.spend((updates + of_cells * sweeps) * SECONDS_PER_UPDATE)
-            if updates < most or done >= MAX_SWEEPS:
-                return Solution(probability, residual, done)
 
     def _finite(self) -> tuple[Rows, Solution]:
         if self._solved is None:
