@@ -10,13 +10,19 @@ import pytest
 
 import tcpdelay as td
 from scoring.odd_scenarios import OddScenario, outcome
-from tcpdelay.models.budget import Budget, TooLargeError, checked_budget
+from tcpdelay.models.budget import SECONDS_PER_UPDATE, Budget, TooLargeError, checked_budget
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.interface import Requested
+from tcpdelay.models.linux.profile import LinuxProfile
+from tcpdelay.models.linux.transitions import linux_transitions
 from tcpdelay.models.predict import predict
+from tcpdelay.models.solver.state_space import reachable_rows
+from tcpdelay.models.solver.stationary import iterate_sweeps, solve_by_sweeps
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.sources.speech import Speech
+from tcpdelay.scenario.sources.video import Video
 
 CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
 LARGE = Scenario(td.Flow(607_000, 0.047), td.Path(rtt=0.424, loss=0.0362), td.Stack.linux("reno", mss=536))
@@ -66,14 +72,65 @@ def test_the_memory_of_a_chain_is_the_one_that_is_allowed():
 @pytest.fixture
 def short_calls(monkeypatch):
     """Let the solver make a single sweep in each call."""
-    monkeypatch.setattr("tcpdelay.models.chain.SLICE", 1e-9)
-    monkeypatch.setattr("tcpdelay.models.chain.SWEEPS_PER_CALL", 1)
+    monkeypatch.setattr("tcpdelay.models.solver.stationary.SLICE", 1e-9)
+    monkeypatch.setattr("tcpdelay.models.solver.stationary.SWEEPS_PER_CALL", 1)
 
 
 def test_a_slow_solution_is_ended_between_two_calls_of_the_solver(short_calls):
-    model = DelayModel(td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.01), td.Stack.linux("reno"), Budget(2e-4))
+    model = DelayModel(td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.01), td.Stack.linux("reno"), Budget(4e-4))
     with pytest.raises(TooLargeError, match="or more"):
         model.delay_distribution()
+
+
+def test_a_call_of_the_solver_takes_no_more_than_is_left(monkeypatch):
+    allowed = []
+
+    def recorded(*arguments):
+        allowed.append(arguments[-1])
+        return iterate_sweeps(*arguments)
+
+    monkeypatch.setattr("tcpdelay.models.solver.stationary.iterate_sweeps", recorded)
+    budget = Budget(0.05)
+    model = DelayModel(td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.01), td.Stack.linux("reno"), budget)
+    made = budget.spent
+    model.delay_distribution()
+    assert allowed == [pytest.approx((0.05 - made) / SECONDS_PER_UPDATE, abs=2)]
+    assert budget.spent > made
+
+
+def test_nothing_is_begun_after_the_budget_is_spent():
+    budget = Budget(1e-3, spent=2e-3)
+    with pytest.raises(TooLargeError, match="or more"):
+        budget.left()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "step"),
+    [
+        (Scenario(td.Flow(5, 149e-6), td.Path(rtt=0.378, loss=8.96e-9), td.Stack.linux("bbr")), "phases"),
+        (Scenario(td.Flow(39_300, 1.18e-3), td.Path(rtt=0.0217, loss=8.7e-9), td.Stack.linux()), "phases"),
+        (Scenario(td.Flow(4, 141e-6), td.Path(rtt=3.55e-3, loss=0.0742), td.Stack.linux("reno", mss=536)), "delays"),
+        (
+            Scenario(td.Flow(44_800, 0.27), td.Path(rtt=35.1e-6, loss=2.07e-3), td.Stack.linux("reno", mss=8948)),
+            "delays",
+        ),
+    ],
+)
+def test_the_estimate_of_a_step_is_not_far_below_its_time(scenario, step):
+    DelayModel(CALL, PATH, td.Stack.linux()).delay_distribution()  # compiles the kernels
+    profile = LinuxProfile(scenario.flow, scenario.path, scenario.stack)
+    estimate = profile.least_seconds
+    if step == "delays":
+        phases, transitions = profile.structure
+        rows = reachable_rows(phases, transitions, profile.start, profile.first_bound)
+        probability = solve_by_sweeps(phases, transitions, rows, profile.start, 1000).probability
+        estimate, _ = profile.cost_of_delays(rows, probability)
+    begun = time.thread_time()
+    if step == "delays":
+        profile.delays(rows, probability)
+    else:
+        linux_transitions(profile.parameters)
+    assert time.thread_time() - begun < 4 * estimate
 
 
 def test_a_solution_in_many_calls_is_the_same(request):
@@ -97,6 +154,24 @@ def test_a_simulation_ends_in_the_middle_of_its_first_packets(loss):
     with pytest.raises(TooLargeError, match="has only reached 0 packets in the time that it may take"):
         td.simulate(td.Flow(800_000, 0.815), td.Path(rtt=0.336, loss=loss), max_seconds=0.01)
     assert time.thread_time() - begun < 1.0
+
+
+@pytest.mark.parametrize(
+    ("requested", "needed"), [(Requested(max_seconds=0.05), "s or more"), (Requested(max_memory=2**20), "GiB")]
+)
+def test_a_chain_of_speech_keeps_within_its_budget(requested, needed):
+    speech = Speech(packet_size=20, interval=1e-4)
+    answer = predict(Scenario(speech, td.Path(rtt=1e-4, loss=0.05), td.Stack.linux("reno")), requested, "chain")
+    assert answer.status == "too large"
+    assert needed in str(answer.refusal)
+
+
+@pytest.mark.parametrize(("rtt", "needed"), [(2.3e-5, "s or more"), (1e-6, "GiB")])
+def test_a_chain_of_video_keeps_within_its_budget(rtt, needed):
+    scenario = Scenario(Video(200_000), td.Path(rtt=rtt, loss=0.01), td.Stack.linux())
+    answer = predict(scenario, Requested(max_seconds=0.5), "chain")
+    assert answer.status == "too large"
+    assert needed in str(answer.refusal)
 
 
 def test_a_larger_budget_asks_again():

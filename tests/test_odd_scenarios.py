@@ -61,3 +61,14 @@ def test_a_flow_whose_recoveries_never_end_is_not_carried():
     )
     assert few.sustainable
     assert not many.sustainable
+
+
+@pytest.mark.filterwarnings("ignore::tcpdelay.models.validity.ValidityWarning")
+@pytest.mark.parametrize("loss", [0.00188, 0.0074])
+def test_a_flow_at_a_third_of_the_capacity_is_carried(loss):
+    # Timeouts of 775 slots, and an RTT of a twentieth of a slot: the iteration is slow, and some backlogs are so rare
+    # that their probability has no inverse.
+    flow, path = td.Flow(4030, 0.000258), td.Path(rtt=1.43e-5, loss=loss)
+    found = td.predict_delay(flow, path, td.Stack.linux("reno", hz=300), method="chain")
+    assert found.sustainable
+    assert found.quantile(0.95) < 0.001

@@ -1,10 +1,11 @@
 """Write the figures that a change of the code must keep, or compare two files of them.
 
     python validation/golden.py write before.json
-    python validation/golden.py compare before.json after.json
+    python validation/golden.py compare before.json after.json --tolerance 1e-12
 
 `write` only uses the public interface, so that it also runs on an older checkout. The figures are 14 statistics of 500
-random scenarios, the JSON report of each application on two paths, one region, and one table of paths.
+random scenarios and of 100 with BBR, the JSON report of each application on two paths, one region, and one table of
+paths.
 """
 
 from __future__ import annotations
@@ -22,24 +23,25 @@ import numpy as np
 
 import tcpdelay as td
 
-SCENARIOS = 500
+SCENARIOS, BBR_SCENARIOS = 500, 100
 SEED = 15
 TOLERANCE = 1e-9
 APPLICATIONS = ("voip", "opus", "voice-agent", "live-video", "remote-control", "game")
 PATHS = ((0.100, 0.02), (0.030, 0.003))
 
 
+def draw(rng: np.random.Generator, low: float, high: float) -> float:
+    """Draw a number with four digits, uniform in the logarithm."""
+    return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.4g}")
+
+
 def random_scenario(rng: np.random.Generator) -> tuple[td.Flow, td.Path, td.Stack]:
     """Draw a scenario within the validated range, uniform in the logarithms."""
-
-    def draw(low: float, high: float) -> float:
-        return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.4g}")
-
-    flow = td.Flow(round(draw(60, 4000)), draw(0.005, 0.1))
+    flow = td.Flow(round(draw(rng, 60, 4000)), draw(rng, 0.005, 0.1))
     burst = float(rng.choice([1.0, 1.0, 1.0, 1.0, 1.5]))
     kind = int(rng.integers(4))
     if kind < 3:
-        path = td.Path(rtt=draw(0.005, 0.4), loss=draw(1e-4, 0.1), loss_burst=burst)
+        path = td.Path(rtt=draw(rng, 0.005, 0.4), loss=draw(rng, 1e-4, 0.1), loss_burst=burst)
         control = "cubic" if kind < 2 else "reno"
         return (
             flow,
@@ -47,11 +49,20 @@ def random_scenario(rng: np.random.Generator) -> tuple[td.Flow, td.Path, td.Stac
             td.Stack.linux(control, hz=int(rng.choice([250, 1000])), rto_min=float(rng.choice([0.2, 0.03]))),
         )
     pattern, queue = str(rng.choice(["random", "correlated"])), str(rng.choice(["packets", "bytes"]))
-    path = td.Path(rtt=draw(0.005, 0.4), loss=draw(1e-3, 0.1), loss_pattern=pattern, bottleneck=queue)
+    path = td.Path(rtt=draw(rng, 0.005, 0.4), loss=draw(rng, 1e-3, 0.1), loss_pattern=pattern, bottleneck=queue)
     variant = str(rng.choice(["newreno", "sack", "reno"]))
     bound = str(rng.choice(["published", "grow"]))
     flags = rng.random(2) < 0.5
     return flow, path, td.Stack.newreno_2008(variant, bool(flags[0]), bool(flags[1]), backlog_bound=bound)
+
+
+def bbr_scenario(rng: np.random.Generator) -> tuple[td.Flow, td.Path, td.Stack]:
+    """Draw a scenario with BBR within the validated range."""
+    flow, path = (
+        td.Flow(round(draw(rng, 60, 4000)), draw(rng, 0.005, 0.1)),
+        td.Path(draw(rng, 0.01, 0.4), draw(rng, 1e-3, 0.05)),
+    )
+    return flow, path, td.Stack.linux("bbr", hz=int(rng.choice([250, 1000])))
 
 
 def statistics(flow: td.Flow, path: td.Path, stack: td.Stack) -> dict[str, Any]:
@@ -100,6 +111,11 @@ def figures() -> dict[str, Any]:
         scenario = random_scenario(rng)
         print(f"\rscenario {number}", end="", file=sys.stderr, flush=True)
         found[f"scenario {number}: {scenario!r}"] = statistics(*scenario)
+    of_bbr = np.random.default_rng([SEED, BBR_SCENARIOS])
+    for number in range(BBR_SCENARIOS):
+        scenario = bbr_scenario(of_bbr)
+        print(f"\rBBR scenario {number}", end="", file=sys.stderr, flush=True)
+        found[f"BBR scenario {number}: {scenario!r}"] = statistics(*scenario)
     for name in APPLICATIONS:
         for rtt, loss in PATHS:
             print(f"\rreport {name}          ", end="", file=sys.stderr, flush=True)
@@ -125,19 +141,19 @@ def leaves(value: Any, place: str = "") -> dict[str, Any]:
     return {at: leaf for key, entry in entries for at, leaf in leaves(entry, f"{place} / {key}").items()}
 
 
-def same(before: Any, after: Any) -> bool:
-    """Return whether two leaves are the same; numbers may differ by a relative 1e-9."""
+def same(before: Any, after: Any, tolerance: float) -> bool:
+    """Return whether two leaves are the same; numbers may differ by a relative `tolerance`."""
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (before, after))
     if not numbers:
         return bool(before == after)
-    return math.isclose(before, after, rel_tol=TOLERANCE, abs_tol=1e-12) or (math.isnan(before) and math.isnan(after))
+    return math.isclose(before, after, rel_tol=tolerance, abs_tol=1e-12) or (math.isnan(before) and math.isnan(after))
 
 
-def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
+def compare(before: dict[str, Any], after: dict[str, Any], tolerance: float) -> int:
     """Print the differences by kind; return the number of figures that differ."""
     old, new = leaves(before), leaves(after)
     common = old.keys() & new.keys()
-    moved = [place for place in old if place in common and not same(old[place], new[place])]
+    moved = [place for place in old if place in common and not same(old[place], new[place], tolerance)]
     gone, new_ones = len(old) - len(common), len(new) - len(common)
     print(f"{len(common)} figures in both, {len(moved)} differ; {gone} gone, {new_ones} new")
     kinds = Counter(place.split(" / ")[1].split(" ")[0] + " … " + place.split(" / ")[-1] for place in moved)
@@ -159,11 +175,14 @@ def main() -> None:
     comparing = commands.add_parser("compare")
     comparing.add_argument("before", type=FilePath)
     comparing.add_argument("after", type=FilePath)
+    allowed = "relative difference up to which numbers are the same (%(default)s)"
+    comparing.add_argument("--tolerance", type=float, default=TOLERANCE, help=allowed)
     asked = parser.parse_args()
     if asked.command == "write":
         asked.file.write_text(json.dumps(figures(), indent=0), encoding="utf-8")
         return
-    compare(*(json.loads(file.read_text(encoding="utf-8")) for file in (asked.before, asked.after)))
+    before, after = (json.loads(file.read_text(encoding="utf-8")) for file in (asked.before, asked.after))
+    compare(before, after, asked.tolerance)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,11 @@ class Budget:
     load: str = "this load"
     spent: float = 0.0
 
+    def left(self) -> float:
+        """Return the estimated time that is left [s], 0 or more; TooLargeError if more has been spent."""
+        self.spend(0.0)
+        return self.max_seconds - self.spent
+
     def spend(self, seconds: float) -> None:
         """Count the estimated time of the next step [s]; TooLargeError if it is not left, StoppedError if given up."""
         give_up_if_stopped()

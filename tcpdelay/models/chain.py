@@ -42,8 +42,7 @@ from tcpdelay.models.solver.stationary import (
     UPDATES_PER_MOVE,
     Solution,
     from_start,
-    iterate_sweeps,
-    updates_per_sweep,
+    solve_within,
 )
 from tcpdelay.models.solver.widening import UNDISTURBED_DELAYS, decay, doublings, late_share, tail_decay, widen
 from tcpdelay.scenario.fields import InvalidValueError
@@ -59,8 +58,6 @@ LARGEST_MEMORY = MOST_MEMORY
 """Memory that one chain may take unless a `Budget` is given [bytes]."""
 DELAYS_WORTH_A_LOOK = 2**24
 """Memory of the delays from which on it counts [bytes]: that of small chains is needed only for a moment."""
-SWEEPS_PER_CALL = 60
-"""Sweeps that one call of the solver makes at least: fewer would not converge."""
 LARGEST_GROWN_CHAIN = 3_000_000
 LARGEST_GROWTH = 4
 """Cells, or factor of the published ones, up to which a bound grows; a backlog that needs more is endless to us."""
@@ -240,13 +237,13 @@ class DelayModel:
             return backlog_drift(phases, transitions, self._profile.backlogged)
         inflow = np.zeros(phases.size - 1)
         inflow[self._profile.backlogged] = 1.0
-        seconds = UPDATES_PER_MOVE * transitions.size * SECONDS_PER_UPDATE
-        most, left = max(int(SLICE / seconds), FEWEST_SWEEPS_OF_DRIFT), MAX_SWEEPS_OF_PHASES
+        seconds, done = UPDATES_PER_MOVE * transitions.size * SECONDS_PER_UPDATE, 0
         while True:
-            drift, sweeps = drift_after(phases, transitions, inflow, min(most, left))
+            most = min(max(int(SLICE / seconds), FEWEST_SWEEPS_OF_DRIFT), int(self._budget.left() / seconds) + 1)
+            drift, sweeps = drift_after(phases, transitions, inflow, min(most, MAX_SWEEPS_OF_PHASES - done))
             self._budget.spend(sweeps * seconds)
-            left -= sweeps
-            if sweeps < most or left <= 0:
+            done += sweeps
+            if sweeps < most or done >= MAX_SWEEPS_OF_PHASES:
                 return drift
 
     @property
@@ -469,29 +466,18 @@ class DelayModel:
         if self._profile.lossless:
             # Nothing is ever lost: the chain stays where it starts.
             return Solution(np.ones(1), 0.0, 0)
-        solution = self._swept(rows, inflow, largest_cut, tolerance)
+        solution = solve_within(self._budget, phases, transitions, rows, start, inflow, largest_cut, tolerance)
         if solution.residual > max(ACCEPTED_RESIDUAL, tolerance):
             if probability_at_bound(phases, rows, solution.probability) > largest_cut:
                 return solution
-            from tcpdelay.models.solver.stationary import solve_directly
+            from tcpdelay.models.solver.stationary import LARGEST_CHAIN, SECONDS_PER_STATE, solve_directly
 
+            # What has not settled may still move by the residual in each of as many sweeps.
+            if solution.probability.size > LARGEST_CHAIN and solution.residual * MAX_SWEEPS < NEGLIGIBLE_TRUNCATION:
+                return solution
+            self._budget.spend(SECONDS_PER_STATE * min(solution.probability.size, LARGEST_CHAIN))
             return solve_directly(phases, transitions, rows, start)
         return solution
-
-    def _swept(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float, tolerance: float) -> Solution:
-        """Iterate sweeps from `inflow` on, in calls that let an interrupt through, as long as the budget allows."""
-        phases, transitions = self._structure
-        of_sweep = updates_per_sweep(phases, transitions, rows)
-        most, done = max(SLICE / SECONDS_PER_UPDATE, SWEEPS_PER_CALL * of_sweep), 0
-        while True:
-            # The kernel returns a plain tuple: making a named one, it would crash on an interrupt that came meanwhile.
-            probability, residual, sweeps, updates = iterate_sweeps(
-                phases, transitions, rows, self._profile.start, MAX_SWEEPS - done, inflow, largest_cut, tolerance, most
-            )
-            done += sweeps
-            if updates < most or done >= MAX_SWEEPS:
-                return Solution(probability, residual, done)
-            self._budget.spend(updates * SECONDS_PER_UPDATE)
 
     def _finite(self) -> tuple[Rows, Solution]:
         if self._solved is None:

@@ -12,7 +12,8 @@ import numpy as np
 
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import source_error
-from tcpdelay.models.budget import TooLargeError
+from tcpdelay.models.budget import Budget, TooLargeError
+from tcpdelay.models.chain import budget_for
 from tcpdelay.models.chain_models import LinuxChain, ignored_settings
 from tcpdelay.models.interface import SIMULATED, Answer, Requested, Support, UnsupportedError, requested_figures
 from tcpdelay.models.linux.parameters import PATH_FIELDS, linux_refusals
@@ -75,7 +76,7 @@ class SourceChain(ABC):
         """Yield an error for each field that only this chain refuses."""
 
     @abstractmethod
-    def solve(self, source: Any, path: Path, stack: Linux, ignored: Mapping[str, str]) -> SourceDelays:
+    def solve(self, source: Any, path: Path, stack: Linux, ignored: Mapping[str, str], budget: Budget) -> SourceDelays:
         """Solve the chain; TooLargeError if it would be too large."""
 
     def supports(self, scenario: Scenario) -> Support:
@@ -117,7 +118,8 @@ class SourceChain(ABC):
             return answered("unsupported", refusal=support.refused[0])
         assert isinstance(scenario.stack, Linux)
         try:
-            solved = self.solve(scenario.source, scenario.path, scenario.stack, support.ignored)
+            budget = budget_for(requested.max_seconds, requested.max_memory)
+            solved = self.solve(scenario.source, scenario.path, scenario.stack, support.ignored, budget)
         except TooLargeError as error:
             return answered("too large", refusal=error)
         found = replace(solved, look_up_error=partial(self._expected_error, solved))

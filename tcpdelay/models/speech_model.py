@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.accuracy import SPEECH_TABLE
-from tcpdelay.models.budget import TooLargeError
+from tcpdelay.models.budget import SECONDS_PER_UPDATE, Budget, TooLargeError
 from tcpdelay.models.compilation import interpreted_first
 from tcpdelay.models.interface import SIMULATED, UnsupportedError
-from tcpdelay.models.linux.delays import delay_bins, filled_bins
+from tcpdelay.models.linux.delays import cost_of_bins, delay_bins, filled_bins
 from tcpdelay.models.linux.departures import WEIGHT
 from tcpdelay.models.linux.parameters import linux_parameters
 from tcpdelay.models.linux.phases import make_layout, start_phase
-from tcpdelay.models.linux.profile import beyond_backlog, compile_kernels, first_bound
+from tcpdelay.models.linux.profile import beyond_backlog, compile_kernels, first_bound, seconds_of_phases
 from tcpdelay.models.linux.talk_spurts import Alternation, first_packets, speech_chain
 from tcpdelay.models.solver.measures import probability_at_bound
 from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION
+from tcpdelay.models.solver.profile import BYTES_PER_CELL
 from tcpdelay.models.solver.state_space import reachable_rows
-from tcpdelay.models.solver.stationary import MAX_SWEEPS, solve_by_sweeps
+from tcpdelay.models.solver.stationary import from_start, solve_within
 from tcpdelay.models.source_chain import SourceChain, SourceDelays
 from tcpdelay.models.tcp import INITIAL_WINDOW
 from tcpdelay.scenario.path import Path
@@ -62,19 +63,25 @@ class SpeechModel(SourceChain):
                 allowed = f"be at least {SHORTEST_TALK:g} s in the chain of speech"
                 yield UnsupportedError(name, getattr(source, name), allowed, SIMULATED)
 
-    def solve(self, source: Speech, path: Path, stack: Linux, ignored: Mapping[str, str]) -> SourceDelays:
+    def solve(
+        self, source: Speech, path: Path, stack: Linux, ignored: Mapping[str, str], budget: Budget
+    ) -> SourceDelays:
         """Solve the chain of speech."""
-        solve = partial(_delays, source, path, stack, ignored)
+
+        # The first call is repeated in compiled kernels if it takes long in plain Python: each with the whole budget.
+        def solve() -> SourceDelays:
+            return _delays(source, path, stack, ignored, replace(budget))
+
         return interpreted_first(solve, filled_bins, compile_kernels)
 
 
-def _delays(source: Speech, path: Path, stack: Linux, ignored: Mapping[str, str]) -> SourceDelays:
+def _delays(source: Speech, path: Path, stack: Linux, ignored: Mapping[str, str], budget: Budget) -> SourceDelays:
     """Solve the chain of speech.
 
     Raises
     ------
     TooLargeError
-        If the backlog needs a larger bound than the solver tries.
+        If the backlog needs a larger bound than the solver tries, or the chain more time or memory than the budget.
     """
     alternation = Alternation(
         source.talk / (source.talk + source.silence), source.interval * (1 / source.talk + 1 / source.silence)
@@ -82,11 +89,15 @@ def _delays(source: Speech, path: Path, stack: Linux, ignored: Mapping[str, str]
     following = math.exp(-source.interval / source.talk)
     flow = source.without_silence
     p = linux_parameters(flow, path, stack)._replace(continuation=following)
+    budget.load = f"{p.load:.4g} packets per round-trip time"
+    budget.spend(seconds_of_phases(p))
     chain = speech_chain(p, alternation)
     start, bound = start_phase(p, make_layout(p)), first_bound(p)
     for _ in range(MOST_DOUBLINGS):
         rows = reachable_rows(chain.phases, chain.transitions, start, bound)
-        probability = solve_by_sweeps(chain.phases, chain.transitions, rows, start, MAX_SWEEPS).probability
+        budget.require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
+        inflow = from_start(rows, start)
+        probability = solve_within(budget, chain.phases, chain.transitions, rows, start, inflow).probability
         cut = probability_at_bound(chain.phases, rows, probability)
         if cut < NEGLIGIBLE_TRUNCATION:
             break
@@ -94,6 +105,9 @@ def _delays(source: Speech, path: Path, stack: Linux, ignored: Mapping[str, str]
     else:
         raise TooLargeError("the backlogs of talk spurts are too large for the chain of speech")
     beyond = beyond_backlog(p)
+    updates, memory = cost_of_bins(p, chain.phases, chain.sending, rows, probability, beyond)
+    budget.spend(2 * updates * SECONDS_PER_UPDATE)
+    budget.require_memory(2 * memory)
     every = delay_bins(p, chain.phases, chain.sending, rows, probability, beyond)
     counted, weights = first_packets(chain, alternation, rows, probability)
     first = delay_bins(p, chain.phases, counted, rows, weights, beyond)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.accuracy import VIDEO_TABLE
-from tcpdelay.models.budget import TooLargeError
+from tcpdelay.models.budget import SECONDS_PER_UPDATE, Budget, TooLargeError
 from tcpdelay.models.interface import SIMULATED, UnsupportedError
+from tcpdelay.models.linux.delays import NUMBER
 from tcpdelay.models.linux.key_frames import BINS, VideoParameters, key_frame_chain
 from tcpdelay.models.linux.parameters import SMALLEST_WINDOW
 from tcpdelay.models.linux.video_frames import (
@@ -46,6 +47,8 @@ LONGEST_INTERVAL = 0.1
 """Longest frame interval [s]: after a longer one the window would be reduced as in idle time."""
 LONGEST_WAIT = 14.0
 """Longest delay of the chain in round-trip times, beyond five frame intervals."""
+SECONDS_PER_KEY_FRAME, SECONDS_PER_BIN = 5e-5, 5e-8
+"""Time that one size of a key frame and one bin of its delays take, for each state of the window [s]."""
 UNFINISHED = 0.01
 """Largest share of key frames that may still wait when the next key frame is written."""
 
@@ -88,20 +91,22 @@ class VideoModel(SourceChain):
                 allowed = f"be smaller {where}: {what} {segments:.0f} segments, and at most {most:.0f} are followed"
                 yield UnsupportedError("bitrate", source.bitrate, allowed, SIMULATED)
 
-    def solve(self, source: Video, path: Path, stack: Linux, ignored: Mapping[str, str]) -> SourceDelays:
+    def solve(
+        self, source: Video, path: Path, stack: Linux, ignored: Mapping[str, str], budget: Budget
+    ) -> SourceDelays:
         """Solve the chain of video.
 
         Raises
         ------
         TooLargeError
-            If key frames often wait until the next key frame is written.
+            If key frames often wait until the next key frame is written, or beyond the budget.
         """
         kinds = source.kinds if source.key_ratio > 1 else source.kinds[:1]
         if path.loss < NEGLIGIBLE_LOSS:
             values, each = np.array([path.forward_delay]), [np.ones(1)] * len(kinds)
         else:
             v = video_parameters(source, path, stack)
-            each = _delays(v, source, stack)
+            each = _delays(v, source, stack, budget)
             values = path.forward_delay + np.arange(each[0].size) * path.rtt / BINS
         if len(each) > len(kinds):
             each = [each[0] + each[1]]
@@ -126,13 +131,18 @@ def _distributed(
     return values[occurs], weights[occurs] / weights[occurs].sum()
 
 
-def _delays(v: VideoParameters, source: Video, stack: Linux) -> list[NDArray[np.float64]]:
+def _delays(v: VideoParameters, source: Video, stack: Linux, budget: Budget) -> list[NDArray[np.float64]]:
     """Return the weights of the delays of other frames and of key frames, in bins of `BINS` per round-trip time."""
-    shares = segment_shares(source, stack.mss)
+    shares, sizes = segment_shares(source, stack.mss), key_sizes(source, stack.mss)
     bins = int((LONGEST_WAIT + 5 / v.load) * BINS)
+    states, of_key_frames = v.periods * (v.largest_window + 1), 2 * bins
+    budget.load = f"frames of {1 / v.load:.4g} round-trip times"
+    budget.require_memory(NUMBER * float(states) * (of_key_frames + states))
+    of_state = SECONDS_PER_KEY_FRAME * sizes.size + SECONDS_PER_BIN * of_key_frames + SECONDS_PER_UPDATE * states**2
+    budget.spend(states * of_state)
     in_time, filled = window_waits(v, shares, bins)
     growing = growing_windows(v, filled)
-    sizes, in_flight = key_sizes(source, stack.mss), flights(shares, v.flight)
+    in_flight = flights(shares, v.flight)
     transitions, delays, written, unfinished = key_frame_chain(v, sizes, in_flight, growing, bins)
     used = np.flatnonzero(np.arange(transitions.shape[0]) % growing.size >= SMALLEST_WINDOW)
     probability = gth_solve(transitions[np.ix_(used, used)])

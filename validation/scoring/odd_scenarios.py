@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tcpdelay.models.budget import MOST_SECONDS
+from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import predict
 from tcpdelay.models.validity import ValidityWarning
@@ -203,7 +204,9 @@ def _falls(first: Answer, second: Answer, larger: float) -> Iterator[str]:
     if not (first.answered and second.answered):
         return
     if second.sustainable and not first.sustainable:
-        yield f"not carried, but carried with loss {larger:.4g}"
+        # Near the capacity a chain says that it may be wrong about whether TCP carries the flow.
+        if max(_error(first), _error(second)) < WRONG_CALL:
+            yield f"not carried, but carried with loss {larger:.4g}"
         return
     if not second.sustainable or not first.sustainable:
         return

@@ -65,18 +65,28 @@ of retransmissions, which arrive between the other ACKs. The chain does not foll
 """
 NUMBER = 8
 """Memory of a number [bytes]."""
+UPDATES_OF_REPAIR, UPDATES_IN_ROW = 10, 0.3
+"""Time that a packet takes whose repair is followed, and time that a number takes that is added with the other numbers
+of a row, in updates of a single number."""
 BACKLOGS_PER_PATTERN = 64
 """Number of backlogs that outlast a phase from which on one of them serves as a pattern for all."""
 
 
 @allocation_free()
-def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tuple[int, int, float]:
-    """Cumulate the probabilities without negligible ones at both ends; return their begin, their end and their sum."""
+def _without_ends(probability: NDArray[np.float64]) -> tuple[int, int]:
+    """Return begin and end of the probabilities without negligible ones at both ends."""
     first, end = 0, probability.size
     while first < end - 1 and probability[first] < NEGLIGIBLE:
         first += 1
     while end > first + 1 and probability[end - 1] < NEGLIGIBLE:
         end -= 1
+    return first, end
+
+
+@allocation_free()
+def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tuple[int, int, float]:
+    """Cumulate the probabilities without negligible ones at both ends; return their begin, their end and their sum."""
+    first, end = _without_ends(probability)
     up_to[0] = 0.0
     for cell in range(first, end):
         up_to[cell - first + 1] = up_to[cell - first] + probability[cell]
@@ -228,6 +238,45 @@ def _extent(p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, be
 
 
 @kernel()
+def _cost_of_phase(
+    p: LinuxParameters, s: Sending, window: int, probability: NDArray[np.float64], low: int, weight: float
+) -> tuple[float, float]:
+    """Return how many numbers `_add_phase` adds, roughly, and the longest of the delays [slots]."""
+    count = float(math.ceil(s.openings - SAME_TIME))
+    time = min(count * max(s.spacing_in_run, s.spacing_after_run), max(s.duration, p.load)) + 1
+    first, end = _without_ends(probability)
+    lowest, highest = float(low + first), float(low + end - 1)
+    lasting = max(count * p.packets_per_segment + 1, lowest)
+    shifted = 0.0
+    if highest >= lasting + BACKLOGS_PER_PATTERN and s.fading == 0.0:
+        shifted, highest = highest - lasting, lasting
+    interrupted = s.kind in (ROUND, REPAIR, REPAIR_OPEN)
+    # Each segment that left within a round-trip time before may be lost as well.
+    ends = 2.0 if interrupted or weight * p.loss < NEGLIGIBLE else 1 + min(count, float(window)) / 2
+    phases = 1.0 if weight < SINGLE_WRITE_PHASE or s.kind == REPAIR_OPEN else float(WRITE_PHASES)
+    row = min(highest - lowest + 1, count * p.packets_per_segment) + time
+    # If ACKs come faster than packets, those after the backlog find no packet, and packets leave one by one.
+    used = count if count <= time else min(count, (highest + time) / p.packets_per_segment + 1)
+    updates = phases * ((used * row + time) * (1 + ends) * UPDATES_IN_ROW + count * (row * UPDATES_IN_ROW + count))
+    if shifted > 0.0:
+        entries = min(BINS_PER_SLOT * (lasting + time), phases * ends * count * max(p.packets_per_segment, 1.0))
+        updates += BINS_PER_SLOT * (lasting + time) + entries * shifted * UPDATES_IN_ROW
+    return updates, highest + shifted + time
+
+
+@kernel()
+def _cost_of_open_phase(s: Sending) -> float:
+    """Return how many numbers `add_open_phase` adds, roughly."""
+    updates = UPDATES_OF_REPAIR * (s.openings + 1)
+    if s.kind == LOST_OPEN:
+        # For each earlier packet, the packets behind it are counted.
+        updates += s.openings**2
+    elif s.kind == LOST_TWO:
+        updates += s.openings * s.lost
+    return float(updates)
+
+
+@kernel()
 def cost_of_bins(
     p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, probability: NDArray[np.float64], beyond: int
 ) -> tuple[float, float]:
@@ -235,22 +284,24 @@ def cost_of_bins(
     openings, time, _, most = _extent(p, phases, sending, rows, beyond)
     slots = 2.0 * (rows[0].bound + beyond + most)
     memory = NUMBER * (2 * (BINS_PER_SLOT + 1) * slots + float(openings + 2) * (time + openings))
-    updates, needed = (BINS_PER_SLOT + 1) * slots, open_window(p).needed
+    updates, needed = memory / NUMBER + 2 * probability.size, open_window(p).needed
+    # The longest delays of the packets of each window that wait for further retransmissions.
+    waiting = np.zeros(p.largest_window + 1)
     for phase in range(phases.size - 1):
         begin, end = rows.offset[phase], rows.offset[phase + 1]
-        kind = sending.kind[phase]
-        if begin == end or kind == TIMEOUT or _is_open(kind, phases.window[phase], needed):
+        kind, window = sending.kind[phase], phases.window[phase]
+        if begin == end or kind == TIMEOUT:
             continue
         weight = total(probability[begin:end])
-        if weight > NEGLIGIBLE:
-            count = float(math.ceil(sending.openings[phase]))
-            backlogs = min(float(end - begin), count * p.packets_per_segment + BACKLOGS_PER_PATTERN)
-            added = count * (backlogs + time)
-            if kind not in (ROUND, REPAIR, REPAIR_OPEN):
-                # Each segment that left before may be lost as well.
-                added *= 1 + min(count, math.log(max(weight * p.loss / NEGLIGIBLE, 1.0)))
-            updates += added if weight < SINGLE_WRITE_PHASE else WRITE_PHASES * added
-    return updates, memory
+        if weight <= NEGLIGIBLE:
+            continue
+        if _is_open(kind, window, needed):
+            updates += _cost_of_open_phase(sending[phase])
+            continue
+        of_phase, longest = _cost_of_phase(p, sending[phase], window, probability[begin:end], rows.low[phase], weight)
+        updates += of_phase
+        waiting[window] = max(waiting[window], longest)
+    return updates + UPDATES_OF_REPAIR * BINS_PER_SLOT * total(waiting), memory
 
 
 @kernel(nogil=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +13,7 @@ from tcpdelay.models.compilation import compiled_elsewhere, interpreted, kernel
 from tcpdelay.models.linux.delays import cost_of_bins, delay_bins, filled_bins, sums
 from tcpdelay.models.linux.parameters import LinuxParameters, linux_parameters
 from tcpdelay.models.linux.phases import KIND_NAMES, Layout, Sending, backlogged_phase, start_phase
+from tcpdelay.models.linux.rounds import LARGEST_PER_ROOT_LOSS, START_RATIO
 from tcpdelay.models.linux.rtt_probes import with_rtt_probes
 from tcpdelay.models.linux.transitions import linux_transitions
 from tcpdelay.models.solver.aggregation import backlog_drift
@@ -21,6 +23,7 @@ from tcpdelay.models.solver.profile import BYTES_PER_CELL, BYTES_PER_PHASE
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions, reachable_rows
 from tcpdelay.models.solver.stationary import MAX_SWEEPS, solve_by_sweeps, updates_per_sweep
 from tcpdelay.models.solver.widening import tail_decay
+from tcpdelay.models.tcp import CUBIC_BETA, CUBIC_C, CUBIC_SCALE
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
@@ -55,8 +58,9 @@ def beyond_backlog(p: LinuxParameters) -> int:
 
 PHASES_PER_WINDOW = 20
 """Approximate number of phases per window."""
-SECONDS_PER_SEGMENT = 2.5e-6
-"""Time in which the phases of a window are made, for each segment of a packet [s]."""
+SECONDS_PER_WINDOW, SECONDS_PER_SEGMENT, SECONDS_PER_ROUND = 2e-5, 6e-8, 5e-6
+"""Times in which phases are made: for each window and each loss burst that is followed from it, for each segment of
+the flight in addition, and for each of CUBIC's rounds [s]."""
 MOST_WINDOWS = 5_000
 """Largest window whose phases are made within seconds. Up to it, the drift shows whether TCP carries the flow."""
 
@@ -76,6 +80,27 @@ def _summed_up(p: LinuxParameters, forward_delay: float, figures: RequestedFigur
         for i in range(values.size):
             values[i] = forward_delay + values[i] * p.interval
     return sum_up(outcome, values, weights, cut, True, figures, result)
+
+
+def seconds_of_phases(p: LinuxParameters) -> float:
+    """Return the estimated time in which phases and transitions are made [s].
+
+    Examples
+    --------
+    >>> p = linux_parameters(*EXAMPLE)
+    >>> p.largest_window, round(1000 * seconds_of_phases(p), 1)
+    (9, 0.6)
+    """
+    window = float(p.largest_window)
+    seconds = window * (SECONDS_PER_WINDOW * (1 + p.followed_losses) + SECONDS_PER_SEGMENT * p.flight)
+    if p.cubic:
+        # CUBIC grows by a segment in two rounds at least, and is back at the window before after a time K (RFC 9438,
+        # 4.2): whichever takes fewer rounds, from each reduced window with rounds of its own.
+        highest = min(window, LARGEST_PER_ROOT_LOSS / math.sqrt(p.loss)) if p.loss > 0 else window
+        regained = (window * (1 - CUBIC_BETA / CUBIC_SCALE) / CUBIC_C) ** (1 / 3) / (p.load * p.interval)
+        starts = 1 + math.log(max(highest, 1.0), START_RATIO)
+        seconds += SECONDS_PER_ROUND * starts * 2 * min(window, regained)
+    return seconds
 
 
 EXAMPLE = Flow(packet_size=174, interval=0.020), Path(rtt=0.100, loss=0.02), Linux()
@@ -116,7 +141,7 @@ class LinuxProfile:
         self.first_bound = first_bound(p)
         backlogs = self.first_bound * BYTES_PER_CELL if p.largest_window > MOST_WINDOWS else BYTES_PER_PHASE
         self.least_memory = float(PHASES_PER_WINDOW * p.largest_window * backlogs)
-        self.least_seconds = SECONDS_PER_SEGMENT * p.largest_window * p.segments_per_packet
+        self.least_seconds = seconds_of_phases(p)
 
     @cached_property
     def _made(self) -> tuple[Phases, Transitions, Sending, Layout]:

@@ -337,7 +337,8 @@ def correct_backlog(
     for i in range(bins):
         visited[i] = total(flow[i])
         below = max(i - 1, 0)
-        if visited[i] > 0.0:
+        # The shares of a bin with hardly any visits are noise, and the inverse of a denormal number is infinite.
+        if visited[i] > NEGLIGIBLE:
             scale(flow[i], 1 / visited[i])
             flow[i, below] += DOWNWARD_FLOW
         else:

@@ -17,6 +17,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
+from tcpdelay.models.budget import SECONDS_PER_UPDATE, SLICE, Budget
 from tcpdelay.models.compilation import allocation_free, kernel
 from tcpdelay.models.solver.aggregation import MAX_SWEEPS as MAX_SWEEPS_OF_PHASES
 from tcpdelay.models.solver.aggregation import aggregate, correct_backlog, settle
@@ -49,6 +50,10 @@ SLOW = 0.01
 """Progress in that many sweeps from which on the backlog is corrected as well: near saturation it wanders for long."""
 FEWEST_SWEEPS_OF_PHASES = 100
 """Sweeps over the chain of phases that one correction may take in any case."""
+SWEEPS_PER_CALL = 60
+"""Sweeps that one call of the solver makes at least: fewer would not converge."""
+UPDATES_PER_CELL = 3
+"""Time in which a sweep moves, compares and scales a cell, in updates: in addition to the updates of its events."""
 UPDATES_PER_MOVE = 2
 """Time of a move in the chain of phases, in updates of cells: neighbouring cells are added together."""
 FINEST_CORRECTION = 1e-14
@@ -274,8 +279,41 @@ def solve_by_sweeps(
     return Solution(*found[:3])
 
 
+def solve_within(
+    budget: Budget,
+    phases: Phases,
+    transitions: Transitions,
+    rows: Rows,
+    start: int,
+    inflow: NDArray[np.float64],
+    largest_cut: float = np.inf,
+    tolerance: float = TOLERANCE,
+) -> Solution:
+    """Return what `solve_by_sweeps` returns, in calls that let an interrupt through, as long as the budget allows.
+
+    Raises
+    ------
+    TooLargeError
+        If the iteration takes more time than is left.
+    """
+    of_sweep, of_cells, done = updates_per_sweep(phases, transitions, rows), UPDATES_PER_CELL * inflow.size, 0
+    while True:
+        # What is left limits a call as well: sixty sweeps of a large chain take a minute.
+        most = min(max(SLICE / SECONDS_PER_UPDATE, SWEEPS_PER_CALL * of_sweep), budget.left() / SECONDS_PER_UPDATE + 1)
+        # The kernel returns a plain tuple: making a named one, it would crash on an interrupt that came meanwhile.
+        probability, residual, sweeps, updates = iterate_sweeps(
+            phases, transitions, rows, start, MAX_SWEEPS - done, inflow, largest_cut, tolerance, most
+        )
+        done += sweeps
+        budget.spend((updates + of_cells * sweeps) * SECONDS_PER_UPDATE)
+        if updates < most or done >= MAX_SWEEPS:
+            return Solution(probability, residual, done)
+
+
 REFINEMENTS = 2
 LARGEST_CHAIN = 20_000
+SECONDS_PER_STATE = 1e-4
+"""Time that a state takes in a direct solution [s]."""
 
 
 def solve_directly(phases: Phases, transitions: Transitions, rows: Rows, start: int) -> Solution:
