@@ -37,6 +37,9 @@ def test_text_and_chart(run, tmp_path):
     assert printed.startswith(
         "800 bytes answered by 900, round-trip time 10 ms, loss 1 % of requests, 0 % of responses"
     )
+    assert "at the server" not in printed
+    _, slow, _ = run(*ECHO, "--exchanges", "1000", "--answer-time", "50ms")
+    assert re.search(r"^mean .* for responses, 50 ms at the server$", slow, flags=re.M)
     assert re.search(r"^50 % end within +10 ms$", printed, flags=re.M)
     assert re.search(r"^method +simulation of 1000 exchanges$", printed, flags=re.M)
     assert chart.read_text(encoding="utf-8").startswith("<?xml")

@@ -32,6 +32,7 @@ def exchange_record(path: Path, sizes: tuple[int, int], target: Target, found: E
         "late_fraction": found.late_fraction(target.limit),
         "mean_request": found.request.mean,
         "mean_response": found.response.mean,
+        "answer_time": found.answer_time,
         "exchanges": found.exchanges,
         "seed": found.seed,
     }
@@ -43,6 +44,8 @@ def exchange_text(path: Path, sizes: tuple[int, int], target: Target, found: Exc
     lost = f"loss {there} each way" if there == back else f"loss {there} of requests, {back} of responses"
     asked = f"{sizes[0]} bytes answered by {sizes[1]}, round-trip time {format_time(path.rtt)}, {lost}"
     directions = f"{format_time(found.request.mean)} for requests, {format_time(found.response.mean)} for responses"
+    if found.answer_time > 0:
+        directions += f", {format_time(found.answer_time)} at the server"
     facts = [
         ("mean", f"{format_time(found.mean)}: {directions}"),
         *(

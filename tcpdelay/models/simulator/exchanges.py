@@ -47,6 +47,8 @@ class Exchanges(DelayDistribution):
     ----------
     request, response : DelayDistribution
         Delay of requests and of responses, each from the write to the in-order read of its last byte.
+    answer_time : float
+        Time from the read of each request to the write of its response [s].
     exchanges : int
         Number of exchanges counted.
     seed : int
@@ -59,6 +61,7 @@ class Exchanges(DelayDistribution):
 
     request: DelayDistribution = field(kw_only=True)
     response: DelayDistribution = field(kw_only=True)
+    answer_time: float = field(kw_only=True)
     exchanges: int = field(kw_only=True)
     seed: int = field(kw_only=True)
     probability: float = field(kw_only=True)
@@ -221,6 +224,7 @@ def simulate_exchanges(
         path.rtt + answer_time,
         request=DelayDistribution.from_samples(requests / SECOND, path.forward_delay),
         response=DelayDistribution.from_samples(responses / SECOND, back.forward_delay),
+        answer_time=answer_time,
         exchanges=counted,
         seed=seed,
         probability=quantile,
