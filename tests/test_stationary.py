@@ -100,8 +100,10 @@ def test_a_sweep_moves_probability_as_the_matrix_does(flow, path):
 )
 def test_flows_between_bins_are_the_sums_of_those_between_states(flow, path, stack, width):
     profile = profile_of(flow, path, stack)
-    phases, transitions = profile.structure
+    phases, transitions = profile.structure[0], profile.structure[1].copy()
     rows = rows_within(profile, 90)
+    # A phase may empty any backlog, or fill it.
+    transitions["shift"][::50], transitions["shift"][25::50] = -(2**40), 2**40
     visits = np.random.default_rng(3).random(rows["offset"][-1])
     expected = np.zeros((90 // width + 1, 90 // width + 1))
     for phase in range(phases.size - 1):

@@ -89,7 +89,7 @@ def seconds_of_phases(p: LinuxParameters) -> float:
     --------
     >>> p = linux_parameters(*EXAMPLE)
     >>> p.largest_window, round(1000 * seconds_of_phases(p), 1)
-    (9, 0.6)
+    (9, 1.2)
     """
     window = float(p.largest_window)
     seconds = window * (SECONDS_PER_WINDOW * (1 + p.followed_losses) + SECONDS_PER_SEGMENT * p.flight)

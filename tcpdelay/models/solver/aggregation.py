@@ -262,11 +262,12 @@ def bin_flows(
     phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], width: int
 ) -> NDArray[np.float64]:
     """Return the probability that flows from each bin of backlogs to each bin."""
-    last_bin = rows[0].bound // width
+    bound = rows[0].bound
+    last_bin = bound // width
     flow = np.zeros((last_bin + 1, last_bin + 1))
     inside = np.zeros(last_bin + 1)
-    smallest = transitions.shift.min()
-    chance_of_shift = np.zeros(transitions.shift.max() - smallest + 1)
+    # A longer shift leads to the same end of the backlogs; some shift by billions, which empties any backlog.
+    chance_of_shift = np.zeros(2 * bound + 1)
     for phase in range(phases.size - 1):
         low, high = rows.low[phase], rows.high[phase]
         row = visits[rows.offset[phase] : rows.offset[phase + 1]]
@@ -277,11 +278,11 @@ def bin_flows(
         events = range(phases.first_transition[phase], phases.first_transition[phase + 1])
         # Many events of a phase add the same number of packets to the backlog.
         for event in events:
-            chance_of_shift[transitions.shift[event] - smallest] += transitions.probability[event]
+            chance_of_shift[bound + min(max(transitions.shift[event], -bound), bound)] += transitions.probability[event]
         for event in events:
-            shift = transitions.shift[event]
-            chance = chance_of_shift[shift - smallest]
-            chance_of_shift[shift - smallest] = 0.0
+            shift = min(max(transitions.shift[event], -bound), bound)
+            chance = chance_of_shift[bound + shift]
+            chance_of_shift[bound + shift] = 0.0
             if chance > 0.0:
                 _add_flow(row, low, inside, chance, shift, width, flow)
     return flow
