@@ -67,11 +67,21 @@ def figures():
     )
     simulated = simulate(VOICE, Path(rtt=0.04, loss=0.05, loss_burst=1.5, ack_loss=0.01), packets=1000, seed=1)
     video = simulate(Video(500_000), Path(rtt=0.04, loss=0.02), Stack.linux(delayed_ack=True), packets=1000, seed=1)
+    quic = [
+        simulate(Video(500_000), Path(rtt=0.04, loss=0.02, ack_loss=0.01), stack, packets=1000, seed=1)
+        for stack in (
+            Stack.quic(congestion_control="cubic"),
+            Stack.quic("aioquic", delivery="stream_per_group"),
+            Stack.quic("quic-go", delivery="stream_per_message"),
+            Stack.quic(delivery="datagram"),
+        )
+    ]
     return {
         "published": chain_figures(VOICE, Path(rtt=0.02, loss=0.02), Stack.newreno_2008()),
         "linux": chain_figures(Flow(700, 0.040), Path(rtt=0.04, loss=0.02), Stack.linux()),
         "correlated": chain_figures(VOICE, Path(rtt=0.04, loss=0.02, loss_pattern="correlated"), Stack.linux()),
         "simulation": [[found.values.tolist(), found.weights.tolist(), found.counts] for found in (simulated, video)],
+        "quic": [[found.values.tolist(), found.weights.tolist(), found.counts] for found in quic],
         "network": [
             [
                 flow.delivered,
@@ -112,12 +122,14 @@ def call_all_kernels():
     simulate(VOICE, bursts, packets=2000, trace=True)
     simulate(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated", bottleneck="bytes"), packets=2000)
     simulate(Video(500_000), bursts, packets=2000, trace=True)
+    simulate(VOICE, path, Stack.quic(), packets=2000)
     simulate_relay(VOICE, (path, Udp()), (bursts, Stack.linux()), buffer=1000, packets=1000)
     simulate_network(
         [
             ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=Stack.linux(), connections=2),
             ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=Classic()),
             ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=Udp()),
+            ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=Stack.quic()),
             Bulk(path=SharedPath(0.05), stack=Scp()),
             Web(path=SharedPath(0.05), stack=Stack.linux()),
         ],

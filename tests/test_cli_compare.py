@@ -52,7 +52,14 @@ def test_a_source_is_compared_over_tcp_and_udp(run, given, source):
     assert status == 0
     found = json.loads(printed)
     assert found["scenario"]["source"]["kind"] == source
-    assert {row["name"] for row in found["contenders"]} == {"tcp", "tcp-bbr", "udp"}
+    assert {row["name"] for row in found["contenders"]} == {
+        "tcp",
+        "tcp-bbr",
+        "quic-stream",
+        "quic-streams",
+        "quic-datagram",
+        "udp",
+    }
 
 
 @pytest.mark.parametrize("suffix", ["txt", "md", "html", "json", "csv"])

@@ -19,6 +19,7 @@ from tcpdelay.report.transports import comparison_table, conclusion, to_html, to
 from tcpdelay.scenario.applications import application
 
 VOICE = td.Flow(174, 0.020)
+QUIC = ("quic-stream", "quic-streams", "quic-datagram")
 PATH = td.Path(rtt=0.100, loss=0.02)
 SHARED = td.SharedPath(access_delay=0.05)
 
@@ -194,12 +195,12 @@ def test_the_conclusion_names_plain_tcp_and_the_best(alone, beside_bulk):
     said = conclusion(alone)
     rows = {row["name"]: row for row in comparison_table(alone).rows}
     count = sum(row["meets_target"] for row in rows.values())
-    assert said.startswith(f"{count} of 15 meet the target, 95 % of the packets within 200 ms.")
+    assert said.startswith(f"{count} of 18 meet the target, 95 % of the packets within 200 ms.")
     assert (
         f"Plain TCP (tcp) meets it: {100 * rows['tcp']['late_fraction']:.3g} % of the packets are lost or late." in said
     )
-    fewest = 100 * rows["tcp-bbr"]["late_fraction"]
-    assert said.endswith(f"The fewest has tcp-bbr ({rows['tcp-bbr']['title']}): {fewest:.3g} %.")
+    fewest = 100 * rows["quic-streams"]["late_fraction"]
+    assert said.endswith(f"The fewest has quic-streams ({rows['quic-streams']['title']}): {fewest:.3g} %.")
     said = conclusion(beside_bulk)
     best = comparison_table(beside_bulk).rows[0]
     assert "Plain TCP (tcp) misses it: 100 % of the packets are lost or late." in said
@@ -420,7 +421,7 @@ def test_a_source_is_carried_by_the_ways_that_are_defined_for_it():
     video = td.Video(500_000, key_ratio=10)
     comparison = td.compare(video, td.Path(rtt=0.060, loss=0.01), target=td.Target(0.3), parity=1)
     rows = rows_of(comparison)
-    assert [*rows] == ["tcp", "tcp-bbr", "udp", "udp-parity-1"]
+    assert [*rows] == ["tcp", "tcp-bbr", *QUIC, "udp", "udp-parity-1"]
     # A million segments; the mean frame has 2083 bytes.
     assert comparison.duration == pytest.approx(500_000 / 30)
     plain, single = rows["tcp"].result, td.simulate(video, comparison.path, packets=200_000)
@@ -444,4 +445,4 @@ def test_a_trace_is_compared_to_its_end():
     comparison = td.compare(trace, PATH)
     assert comparison.duration == pytest.approx(2000 * trace.mean_interval)
     # All but the first 5 %.
-    assert [row.result.offered for row in comparison.rows] == pytest.approx([1900] * 3, abs=2)
+    assert [row.result.offered for row in comparison.rows] == pytest.approx([1900] * 6, abs=2)

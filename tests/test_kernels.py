@@ -18,7 +18,7 @@ from tcpdelay.models.compilation import compiled_elsewhere
 RUNS = Path(__file__).with_name("kernel_runs.py")
 VARIANTS = RUNS.parents[1] / ".venv" / "stamps" / "kernels.json"
 """What `kernel_runs.py variants` has printed before the tests."""
-COMPILED_FOR_SEVERAL_RECORDS = "tcpdelay.models.simulator."
+COMPILED_FOR_SEVERAL_RECORDS = ("tcpdelay.models.simulator.", "tcpdelay.models.quic.")
 """A single connection keeps a packet trace and its delays in its record, the flows of a shared link do not."""
 
 
@@ -62,6 +62,7 @@ def test_plain_python_gives_the_results_of_the_compiled_kernels():
     plain = json.loads(plain_run.stdout)
     assert plain_run.stderr == ""
     assert plain["simulation"] == compiled["simulation"]
+    assert plain["quic"] == compiled["quic"]
     assert plain["network"] == compiled["network"]
     for chain in ("published", "linux", "correlated"):
         assert numbers(plain[chain]) == pytest.approx(numbers(compiled[chain]), rel=1e-12, abs=1e-15)

@@ -229,9 +229,15 @@ def carried(flow=VIDEO, stack=LINUX, **options):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: carried(stack=Classic()), "stack must be Linux or Udp with a source that is no Flow, got Classic"),
-        (lambda: carried(stack=Scp()), "stack must be Linux or Udp with a source that is no Flow, got Scp"),
-        (lambda: carried(stack=TimeLined()), "stack must be Linux or Udp with a source that is no Flow, got TimeLined"),
+        (
+            lambda: carried(stack=Classic()),
+            "stack must be Linux or Quic or Udp with a source that is no Flow, got Classic",
+        ),
+        (lambda: carried(stack=Scp()), "stack must be Linux or Quic or Udp with a source that is no Flow, got Scp"),
+        (
+            lambda: carried(stack=TimeLined()),
+            "stack must be Linux or Quic or Udp with a source that is no Flow, got TimeLined",
+        ),
         (lambda: carried(pieces=2), "flow must be a Flow where packets are split, .*, got Video"),
         (lambda: carried(connections=2), "flow must be a Flow where packets are split, .*, got Video"),
         (lambda: carried(discard_after=0.2), "flow must be a Flow where packets are split, .*, got Video"),

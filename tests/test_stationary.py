@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain_structure import profile_of, rows_within
+from tcpdelay.models import chain
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.published.transitions import start_phase
 from tcpdelay.models.solver.aggregation import bin_flows
 from tcpdelay.models.solver.gth import gth_solve
 from tcpdelay.models.solver.state_space import number_states
-from tcpdelay.models.solver.stationary import solve_by_sweeps
+from tcpdelay.models.solver.stationary import solve_by_sweeps, solve_within
 from tcpdelay.models.solver.sweeps import extrapolate, new_history, remember, sweep
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -122,6 +123,24 @@ def test_sweeps_that_are_cut_short_say_so():
     assert short.sweeps == 5
     assert short.residual > 1e-6
     assert solve_by_sweeps(phases, transitions, rows, start, 1000).residual <= 1e-13
+
+
+def test_a_state_that_is_never_left_raises_no_exception_within_a_kernel(monkeypatch):
+    # BBR's recoveries never end here, to rounding. Numba keeps the arrays of kernels that raise: 90 MB in some cases.
+    raised = []
+
+    def noting(*arguments):
+        try:
+            return solve_within(*arguments)
+        except ArithmeticError as error:
+            raised.append(error)
+            raise
+
+    monkeypatch.setattr(chain, "solve_within", noting)
+    stack = Stack.linux("bbr", delayed_ack=True, hz=300)
+    found = DelayModel(Flow(46, 0.00147), Path(1.6, 0.0522), stack).delay_distribution()
+    assert not found.sustainable
+    assert [type(error) for error in raised] == [ArithmeticError]
 
 
 def test_drift_is_that_of_a_backlog_that_never_ends():

@@ -49,6 +49,7 @@ EXPECTED_TIMES = (
     ("tcpdelay.models.linux", "the chain of Linux", 15),
     ("tcpdelay.models.published", "the published chain", 10),
     ("tcpdelay.models.simulator", "the simulator", 10),
+    ("tcpdelay.models.quic", "the simulator of QUIC", 20),
     ("tcpdelay.network", "the simulator of shared links", 20),
     ("tcpdelay", "the solver", 10),
 )

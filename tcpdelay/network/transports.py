@@ -6,14 +6,15 @@ that is not listed here is added with `register`.
 
 from __future__ import annotations
 
-from tcpdelay.network import datagrams, linux
+from tcpdelay.network import datagrams, linux, quic
 from tcpdelay.network.literature import classic, scp
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
 from tcpdelay.network.transport import Feature, Transport
-from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.scenario.stack import Linux, Quic, Stack
 
 TRANSPORTS: dict[type, Transport] = {
     Linux: linux.TRANSPORT,
+    Quic: quic.TRANSPORT,
     Classic: classic.TRANSPORT,
     TimeLined: classic.TIME_LINED,
     Scp: scp.TRANSPORT,

@@ -33,7 +33,7 @@ from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.stack import Delivery, Linux, Stack
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
 
@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 FINE_TICK, SHORT_TIMEOUT = 0.01, 0.2
 """Timers of the published transports [s], as in current systems: the published timers of half a second would hide all
 other differences."""
+QUIC_WAYS: tuple[tuple[str, Delivery, str], ...] = (
+    ("quic-stream", "stream", "all packets on one stream"),
+    ("quic-streams", "stream_per_message", "each packet on a stream of its own"),
+    ("quic-datagram", "datagram", "each packet in datagram frames, without retransmissions"),
+)
+"""Names, deliveries and descriptions of the ways to carry the flow over QUIC."""
 OLD_TIMERS = "timeouts from 200 ms"
 SHORTEST_DEADLINE = 0.001
 
@@ -113,7 +119,7 @@ def contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, pa
     Parameters
     ----------
     flow : Flow, Video, Speech, Utterances, Messages, Trace or another source
-        The flow. The kernel's TCP and datagrams carry any source, all other contenders only a `Flow`.
+        The flow. The kernel's TCP, QUIC and datagrams carry any source, all other contenders only a `Flow`.
     path : Path
         The path; if there is a shared link, packets are lost before they reach it.
     stack : Linux
@@ -154,6 +160,8 @@ def _contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, p
         yield from _by_the_application(carry, flow, path, stack, target)
         if flow.packet_size <= stack.mss:
             yield from _published(carry, path, target, max(stack.mss, Classic().mss))
+    for name, delivery, title in QUIC_WAYS:
+        yield Contender(name, f"QUIC by RFC 9002, {title}", carry(stack=Stack.quic(delivery=delivery)))
     payload = stack.mss + TCP_HEADER + TIMESTAMPS - UDP_HEADER
     datagrams = {"udp": "datagrams without retransmissions; a packet is lost if any of its datagrams is"}
     if parity:

@@ -1,4 +1,4 @@
-"""The TCP implementation that carries the flow."""
+"""The transport that carries the flow: a TCP implementation, or QUIC."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ CongestionControl = Literal["cubic", "reno", "bbr"]
 LOSS_BASED_CONTROLS = ("cubic", "reno")
 """Congestion controls that take a loss for congestion: losses reduce the window."""
 StackName = Literal["linux", "newreno_2008"]
+QuicImplementation = Literal["rfc9002", "aioquic", "quic-go"]
+QuicControl = Literal["newreno", "cubic"]
+Delivery = Literal["stream", "stream_per_message", "stream_per_group", "datagram"]
 
 Mss: TypeAlias = Annotated[
     int,
@@ -31,7 +34,7 @@ _TIMEOUT_HINT = "the timeout is given in seconds"
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A TCP implementation; one of the profiles, such as `Stack.linux`, makes it."""
+    """A transport; one of the profiles, such as `Stack.linux`, makes it."""
 
     @staticmethod
     def newreno_2008(
@@ -71,6 +74,23 @@ class Stack:
         250
         """
         return Linux(congestion_control, delayed_ack, window_validation, hz, rto_min, mss, kernel, rto_max, delack_max)
+
+    @staticmethod
+    def quic(
+        implementation: QuicImplementation = "rfc9002",
+        congestion_control: QuicControl = "newreno",
+        delivery: Delivery = "stream",
+        max_ack_delay: float = 0.025,
+        group: int = 10,
+    ) -> Quic:
+        """Return a QUIC transport. Its parameters are described at `Quic`.
+
+        Examples
+        --------
+        >>> Stack.quic("aioquic", delivery="stream_per_message").max_ack_delay
+        0.025
+        """
+        return Quic(implementation, congestion_control, delivery, max_ack_delay, group)
 
 
 @described
@@ -254,8 +274,77 @@ class NewReno2008(Stack):
         return 4 * rtt if self.initial_timeout is None else self.initial_timeout
 
 
+@described
+class Quic(Stack):
+    """The QUIC transport, by the letter of RFC 9002 or as an implementation has it; only the simulator knows it.
+
+    Parameters
+    ----------
+    implementation : {"rfc9002", "aioquic", "quic-go"}
+        Whose loss recovery, congestion control, pacing and acknowledgements: `models.quic.implementations` has the
+        rules of each.
+    congestion_control : {"newreno", "cubic"}
+        Congestion control of the sender: that of RFC 9002, or CUBIC (RFC 9438), which only "rfc9002" has here.
+    delivery : {"stream", "stream_per_message", "stream_per_group", "datagram"}
+        How messages travel: in order on one stream; each on a stream of its own, so that none waits for another; in
+        order within a group, such as a key frame of a video and the frames up to the next; or in DATAGRAM frames
+        (RFC 9221), whose losses nobody repairs. A message that is lost has an infinite delay.
+    max_ack_delay : float
+        Longest time for which the receiver may delay an ACK [s], 0.001 to 1 (RFC 9000, 18.2).
+    group : int
+        Messages of a group, 1 to 1 000 000, with `delivery` "stream_per_group"; a group of a video is one of its groups
+        of pictures.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is not a number, is out of its range, or is not one of the allowed words; a ValueError.
+
+    Examples
+    --------
+    >>> Quic("quic-go", "cubic")
+    Traceback (most recent call last):
+    tcpdelay.scenario.fields.InvalidValueError: congestion_control must be 'newreno' with quic-go, got 'cubic'
+
+    References
+    ----------
+    RFC 9000 (QUIC), RFC 9002 (loss detection and congestion control), RFC 9221 (datagrams), RFC 9438 (CUBIC).
+    """
+
+    implementation: Annotated[
+        QuicImplementation, Choice(meaning="Implementation of QUIC: rfc9002, aioquic or quic-go.")
+    ] = "rfc9002"
+    congestion_control: Annotated[
+        QuicControl, Choice(meaning="Congestion control of the sender: newreno or cubic.")
+    ] = "newreno"
+    delivery: Annotated[
+        Delivery, Choice(meaning="Streams of the messages: stream, stream_per_message, stream_per_group or datagram.")
+    ] = "stream"
+    max_ack_delay: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Largest delay of an ACK (max_ack_delay).",
+            low=0.001,
+            high=1.0,
+            unit="s",
+            example="25ms",
+            hint="the delay is given in seconds",
+        ),
+    ] = 0.025
+    group: Annotated[
+        int,
+        Quantity(kind="count", meaning="Messages of a group.", low=1, high=1_000_000, unit="messages", example="10"),
+    ] = 10
+
+    def __post_init__(self) -> None:
+        if self.congestion_control != "newreno" and self.implementation != "rfc9002":
+            allowed = f"be 'newreno' with {self.implementation}"
+            raise InvalidValueError("congestion_control", self.congestion_control, allowed)
+
+
 KnownStack: TypeAlias = NewReno2008 | Linux
-"""A stack of one of the profiles."""
+"""A TCP of one of the profiles."""
 
 PROFILES: dict[StackName, KnownStack] = {
     "linux": Stack.linux(),
@@ -289,5 +378,6 @@ def checked_profile(stack: Stack | None) -> KnownStack:
     if stack is None:
         return DEFAULT_STACK
     if not isinstance(stack, KnownStack):
-        raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()")
+        hint = "only simulate() knows QUIC" if isinstance(stack, Quic) else ""
+        raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()", hint)
     return stack

@@ -70,6 +70,26 @@ class Chunk(NamedTuple):
         return int(self.delays.shape[1])
 
 
+def chunk_since(
+    state: Any, wire: Any, schedule: WriteSchedule | None, first: int, written: int, packets: int, with_messages: bool
+) -> Chunk:
+    """Return at most a number of packets that a connection has read since it had read `first` and written `written`.
+
+    `state` and `wire` are those of a connection after that. The messages of a constant rate are returned only
+    `with_messages`.
+    """
+    # A call may read more packets than it has to: those that waited for the same segment.
+    read = int(state.packets_read) - first
+    packets = min(packets, read)
+    written_per_read = (int(state.packets_written) - written) / read if read else np.inf
+    if schedule is not None:
+        messages = schedule.numbered(first, first + packets)
+    else:
+        numbers = np.arange(first, first + packets if with_messages else first)
+        messages = message_array(numbers * (int(state.interval) / SECOND), int(state.packet_size))
+    return Chunk(wire.delays_of(first, packets)[:2], written_per_read, messages)
+
+
 def warm_up(source: Source, stack: Linux) -> int:
     """Return the number of packets at the beginning of a connection that are not counted.
 
@@ -150,16 +170,7 @@ class Connections:
         if self.tick_offset is None:
             self.state.tick_phase += int(self.wire.random.integers(self.state.tick))
         advance(self.state, self.wire, first + packets, self.schedule, self.ends)
-        # A call may read more packets than it has to: those that waited for the same segment.
-        read = int(self.state.packets_read) - first
-        packets = min(packets, read)
-        written_per_read = (int(self.state.packets_written) - written) / read if read else np.inf
-        if self.schedule is not None:
-            messages = self.schedule.numbered(first, first + packets)
-        else:
-            numbers = np.arange(first, first + packets if with_messages else first)
-            messages = message_array(numbers * (int(self.state.interval) / SECOND), int(self.state.packet_size))
-        return Chunk(self.wire.delays_of(first, packets)[:2], written_per_read, messages)
+        return chunk_since(self.state, self.wire, self.schedule, first, written, packets, with_messages)
 
     @property
     def backlogged(self) -> bool:

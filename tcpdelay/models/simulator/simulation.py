@@ -16,7 +16,11 @@ from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import simulator_error, statistical_error
 from tcpdelay.models.budget import MOST_SECONDS, TooLargeError, checked_budget
-from tcpdelay.models.interface import UnsupportedError
+from tcpdelay.models.interface import UnsupportedError, unknown_fields
+from tcpdelay.models.quic.connections import QuicConnections
+from tcpdelay.models.quic.engine import QUIC_PATH_FIELDS
+from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.models.quic.records import NEVER_READ
 from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share, is_settled
 from tcpdelay.models.simulator.connections import (
     CONNECTION_TIME,
@@ -27,7 +31,7 @@ from tcpdelay.models.simulator.connections import (
 )
 from tcpdelay.models.simulator.engine import ALL_RULES
 from tcpdelay.models.simulator.kinds import DelaysOfKind, KindsInBatches
-from tcpdelay.models.simulator.records import Rules, Wire
+from tcpdelay.models.simulator.records import Rules
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
 from tcpdelay.models.simulator.window import PUBLIC_EVENT, public_events
 from tcpdelay.models.simulator.writes import message_end
@@ -38,7 +42,7 @@ from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY
 from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import MESSAGE, Source
-from tcpdelay.scenario.stack import CongestionControl, Linux, Stack, checked_profile
+from tcpdelay.scenario.stack import CongestionControl, Linux, Quic, QuicControl, Stack, checked_profile
 
 CHUNK = 50_000
 """Packets that one call of the compiled code simulates."""
@@ -110,7 +114,7 @@ class Simulation(DelayDistribution):
     settled: bool = True
     carried: Interval = UNKNOWN
     rtt: float = np.nan
-    congestion_control: CongestionControl = "cubic"
+    congestion_control: CongestionControl | QuicControl = "cubic"
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
     probability: float = 0.95
@@ -249,9 +253,10 @@ def simulate(
     0.128 s: retransmitted
     0.228 s: acknowledged
     """
-    source, path, stack = source_of(flow), checked_path(path), checked_profile(stack)
-    if not isinstance(stack, Linux):
-        raise InvalidValueError("stack", stack, "be one of Stack.linux(...)")
+    source, path = source_of(flow), checked_path(path)
+    stack = stack if isinstance(stack, Quic) else checked_profile(stack)
+    if not isinstance(stack, Linux | Quic):
+        raise InvalidValueError("stack", stack, "be one of Stack.linux(...) or Stack.quic(...)")
     for name, share in (("quantile", quantile), ("half_width", half_width)):
         if not 0 < share < 1:
             raise InvalidValueError(name, share, "lie between 0 and 1")
@@ -268,12 +273,20 @@ def simulate(
         raise InvalidValueError("packets", packets, "be given with a trace")
     for refused in source_refusals(source, path, stack):
         raise refused
-    if not rules.rack and TIME_BASED_RECOVERY.holds(stack.kernel):
-        allowed = f"be True with Linux {stack.kernel}, which has no other recovery since {TIME_BASED_RECOVERY.since}"
-        raise InvalidValueError("rules.rack", rules.rack, allowed)
     checked_budget(max_seconds, None)
     longest = math.inf if packets is not None else SLOWEST * max_seconds
-    connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time, longest)
+    connections: Connections | QuicConnections
+    if isinstance(stack, Quic):
+        of_kernel = {"rules": rules != ALL_RULES, "exact_ties": exact_ties, "tick_offset": tick_offset, "trace": trace}
+        for name in (name for name, given in of_kernel.items() if given):
+            raise ValueError(f"{name} is for Stack.linux(...), not for Stack.quic(...)")
+        connections = QuicConnections(source, path, stack, seed, longest)
+    else:
+        if not rules.rack and TIME_BASED_RECOVERY.holds(stack.kernel):
+            since = TIME_BASED_RECOVERY.since
+            allowed = f"be True with Linux {stack.kernel}, which has no other recovery since {since}"
+            raise InvalidValueError("rules.rack", rules.rack, allowed)
+        connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time, longest)
     most = packets_within(max_seconds, source, stack) if packets is None else packets
     available = available_messages(source, connections.warm_up, packets)
     if available is not None:
@@ -282,7 +295,7 @@ def simulate(
     return _run(connections, most, seed, quantile, sought, trace, on_progress)
 
 
-def packets_within(max_seconds: float, source: Source, stack: Linux) -> int:
+def packets_within(max_seconds: float, source: Source, stack: Linux | Quic) -> int:
     """Return the most packets of a simulation that takes a time [s], but at least the fewest that it can have.
 
     Examples
@@ -315,13 +328,16 @@ def countable(source: Source, warm_up: int) -> int | None:
     return None if source.message_count is None else source.message_count - warm_up
 
 
-def segments_per_message(source: Source, stack: Linux) -> int:
-    """Return the number of segments of a message of mean size."""
-    return math.ceil(source.mean_size / stack.mss)
+def segments_per_message(source: Source, stack: Linux | Quic) -> int:
+    """Return the number of segments, or of packets of QUIC, of a message of mean size."""
+    payload = IMPLEMENTATIONS[stack.implementation].payload if isinstance(stack, Quic) else stack.mss
+    return math.ceil(source.mean_size / payload)
 
 
-def source_refusals(source: Source, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
-    """Yield the reasons for which the simulator cannot hold the segments or messages of a source."""
+def source_refusals(source: Source, path: Path, stack: Linux | Quic) -> Iterator[UnsupportedError]:
+    """Yield the reasons for which the simulator cannot hold the segments or messages of a source, or not their path."""
+    if isinstance(stack, Quic):
+        yield from unknown_fields(path, QUIC_PATH_FIELDS, "in a simulation of QUIC")
     segments = segments_per_message(source, stack) * ((path.rtt + path.jitter) * source.message_rate + 1)
     if segments > LARGEST_FLIGHT / 2:
         allowed = f"span less than {LARGEST_FLIGHT // 2} segments of the flow in a simulation, not {segments:.0f}"
@@ -332,7 +348,7 @@ def source_refusals(source: Source, path: Path, stack: Linux) -> Iterator[Unsupp
 
 
 def _run(
-    connections: Connections,
+    connections: Connections | QuicConnections,
     most_packets: int,
     seed: int,
     quantile: float,
@@ -355,7 +371,8 @@ def _run(
     counted, looked = 0, 0
     # The packet trace is that of the first connection.
     first, wire = connections.state, connections.wire
-    first.tracing = int(trace)
+    if trace:
+        first.tracing = 1
     start = int(first.packets_read)
     while counted < most_packets:
         found = connections.advance(min(chunk, most_packets - counted), with_messages=trace)
@@ -389,6 +406,9 @@ def _run(
     values, counts = batches.histogram()
     quantile_interval = batches.quantile(quantile)
     mean_delay, mean_sender = sums / counted / SECOND
+    if values[-1] >= NEVER_READ:
+        # Datagrams that are lost arrive never.
+        mean_delay, values = np.inf, np.where(values >= NEVER_READ, np.inf, values)
     path = connections.path
     return Simulation(
         np.asarray(values / SECOND, np.float64),
@@ -412,7 +432,7 @@ def _run(
     )
 
 
-def _traced(kept: list[Chunk], connection: Any, wire: Wire, start: int) -> dict[str, Any]:
+def _traced(kept: list[Chunk], connection: Any, wire: Any, start: int) -> dict[str, Any]:
     """Return what is kept of every packet, and the events at the sender from packet number `start` on."""
     read_after, sent_after = np.concatenate([chunk.delays for chunk in kept], axis=1) / SECOND
     messages = np.concatenate([chunk.messages for chunk in kept])
@@ -423,7 +443,9 @@ def _traced(kept: list[Chunk], connection: Any, wire: Wire, start: int) -> dict[
     return {"messages": messages, "sent_after": sent_after, "read_after": read_after, "events": public}
 
 
-def _unsustainable(connections: Connections, packets: int, seed: int, carried: Interval) -> Simulation:
+def _unsustainable(
+    connections: Connections | QuicConnections, packets: int, seed: int, carried: Interval
+) -> Simulation:
     """Return the result for a flow that TCP cannot carry: all delays are infinite."""
     never = Interval(np.inf, np.inf, np.inf)
     return Simulation(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.records import NEVER, Wire
+from tcpdelay.models.simulator.records import NEVER
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.sources.message_stream import MESSAGE, Source
 
@@ -163,7 +163,7 @@ class WriteSchedule:
             self._unwritten, self._origin = known, None
         self._given, self._first, self._end, self._count = [], 0, 0, NEVER
 
-    def fill(self, connection: Any, wire: Wire) -> int:
+    def fill(self, connection: Any, wire: Any) -> int:
         """Give a connection that has written all messages it knows the next messages.
 
         Returns
@@ -188,11 +188,17 @@ class WriteSchedule:
         ends = self._end + np.cumsum(block["size"])
         wire.record.messages["written"][places] = self._written(block)
         wire.record.messages["end"][places] = ends
+        for name, values in self._marks(block).items():
+            wire.record.messages[name][places] = values
         self._end = int(ends[-1])
         self._given.append(block)
         connection.messages_known = known + block.size
         connection.next_write = max(self._next_write(connection, wire.record.messages[places[0]]), connection.now)
         return self._count
+
+    def _marks(self, block: NDArray[np.void]) -> dict[str, NDArray[np.bool_]]:
+        """Return further fields of the messages of a block, by name."""
+        return {}
 
     def _written(self, block: NDArray[np.void]) -> NDArray[np.float64]:
         """Return the times of the writes of messages [us]."""

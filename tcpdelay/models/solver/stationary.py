@@ -10,6 +10,7 @@ are those of the backlog.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -155,7 +156,7 @@ def _correct_phases(
 def _normalise(values: NDArray[np.float64]) -> bool:
     """Scale `values` to a sum of 1; say whether they have a sum to scale."""
     size = total(values)
-    if not size > 0.0:
+    if not 0.0 < size < math.inf:
         return False
     scale(values, 1 / size)
     return True
@@ -295,6 +296,8 @@ def solve_within(
     ------
     TooLargeError
         If the iteration takes more time than is left.
+    ArithmeticError
+        If the chain never leaves one of its states.
     """
     of_sweep, of_cells, done = updates_per_sweep(phases, transitions, rows), UPDATES_PER_CELL * inflow.size, 0
     while True:
@@ -305,6 +308,8 @@ def solve_within(
             phases, transitions, rows, start, MAX_SWEEPS - done, inflow, largest_cut, tolerance, most
         )
         done += sweeps
+        if residual == math.inf and not math.isfinite(total(probability)):
+            raise ArithmeticError("the chain never leaves one of its states; please report the scenario")
         budget.spend((updates + of_cells * sweeps) * SECONDS_PER_UPDATE)
         if updates < most or done >= MAX_SWEEPS:
             return Solution(probability, residual, done)

@@ -63,6 +63,18 @@ def _take(inflow: NDArray[np.float64], visits: NDArray[np.float64]) -> float:
 
 
 @allocation_free()
+def _visits(arrivals: float, leaving: float) -> float:
+    """Return how often a cell is visited, given how often it is reached and the probability of leaving it.
+
+    A cell that is never left is visited for ever. An exception in its place would leave the arrays of the kernels that
+    called this one in memory, as Numba does with every exception.
+    """
+    if leaving > 0.0:
+        return arrivals / leaving
+    return math.inf if arrivals > 0.0 else 0.0
+
+
+@allocation_free()
 def _circulate(
     visits: NDArray[np.float64],
     low: int,
@@ -82,21 +94,21 @@ def _circulate(
     if shift == 0:
         for i in range(visits.size):
             if stays_busy if low + i > 0 else stays_empty:
-                visits[i] /= leaving
+                visits[i] = _visits(visits[i], leaving)
     elif shift > 0 and stays_busy:
         for backlog in range(low, high):
             after = min(backlog + shift, bound)
             if after <= high:
                 visits[after - low] += chance * visits[backlog - low]
         if high == bound:
-            visits[high - low] /= leaving
+            visits[high - low] = _visits(visits[high - low], leaving)
     elif shift < 0:
         for backlog in range(high, max(low, 1) - 1, -1):
             after = max(backlog + shift, 0)
             if stays_busy if after > 0 else stays_empty:
                 visits[after - low] += chance * visits[backlog - low]
         if low == 0 and stays_empty:
-            visits[0] /= leaving
+            visits[0] = _visits(visits[0], leaving)
 
 
 @allocation_free()

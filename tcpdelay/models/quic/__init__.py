@@ -1,0 +1,1 @@
+"""The packet simulator of QUIC: loss recovery, congestion control, streams and datagrams."""

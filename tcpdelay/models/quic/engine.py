@@ -1,0 +1,213 @@
+"""The start of a QUIC connection, and the event loop, which processes writes, ACKs and timers in the order of time."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.models.compilation import kernel, records
+from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.models.quic.receiver import acknowledge, next_arrival, take_arrival
+from tcpdelay.models.quic.records import (
+    CONNECTION,
+    DATAGRAMS,
+    GROUPS,
+    NONE,
+    ONE_STREAM,
+    QuicWire,
+    is_backlogged,
+    packet_record,
+)
+from tcpdelay.models.quic.recovery import SKIPPED, on_acknowledgement, on_timer, timer_at
+from tcpdelay.models.quic.sender import send
+from tcpdelay.models.quic.streams import put_message
+from tcpdelay.models.simulator.engine import TIE_BREAK
+from tcpdelay.models.simulator.path import PATH_FIELDS, drop_tail_settings, is_dropped, loss_settings
+from tcpdelay.models.simulator.records import NEVER
+from tcpdelay.models.simulator.writes import WriteSchedule, written_at
+from tcpdelay.models.stopping import give_up_if_stopped
+from tcpdelay.models.tcp import SECOND
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.stack import Delivery, Quic
+
+_DELIVERIES: dict[Delivery, int] = {
+    "stream": ONE_STREAM,
+    "stream_per_message": GROUPS,
+    "stream_per_group": GROUPS,
+    "datagram": DATAGRAMS,
+}
+QUIC_PATH_FIELDS = PATH_FIELDS - {"jitter", "reordering"}
+"""Fields of a path that a simulation of QUIC knows: packets arrive in the order of sending."""
+KEY_FRAME = "key frame"
+"""Kind of message that begins a group of pictures."""
+UNLIMITED = 1e15
+"""Slow-start threshold before the first loss [bytes]."""
+EVENTS_PER_CALL = 20_000
+"""Most events that one call of the compiled code processes: some milliseconds."""
+
+
+def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[Any, QuicWire]:
+    """Return a connection before its first write, after a handshake that has not measured the RTT, and its rings.
+
+    Parameters
+    ----------
+    source, path, stack : Source, Path, Quic
+        The scenario. The messages of a source other than a `Flow` come from a `QuicSchedule`.
+    seed : int
+        Seed of all random numbers, 0 or more.
+
+    Examples
+    --------
+    >>> connection, _ = new_connection(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Quic(), seed=1)
+    >>> int(connection.interval), float(connection.congestion_window)
+    (20000, 12000.0)
+    """
+    wire = QuicWire(np.random.default_rng(seed))
+    (connection,) = records(1, CONNECTION)
+    rules = IMPLEMENTATIONS[stack.implementation]
+    group = 1 if stack.delivery in ("stream_per_message", "datagram") else stack.group
+    if KEY_FRAME in source.kinds and stack.delivery == "stream_per_group":
+        group = 0
+    settings = rules.settings(stack.max_ack_delay) | {
+        "mss": rules.datagram_size,
+        "datagram_payload": rules.payload,
+        "one_way_delay": round(path.forward_delay * SECOND),
+        "rtt": round(path.rtt * SECOND) + TIE_BREAK,
+        "ack_loss": path.ack_loss,
+        "delivery": _DELIVERIES[stack.delivery],
+        "group": group,
+        "cubic": int(stack.congestion_control == "cubic"),
+        "congestion_window": rules.initial_window * rules.datagram_size,
+        "slow_start_threshold": UNLIMITED,
+        "tokens": rules.pacing_burst * rules.datagram_size,
+        "smoothed_rtt": rules.initial_rtt,
+        "latest_rtt": rules.initial_rtt,
+        "recovery_start": -1,
+        "largest_acknowledged": -1,
+        "largest_received": -1,
+        "loss_time": NEVER,
+        "pacing_at": NEVER,
+        "receiver_timer": NEVER,
+        "free_piece": NONE,
+        **drop_tail_settings(path),
+        **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
+    }
+    if isinstance(source, Flow):
+        interval = round(source.interval * SECOND)
+        settings |= {"packet_size": source.packet_size, "interval": interval, "messages_known": NEVER}
+    for name, value in settings.items():
+        connection[name] = value
+    return connection, wire
+
+
+class QuicSchedule(WriteSchedule):
+    """The messages of a source, and for a video also which of them begin a group of pictures."""
+
+    def __init__(self, source: Source, seed: int) -> None:
+        super().__init__(source, seed)
+        self._key_frame = source.kinds.index(KEY_FRAME) if KEY_FRAME in source.kinds else None
+
+    def _marks(self, block: NDArray[np.void]) -> dict[str, NDArray[np.bool_]]:
+        return {} if self._key_frame is None else {"begins_group": block["kind"] == self._key_frame}
+
+
+def advance(
+    connection: Any, wire: QuicWire, messages: int, schedule: WriteSchedule | None = None, ends: float = math.inf
+) -> None:
+    """Simulate until the delays of a number of messages are known, or fewer if the source or the time ends.
+
+    Parameters
+    ----------
+    connection : record
+        The connection.
+    wire : QuicWire
+        Its rings.
+    messages : int
+        Number of messages since the start of the connection.
+    schedule : WriteSchedule, optional
+        The messages of a source; none for a constant rate.
+    ends : float
+        Processor time of this thread at which the simulation ends [s].
+    """
+    while (
+        connection.packets_read < messages and time.thread_time() < ends and not is_backlogged(connection, wire.record)
+    ):
+        give_up_if_stopped()
+        if schedule is not None:
+            messages = min(messages, schedule.fill(connection, wire))
+        _advance(connection, wire.record, messages, EVENTS_PER_CALL)
+
+
+def compile_loop(connection: Any, wire: QuicWire) -> None:
+    """Compile the event loop without processing an event, so that its time does not count."""
+    _advance(connection, wire.record, 0, 0)
+
+
+@kernel()
+def cross(c: Any, wire: Any) -> None:
+    """Let the packets that have just been sent cross the path: each is lost, or arrives after the one-way delay."""
+    while c.first_uncrossed < c.next_packet:
+        packet = packet_record(wire, c.first_uncrossed)
+        c.first_uncrossed += 1
+        if packet.frames == SKIPPED:
+            continue
+        if is_dropped(c, wire, packet.length):
+            packet.arrival = NEVER
+            c.packets_lost += 1
+        else:
+            packet.arrival = c.now + c.one_way_delay
+
+
+@kernel()
+def next_event(c: Any, wire: Any) -> int:
+    """Return when the next event is due besides the next write [us]."""
+    acknowledged = NEVER
+    if c.first_ack < c.next_ack:
+        acknowledged = wire.acknowledgements[c.first_ack & (wire.acknowledgements.shape[0] - 1)].arrival
+    return int(min(next_arrival(c, wire), c.receiver_timer, acknowledged, timer_at(c), c.pacing_at))
+
+
+@kernel()
+def process(c: Any, wire: Any, now: int) -> None:
+    """Process the event that is due at a time [us]; what the sender then sends has yet to cross the path."""
+    c.now = now
+    if now == next_arrival(c, wire):
+        take_arrival(c, wire)
+        return
+    if now == c.receiver_timer:
+        acknowledge(c, wire)
+        return
+    acknowledgement = wire.acknowledgements[c.first_ack & (wire.acknowledgements.shape[0] - 1)]
+    if c.first_ack < c.next_ack and now == acknowledgement.arrival:
+        c.first_ack += 1
+        on_acknowledgement(c, wire, acknowledgement)
+    elif now == c.pacing_at:
+        c.pacing_at = NEVER
+    else:
+        on_timer(c, wire)
+    send(c, wire)
+
+
+@kernel(nogil=True)
+def _advance(c: Any, wire: Any, messages: int, events: int) -> None:
+    """Process events until the delays of a number of messages are known, but at most a number of events."""
+    while c.packets_read < messages and c.packets_written < c.messages_known and events > 0:
+        if is_backlogged(c, wire):
+            return
+        events -= 1
+        due = next_event(c, wire)
+        if due <= c.next_write:
+            process(c, wire, due)
+        else:
+            c.now = c.next_write
+            put_message(c, wire)
+            next_write = written_at(c, wire, c.packets_written) if c.packets_written < c.messages_known else NEVER
+            c.next_write = max(next_write, c.now)
+            send(c, wire)
+        cross(c, wire)

@@ -1,0 +1,151 @@
+"""What differs between implementations of QUIC, as data: RFC 9002 by the letter, aioquic and quic-go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from tcpdelay.models.tcp import SECOND
+from tcpdelay.scenario.stack import QuicImplementation
+
+WHOLE, PARTIAL, OVERSHOOT = range(3)
+"""What a nearly full congestion window allows: a packet that fits, a packet cut to fit, or one whole packet more."""
+ALWAYS, UNLESS_LIMITED, NEAR_WINDOW = range(3)
+"""When the congestion window grows: at each ACK; unless the application limits the sender; if the flight is near it."""
+PACKET_TOKENS, BYTE_TOKENS = range(2)
+"""What the pacer counts: packets, whatever their size, or bytes."""
+
+
+@dataclass(frozen=True)
+class QuicRules:
+    """The rules and constants of an implementation; times in microseconds, sizes in bytes of UDP payload.
+
+    Parameters
+    ----------
+    datagram_size : int
+        Largest UDP payload [bytes]; `initial_window` and `smallest_window` are multiples of it.
+    packet_overhead, frame_overhead : int
+        Bytes of a packet besides its frames: short header, connection ID, packet number and authentication tag; and of
+        a STREAM or DATAGRAM frame besides its data [bytes].
+    initial_window, smallest_window : int
+        Congestion window at the start, and at least [packets] (RFC 9002, 7.2).
+    loss_factor : float
+        Factor of the window at a loss (RFC 9002, 7.3.2).
+    grows : int
+        When the window grows: `ALWAYS`, `UNLESS_LIMITED` (RFC 9002, 7.8) or `NEAR_WINDOW`.
+    counts_packets : bool
+        Whether the window grows by the number of acknowledged packets, whatever their size, and not by bytes.
+    window_rule : int
+        `WHOLE` (RFC 9002, 7), `PARTIAL` or `OVERSHOOT`.
+    pacer : int
+        `PACKET_TOKENS` or `BYTE_TOKENS`.
+    pacing_gain : float
+        Pacing rate relative to window / smoothed RTT (RFC 9002, 7.7).
+    pacing_burst : int
+        Most packets of a burst.
+    pacing_pause : int
+        Shortest pause of the pacer [us].
+    probes : int
+        Packets that each probe timeout sends (RFC 9002, 6.2.4).
+    skips_at_probe : bool
+        Whether a probe timeout skips a packet number, so that the probe is acknowledged at once.
+    persistent_congestion : bool
+        Whether long losses reduce the window to the smallest (RFC 9002, 7.6).
+    adjusts_latest : bool
+        Whether the delay of the ACK is taken off the latest RTT too, by which packets are lost, and not only off the
+        sample for the smoothed RTT.
+    variation_from_smallest : bool
+        Whether the RTT variation is the distance from the smallest RTT, and not from the smoothed RTT.
+    initial_rtt : int
+        Round-trip time that is taken before the first sample [us] (RFC 9002, 6.2.2).
+    ack_every : int
+        Number of packets that are acknowledged at once (RFC 9000, 13.2.2).
+    acks_gaps : bool
+        Whether a packet beside a gap is acknowledged at once (RFC 9000, 13.2.1).
+    ack_delay : int, optional
+        Longest delay of an ACK [us]; by default `max_ack_delay` of the stack.
+    acks_stream_ends : bool
+        Whether the end of a stream is answered at once, with a new limit of streams and with an ACK.
+    datagrams_per_packet : int
+        Most DATAGRAM frames of a packet.
+    lost_first : bool
+        Whether a stream with lost data is served before the others.
+    """
+
+    datagram_size: int = 1200
+    packet_overhead: int = 27
+    frame_overhead: int = 8
+    initial_window: int = 10
+    smallest_window: int = 2
+    loss_factor: float = 0.5
+    grows: int = UNLESS_LIMITED
+    counts_packets: bool = False
+    window_rule: int = WHOLE
+    pacer: int = BYTE_TOKENS
+    pacing_gain: float = 1.25
+    pacing_burst: int = 10
+    pacing_pause: int = 0
+    probes: int = 1
+    skips_at_probe: bool = False
+    persistent_congestion: bool = True
+    adjusts_latest: bool = False
+    variation_from_smallest: bool = False
+    initial_rtt: int = 333_000
+    ack_every: int = 2
+    acks_gaps: bool = True
+    ack_delay: int | None = None
+    acks_stream_ends: bool = False
+    datagrams_per_packet: int = 16
+    lost_first: bool = True
+
+    @property
+    def payload(self) -> int:
+        """Most bytes of data of a packet with one frame."""
+        return self.datagram_size - self.packet_overhead - self.frame_overhead
+
+    def settings(self, max_ack_delay: float) -> dict[str, float]:
+        """Return the rules as fields of a connection; `max_ack_delay` [s] is that of the stack."""
+        fields = {name: value for name, value in asdict(self).items() if name != "ack_delay"}
+        longest = round(max_ack_delay * SECOND)
+        return {**fields, "ack_delay": longest if self.ack_delay is None else self.ack_delay, "max_ack_delay": longest}
+
+
+IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
+    "rfc9002": QuicRules(),
+    # quic/recovery.py, quic/connection.py and quic/congestion/reno.py of aioquic 1.7: the window also grows while the
+    # application limits the sender, the pacer counts packets, and each ACK waits for a millisecond.
+    "aioquic": QuicRules(
+        grows=ALWAYS,
+        window_rule=PARTIAL,
+        pacer=PACKET_TOKENS,
+        pacing_gain=1.0,
+        pacing_burst=16,
+        adjusts_latest=True,
+        variation_from_smallest=True,
+        initial_rtt=100_000,
+        ack_every=1 << 30,
+        acks_gaps=False,
+        ack_delay=1_000,
+    ),
+    # internal/ackhandler and internal/congestion of quic-go 0.59: Reno with a factor of 0.7, two probes, and the limit
+    # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go).
+    "quic-go": QuicRules(
+        datagram_size=1280,
+        packet_overhead=23,
+        initial_window=32,
+        loss_factor=0.7,
+        grows=NEAR_WINDOW,
+        counts_packets=True,
+        window_rule=OVERSHOOT,
+        pacing_pause=1_000,
+        probes=2,
+        skips_at_probe=True,
+        persistent_congestion=False,
+        adjusts_latest=True,
+        initial_rtt=100_000,
+        acks_stream_ends=True,
+        datagrams_per_packet=1,
+        lost_first=False,
+    ),
+}
+"""The rules by implementation."""

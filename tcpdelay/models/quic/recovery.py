@@ -1,0 +1,185 @@
+"""Loss detection: the RTT, the thresholds of packets and time, and the probe timeout (RFC 9002, 5 and 6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tcpdelay.models.compilation import kernel
+from tcpdelay.models.quic.congestion import collapse, grow, reduce
+from tcpdelay.models.quic.pacer import set_rate
+from tcpdelay.models.quic.receiver import finish
+from tcpdelay.models.quic.records import (
+    ACKNOWLEDGED,
+    DATAGRAMS,
+    IN_FLIGHT,
+    LOST,
+    NEVER_READ,
+    packet_record,
+)
+from tcpdelay.models.quic.sender import send_packet
+from tcpdelay.models.quic.streams import put_lost
+from tcpdelay.models.simulator.records import NEVER
+from tcpdelay.models.simulator.writes import message_record
+
+PACKET_THRESHOLD = 3
+"""Packets beyond a lost one that are acknowledged first (RFC 9002, 6.1.1, kPacketThreshold)."""
+TIME_THRESHOLD = 9 / 8
+"""Time after which a packet is lost, in round-trip times (RFC 9002, 6.1.2, kTimeThreshold)."""
+GRANULARITY = 1000
+"""Granularity of timers [us] (RFC 9002, 6.1.2, kGranularity)."""
+PERSISTENT = 3
+"""Duration of persistent congestion, in probe timeouts (RFC 9002, 7.6.1)."""
+SKIPPED, COUNTED = -1, -2
+"""In place of the number of frames of a packet that is skipped, and of one that the window has grown with."""
+MOST_DOUBLINGS = 20
+"""Most doublings of the probe timeout: the timer must fit into a whole number."""
+LONGEST_TIMEOUT = 60_000_000
+"""Longest probe timeout [us]; quic-go has this bound (sent_packet_handler.go, maxPTODuration)."""
+
+
+@kernel()
+def timer_at(c: Any) -> int:
+    """Return when the timer of loss detection fires [us] (RFC 9002, A.8)."""
+    if c.loss_time != NEVER:
+        return int(c.loss_time)
+    if c.eliciting == 0:
+        return NEVER
+    period = probe_timeout(c) * (1 << min(c.probe_count, MOST_DOUBLINGS))
+    return int(c.last_sent + min(period, LONGEST_TIMEOUT))
+
+
+@kernel()
+def probe_timeout(c: Any) -> int:
+    """Return the probe timeout without back-off [us] (RFC 9002, 6.2.1)."""
+    if not c.has_rtt:
+        return int(2 * c.initial_rtt)
+    return int(c.smoothed_rtt + max(4 * c.rtt_variation, GRANULARITY) + c.max_ack_delay)
+
+
+@kernel()
+def update_rtt(c: Any, sample: int, ack_delay: int) -> None:
+    """Take a sample of the RTT into the estimate [us] (RFC 9002, 5.3)."""
+    c.smallest_rtt = min(c.smallest_rtt, sample) if c.has_rtt else sample
+    delay = min(ack_delay, c.max_ack_delay)
+    adjusted = float(sample - delay if sample >= c.smallest_rtt + delay else sample)
+    c.latest_rtt = adjusted if c.adjusts_latest else float(sample)
+    if not c.has_rtt:
+        c.has_rtt, c.first_sample = 1, c.now
+        c.smoothed_rtt, c.rtt_variation = adjusted, adjusted / 2
+        return
+    centre = float(c.smallest_rtt) if c.variation_from_smallest else c.smoothed_rtt
+    c.rtt_variation = 0.75 * c.rtt_variation + 0.25 * abs(centre - adjusted)
+    c.smoothed_rtt = 0.875 * c.smoothed_rtt + 0.125 * adjusted
+
+
+@kernel()
+def on_acknowledgement(c: Any, wire: Any, ack: Any) -> None:
+    """Process an ACK (RFC 9002, A.7)."""
+    newest, in_flight = -1, c.in_flight
+    for number in range(c.first_packet, ack.largest + 1):
+        packet = packet_record(wire, number)
+        if packet.state == IN_FLIGHT and 0 < packet.rank <= ack.rank:
+            newest = number
+    if newest < 0:
+        return
+    c.largest_acknowledged = max(c.largest_acknowledged, ack.largest)
+    if newest == ack.largest:
+        update_rtt(c, c.now - packet_record(wire, newest).sent, ack.delay)
+        set_rate(c)
+    for number in range(c.first_packet, newest + 1):
+        packet = packet_record(wire, number)
+        if packet.state == IN_FLIGHT and 0 < packet.rank <= ack.rank:
+            _leave_flight(c, packet, ACKNOWLEDGED)
+    # The window is reduced before it grows, so that packets of the lost flight do not enlarge it.
+    first = c.first_packet
+    detect_lost(c, wire)
+    for number in range(first, newest + 1):
+        packet = packet_record(wire, number)
+        if packet.state == ACKNOWLEDGED and packet.rank <= ack.rank and packet.frames >= 0:
+            grow(c, packet.sent, packet.length, in_flight)
+            packet.frames = COUNTED
+    c.last_acknowledged = c.now
+    c.probe_count = 0
+    _forget(c, wire)
+
+
+@kernel()
+def _leave_flight(c: Any, packet: Any, state: int) -> None:
+    """Take a packet out of the flight."""
+    packet.state = state
+    c.in_flight -= packet.length
+    c.eliciting -= 1
+
+
+@kernel()
+def _forget(c: Any, wire: Any) -> None:
+    """Move on to the first packet that is neither acknowledged nor lost."""
+    while c.first_packet < c.next_packet and packet_record(wire, c.first_packet).state != IN_FLIGHT:
+        c.first_packet += 1
+
+
+@kernel()
+def detect_lost(c: Any, wire: Any) -> None:
+    """Find the packets that are lost by now, and set the timer for the next (RFC 9002, A.10)."""
+    delay = max(int(TIME_THRESHOLD * max(c.latest_rtt, c.smoothed_rtt)), GRANULARITY)
+    c.loss_time = NEVER
+    latest_lost, run_start, previous, persistent = -1, NEVER, -1, False
+    longest = PERSISTENT * probe_timeout(c)
+    for number in range(c.first_packet, c.largest_acknowledged + 1):
+        packet = packet_record(wire, number)
+        if packet.state != IN_FLIGHT:
+            continue
+        if packet.sent > c.now - delay and c.largest_acknowledged - number < PACKET_THRESHOLD:
+            c.loss_time = min(c.loss_time, packet.sent + delay)
+            continue
+        if number != previous + 1:
+            run_start = NEVER
+        previous = number
+        if packet.sent > c.first_sample:
+            run_start = min(run_start, packet.sent)
+            persistent |= packet.sent - run_start > longest
+        declare_lost(c, wire, packet)
+        latest_lost = packet.sent
+    if latest_lost >= 0:
+        reduce(c, latest_lost)
+        if persistent and c.persistent_congestion:
+            collapse(c)
+        set_rate(c)
+
+
+@kernel()
+def declare_lost(c: Any, wire: Any, packet: Any) -> None:
+    """Take a packet for lost: its streams send its data again, its datagrams are given up."""
+    _leave_flight(c, packet, LOST)
+    c.declared_lost += 1
+    for frame in range(packet.frames):
+        number = packet.stream[frame]
+        if c.delivery != DATAGRAMS:
+            put_lost(c, wire, number, packet.start[frame], packet.end[frame])
+        elif packet.rank == 0 and not message_record(wire, number).done:
+            finish(c, wire, number, NEVER_READ)
+
+
+@kernel()
+def on_timer(c: Any, wire: Any) -> None:
+    """Process the timer of loss detection (RFC 9002, A.9).
+
+    A probe carries the oldest data in flight, whose packet then counts as lost, but not as a sign of congestion, as
+    both implementations have it.
+    """
+    if c.loss_time != NEVER:
+        detect_lost(c, wire)
+        _forget(c, wire)
+        return
+    c.probe_count += 1
+    c.probe_timeouts += 1
+    if c.skips_at_probe:
+        packet = packet_record(wire, c.next_packet)
+        packet.state, packet.rank, packet.frames, packet.arrival = LOST, 0, SKIPPED, NEVER
+        c.next_packet += 1
+    for _ in range(c.probes):
+        _forget(c, wire)
+        if c.first_packet < c.next_packet:
+            declare_lost(c, wire, packet_record(wire, c.first_packet))
+        send_packet(c, wire, c.datagram_size, True)
+    _forget(c, wire)

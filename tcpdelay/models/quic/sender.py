@@ -1,0 +1,57 @@
+"""The sender: packets, as far as the congestion window and the pacer allow, and the probes of a timeout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tcpdelay.models.compilation import kernel
+from tcpdelay.models.quic.implementations import OVERSHOOT, WHOLE
+from tcpdelay.models.quic.pacer import must_wait, spend
+from tcpdelay.models.quic.records import IN_FLIGHT, packet_record
+from tcpdelay.models.quic.streams import fill_packet
+
+
+@kernel()
+def send(c: Any, wire: Any) -> None:
+    """Send what waits, as far as the window and the pacer allow."""
+    c.application_limited = 0
+    while c.waiting > 0:
+        room = _room(c)
+        if room <= 0 or must_wait(c):
+            return
+        if not send_packet(c, wire, room, False):
+            return
+    c.application_limited = 1
+
+
+@kernel()
+def _room(c: Any) -> int:
+    """Return the size up to which the congestion window allows a packet [bytes], 0 if it allows none."""
+    left = c.congestion_window - c.in_flight
+    if c.window_rule == OVERSHOOT:
+        return int(c.datagram_size if left > 0 else 0)
+    if c.window_rule == WHOLE:
+        needed = min(c.packet_overhead + c.frame_overhead + c.waiting, c.datagram_size)
+        return int(c.datagram_size if left >= needed else 0)
+    return int(min(left, c.datagram_size))
+
+
+@kernel()
+def send_packet(c: Any, wire: Any, largest: int, probe: bool) -> bool:
+    """Send a packet of at most a size [bytes]; return whether there was anything to send. A probe may be empty."""
+    packet = packet_record(wire, c.next_packet)
+    packet.frames = 0
+    used = fill_packet(c, wire, packet, largest - c.packet_overhead)
+    if packet.frames == 0 and not probe:
+        return False
+    c.next_packet += 1
+    packet.length = c.packet_overhead + used + (1 if probe else 0)
+    packet.sent, packet.state, packet.rank = c.now, IN_FLIGHT, 0
+    c.in_flight += packet.length
+    c.eliciting += 1
+    c.last_sent = c.now
+    c.packets_sent += 1
+    spend(c, packet.length)
+    if c.next_packet - c.first_packet >= wire.packets.shape[0]:
+        c.failed = 1
+    return True

@@ -1,0 +1,127 @@
+"""QUIC on a shared link: sender and receiver of `tcpdelay.models.quic`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tcpdelay.models.compilation import kernel
+from tcpdelay.models.quic.engine import new_connection, next_event, process
+from tcpdelay.models.quic.records import CONNECTION, NEVER_READ, is_backlogged, packet_record, wire_type
+from tcpdelay.models.quic.recovery import SKIPPED
+from tcpdelay.models.quic.sender import send
+from tcpdelay.models.quic.streams import put_message
+from tcpdelay.models.simulator.records import NEVER, RING
+from tcpdelay.models.simulator.writes import message_record
+from tcpdelay.network.bottleneck import DROPPED, SharedPath
+from tcpdelay.network.records import (
+    SCHEDULED,
+    UNREAD,
+    add_return_jitter,
+    count_lost,
+    count_offered,
+    count_read,
+    cross,
+    is_write_due,
+    note_write,
+)
+from tcpdelay.network.transport import IP_HEADER, UDP_HEADER, Transport
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Quic
+
+STATE = np.dtype(wire_type(RING, UNREAD).descr + CONNECTION.descr)
+"""A connection and its rings in one record: as many ACKs as the link keeps for a flow, as many messages as a flow.
+
+The rings are first: Numba takes a record that begins like another for a kind of it.
+"""
+
+
+@kernel()
+def next_time(flow: Any, c: Any, wire: Any) -> int:
+    """Return when the next event of the connection is due."""
+    return int(min(next_event(c, c), flow.next_write))
+
+
+@kernel()
+def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
+    """Process the next event, and count the messages that are complete; return when the following event is due."""
+    due, first_new_ack = next_event(c, c), c.next_ack
+    if due <= flow.next_write:
+        process(c, c, due)
+    else:
+        c.now = flow.next_write
+        if is_write_due(flow, link):
+            _write(flow, c)
+            send(c, c)
+    while c.first_uncrossed < c.next_packet:
+        packet = packet_record(c, c.first_uncrossed)
+        c.first_uncrossed += 1
+        if packet.frames != SKIPPED:
+            arrival = cross(flow, link, c.now, packet.length)
+            packet.arrival = NEVER if arrival == DROPPED else arrival
+    add_return_jitter(flow, c, first_new_ack, c.next_ack)
+    for place in range(c.completions):
+        _count(flow, c, samples, c.completed[place])
+    c.completions = 0
+    flow.packets_read = c.packets_read
+    return int(min(next_event(c, c), flow.next_write))
+
+
+@kernel()
+def _write(flow: Any, c: Any) -> None:
+    """Put the message that is due on its stream; if too much waits, the message is lost."""
+    if is_backlogged(c, c):
+        flow.overflows += 1
+        count_offered(flow, c.now, flow.kind)
+        count_lost(flow, c.now, flow.kind)
+        return
+    note_write(flow, c.now)
+    message = message_record(c, c.packets_written)
+    message.written, message.end = c.now, c.written + flow.message
+    put_message(c, c)
+
+
+@kernel()
+def _count(flow: Any, c: Any, samples: Any, number: int) -> None:
+    """Count a message that is read, or lost, by its number."""
+    written = message_record(c, number).written
+    size, kind = flow.message, 0
+    if flow.application == SCHEDULED:
+        unread = flow.unread[number % UNREAD]
+        size, kind = unread.length, unread.kind
+    place = number & (c.delays.shape[1] - 1)
+    if c.delays[0, place] >= NEVER_READ:
+        count_lost(flow, written, kind)
+    else:
+        read = written + c.delays[0, place]
+        count_read(flow, samples, size, kind, written, written + c.delays[1, place], read, read)
+
+
+@kernel()
+def end(flow: Any, c: Any) -> None:
+    """Add the counts of a closed connection to the counts of the flow."""
+    flow.retransmissions += c.declared_lost
+    flow.timeouts += c.probe_timeouts
+
+
+def prepare(stack: Quic, shared: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+    """Prepare a connection: the shared link, and not the connection, delays and loses its packets."""
+    path = Path(rtt=max(shared.there + shared.back, 1e-6), loss=0.0, one_way_delay=shared.there)
+    prepared, _ = new_connection(Flow(1, 1.0), path, stack, 0)
+    settings = {name: prepared[name] for name in CONNECTION.names or ()}
+    for name, value in (settings | {"scheduled": 1, "next_write": NEVER}).items():
+        connection[name] = value
+    connection.next_double, connection.random_state = flow.next_double, flow.random_state
+
+
+TRANSPORT = Transport(
+    state=STATE,
+    header=IP_HEADER + UDP_HEADER,
+    features=frozenset({"constant rate", "messages"}),
+    prepare=prepare,
+    next_time=next_time,
+    step=step,
+    end=end,
+)

@@ -1,0 +1,241 @@
+"""The simulator of QUIC: constants of RFC 9002, invariants of every delivery, and its plain-Python twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tcpdelay as td
+from tcpdelay.models.quic import receiver
+from tcpdelay.models.quic.congestion import collapse, reduce
+from tcpdelay.models.quic.engine import advance, new_connection
+from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.models.quic.records import NEVER_READ
+from tcpdelay.models.quic.recovery import probe_timeout, timer_at, update_rtt
+from tcpdelay.models.simulator.simulation import simulate
+
+MS = 1000
+DELIVERIES = ("stream", "stream_per_message", "stream_per_group", "datagram")
+FLOW = td.Flow(174, 0.020)
+
+
+PATH = td.Path(rtt=0.100, loss=0.02)
+
+
+def connection(path=PATH, source=FLOW, seed=1, **stack):
+    return new_connection(source, path, td.Stack.quic(**stack), seed)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_probe_timeout_follows_rfc_9002(implementation):
+    # RFC 9002, 6.2.1: PTO = smoothed_rtt + max(4 * rttvar, kGranularity) + max_ack_delay; 5.3: the first sample R gives
+    # smoothed_rtt = R and rttvar = R / 2.
+    c, _ = connection(implementation=implementation)
+    assert probe_timeout(c) == 2 * IMPLEMENTATIONS[implementation].initial_rtt
+    update_rtt(c, 60 * MS, 0)
+    assert probe_timeout(c) == (60 + 4 * 30 + 25) * MS
+    c.eliciting, c.last_sent, c.probe_count = 1, 5 * MS, 2
+    assert timer_at(c) == 5 * MS + 4 * probe_timeout(c)
+
+
+def test_rtt_estimate_is_that_of_rfc_9002():
+    # 5.3, by hand: min_rtt 60, sample 100 acknowledged 10 ms late: adjusted 90; rttvar 3/4 * 30 + 1/4 * |60 - 90|.
+    c, _ = connection()
+    update_rtt(c, 60 * MS, 0)
+    update_rtt(c, 100 * MS, 10 * MS)
+    assert c.rtt_variation == 30 * MS
+    assert c.smoothed_rtt == (7 * 60 + 90) / 8 * MS
+    assert c.latest_rtt == 100 * MS
+
+
+@pytest.mark.parametrize(("implementation", "factor"), [("rfc9002", 0.5), ("aioquic", 0.5), ("quic-go", 0.7)])
+def test_a_loss_reduces_the_window_once_per_flight(implementation, factor):
+    c, _ = connection(implementation=implementation)
+    first = float(c.congestion_window)
+    c.now = 100 * MS
+    reduce(c, 50 * MS)
+    assert c.congestion_window == pytest.approx(factor * first)
+    reduce(c, 99 * MS)
+    assert c.congestion_window == pytest.approx(factor * first)
+    c.now = 300 * MS
+    reduce(c, 150 * MS)
+    assert c.congestion_window == pytest.approx(factor**2 * first)
+    collapse(c)
+    assert c.congestion_window == 2 * IMPLEMENTATIONS[implementation].datagram_size
+
+
+def one_loss(lost, interval=0.020, **options):
+    """Return the delays of twenty messages of which the packet with a number is lost [ms]."""
+    c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(20, interval), **options)
+    c.until_loss = lost + 1
+    advance(c, wire, 40)
+    return wire.delays_of(0, 20)[0] / MS
+
+
+@pytest.mark.parametrize(
+    ("interval", "found_after"),
+    [
+        # The receiver acknowledges the next packet at once, beside the gap. Its ACK comes 20 ms and an RTT after the
+        # loss, when 9/8 of an RTT has passed already (RFC 9002, 6.1.2).
+        (0.020, 20 + 100.1),
+        # That ACK comes earlier, and so sets a timer for 9/8 of an RTT.
+        (0.005, 9 / 8 * 100.1),
+        # The ACK of the third packet after the lost one comes before this timer (RFC 9002, 6.1.1).
+        (0.003, 3 * 3 + 100.1),
+    ],
+)
+def test_a_loss_is_found_by_time_or_by_packets(interval, found_after):
+    delays = one_loss(10, interval, implementation="rfc9002", delivery="stream_per_message")
+    assert delays[10] == pytest.approx(50.05 + found_after, abs=0.01)
+    assert (np.delete(delays, 10) == 50.05).all()
+
+
+def test_on_one_stream_later_messages_wait_for_the_lost_one():
+    delays = one_loss(10, implementation="rfc9002", delivery="stream")
+    read = np.arange(20) * 20 + delays
+    assert (delays[:10] == 50.05).all()
+    waited = read[10]
+    assert read[11:18] == pytest.approx(np.maximum(np.arange(11, 18) * 20 + 50.05, waited))
+
+
+def test_a_lone_message_waits_for_the_probe_timeout():
+    # PTO: 60 ms + 1 ms + 25 ms after the packet, in which time the RTT has not varied; the probe arrives 30 ms later.
+    lone = td.Flow(100, 1.0)
+    path = td.Path(rtt=0.060, loss=0.05)
+    delays = simulate(lone, path, td.Stack.quic(delivery="stream_per_message"), packets=2000, seed=3)
+    assert delays.quantile(0.5) == pytest.approx(0.030)
+    assert delays.quantile(0.97) == pytest.approx(0.116, abs=1e-4)
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_every_message_is_counted_once(implementation, delivery):
+    found = simulate(
+        FLOW, td.Path(rtt=0.080, loss=0.03), td.Stack.quic(implementation, delivery=delivery), packets=20_000, seed=2
+    )
+    assert found.packets == 20_000
+    assert found.weights.sum() == pytest.approx(1)
+    assert found.quantile(0.0) >= 0.040
+    lost = found.weights[np.isinf(found.values)].sum()
+    if delivery == "datagram":
+        # Each message is one datagram, lost with 3 %: four standard errors.
+        assert lost == pytest.approx(0.03, abs=4 * np.sqrt(0.03 * 0.97 / 20_000))
+    else:
+        assert lost == 0
+    assert found.counts["declared_lost"] >= found.counts["packets_lost"] - 200
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    implementation=st.sampled_from(sorted(IMPLEMENTATIONS)),
+    delivery=st.sampled_from(DELIVERIES),
+    size=st.integers(1, 5000),
+    interval=st.floats(0.002, 3.0),
+    rtt=st.floats(1e-4, 1.0),
+    loss=st.floats(0.0, 0.5),
+    ack_loss=st.floats(0.0, 0.3),
+)
+def test_invariants_of_any_scenario(implementation, delivery, size, interval, rtt, loss, ack_loss):
+    path = td.Path(rtt=rtt, loss=loss, ack_loss=ack_loss)
+    c, wire = new_connection(td.Flow(size, interval), path, td.Stack.quic(implementation, delivery=delivery), 5)
+    advance(c, wire, 300)
+    read = int(c.packets_read)
+    delays = wire.delays_of(0, read)
+    known = delays[0] < NEVER_READ
+    assert (delays[0][known] >= c.one_way_delay).all()
+    assert (delays[1] >= 0).all()
+    assert (delays[0][known] >= delays[1][known] + c.one_way_delay).all()
+    if delivery == "stream":
+        reads = np.arange(read) * int(c.interval) + delays[0]
+        assert (np.diff(reads) >= 0).all()
+    if delivery != "datagram":
+        assert known.all()
+    assert c.in_flight >= 0
+    assert c.eliciting >= 0
+    assert c.waiting >= 0
+    assert c.packets_sent >= c.packets_lost + c.received
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 15)), min_size=1, max_size=40))
+def test_ranges_of_the_receiver_are_the_union(frames):
+    c, wire = connection()
+    held = np.zeros(100, bool)
+    for start, size in frames:
+        held[start : start + size] = True
+        index = receiver.insert_range(c, wire.record, start, start + size)
+        assert wire.record.range_start[index] <= start
+        assert wire.record.range_end[index] >= start + size
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], held, [False]]).astype(int)))
+    count = int(c.ranges)
+    assert wire.record.range_start[:count].tolist() == edges[::2].tolist()
+    assert wire.record.range_end[:count].tolist() == edges[1::2].tolist()
+
+
+def test_a_stream_per_message_is_never_slower_than_one_stream():
+    path = td.Path(rtt=0.100, loss=0.02)
+    late = {}
+    for delivery in DELIVERIES[:3]:
+        found = simulate(FLOW, path, td.Stack.quic(delivery=delivery), packets=50_000, seed=4)
+        late[delivery] = found.late_fraction(0.060)
+    assert late["stream_per_message"] < late["stream_per_group"] < late["stream"]
+
+
+def test_groups_of_a_video_begin_with_its_key_frames():
+    from tcpdelay.scenario.sources.video import Video
+
+    found = {
+        delivery: simulate(
+            Video(200_000), td.Path(rtt=0.060, loss=0.01), td.Stack.quic(delivery=delivery), packets=20_000
+        )
+        for delivery in DELIVERIES[:3]
+    }
+    p99 = [found[delivery].quantile(0.99) for delivery in ("stream_per_message", "stream_per_group", "stream")]
+    assert p99[0] <= p99[1] <= p99[2]
+    assert set(found["stream"].by_kind) == {"key frame", "other frame"}
+
+
+def test_cubic_carries_more_than_newreno_on_a_long_path():
+    flow, path = td.Flow(1100, 0.004), td.Path(rtt=0.150, loss=0.0005)
+    reno, cubic = (
+        simulate(flow, path, td.Stack.quic(congestion_control=control), packets=20_000, seed=1)
+        for control in ("newreno", "cubic")
+    )
+    assert cubic.counts["reductions"] > 0
+    assert cubic.mean < reno.mean
+
+
+def test_the_same_seed_gives_the_same_delays():
+    first, second = (simulate(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic(), packets=5000) for _ in range(2))
+    assert first.values.tolist() == second.values.tolist()
+    assert first.weights.tolist() == second.weights.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"trace": True}, "trace is for Stack.linux"),
+        ({"exact_ties": True}, "exact_ties is for Stack.linux"),
+        ({"tick_offset": 0.001}, "tick_offset is for Stack.linux"),
+    ],
+)
+def test_settings_of_a_kernel_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        simulate(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic(), packets=2000, **arguments)
+
+
+def test_what_does_not_model_it_says_so():
+    with pytest.raises(ValueError, match=r"jitter must be 0 in a simulation of QUIC"):
+        simulate(FLOW, td.Path(rtt=0.1, loss=0.02, jitter=0.01), td.Stack.quic(), packets=2000)
+    with pytest.raises(ValueError, match="only simulate\\(\\) knows QUIC"):
+        td.predict_delay(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic())
+    with pytest.raises(ValueError, match="congestion_control must be 'newreno' with aioquic, got 'cubic'"):
+        td.Stack.quic("aioquic", "cubic")
+
+
+def test_a_rate_that_the_window_does_not_carry_is_not_sustainable():
+    found = simulate(td.Flow(1200, 0.002), td.Path(rtt=0.150, loss=0.03), td.Stack.quic(), packets=100_000)
+    assert not found.sustainable
+    assert found.quantile(0.5) == np.inf
