@@ -68,6 +68,16 @@ def test_the_handshake_shows_the_round_trip_time(files, end):
         assert not any("upper bound" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("ends", [("caller", "called"), ("called", "caller")])
+def test_a_server_that_answers_within_the_nanosecond_did_not_open_the_connection(files, ends):
+    found = analyze_directions(files(TwoWayCall(handshake=True, answer_time=0), *ends))
+    assert [each.sender for each in found] == [CALLER, CALLED]
+    for each in found:
+        assert each.captured_at == ("sender", "receiver")
+        assert each.rtt == pytest.approx(0.050, abs=1e-6)
+        assert each.notes == ()
+
+
 @pytest.mark.parametrize("offset", [0, 3_600_000_000_000])
 def test_captures_of_both_ends_show_the_path_without_waiting(files, offset):
     for found in analyze_directions(files(TwoWayCall(offset=offset), "caller", "called")):

@@ -10,7 +10,8 @@ class TwoWayCall:
     """Two sources that write at fixed intervals; each segment acknowledges all that has arrived by then.
 
     `caller` and `called` are the packets that a capture at either end shows. Nothing is lost. `first` is the time after
-    the caller's first write at which the called end begins to write. Times in ns; timestamps count milliseconds.
+    the caller's first write at which the called end begins to write, `answer_time` the time from a SYN to its answer.
+    Times in ns; timestamps count milliseconds.
     """
 
     count: int = 300
@@ -22,6 +23,7 @@ class TwoWayCall:
     rtt: int = 50 * MILLISECOND
     stamps: bool = True
     handshake: bool = False
+    answer_time: int = 1000
     offset: int = 0
     caller: list = field(default_factory=list)
     called: list = field(default_factory=list)
@@ -57,5 +59,5 @@ class TwoWayCall:
         options = b"\x02\x04\x05\xb4\x04\x02\x01\x03\x03\x07"
         stamp = {"tsval": begin // MILLISECOND} if self.stamps else {}
         self._send(Packet(begin, True, 1000, 0, flags=SYN, options=options, **stamp), one_way)
-        self._send(Packet(begin + one_way + 1000, False, 900, 1001, flags=SYN | ACK, options=options, **stamp), one_way)
-        self._send(Packet(begin + self.rtt + 1000, True, 1001, 901, **stamp), one_way)
+        self._send(Packet(begin + one_way + self.answer_time, False, 900, 1001, flags=SYN | ACK, options=options, **stamp), one_way)
+        self._send(Packet(begin + self.rtt + self.answer_time, True, 1001, 901, **stamp), one_way)

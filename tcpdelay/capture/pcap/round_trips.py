@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.capture.pcap.trace import NANOSECONDS, Flags, Integers, Span, Trace
+from tcpdelay.capture.pcap.trace import NANOSECONDS, Flags, Integers, Span, Trace, opened_by
 
 Side = Literal["sender", "receiver"]
 
@@ -246,7 +246,7 @@ def _time_to_acknowledgement(trace: Trace) -> float:
     distance = float(np.quantile(waits, _LOW_PROBABILITY)) / NANOSECONDS if waits.size else math.inf
     shake = handshake_times(trace)
     if shake is not None:
-        distance = min(distance, shake[not _opened_by_sender(trace)])
+        distance = min(distance, shake[not opened_by(trace.sender, trace.receiver)])
     return distance
 
 
@@ -256,7 +256,7 @@ def distance_to_sender(trace: Trace) -> float:
     distance = float(echoes.min()) if echoes.size else math.inf
     shake = handshake_times(trace)
     if shake is not None:
-        distance = min(distance, shake[_opened_by_sender(trace)])
+        distance = min(distance, shake[opened_by(trace.sender, trace.receiver)])
     return distance
 
 
@@ -300,7 +300,3 @@ def captured_at(trace: Trace, backward: Trace | None = None) -> tuple[Side, bool
     if backward is not None:
         return nearer, max(to_receiver, to_sender) >= _CLEARLY_NEARER * min(to_receiver, to_sender)
     return nearer, max(to_receiver, to_sender) >= _NEAR_END_SHARE * (to_receiver + to_sender)
-
-
-def _opened_by_sender(trace: Trace) -> bool:
-    return (trace.sender.time or 0) <= (trace.receiver.time or 0)

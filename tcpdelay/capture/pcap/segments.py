@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tcpdelay.capture.pcap.container import CaptureFile, Packet
 from tcpdelay.capture.pcap.conversations import Conversation
 from tcpdelay.capture.pcap.decoding import Framer, Segment, options_of, segment_of
-from tcpdelay.capture.pcap.trace import NANOSECONDS, Handshake, Integers
+from tcpdelay.capture.pcap.trace import NANOSECONDS, Handshake, Integers, opened_by
 from tcpdelay.units import format_time
 
 SEGMENT = np.dtype(
@@ -176,6 +176,7 @@ class ConnectionSegments:
                     options.window_scale,
                     options.sack_permitted,
                     options.timestamps is not None,
+                    bool(segment.flags & TH_ACK),
                 )
             if framer is not None and forward and segment.length:
                 payload = packet.data[segment.payload : segment.payload + segment.length]
@@ -248,7 +249,8 @@ class ConnectionSegments:
         sender, receiver = self.shakes[True].time, self.shakes[False].time
         if sender is None or receiver is None:
             return None
-        answers = (rows["forward"] == (sender <= receiver)) & (rows["flags"] & TH_SYN == 0)
+        opened_by_sender = opened_by(self.shakes[True], self.shakes[False])
+        answers = (rows["forward"] == opened_by_sender) & (rows["flags"] & TH_SYN == 0)
         answers &= rows["time"] >= max(sender, receiver)
         return int(rows["time"][answers.argmax()]) if answers.any() else None
 

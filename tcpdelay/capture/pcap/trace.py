@@ -37,6 +37,8 @@ class Handshake:
         Logarithm (base 2) of the scale of its windows.
     sack, timestamps : bool
         Whether the end offered the option.
+    answers : bool
+        Whether the SYN acknowledges the SYN of the other end.
     """
 
     time: int | None = None
@@ -44,6 +46,23 @@ class Handshake:
     window_scale: int | None = None
     sack: bool = False
     timestamps: bool = False
+    answers: bool = False
+
+
+def opened_by(end: Handshake, other: Handshake) -> bool:
+    """Return whether an end opened the connection; both SYNs must have been seen.
+
+    A server in virtual time answers within the nanosecond, so the times alone do not tell. They decide only if both
+    ends opened at once (RFC 9293, 3.5).
+
+    Examples
+    --------
+    >>> opened_by(Handshake(time=5), Handshake(time=5, answers=True))
+    True
+    """
+    if end.answers != other.answers:
+        return other.answers
+    return (end.time or 0) <= (other.time or 0)
 
 
 @dataclass(frozen=True)
