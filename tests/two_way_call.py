@@ -59,5 +59,8 @@ class TwoWayCall:
         options = b"\x02\x04\x05\xb4\x04\x02\x01\x03\x03\x07"
         stamp = {"tsval": begin // MILLISECOND} if self.stamps else {}
         self._send(Packet(begin, True, 1000, 0, flags=SYN, options=options, **stamp), one_way)
-        self._send(Packet(begin + one_way + self.answer_time, False, 900, 1001, flags=SYN | ACK, options=options, **stamp), one_way)
+        self._send(
+            Packet(begin + one_way + self.answer_time, False, 900, 1001, flags=SYN | ACK, options=options, **stamp),
+            one_way,
+        )
         self._send(Packet(begin + self.rtt + self.answer_time, True, 1001, 901, **stamp), one_way)

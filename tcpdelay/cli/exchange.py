@@ -83,7 +83,7 @@ def exchange(
             quantile=target.quantile,
         )
     if chart is not None:
-        write_chart(chart, draw_prediction(found, target.limit), "--chart")
+        write_chart(chart, draw_prediction(found, target.limit, "exchanges"), "--chart")
     if output_format == "text":
         print(exchange_text(path, sizes, target, found), end="")
     else:

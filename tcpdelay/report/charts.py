@@ -133,6 +133,7 @@ def plot_distribution(
     kind: Kind = "both",
     label: str | None = None,
     color: str | None = None,
+    counted: str = "packets",
 ) -> Axes:
     """Draw a delay distribution.
 
@@ -151,6 +152,8 @@ def plot_distribution(
         Name of the curve.
     color : str, optional
         Colour of the curve; by default, the next colour that no curve in the axes has.
+    counted : str
+        What the shares are shares of: "packets", or for example "messages" or "exchanges".
 
     Returns
     -------
@@ -182,6 +185,7 @@ def plot_distribution(
     tidy(ax)
     linear_time_axis(ax.xaxis)
     ax.set_xlabel("delay")
+    ax.set_ylabel(f"{counted} later than that" if kind == "survival" else f"share of {counted}")
     draw = _draw_survival if kind == "survival" else _draw_shares
     named = _named(thresholds)
     marked = max([SMALLEST_TIME, *(delay for _, delay in named if math.isfinite(delay))])
@@ -216,7 +220,6 @@ def _draw_survival(
     ax.set_yscale("log")
     ax.set_ylim(SMALLEST_SURVIVAL, 1.0)
     fraction_axis(ax.yaxis)
-    ax.set_ylabel("packets later than that")
     names: list[Name] = []
     if label:
         # The curve does not fall below the share of packets that never arrive.
@@ -237,7 +240,6 @@ def _draw_shares(
     highest_before = [ax.get_ylim()[1]] if ax.has_data() else []
     density_color = ORANGE if kind == "both" and color != ORANGE else color
     fraction_axis(ax.yaxis)
-    ax.set_ylabel("share of packets")
     highest = 1.0
     if kind != "cdf":
         if values.size <= MOST_STEMS:

@@ -236,12 +236,12 @@ def prediction_text(
     return f"{scenario_in_words(source, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
 
 
-def draw_prediction(distribution: DelayDistribution, limit: float) -> Figure:
-    """Return the chart of a distribution with a mark at `limit` [s]."""
+def draw_prediction(distribution: DelayDistribution, limit: float, counted: str = "packets") -> Figure:
+    """Return the chart of a distribution with a mark at `limit` [s]; `counted` names what its shares are shares of."""
     from matplotlib.figure import Figure
 
     from tcpdelay.report.charts import plot_distribution
 
     figure = Figure(layout="constrained")
-    plot_distribution(distribution, figure.subplots(), thresholds={"limit": limit})
+    plot_distribution(distribution, figure.subplots(), thresholds={"limit": limit}, counted=counted)
     return figure
