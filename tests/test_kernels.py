@@ -18,8 +18,12 @@ from tcpdelay.models.compilation import compiled_elsewhere
 RUNS = Path(__file__).with_name("kernel_runs.py")
 VARIANTS = RUNS.parents[1] / ".venv" / "stamps" / "kernels.json"
 """What `kernel_runs.py variants` has printed before the tests."""
-COMPILED_FOR_SEVERAL_RECORDS = ("tcpdelay.models.simulator.", "tcpdelay.models.quic.")
-"""A single connection keeps a packet trace and its delays in its record, the flows of a shared link do not."""
+COMPILED_FOR_SEVERAL_RECORDS = (
+    *("tcpdelay.models.simulator.", "tcpdelay.models.quic."),
+    "tcpdelay.network.records.add_return_jitter",
+)
+"""A single connection keeps a packet trace and its delays in its record, the flows of a shared link do not. QUIC has
+its acknowledgements in a record of its own."""
 
 
 def python(*arguments, **environment):
