@@ -207,6 +207,11 @@ def test_cubic_carries_more_than_newreno_on_a_long_path():
     assert cubic.mean < reno.mean
 
 
+def test_no_error_is_known_before_captures_are_compared():
+    assert simulate(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic(), packets=20_000).expected_error is None
+    assert simulate(FLOW, td.Path(rtt=0.1, loss=0.02), packets=20_000).expected_error is not None
+
+
 def test_the_same_seed_gives_the_same_delays():
     first, second = (simulate(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic(), packets=5000) for _ in range(2))
     assert first.values.tolist() == second.values.tolist()

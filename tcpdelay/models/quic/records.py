@@ -39,7 +39,7 @@ _GROUPS = {
     "scenario": "packet_size interval mss one_way_delay rtt correlated byte_queue until_loss state_time in_burst "
     "loss_round_end rest_lost scheduled delivery group cubic datagram_payload max_ack_delay",
     "rules": " ".join(rule.name for rule in fields(QuicRules) if rule.name not in _FLOATS),
-    "application": "now next_write packets_written written packets_read messages_known send_buffer answered",
+    "application": "now next_write packets_written written packets_read messages_known",
     "sender": "next_packet first_packet first_uncrossed in_flight eliciting last_sent waiting active_first "
     "active_next free_piece pieces_used",
     "recovery": "smallest_rtt has_rtt loss_time probe_count largest_acknowledged recovery_start first_sample growth "

@@ -79,8 +79,10 @@ class Simulation(DelayDistribution):
         grows for ever.
     rtt : float
         Round-trip time of the path [s].
-    congestion_control : {"cubic", "reno", "bbr"}
+    congestion_control : {"cubic", "reno", "bbr", "newreno"}
         Congestion control of the sender.
+    compared : bool
+        Whether captures of the transport have been compared with the simulator, as of Linux; no captures of QUIC have.
     mean_interval : Interval
         Mean delay [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
     quantile_interval : Interval
@@ -115,6 +117,7 @@ class Simulation(DelayDistribution):
     carried: Interval = UNKNOWN
     rtt: float = np.nan
     congestion_control: CongestionControl | QuicControl = "cubic"
+    compared: bool = True
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
     probability: float = 0.95
@@ -137,8 +140,8 @@ class Simulation(DelayDistribution):
 
     @cached_property
     def expected_error(self) -> ExpectedError | None:
-        """Error of the quantile and of the mean; None where no delay is finite or none has settled."""
-        if not (self.sustainable and self.settled):
+        """Error of the quantile and of the mean; None where no delay is finite, none has settled or it is not known."""
+        if not (self.sustainable and self.settled and self.compared):
             return None
         statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets, self.probability)
         added = (self.mean - self.one_way_delay) / self.rtt
@@ -420,6 +423,7 @@ def _run(
         carried=carried,
         rtt=path.rtt,
         congestion_control=connections.stack.congestion_control,
+        compared=isinstance(connections.stack, Linux),
         mean_interval=batches.mean(),
         quantile_interval=quantile_interval,
         probability=quantile,
