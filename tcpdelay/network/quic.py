@@ -34,7 +34,8 @@ from tcpdelay.scenario.stack import Quic
 STATE = np.dtype(wire_type(RING, UNREAD).descr + CONNECTION.descr)
 """A connection and its rings in one record: as many ACKs as the link keeps for a flow, as many messages as a flow.
 
-The rings are first: Numba takes a record that begins like another for a kind of it.
+The rings come first. If the fields of `CONNECTION` did, Numba would take this record for a `CONNECTION` with more
+fields, and would call kernels that were compiled for the other.
 """
 
 

@@ -276,7 +276,7 @@ class NewReno2008(Stack):
 
 @described
 class Quic(Stack):
-    """The QUIC transport, by the letter of RFC 9002 or as an implementation has it; only the simulator knows it.
+    """The QUIC transport, by the letter of RFC 9002 or as an implementation has it; only simulations know it.
 
     Parameters
     ----------
@@ -378,6 +378,6 @@ def checked_profile(stack: Stack | None) -> KnownStack:
     if stack is None:
         return DEFAULT_STACK
     if not isinstance(stack, KnownStack):
-        hint = "only simulate() knows QUIC" if isinstance(stack, Quic) else ""
+        hint = "simulate() and simulate_network() know QUIC" if isinstance(stack, Quic) else ""
         raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()", hint)
     return stack

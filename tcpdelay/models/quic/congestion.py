@@ -37,7 +37,9 @@ def grow(c: Any, sent: int, size: int, in_flight: int) -> None:
         return
     if not may_grow(c, in_flight):
         # The time in which the window does not grow is no part of an epoch of CUBIC (RFC 9438, 4.2).
-        c.epoch += c.now - max(c.last_acknowledged, c.epoch)
+        if c.epoch:
+            c.epoch += c.now - max(c.last_acknowledged, c.epoch)
+            c.last_acknowledged = c.now
         return
     full = c.datagram_size
     if c.congestion_window < c.slow_start_threshold:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tcpdelay.models.quic.engine import QuicSchedule, advance, compile_loop, new_connection
-from tcpdelay.models.quic.records import QuicWire, is_backlogged
+from tcpdelay.models.quic.records import is_backlogged
 from tcpdelay.models.simulator.connections import WARM_UP, Chunk, chunk_since
+from tcpdelay.models.simulator.records import Wire
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
@@ -46,7 +47,7 @@ class QuicConnections:
     warm_up: int = field(default=WARM_UP, init=False)
     ends: float = field(default=math.inf, init=False)
     state: Any = field(init=False)
-    wire: QuicWire = field(init=False)
+    wire: Wire = field(init=False)
 
     def __post_init__(self) -> None:
         self.state, self.wire = new_connection(self.source, self.path, self.stack, self.seed)

@@ -16,18 +16,20 @@ from tcpdelay.models.quic.records import (
     CONNECTION,
     DATAGRAMS,
     GROUPS,
+    KEPT,
     NONE,
     ONE_STREAM,
-    QuicWire,
+    PACKETS,
     is_backlogged,
     packet_record,
+    wire_type,
 )
 from tcpdelay.models.quic.recovery import SKIPPED, on_acknowledgement, on_timer, timer_at
 from tcpdelay.models.quic.sender import send
 from tcpdelay.models.quic.streams import put_message
-from tcpdelay.models.simulator.engine import TIE_BREAK
+from tcpdelay.models.simulator.engine import EVENTS_PER_CALL, TIE_BREAK
 from tcpdelay.models.simulator.path import PATH_FIELDS, drop_tail_settings, is_dropped, loss_settings
-from tcpdelay.models.simulator.records import NEVER
+from tcpdelay.models.simulator.records import NEVER, Wire
 from tcpdelay.models.simulator.writes import WriteSchedule, written_at
 from tcpdelay.models.stopping import give_up_if_stopped
 from tcpdelay.models.tcp import SECOND
@@ -48,11 +50,9 @@ KEY_FRAME = "key frame"
 """Kind of message that begins a group of pictures."""
 UNLIMITED = 1e15
 """Slow-start threshold before the first loss [bytes]."""
-EVENTS_PER_CALL = 20_000
-"""Most events that one call of the compiled code processes: some milliseconds."""
 
 
-def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[Any, QuicWire]:
+def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[Any, Wire]:
     """Return a connection before its first write, after a handshake that has not measured the RTT, and its rings.
 
     Parameters
@@ -68,7 +68,7 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
     >>> int(connection.interval), float(connection.congestion_window)
     (20000, 12000.0)
     """
-    wire = QuicWire(np.random.default_rng(seed))
+    wire = Wire(np.random.default_rng(seed), wire_type(PACKETS, KEPT))
     (connection,) = records(1, CONNECTION)
     rules = IMPLEMENTATIONS[stack.implementation]
     group = 1 if stack.delivery in ("stream_per_message", "datagram") else stack.group
@@ -118,7 +118,7 @@ class QuicSchedule(WriteSchedule):
 
 
 def advance(
-    connection: Any, wire: QuicWire, messages: int, schedule: WriteSchedule | None = None, ends: float = math.inf
+    connection: Any, wire: Wire, messages: int, schedule: WriteSchedule | None = None, ends: float = math.inf
 ) -> None:
     """Simulate until the delays of a number of messages are known, or fewer if the source or the time ends.
 
@@ -126,7 +126,7 @@ def advance(
     ----------
     connection : record
         The connection.
-    wire : QuicWire
+    wire : Wire
         Its rings.
     messages : int
         Number of messages since the start of the connection.
@@ -144,7 +144,7 @@ def advance(
         _advance(connection, wire.record, messages, EVENTS_PER_CALL)
 
 
-def compile_loop(connection: Any, wire: QuicWire) -> None:
+def compile_loop(connection: Any, wire: Wire) -> None:
     """Compile the event loop without processing an event, so that its time does not count."""
     _advance(connection, wire.record, 0, 0)
 

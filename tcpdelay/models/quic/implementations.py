@@ -104,7 +104,7 @@ class QuicRules:
         return self.datagram_size - self.packet_overhead - self.frame_overhead
 
     def settings(self, max_ack_delay: float) -> dict[str, float]:
-        """Return the rules as fields of a connection; `max_ack_delay` [s] is that of the stack."""
+        """Return the rules by the names of a connection's fields; `max_ack_delay` [s] is a setting of `Stack.quic`."""
         fields = {name: value for name, value in asdict(self).items() if name != "ack_delay"}
         longest = round(max_ack_delay * SECOND)
         return {**fields, "ack_delay": longest if self.ack_delay is None else self.ack_delay, "max_ack_delay": longest}

@@ -8,6 +8,9 @@ from tcpdelay.models.compilation import kernel
 from tcpdelay.models.quic.implementations import PACKET_TOKENS
 from tcpdelay.models.simulator.records import NEVER
 
+SHORTEST_RTT = 1000.0
+"""Round-trip time from which on the rate no longer grows as it gets shorter [us]."""
+
 
 @kernel()
 def set_rate(c: Any) -> None:
@@ -15,10 +18,16 @@ def set_rate(c: Any) -> None:
     if c.pacer != PACKET_TOKENS:
         return
     full = c.datagram_size
-    rate = max(c.congestion_window / max(c.smoothed_rtt, 1.0), 1e-9)
+    rate = c.pacing_gain * c.congestion_window / max(c.smoothed_rtt, 1.0)
     c.packet_time = min(max(full / rate, 1.0), 1e6)
     c.token_limit = max(2 * full, min(c.congestion_window // 4, c.pacing_burst * full)) / rate
     c.tokens = min(c.tokens, c.token_limit)
+
+
+@kernel()
+def _rate(c: Any) -> float:
+    """Return the rate of a pacer that counts bytes [bytes per us]."""
+    return float(c.pacing_gain * c.congestion_window / max(c.smoothed_rtt, SHORTEST_RTT))
 
 
 @kernel()
@@ -29,8 +38,9 @@ def _refill(c: Any) -> None:
             c.tokens = min(c.tokens + (c.now - c.tokens_at), c.token_limit)
             c.tokens_at = c.now
         return
-    rate = c.pacing_gain * c.congestion_window / max(c.smoothed_rtt, 1000.0)
-    most = max(rate * 2 * c.pacing_pause, c.pacing_burst * c.datagram_size)
+    rate = _rate(c)
+    # quic-go's burst lasts for its shortest pause and the granularity of its timers, which are equal.
+    most = max(2 * c.pacing_pause * rate, c.pacing_burst * c.datagram_size)
     c.tokens = min(c.tokens + rate * (c.now - c.tokens_at), most)
     c.tokens_at = c.now
 
@@ -49,8 +59,7 @@ def must_wait(c: Any) -> bool:
     _refill(c)
     if c.tokens >= c.datagram_size:
         return False
-    rate = c.pacing_gain * c.congestion_window / max(c.smoothed_rtt, 1000.0)
-    pause = int((c.datagram_size - c.tokens) / rate) + 1
+    pause = int((c.datagram_size - c.tokens) / _rate(c)) + 1
     c.pacing_at = c.now + max(pause, c.pacing_pause)
     return True
 

@@ -1,7 +1,7 @@
 """The state of a simulated QUIC connection: a record of both ends, and the rings of packets, streams and messages.
 
 Times are whole microseconds. A position counts the bytes of all messages in the order of their writes, so that a range
-of positions is a part of a message, or of several on one stream. A stream bears the number of its first message.
+of positions is a part of a message, or of several on one stream. A stream has the number of its first message.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tcpdelay.models.compilation import kernel, records
+from tcpdelay.models.compilation import kernel
 from tcpdelay.models.quic.implementations import QuicRules
-from tcpdelay.models.simulator.records import LOSS_FIELDS, generator_addresses
+from tcpdelay.models.simulator.records import LOSS_FIELDS
 
 FRAMES = 16
 """Most frames of a packet: one of a stream for each message of 64 bytes or more."""
 PACKETS, KEPT = 1 << 14, 1 << 17
-"""Capacity of the rings of packets and of ACKs in transit, and of those of messages, streams and delays."""
+"""How many packets and ACKs in transit a connection keeps, and how many messages with their streams and delays."""
 IN_FLIGHT, ACKNOWLEDGED, LOST = range(3)
 """States of a sent packet."""
 ONE_STREAM, GROUPS, DATAGRAMS = range(3)
@@ -56,10 +55,10 @@ CONNECTION = np.dtype(
 )
 """A connection: the scenario, the implementation's rules, the state of both ends, and counts.
 
-The fields named like those of `models.simulator.records.CONNECTION` mean the same there, so that both share the path
-and the writes. `waiting` is the number of bytes that wait to be sent, new or lost; `eliciting` the number of packets in
-flight. `completions` counts the entries of the list `completed`. `received` counts the packets that have arrived; a
-packet's rank in this order tells which ACK reports it.
+A field that the record of a TCP connection has too (`models.simulator.records.CONNECTION`) has the same name and
+meaning in both, because the kernels of the path and of the writes work on either. `waiting` is the number of bytes that
+wait to be sent, new or lost; `eliciting` the number of packets in flight. `completions` counts the entries of the list
+`completed`. `received` counts the packets that have arrived; a packet's rank in this order tells which ACK reports it.
 """
 PACKET = np.dtype(
     [
@@ -75,7 +74,7 @@ STREAM = np.dtype([(name, np.int64) for name in ("unsent", "end", "lost", "activ
 """A stream: the position of its first unsent byte and of its end, its first lost piece, whether it waits to send, its
 first message that is not read, its first whose end was never sent, and its last message."""
 PIECE = np.dtype([(name, np.int64) for name in ("start", "end", "following")])
-"""A lost range of a stream, in a list in the order of positions."""
+"""A lost range of a stream. The ranges of a stream form a list, in the order of positions."""
 ACKNOWLEDGEMENT = np.dtype([(name, np.int64) for name in ("arrival", "rank", "largest", "delay")])
 """An ACK: its arrival at the sender, the rank of the last packet that it reports, the largest number among these, and
 how long it was delayed after the arrival of this one."""
@@ -109,25 +108,6 @@ def wire_type(packets: int, messages: int) -> np.dtype[Any]:
     )
 
 
-class QuicWire:
-    """The rings of a connection, and its random number generator.
-
-    Parameters
-    ----------
-    random : Generator
-        Generator that draws the losses.
-    """
-
-    def __init__(self, random: np.random.Generator) -> None:
-        self.random = random
-        self.record: Any = records(1, wire_type(PACKETS, KEPT))[0]
-        self.record.next_double, self.record.random_state = generator_addresses(random)
-
-    def delays_of(self, first: int, messages: int) -> NDArray[np.int64]:
-        """Return the delays of messages from number `first` on [us], shape (2, messages)."""
-        return np.take(np.asarray(self.record.delays), np.arange(first, first + messages), axis=1, mode="wrap")
-
-
 @kernel()
 def packet_record(wire: Any, number: int) -> Any:
     """Return the record of the packet with a number."""
@@ -136,7 +116,7 @@ def packet_record(wire: Any, number: int) -> Any:
 
 @kernel()
 def stream_record(wire: Any, number: int) -> Any:
-    """Return the record of the stream that bears a message's number."""
+    """Return the record of the stream with a number."""
     return wire.streams[number & (wire.streams.shape[0] - 1)]
 
 

@@ -95,7 +95,7 @@ def on_acknowledgement(c: Any, wire: Any, ack: Any) -> None:
     detect_lost(c, wire)
     for number in range(first, newest + 1):
         packet = packet_record(wire, number)
-        if packet.state == ACKNOWLEDGED and packet.rank <= ack.rank and packet.frames >= 0:
+        if packet.state == ACKNOWLEDGED and packet.frames >= 0:
             grow(c, packet.sent, packet.length, in_flight)
             packet.frames = COUNTED
     c.last_acknowledged = c.now

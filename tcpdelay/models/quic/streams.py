@@ -14,7 +14,7 @@ from tcpdelay.models.simulator.writes import message_end, message_record, writte
 
 @kernel()
 def stream_of(c: Any, wire: Any, message: int) -> int:
-    """Return the number of the stream that carries a message: that of the first message of its group."""
+    """Return the number of the stream that carries a message; it is the number of the stream's first message."""
     if c.delivery == ONE_STREAM:
         return 0
     if c.group > 0:

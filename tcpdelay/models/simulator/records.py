@@ -249,17 +249,19 @@ constant. `events` is the packet trace. `next_double` and `random_state` are the
 
 
 class Wire:
-    """The record of type `WIRE` of a connection, and its random number generator.
+    """The record of a connection's segments and delays, and its random number generator.
 
     Parameters
     ----------
     random : Generator
         Generator that draws the losses.
+    kind : dtype
+        Type of the record: `WIRE`, or another with a field `delays`, `next_double` and `random_state`.
     """
 
-    def __init__(self, random: np.random.Generator) -> None:
+    def __init__(self, random: np.random.Generator, kind: np.dtype[Any] = WIRE) -> None:
         self.random = random
-        self.record: Any = records(1, WIRE)[0]
+        self.record: Any = records(1, kind)[0]
         self.record.next_double, self.record.random_state = generator_addresses(random)
 
     @property

@@ -165,7 +165,7 @@ def simulate(
     on_progress: Callable[[int, int], None] | None = None,
     max_seconds: float = MOST_SECONDS,
 ) -> Simulation:
-    """Simulate the messages of a source over Linux TCP, ACK by ACK.
+    """Simulate the messages of a source over Linux TCP or QUIC, ACK by ACK.
 
     The delay of a message is the time from its write to the in-order read of its last byte. A packet of a `Flow` is a
     message; the parameters and results called packets count messages.
@@ -178,7 +178,8 @@ def simulate(
     path : Path
         The network: random losses, single or in bursts, of segments and of acknowledgements; constant delays or jitter.
     stack : Stack, optional
-        `Stack.linux(...)`, its defaults if left out.
+        `Stack.linux(...)`, its defaults if left out, or `Stack.quic(...)`, for which `rules`, `tick_offset`,
+        `exact_ties` and `trace` must keep their defaults.
     packets : int, optional
         Number of packets or messages counted, 1000 to 1e9. The first 2000, or with BBR those of a connection's first
         ten seconds, are not counted. By default as many as `half_width` requires, but at most two million packets or
