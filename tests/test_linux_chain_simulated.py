@@ -36,6 +36,16 @@ def test_delays_are_those_of_the_simulator(size, interval, rtt, loss, mean_error
     assert chain.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=p95_error)
 
 
+@pytest.mark.filterwarnings("ignore::tcpdelay.models.validity.ValidityWarning")
+@pytest.mark.parametrize("rtt", [0.0002, 0.0007, 0.002])
+def test_a_window_of_a_short_path_grows_again(rtt):
+    # CUBIC updates the growth of an unchanged window every 1/32 s, 44 round trips of 0.7 ms. The chain had no room for
+    # so many, and its window of three segments limited the sender for ever: p95 was a whole round trip.
+    chain, simulated = chain_and_simulation(30, rtt / 4.5, rtt, 1e-3, "cubic")
+    assert simulated.quantile(0.95) == pytest.approx(rtt / 2, rel=0.01)
+    assert chain.quantile(0.95) == pytest.approx(rtt / 2, rel=0.01)
+
+
 @pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
 @pytest.mark.parametrize(("rtt", "loss", "apart"), [(0.03, 0.05, 0.013), (0.11, 0.02, 0.065), (0.1, 0.001, 0.002)])
 def test_the_share_that_is_late_is_that_of_the_simulator(rtt, loss, apart, congestion_control):

@@ -14,6 +14,7 @@ from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.linux.parameters import SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.windows import (
     SMALL_PACKETS,
+    UPDATE_INTERVAL,
     growing_windows,
     reduced_window,
     stored_window,
@@ -31,6 +32,8 @@ SAME_GROWTH = 0.1
 """Share by which two numbers of rounds may differ that count as the same growth."""
 ROUNDS_PER_WINDOW = 4
 """Capacity for rounds per segment of growth; CUBIC needs two or three."""
+UPDATES_AWAITED = 2
+"""Capacity for times in which a window of CUBIC waits for the next update of its rate of growth."""
 
 ROUND_RECORD = np.dtype(
     [
@@ -66,11 +69,22 @@ else those of the next smaller window.
 
 
 @kernel()
+def _most_rounds(p: LinuxParameters, growth: int) -> int:
+    """Return a capacity for the rounds in which a window grows by a number of segments.
+
+    While its window stays the same, CUBIC updates its rate of growth every 1/32 s only (`bictcp_update`): in a network
+    of short round-trip times many rounds pass until then.
+    """
+    waiting = math.ceil(UPDATE_INTERVAL / p.rtt) if p.cubic else 0
+    return ROUNDS_PER_WINDOW * growth + UPDATES_AWAITED * waiting
+
+
+@kernel()
 def _add_rounds(
     p: LinuxParameters, rounds: Records, filled: int, reduced: int, last_window: int, all_in_run: bool
 ) -> int:
     """Append the rounds with windows from `reduced` to `last_window`; return the new number of rounds."""
-    windows = np.zeros(ROUNDS_PER_WINDOW * (last_window - reduced + 2), np.int64)
+    windows = np.zeros(_most_rounds(p, last_window - reduced + 2), np.int64)
     grown = np.zeros(windows.size)
     growing_windows(p, reduced, stored_window(p, reduced), windows, grown)
     for place in range(windows.size):
@@ -117,7 +131,7 @@ def _grows_by_time(p: LinuxParameters, reduced: int) -> bool:
     if not p.cubic:
         return False
     before = min(window_before(p, reduced), p.largest_window)
-    size = ROUNDS_PER_WINDOW * (before + 2)
+    size = _most_rounds(p, before + 2)
     own, common = np.zeros(size, np.int64), np.zeros(size, np.int64)
     unused = np.zeros(size)
     growing_windows(p, reduced, stored_window(p, reduced), own, unused)
@@ -215,7 +229,7 @@ def make_rounds(p: LinuxParameters) -> tuple[Records, Records, bool]:
         last_fresh = top
     reduced = _windows_with_rounds(p, last_fresh, by_time)
     starts = reduced.size
-    rounds: Records = records(ROUNDS_PER_WINDOW * (top + 2) * (2 * starts + 3), ROUND_RECORD)
+    rounds: Records = records(_most_rounds(p, top + 2) * (2 * starts + 3), ROUND_RECORD)
     begins = np.zeros(starts + 1, np.int64)
     for start in range(starts):
         begins[start + 1] = _add_rounds(p, rounds, begins[start], reduced[start], last_fresh, False)
