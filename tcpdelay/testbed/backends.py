@@ -330,7 +330,8 @@ class UmlBackend:
             if time.monotonic() > deadline:
                 raise SessionFailedError(f"the guest was given up at {done:.0%} of its run; {_console(directory)}")
             time.sleep(POLL_INTERVAL)
-        if not (directory / "kernel").exists():
+        # A guest that a signal ended is told about by its caller, whether it had booted or not.
+        if guest.returncode >= 0 and not (directory / "kernel").exists():
             raise SessionFailedError(f"the guest did not boot; {_console(directory)}")
 
 
