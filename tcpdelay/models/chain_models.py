@@ -235,19 +235,22 @@ class LinuxChain(_ChainModel):
     def _solve(
         self, scenario: Scenario, requested: Requested, answered: Callable[..., Answer], ignored: Mapping[str, str]
     ) -> Answer:
-        if scenario.path.jitter == 0:
-            return super()._solve(scenario, requested, answered, ignored)
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
+        assert isinstance(stack, Linux)
+        if path.jitter == 0:
+            answer = super()._solve(scenario, requested, answered, ignored)
+            refusal = linux.refusal_if_carried(flow, path, stack) if answer.sustainable else None
+            return answer if refusal is None else answered("unsupported", refusal=refusal)
         paths, found = constant_paths(path), []
         exact = Requested(
             parts=requested.parts, max_seconds=requested.max_seconds / len(paths), max_memory=requested.max_memory
         )
         for steady in paths:
             one = replace(scenario, path=steady)
-            found.append(super()._solve(one, exact, partial(Answer, one, exact, self.name), ignored))
+            found.append(self._solve(one, exact, partial(Answer, one, exact, self.name), ignored))
             if found[-1].refusal is not None:
                 error = partial(_error_unsolved, flow, path, stack)
-                return answered("too large", refusal=found[-1].refusal, look_up_error=error)
+                return answered(found[-1].status, refusal=found[-1].refusal, look_up_error=error)
         carried = all(one.sustainable for one in found)
         distribution = _jittery_delays([one.require() for one in found], flow, path, stack, carried, ignored)
         more = requested_figures(distribution, requested)

@@ -40,7 +40,7 @@ def _add_outage(p: LinuxParameters, bins: NDArray[np.float64], window: int, plac
     rest = weight * p.next_loss
     waited = 0.0
     for stage in range(p.backoffs):
-        waited += p.timeout * 2.0**stage
+        waited += min(p.timeout * 2.0**stage, p.longest_timeout)
         ends = 1.0 if stage == p.backoffs - 1 else 1 - p.next_loss
         add(bins, 0.0, left + waited + later, rest * ends)
         rest *= p.next_loss

@@ -43,7 +43,7 @@ TIMEOUTS_BEYOND = 4
 @kernel()
 def first_bound(p: LinuxParameters) -> int:
     """Return the first bound of the backlog [packets]."""
-    last_timeout = p.timeout * 2.0 ** (p.backoffs - 1)
+    last_timeout = min(p.timeout * 2.0 ** (p.backoffs - 1), p.longest_timeout)
     return int(LOADS_OF_BACKLOG * p.load + TIMEOUTS_OF_BACKLOG * last_timeout) + SPARE_BACKLOG
 
 

@@ -31,15 +31,26 @@ def timeout_ticks(path: Path, stack: Linux) -> int:
     return tcp.to_ticks(round((path.rtt + MICROSECOND) * tcp.SECOND) + least, tick)
 
 
-def is_sparse(flow: Flow, path: Path, stack: Linux) -> bool:
+def times_out_before_next(flow: Flow, path: Path, stack: Linux) -> bool:
     """Return whether the timer of a lost packet always fires before the next packet is written.
+
+    Examples
+    --------
+    >>> [times_out_before_next(Flow(174, interval), Path(0.1, 0.02), Linux()) for interval in (0.2, 0.4)]
+    [False, True]
+    """
+    ticks = timeout_ticks(path, stack)
+    latest = max(tcp.wheel_expiry(now, ticks) - now for now in range(MOST_PHASES))
+    return latest <= flow.interval * stack.hz
+
+
+def is_sparse(flow: Flow, path: Path, stack: Linux) -> bool:
+    """Return whether the delays of a flow are the sum over the sequences of losses of single packets.
 
     Examples
     --------
     >>> is_sparse(Flow(174, 0.2), Path(0.1, 0.02), Linux()), is_sparse(Flow(174, 0.4), Path(0.1, 0.02), Linux())
     (False, True)
     """
-    ticks = timeout_ticks(path, stack)
-    latest = max(tcp.wheel_expiry(now, ticks) - now for now in range(MOST_PHASES))
     in_range = flow.packet_size <= stack.mss and 0 < path.loss <= LARGEST_LOSS
-    return in_range and latest <= flow.interval * stack.hz
+    return in_range and times_out_before_next(flow, path, stack)

@@ -87,13 +87,16 @@ def _timeouts(
         phases.first_transition[stage] = row
         phases.recovery[stage] = stage + 1
         sending.kind[stage] = TIMEOUT
-        # RTO backoff: timeout number `stage` takes RTO 2^stage [slots].
-        wait = p.timeout * 2.0**stage
+        # RTO backoff: timeout number `stage` takes RTO 2^stage, or the longest timeout [slots].
+        wait = min(p.timeout * 2.0**stage, p.longest_timeout)
         last = stage == p.backoffs - 1
-        if not last:
+        repeats = last and wait == p.longest_timeout
+        if repeats:
+            row = put_repeat(t, row, stage, wait, 0.0, p.next_loss)
+        elif not last:
             row = put(t, row, stage + 1, stage + 1, wait, p.next_loss, wait)
         lasts = wait + p.load * (0.5 + rounds)
-        ends = 1.0 if last else 1 - p.next_loss
+        ends = 1.0 if last and not repeats else 1 - p.next_loss
         lost = lost_round_chance(p, rounds)
         if stage == 0:
             row = put_repeat(t, row, stage, wait + p.load, 0.0, ends * lost)
