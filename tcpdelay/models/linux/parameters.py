@@ -355,15 +355,25 @@ def share_of_later_timeouts(path: Path, stack: Linux, interval: float) -> float:
 
 
 def refusal_if_carried(flow: Flow, path: Path, stack: Linux) -> UnsupportedError | None:
-    """Return an error if later timeouts than those that have been checked determine the delays of a carried flow.
+    """Return an error if the chain may say that a flow is not carried, but must not say how long its delays are.
+
+    These are flows whose packets do not fit into the initial window, and those whose delays depend on later timeouts
+    than have been checked.
 
     Examples
     --------
     >>> print(refusal_if_carried(Flow(174, 0.02), Path(0.1, 0.1), Linux()))
     None
+    >>> print(refusal_if_carried(Flow(20_000, 0.3), Path(0.1, 0.01), Linux()))  # doctest: +ELLIPSIS
+    packet_size must be at most 14480 bytes in the chain, 10 segments, got 20000; tcpdelay.simulate takes it into ...
     >>> print(refusal_if_carried(Flow(174, 0.1), Path(0.1, 0.3), Linux()))  # doctest: +ELLIPSIS
     loss must be smaller in the chain: the connection is in its 7th or a later consecutive timeout for 2.8% of the ...
     """
+    largest = tcp.INITIAL_WINDOW * stack.mss
+    if flow.packet_size > largest:
+        # Linux reduces the window of a flow that pauses to this size (`tcp_cwnd_restart`). The chain does not.
+        allowed = f"be at most {largest} bytes in the chain, {tcp.INITIAL_WINDOW} segments"
+        return UnsupportedError("packet_size", flow.packet_size, allowed, SIMULATED)
     share = share_of_later_timeouts(path, stack, flow.interval)
     if share <= LARGEST_SHARE_BEYOND or is_sparse(flow, path, stack):
         return None
