@@ -25,7 +25,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from scoring.odd_scenarios import Method, OddScenario, Outcome, odd_scenario, outcome
+from scoring.odd_scenarios import Method, OddScenario, Outcome, Sources, odd_scenario, outcome
 from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.linux.profile import compile_kernels
 from tcpdelay.models.predict import predict
@@ -124,12 +124,12 @@ class Worker:
         self.connection.close()
 
 
-def _rows(numbers: range, method: Method, max_seconds: float) -> Iterator[dict[str, Any]]:
+def _rows(numbers: range, method: Method, sources: Sources, max_seconds: float) -> Iterator[dict[str, Any]]:
     """Yield one row for each scenario."""
     worker = Worker(max_seconds)
     try:
         for number in numbers:
-            odd = odd_scenario(number, method)
+            odd = odd_scenario(number, method, sources)
             found, peak = worker.ask(odd)
             scenario = odd.in_words() if found.fault else ""
             figures = f"{found.p95:.6g}", f"{found.seconds:.3f}", f"{peak / 2**20:.0f}"
@@ -139,16 +139,16 @@ def _rows(numbers: range, method: Method, max_seconds: float) -> Iterator[dict[s
         worker.close()
 
 
-def run(file: FilePath, scenarios: int, first: int, method: Method, max_seconds: float) -> None:
+def run(file: FilePath, numbers: range, method: Method, sources: Sources, max_seconds: float) -> None:
     """Ask about scenarios, from the one after the last in the file on."""
-    done = pd.read_csv(file)["number"].max() + 1 if file.exists() else first
+    done = pd.read_csv(file)["number"].max() + 1 if file.exists() else numbers.start
     compile_all()
     begun, faults = time.monotonic(), 0
     with file.open("a", newline="") as stream:
         table = csv.DictWriter(stream, COLUMNS)
         if not stream.tell():
             table.writeheader()
-        for count, row in enumerate(_rows(range(int(done), first + scenarios), method, max_seconds), start=1):
+        for count, row in enumerate(_rows(range(int(done), numbers.stop), method, sources, max_seconds), start=1):
             table.writerow(row)
             stream.flush()
             faults += bool(row["fault"])
@@ -195,13 +195,16 @@ def main() -> None:
     running.add_argument("--scenarios", type=int, default=1000, help="number of scenarios (%(default)s)")
     running.add_argument("--first", type=int, default=0, help="number of the first scenario (%(default)s)")
     running.add_argument("--method", choices=get_args(Method), default="chain", help="what is asked (%(default)s)")
+    kinds = "sources: flows of a constant rate, or all others (%(default)s)"
+    running.add_argument("--sources", choices=get_args(Sources), default="flow", help=kinds)
     allowed = "max_seconds of each question (%(default)s)"
     running.add_argument("--max-seconds", type=float, default=MOST_SECONDS, help=allowed)
     counting = commands.add_parser("table", help="count the faults of runs by kind")
     counting.add_argument("files", type=FilePath, nargs="+", help="CSV files of runs")
     arguments = parser.parse_args()
     if arguments.command == "run":
-        run(arguments.file, arguments.scenarios, arguments.first, arguments.method, arguments.max_seconds)
+        numbers = range(arguments.first, arguments.first + arguments.scenarios)
+        run(arguments.file, numbers, arguments.method, arguments.sources, arguments.max_seconds)
     else:
         print(table(arguments.files))
 

@@ -22,9 +22,17 @@ from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.sources.random_messages import Messages
+from tcpdelay.scenario.sources.sizes import LognormalSizes, ParetoSizes
+from tcpdelay.scenario.sources.speech import Speech, Utterances
+from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Stack
 
 Method = Literal["chain", "auto", "simulation"]
+Sources = Literal["flow", "other"]
+"""Whether the sources are flows of a constant rate, or speech, replies, video, random messages and recordings."""
 
 SIZE, INTERVAL, RTT, LOSS = (1, 1_000_000), (1e-4, 60.0), (1e-5, 5.0), (1e-9, 0.9)
 """Ranges of packet sizes [bytes], intervals [s], round-trip times [s] and losses."""
@@ -34,6 +42,7 @@ LOSS_GROWTH = (1.1, 4.0)
 """Range of the factors by which the loss of a second question is larger."""
 SHARES = np.array([0.0, 0.01, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 1.0])
 """Shares of the quantiles that are compared."""
+MESSAGES_OF_A_RECORDING = 500
 SEED = 19
 ROUNDING = 1e-6
 """Relative difference that rounding and the microseconds of the simulator explain."""
@@ -66,7 +75,7 @@ class OddScenario:
         return f"{self.scenario.source}, {self.scenario.path}, {self.scenario.stack}, method={self.method!r}"
 
 
-def odd_scenario(number: int, method: Method) -> OddScenario:
+def odd_scenario(number: int, method: Method, sources: Sources = "flow") -> OddScenario:
     """Return the scenario of a number, 0 or more."""
     rng = np.random.default_rng([SEED, number])
 
@@ -88,7 +97,34 @@ def odd_scenario(number: int, method: Method) -> OddScenario:
         if rng.random() < SHARE_OF_REFINEMENTS:
             path = replace(path, **_refinement(rng, draw, rtt, loss))
     larger = min(loss * draw(*LOSS_GROWTH), LOSS[1])
-    return OddScenario(Scenario(Flow(size, interval), path, stack), method, larger)
+    source: Source = Flow(size, interval)
+    if sources == "other":
+        source = _other_source(rng, draw, size, interval)
+    return OddScenario(Scenario(source, path, stack), method, larger)
+
+
+def _other_source(
+    rng: np.random.Generator, draw: Callable[[float, float], float], size: int, interval: float
+) -> Source:
+    """Return speech, replies, video, random messages or a recording of about this size [bytes] and interval [s]."""
+    kind, spread = int(rng.integers(6)), draw(0.01, 3.0)
+    if kind == 0:
+        return Speech(size, interval, talk=draw(0.001, 1000.0), silence=draw(0.001, 1000.0))
+    if kind == 1:
+        pauses = {"length": draw(0.001, 1000.0), "pause": draw(0.001, 1000.0)}
+        return Utterances(size, interval, speed=draw(1.0, 1000.0), **pauses)
+    if kind == 2:
+        # The smaller frames of a video need a byte each.
+        ratio, frame_rate = draw(1.0, 1000.0), min(max(1 / interval, 0.1), 1000.0)
+        bitrate = 8 * frame_rate * (size + ratio)
+        return Video(bitrate, frame_rate, key_interval=draw(0.001, 3600.0), key_ratio=ratio, variation=spread)
+    if kind == 3:
+        return Messages(1 / interval, LognormalSizes(size, spread))
+    if kind == 4:
+        return Messages(1 / interval, ParetoSizes(size, draw(1.1, 10.0)))
+    times = np.cumsum(rng.exponential(interval, MESSAGES_OF_A_RECORDING))
+    recorded = np.clip(size * rng.lognormal(0.0, spread, times.size), *SIZE).astype(int)
+    return Trace(times, recorded, period=float(times[-1]) + interval)
 
 
 def _refinement(
