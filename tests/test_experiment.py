@@ -91,7 +91,7 @@ WRONG = [
     ({"packet_size": None}, r"packet_size must be a whole number of bytes, got None"),
     ({"packet_size": 10**400}, r"packet_size must lie between 1 and 65000 bytes, got 10+"),
     ({"interval": "20ms"}, r"interval must be a number of s, got '20ms'"),
-    ({"interval": 0.0009}, r"interval must lie between 0\.001 and 10 s, got 0\.0009"),
+    ({"interval": 0.0009}, r"interval must lie between 0\.001 and 60 s, got 0\.0009"),
     ({"pieces": 17}, r"pieces must lie between 1 and 16 writes, got 17"),
     ({"connections": 0}, r"connections must lie between 1 and 16 connections, got 0"),
     ({"notsent_lowat": 0}, r"notsent_lowat must lie between 1 and 1e\+07 bytes, got 0"),

@@ -3,6 +3,8 @@
 import pytest
 
 import tcpdelay as td
+from tcpdelay.models.predict import predict
+from tcpdelay.scenario.scenario import Scenario
 
 
 def chain_and_simulation(size, interval, rtt, loss, stack, packets):
@@ -39,3 +41,14 @@ def test_an_open_window_grows_as_in_the_simulator(size, interval, rtt, loss):
     for limit in (rtt / 2 + 1e-4, rtt + 1e-4):
         assert chain.late_fraction(limit) == pytest.approx(simulated.late_fraction(limit), abs=0.013)
     assert chain.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=0.01)
+
+
+def test_the_delays_of_packets_beyond_the_initial_window_are_refused_but_not_that_they_are_not_carried():
+    # A window of ten segments takes a packet of twelve in two rounds after each pause: the simulator's median is 1.5
+    # round-trip times, and the chain's was 0.5.
+    path, interval = td.Path(0.1, 4e-4), 0.333
+    fits, larger, endless = td.Flow(14_480, interval), td.Flow(17_376, interval), td.Flow(400_000, 0.02)
+    answers = [predict(Scenario(flow, path), method="chain") for flow in (fits, larger, endless)]
+    assert [answer.status for answer in answers] == ["exact", "unsupported", "not carried"]
+    assert str(answers[1].refusal).startswith("packet_size must be at most 14480 bytes in the chain")
+    assert td.simulate(larger, path, packets=20_000, seed=1).quantile(0.5) > 0.14

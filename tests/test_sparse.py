@@ -32,6 +32,14 @@ def test_a_lost_probe_waits_for_a_second_timeout():
     assert delays.quantile(1 - 0.001 + 1e-5) >= 0.005 + (108 + 106) * 0.004
 
 
+@pytest.mark.parametrize(("interval", "rtt"), [(1.0, 5e-5), (60.0, 5e-3), (60.0, 1e-5)])
+def test_a_flow_over_a_short_path_needs_no_bins(interval, rtt):
+    # A bin of 1/32 slot would be longer than all delays, and bins as fine as the path's delay would take gigabytes.
+    delays = chain(interval, rtt, 0.02)
+    assert delays.late_fraction(rtt) == pytest.approx(0.02, rel=1e-3)
+    assert 0.2 < delays.quantile(0.99) < 0.22
+
+
 def test_the_interval_between_sparse_packets_does_not_matter_much():
     means = [chain(interval, 0.1, 0.02).mean for interval in (1.0, 10.0)]
     assert means[0] == pytest.approx(means[1], rel=1e-3)

@@ -41,7 +41,7 @@ class Experiment:
     packet_size : int
         Application bytes per packet [bytes], 1 to 65 000.
     interval : float
-        Time between two packets [s], 0.001 to 10; an adaptive source ignores it.
+        Time between two packets [s], 0.001 to 60; an adaptive source ignores it.
     pieces : int
         Writes into which a packet is split, 1 to 16.
     connections : int
@@ -272,7 +272,7 @@ _OF_PACKETS = ("packet_size", "interval")
 """Settings of packets of one size and interval, which a source replaces."""
 _RANGES: dict[str, tuple[float, float, str]] = {
     "packet_size": (1, 65_000, "bytes"),
-    "interval": (0.001, 10, "s"),
+    "interval": (0.001, 60, "s"),
     "pieces": (1, 16, "writes"),
     "connections": (1, 16, "connections"),
     "notsent_lowat": (1, 10_000_000, "bytes"),
