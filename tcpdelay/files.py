@@ -11,8 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-UNFINISHED = ".*.part"
+UNFINISHED = ".tcpdelay-*.part"
 """Pattern of the files that a killed process leaves behind, for `Path.glob`."""
+
+
+def unfinished_path(path: Path) -> Path:
+    """Return a new name beside a file, for its content until it is complete; it matches `UNFINISHED`.
+
+    Examples
+    --------
+    >>> unfinished_path(Path("results", "voip.nc")).match(UNFINISHED)
+    True
+    """
+    return path.with_name(f".tcpdelay-{secrets.token_hex(8)}.part")
 
 
 @contextmanager
@@ -40,7 +51,7 @@ def written_durably(path: Path) -> Iterator[Path]:
     ...     [file.name for file in Path(directory).iterdir()]
     ['result']
     """
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    unfinished = unfinished_path(path)
     try:
         yield unfinished
         with unfinished.open("rb+") as written:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import typer
+
+from tcpdelay.files import unfinished_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -160,7 +161,7 @@ def write_atomically(path: Path, content: bytes, option: str) -> None:
                     file.write(content)
                     return
         target = path.resolve()
-        temporary = target.with_name(f".tcpdelay-{secrets.token_hex(8)}.tmp")
+        temporary = unfinished_path(target)
         try:
             temporary.write_bytes(content)
             temporary.replace(target)
