@@ -111,6 +111,24 @@ def locked(directory: Path, complaint: str) -> Iterator[None]:
         os.close(lock)
 
 
+def error_in_words(error: OSError, folder: Path | None = None) -> str:
+    """Return the file that an error names, and the system's reason without its number.
+
+    `folder` takes the place of a file without a name, or of an unfinished file, whose name says nothing to the user.
+
+    Examples
+    --------
+    >>> error_in_words(FileNotFoundError(2, "No such file or directory", "paths.csv"))
+    "'paths.csv': No such file or directory"
+    >>> error_in_words(OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left"), Path("captures"))
+    "'captures': No space left on device"
+    """
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    named = error.filename is not None and not Path(os.fsdecode(error.filename)).match(UNFINISHED)
+    file = error.filename if named else folder
+    return reason if file is None else f"{os.fsdecode(file)!r}: {reason}"
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file.
 

@@ -66,7 +66,8 @@ def predicting() -> Iterator[None]:
 def interrupted_once() -> Iterator[Callable[[], None]]:
     """Let the first Ctrl-C raise KeyboardInterrupt, and a second one kill the process.
 
-    The interrupted code may swallow the exception, as PyArrow does while it looks for pandas, or replace it. The
+    The interrupted code may swallow the exception, as PyArrow does while it looks for pandas, or replace it. Python
+    itself swallows an exception in a callback of an import or in a destructor. The
     function that this context manager yields raises the exception again. Call this function now and then.
     """
     interrupted = False
@@ -81,12 +82,21 @@ def interrupted_once() -> Iterator[Callable[[], None]]:
         if interrupted:
             raise KeyboardInterrupt
 
-    with _on_interrupt(interrupt):
-        try:
-            yield raise_swallowed
-        except Exception:
-            raise_swallowed()
-            raise
+    def report(unraisable: sys.UnraisableHookArgs) -> None:
+        # Python would print the exception with a traceback.
+        if unraisable.exc_type is not KeyboardInterrupt:
+            reported_before(unraisable)
+
+    reported_before, sys.unraisablehook = sys.unraisablehook, report
+    try:
+        with _on_interrupt(interrupt):
+            try:
+                yield raise_swallowed
+            except Exception:
+                raise_swallowed()
+                raise
+    finally:
+        sys.unraisablehook = reported_before
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from tcpdelay.cli.errors import StatusLine, argument_errors, erase_progress
 from tcpdelay.cli.help import GroupedHelp
 from tcpdelay.cli.options import OUTPUT, make_option, quantity
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
+from tcpdelay.files import error_in_words
 from tcpdelay.report.analysis import capture_record, captures_text, draw_captures
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table, records_text
 from tcpdelay.scenario.fields import Quantity, declarations
@@ -184,12 +185,13 @@ def run(
             with argument_errors("SPEC.toml"):
                 print(_planned(plan), end="")
             return
+        output = output or Path("captures", plan.name)
         with argument_errors("testbed"):
-            files = run_campaign(
-                plan, output or Path("captures", plan.name), lambda progress: line.show(_progress_line(progress))
-            )
-    except (SessionFailedError, OSError) as error:
+            files = run_campaign(plan, output, lambda progress: line.show(_progress_line(progress)))
+    except SessionFailedError as error:
         raise typer.BadParameter(f"testbed: {error}") from error
+    except OSError as error:
+        raise typer.BadParameter(f"testbed: {error_in_words(error, output)}") from error
     finally:
         erase_progress()
     for file in files:
