@@ -70,7 +70,7 @@ def refuse_directory(path: Path, option: str) -> None:
 
 
 def refuse_missing_folder(path: Path | None, option: str) -> None:
-    """Raise typer.BadParameter if `option` names a file in a folder that does not exist."""
+    """Raise typer.BadParameter if `option` names a new file in a folder that does not exist, or that is read-only."""
     if path is None:
         return
     # Any other fault, such as too long a name, is reported when the file is written.
@@ -80,6 +80,10 @@ def refuse_missing_folder(path: Path | None, option: str) -> None:
         if not folder.is_dir():
             what = f"{str(folder)!r} is no folder" if folder.exists() else f"the folder {str(folder)!r} does not exist"
             raise typer.BadParameter(f"{option}: {str(path)!r} cannot be written: {what}")
+        if not path.exists() and not os.access(folder, os.W_OK):
+            raise typer.BadParameter(
+                f"{option}: {str(path)!r} cannot be written: the folder {str(folder)!r} is read-only"
+            )
 
 
 def refuse_same_file(inputs: Iterable[Named], outputs: Iterable[Named]) -> None:
