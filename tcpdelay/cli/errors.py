@@ -248,7 +248,7 @@ def one_line(error: typer.TyperException, command: str) -> str:
     """Return an error in one line: the command, the option and the fault."""
     # A missing argument has no message of its own.
     if isinstance(error, typer.BadParameter) and error.message:
-        message = error.message.removeprefix("Value error, ")
+        message = _invalid_value(error.__cause__) or error.message.removeprefix("Value error, ")
         if error.param is not None and not message.startswith("--"):
             message = f"{error.param.opts[0]}: {message}"
     else:
@@ -257,6 +257,18 @@ def one_line(error: typer.TyperException, command: str) -> str:
         if isinstance(error, typer.BadParameter):
             message = f"{message.rstrip('.')}; {command} --help has examples"
     return printable(f"{command}: {message.rstrip('.')}")
+
+
+def _invalid_value(fault: BaseException | None) -> str | None:
+    """Return what is wrong with a value that Typer could not read; None if a parser of this program says it."""
+    # Pydantic, which reads values for Typer, takes a quarter of a second to import.
+    found = getattr(fault, "errors", None)
+    if found is None or (first := found()[0])["type"] == "value_error":
+        return None
+    kind, _, _ = first["type"].partition("_")
+    wanted = {"int": "be a whole number", "float": "be a number"}.get(kind)
+    wanted = wanted or first["msg"].removeprefix("Input should ")
+    return f"must {wanted}, got {first['input']!r:.60}"
 
 
 def print_warning(message: Warning | str, *_: object, **__: object) -> None:

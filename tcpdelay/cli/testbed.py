@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import StatusLine, argument_errors, erase_progress
-from tcpdelay.cli.help import GroupedHelp
+from tcpdelay.cli.help import FilesCommand, GroupedHelp
 from tcpdelay.cli.options import OUTPUT, make_option, quantity
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.files import error_in_words
@@ -53,7 +53,7 @@ def _only_where_it_runs(context: typer.Context) -> None:
         raise typer.BadParameter("the testbed needs the package pyroute2; run: pip install 'tcpdelay[testbed]'")
 
 
-@app.command("check")
+@app.command("check", cls=FilesCommand)
 def check() -> None:
     """List the usable kernels, and the requirements of the other kernels; exit with 1 if no kernel is usable."""
     from tcpdelay.testbed.backends import Backend, HostBackend, UmlBackend, VirtualTimeBackend
@@ -95,7 +95,7 @@ def _build_hz(text: str) -> int:
     return int(text)
 
 
-@app.command("build-kernel")
+@app.command("build-kernel", cls=FilesCommand)
 def build_kernel(
     hz: Annotated[
         list[int] | None,
@@ -145,7 +145,7 @@ def build_kernel(
         print(program)
 
 
-@app.command("run")
+@app.command("run", cls=FilesCommand)
 def run(
     specification: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="Specification of the captures.")],
     output: Annotated[
